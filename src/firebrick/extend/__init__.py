@@ -1,0 +1,1 @@
+"""All that a plug-in author imports."""

@@ -1,0 +1,43 @@
+"""The ATen-level graph that autodiff makes, passes rewrite and lowering reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """An output that shares storage with a graph input or with another output: base[kind, index] seen through as_strided."""
+
+    base: str  # "input" or "output" or "const"
+    index: int | str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+@dataclass(slots=True)
+class AtenGraph:
+    """A functional, decomposed graph.
+
+    gm: placeholders in call order (tensors only), get_attr nodes for constants, call_function nodes whose targets are
+      OpOverloads (ATen, prims or custom), one output node with a flat tuple. Every node has meta["val"] (FakeTensor, or a
+      list of them, or a number) and meta["stack"] (tuple of UserLocation, innermost last; may be empty).
+      No op mutates its arguments. Output tuple: first the new values of `mutated`, then the user's outputs.
+    mutated: placeholder names (or constant names) whose final value is output[i]; the caller's tensor gets it by copy.
+    outputs: one entry a user output: None (value of the graph's output as it is) or Alias (rebuild it).
+    constants: attribute name on gm -> the real tensor (parameters, buffers and other captured tensors).
+    frozen: names of constants that may be folded and prepacked (parameters and buffers in inference that the graph does not mutate).
+    """
+
+    gm: fx.GraphModule
+    constants: dict[str, torch.Tensor]
+    mutated: list[str] = field(default_factory=list)
+    outputs: list[Alias | None] = field(default_factory=list)
+    frozen: frozenset[str] = frozenset()
+    name: str = "graph"

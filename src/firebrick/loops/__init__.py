@@ -1,0 +1,1 @@
+"""The loop-level IR: buffers, loop nests and scalar expressions as frozen data, and its text form."""

@@ -1,0 +1,192 @@
+"""The loop IR: frozen, hash-consed data with a closed vocabulary.
+
+A `LoopProgram` is a list of nodes over buffers. A node is a loop nest (`Nest`) or a call of a library
+kernel (`Extern`). Scalars inside a nest are a DAG of `Value`s. Indices are flat element offsets from the
+start of a buffer's data, written in the index algebra of `firebrick.symbolic`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from firebrick.symbolic.expr import Expr, Var
+
+# ---------------------------------------------------------------- buffers
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Storage that a program reads or writes.
+
+    kind: "input" (argument, may be written back), "const" (parameter, buffer of a module or other
+    captured tensor), "derived" (computed from constants by a `Recipe`), "temp", "output" (fresh, returned).
+    shape, strides: in elements. dtype: short name, see `loops.dtypes` (f32, f64, bf16, f16, i64, i32, i16, i8, u8, b8, c64...).
+    extent: elements of storage that are reachable, starting at the data pointer.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    kind: str
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A strided view of a buffer, as library calls and outputs use it; offset in elements."""
+
+    buffer: str
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    offset: Expr
+    dtype: str | None = None  # set when the view reinterprets the bytes (view_dtype, view_as_real)
+
+
+# ---------------------------------------------------------------- scalar values
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One loop: `var` runs over range(size)."""
+
+    var: Var
+    size: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    dtype: str
+    value: bool | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The number that an index expression has, as a scalar of `dtype` (i64 or i32)."""
+
+    dtype: str
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """buffer[index]. `binds` gives the values of variables in `index` that come from data (indirect indexing)."""
+
+    dtype: str
+    buffer: str
+    index: Expr
+    binds: tuple[tuple[Var, Value], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A scalar function of `loops.ops.SCALAR_OPS` applied to values."""
+
+    dtype: str
+    name: str
+    args: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """`body` where `cond` holds, else `other`; loads in `body` happen only where `cond` holds."""
+
+    dtype: str
+    cond: Value
+    body: Value
+    other: Const
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """`body` folded over `axes` by a row of `loops.ops.REDUCTIONS` (sum, prod, max, min, any, all, argmax, argmin).
+
+    max and min propagate NaN; argmax and argmin give the flat i64 position over `axes` of the first best element.
+    """
+
+    dtype: str
+    name: str
+    axes: tuple[Axis, ...]
+    body: Value
+
+
+Value = Const | Index | Load | Op | Masked | Reduce
+
+# ---------------------------------------------------------------- nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """buffer[index] = value, or an atomic update when `mode` is "add", "max" or "min"."""
+
+    buffer: str
+    index: Expr
+    value: Value
+    mode: str = "set"
+    binds: tuple[tuple[Var, Value], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """Independent iterations over `axes`, each doing all `stores`. `origin`: user's file:line, for comments only."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    stores: tuple[Store, ...]
+    origin: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Extern:
+    """A library call. `op` is "namespace::name.overload"; `args`/`kwargs` follow its schema.
+
+    Arguments are Ref, None, bool, int, float, str, Expr, dtype/device/layout/memory-format as `Enum("dtype", "f32")`,
+    or tuples of these. `outs` names the buffers that receive the results, None for one that nobody uses.
+    When `into` is True the op is an out-variant and writes `outs` in place; else it makes fresh tensors.
+    `writes` names buffers among `args` that the call mutates.
+    """
+
+    name: str
+    op: str
+    args: tuple[object, ...]
+    kwargs: tuple[tuple[str, object], ...]
+    outs: tuple[str | None, ...]
+    into: bool = False
+    writes: tuple[str, ...] = ()
+    origin: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Enum:
+    """A torch enum argument by name: kind is dtype, device, layout or memory_format."""
+
+    kind: str
+    value: str
+
+
+Node = Nest | Extern
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How derived constants are computed from constants: library calls, run at load and again when a source changes.
+
+    calls: Externs over const and derived buffers, in order.
+    """
+
+    calls: tuple[Extern, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoopProgram:
+    """A whole graph. outputs: Ref (tensor, fresh or view of any buffer), int/float/bool/None (returned as is)."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]  # tensor arguments in call order
+    consts: tuple[str, ...]  # captured tensors, in the order that the caller binds them
+    outputs: tuple[object, ...]
+    recipe: Recipe = Recipe()

@@ -1,0 +1,104 @@
+"""What happened: counters, stage times, warnings and debug prints of this process.
+
+One `Recorder` is shared by everything in a process, because `firebrick.stats()` answers for the
+process; it is locked, and nothing reads it to decide what to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+from collections import Counter, defaultdict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from firebrick.config import Config
+
+__all__ = ["FirebrickWarning", "Recorder", "recorder"]
+
+logger = logging.getLogger("firebrick")
+
+
+class FirebrickWarning(UserWarning):
+    """Firebrick went on, but not as asked: a fall-back to eager, a cache that can't be written."""
+
+
+class Recorder:
+    """Thread-safe counters, times and events."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.reasons: dict[str, Counter[str]] = defaultdict(Counter)
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self._warned: set[str] = set()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._clear()
+
+    def count(self, name: str, n: int = 1) -> None:
+        """Add `n` to counter `name`."""
+        with self._lock:
+            self.counts[name] += n
+
+    def reason(self, kind: str, text: str) -> None:
+        """Count one occurrence of `text` under `kind`, for example a graph break's cause."""
+        with self._lock:
+            self.reasons[kind][text] += 1
+
+    def event(self, kind: str, **data: Any) -> None:
+        """Append an event (JSON-able data) for reports; the list keeps the last 10,000."""
+        with self._lock:
+            self.events.append((kind, data))
+            if len(self.events) > 10_000:
+                del self.events[:1_000]
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the wall seconds of the block to `stage`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - start
+            with self._lock:
+                self.seconds[stage] += spent
+
+    def warn_once(self, key: str, text: str, *, stacklevel: int = 3) -> None:
+        """Warn with `FirebrickWarning`, once a process for each `key`."""
+        with self._lock:
+            if key in self._warned:
+                return
+            self._warned.add(key)
+        warnings.warn(text, FirebrickWarning, stacklevel=stacklevel)
+
+    def show(self, config: Config, level: str, name: str, text: str) -> None:
+        """Print `text` if `FIREBRICK_DEBUG` names `level`; write it below `FIREBRICK_DUMP` if set."""
+        if level in config.debug:
+            logger.warning("%s", text)
+        if config.dump is not None:
+            config.dump.mkdir(parents=True, exist_ok=True)
+            (config.dump / f"{name}.{level}.txt").write_text(text + "\n")
+
+    def stats(self) -> dict[str, Any]:
+        """Return a plain copy: counters, reasons by kind, seconds by stage."""
+        with self._lock:
+            return {
+                "counts": dict(self.counts),
+                "reasons": {kind: dict(texts) for kind, texts in self.reasons.items()},
+                "seconds": dict(self.seconds),
+            }
+
+
+recorder = Recorder()

@@ -1,0 +1,1 @@
+"""Integer index algebra: hash-consed expressions with ranges."""
