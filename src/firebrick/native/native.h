@@ -12,4 +12,40 @@ int fb_frame_init(PyObject *module);  /* frame.c: the frame evaluation hook */
 int fb_guards_init(PyObject *module); /* guards.c: guard plans */
 int fb_host_init(PyObject *module);   /* host.c: executables */
 
+/* ---- tensor.c ---------------------------------------------------------- */
+
+/* An at::Tensor*: the address of a word that holds a TensorImpl*. */
+typedef void *FbHandle;
+
+/* Offset of that word inside a torch.Tensor object, found at import. */
+extern Py_ssize_t fb_handle_offset;
+#define FB_HANDLE(object) ((FbHandle)((char *)(object) + fb_handle_offset))
+#define FB_IMPL(object) (*(void **)FB_HANDLE(object))
+
+/* torch.Tensor and torch.nn.Parameter; exact type tests on the guards' fast path. */
+extern PyTypeObject *fb_tensor_type, *fb_parameter_type;
+
+/* Functions of torch's C ABI (aoti_torch_*), each returning 0 on success. */
+typedef struct {
+    int32_t (*get_data_ptr)(FbHandle, void **);
+    int32_t (*get_dim)(FbHandle, int64_t *);
+    int32_t (*get_sizes)(FbHandle, int64_t **);
+    int32_t (*get_strides)(FbHandle, int64_t **);
+    int32_t (*get_dtype)(FbHandle, int32_t *);
+    int32_t (*get_device_type)(FbHandle, int32_t *);
+    int32_t (*get_device_index)(FbHandle, int32_t *);
+    int32_t (*get_layout)(FbHandle, int32_t *);
+    int32_t (*get_storage_offset)(FbHandle, int64_t *);
+    int32_t (*delete_tensor)(FbHandle);
+    int32_t (*grad_mode_is_enabled)(void);
+} FbTorch;
+extern FbTorch fb_torch;
+
+/* Raw bits of the tensor's dispatch key set; 0 when their place could not be found. */
+uint64_t fb_dispatch_keys(PyObject *tensor);
+/* The tensor's version counter, -1 when it has none or its place could not be found. */
+int64_t fb_version(PyObject *tensor);
+/* 1 when the tensor requires a gradient, 0 when not. */
+int fb_requires_grad(PyObject *tensor);
+
 #endif
