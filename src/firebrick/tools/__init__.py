@@ -1,1 +1,1 @@
-"""Stage: tools."""
+"""The command line: bench, explain, doctor and the rest."""

@@ -1,0 +1,59 @@
+# Two commands do all: `make demo` and `make test`. Both make .venv when it is missing, and can be repeated.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTENSION := $(VENV)/.extension
+NATIVE := $(wildcard src/firebrick/native/*.c src/firebrick/native/*.h)
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 2
+
+.PHONY: demo test check fast format lint types layers install clean help bench fuzz ops null-rewrite
+
+help: ## Print the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+install: $(EXTENSION) ## Make .venv, install pinned requirements, build the extension
+
+$(STAMP): requirements.txt requirements-models.txt tools/setup_venv.py
+	@"$(PYTHON)" tools/setup_venv.py $(VENV)
+	@touch $@
+
+$(EXTENSION): $(STAMP) $(NATIVE) setup.py pyproject.toml
+	@echo "==> building the extension (about 10 s)"
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . || { echo "error: the extension did not build; 'python3-dev' and a C compiler are needed (Debian: apt-get install g++ python3-dev)"; exit 1; }
+	@touch $@
+
+demo: $(EXTENSION) ## Sentence embeddings compiled and compared, then BERT-base beside eager and torch.compile
+	@$(BIN)/python examples/embeddings.py
+	@$(BIN)/firebrick bench bert
+
+test: $(EXTENSION) ## The whole suite
+	@$(PYTEST) -n $(WORKERS) --dist loadgroup tests
+
+check: $(EXTENSION) lint types layers fast ## Lint, types, layers, budgets and the fast tests: under a minute
+
+lint: $(EXTENSION)
+	@echo "==> ruff"
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
+
+types: $(EXTENSION)
+	@echo "==> mypy"
+	@$(BIN)/mypy
+
+layers: $(EXTENSION)
+	@echo "==> layers"
+	@$(BIN)/lint-imports --no-logo
+
+fast: $(EXTENSION)
+	@echo "==> budgets and fast tests"
+	@$(PYTEST) -n $(WORKERS) -m "not slow and not models and not compiler and not gpu" tests
+
+format: $(EXTENSION) ## Format the code
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+bench: $(EXTENSION) ## The five models beside eager and torch.compile; results to bench/RESULTS.md
+	@$(BIN)/firebrick bench bert minilm gpt2 vit resnet50 --markdown bench/RESULTS.md
+
+clean: ## Remove what was built, not .venv
+	rm -rf build src/firebrick/*.so src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,239 @@
+"""`firebrick bench`: contenders side by side in one run, interleaved, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from firebrick.errors import FirebrickError
+from firebrick.tools.contender import CONTENDERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Figures", "bench", "geomean", "markdown", "table"]
+
+DEFAULT = ("eager", "firebrick", "torch.compile")
+_CACHES = ("FIREBRICK_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+_COMPILING = {name for name in CONTENDERS if name not in ("eager", "torchscript")}
+
+
+@dataclass(slots=True)
+class Figures:
+    """What was measured of one contender on one model. Times in seconds, memory in MiB."""
+
+    model: str
+    contender: str
+    run: float = float("nan")  # median of a call
+    speedup: float = float("nan")  # eager's median over this one
+    cold: float = float("nan")  # first call, fresh process, empty caches
+    warm: float = float("nan")  # first call, second process, caches filled by the first
+    error: float = float("nan")  # relative to float64
+    peak: float = float("nan")  # resident peak of the process
+    graphs: int = 0
+    breaks: int = 0
+    failed: str = ""
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+class _Process:
+    """A contender's process and its JSON-lines channel."""
+
+    def __init__(self, contender: str, caches: Path) -> None:
+        env = dict(os.environ)
+        for name in _CACHES:
+            env[name] = str(caches / name.lower())
+        command = [sys.executable, "-m", "firebrick.tools.contender"]
+        self.popen = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
+        )
+        self.contender = contender
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.popen.kill()
+        self.popen.wait()
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        """Send one command and wait for its answer."""
+        assert self.popen.stdin is not None
+        assert self.popen.stdout is not None
+        try:
+            self.popen.stdin.write(json.dumps({"do": do, **request}) + "\n")
+            self.popen.stdin.flush()
+            line = self.popen.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise FirebrickError(f"{self.contender}: its process ended with status {self.popen.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "failed" in answer:
+            raise FirebrickError(f"{self.contender}: {answer['failed']}")
+        return answer
+
+
+def _first_calls(
+    stack: ExitStack, model: str, figures: Figures, caches: Path, sizes: dict[str, Any], warm: bool
+) -> _Process | None:
+    """Cold first call in a process that is kept, then a warm one in another; None when the contender fails."""
+    process = stack.enter_context(_Process(figures.contender, caches))
+    try:
+        process.ask("setup", model=model, contender=figures.contender, sizes=sizes)
+        answer = process.ask("first")
+        figures.cold = answer["seconds"]
+        counts = answer["stats"]["counts"]
+        figures.graphs, figures.breaks = counts.get("graphs", 0), counts.get("breaks", 0)
+        figures.stages = answer["stats"]["seconds"]
+        if warm and figures.contender in _COMPILING:
+            with _Process(figures.contender, caches) as second:
+                second.ask("setup", model=model, contender=figures.contender, sizes=sizes)
+                figures.warm = second.ask("first")["seconds"]
+    except FirebrickError as error:
+        figures.failed = error.what
+        return None
+    return process
+
+
+def bench(
+    models: Sequence[str],
+    contenders: Sequence[str] = DEFAULT,
+    *,
+    seconds: float = 6.0,
+    warm: bool = True,
+    sizes: dict[str, Any] | None = None,
+    console: Console | None = None,
+) -> list[Figures]:
+    """Measure each model under each contender.
+
+    seconds: measuring time of one contender on one model, spent in interleaved rounds.
+
+    Raises:
+        FirebrickError: an unknown contender.
+    """
+    unknown = [name for name in contenders if name not in CONTENDERS]
+    if unknown:
+        raise FirebrickError(f"unknown contender {unknown[0]!r}", fix=f"contenders are {', '.join(CONTENDERS)}")
+    console = console or Console(stderr=True)
+    results: list[Figures] = []
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        for model in models:
+            rows = [Figures(model, name) for name in contenders]
+            results += rows
+            task = progress.add_task(model, total=len(rows) + _ROUNDS)
+            _bench_model(model, rows, seconds, warm, sizes or {}, lambda text, t=task: progress.update(t, advance=1, description=text))
+            progress.remove_task(task)
+    return results
+
+
+_ROUNDS = 5
+
+
+def _bench_model(model: str, rows: list[Figures], seconds: float, warm: bool, sizes: dict[str, Any], step: Any) -> None:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="firebrick-bench-")))
+        processes: dict[str, _Process] = {}
+        for figures in rows:
+            step(f"{model}: compiling with {figures.contender}")
+            process = _first_calls(stack, model, figures, folder / str(len(processes)), sizes, warm)
+            if process is not None:
+                processes[figures.contender] = process
+        reference = str(folder / "reference.pt")
+        with _Process("reference", folder) as double:
+            double.ask("setup", model=model, contender="eager", sizes=sizes)
+            double.ask("reference", path=reference)
+        for figures in rows:
+            if figures.contender in processes:
+                figures.error = processes[figures.contender].ask("error", path=reference)["error"]
+        times: dict[str, list[float]] = {name: [] for name in processes}
+        for _ in range(_ROUNDS):
+            step(f"{model}: measuring")
+            for name, process in processes.items():
+                answer = process.ask("time", seconds=seconds / _ROUNDS, least=3)
+                times[name] += answer["times"]
+                next(r for r in rows if r.contender == name).peak = answer["peak_mb"]
+        for figures in rows:
+            if times.get(figures.contender):
+                figures.run = statistics.median(times[figures.contender])
+                if "eager" in times:
+                    figures.speedup = statistics.median(times["eager"]) / figures.run
+
+
+def geomean(values: Sequence[float]) -> float:
+    """Geometric mean; NaN for none."""
+    return statistics.geometric_mean(values) if values else float("nan")
+
+
+def _seconds(value: float) -> str:
+    return "-" if value != value else f"{value:.2f} s"
+
+
+def _cells(row: Figures) -> list[str]:
+    if row.failed:
+        return [row.model, row.contender, "failed", "", "", "", "", "", row.failed[:60]]
+    return [
+        row.model,
+        row.contender,
+        f"{row.run * 1e3:.2f} ms",
+        f"{row.speedup:.2f}x",
+        _seconds(row.cold),
+        _seconds(row.warm),
+        f"{row.error:.1e}",
+        f"{row.peak:.0f} MiB",
+        f"{row.graphs} graphs, {row.breaks} breaks" if row.contender == "firebrick" else "",
+    ]
+
+
+_HEAD = ("model", "contender", "run", "over eager", "cold", "warm", "error vs f64", "peak", "capture")
+
+
+def table(results: Sequence[Figures]) -> Table:
+    """Return a rich table of the results, with the geomean of each contender's speed-ups."""
+    out = Table(title=f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}", caption="median times; each contender in its own process")
+    for name in _HEAD:
+        out.add_column(name, justify="right" if name not in ("model", "contender", "capture") else "left", no_wrap=name != "capture")
+    previous = ""
+    for row in results:
+        if previous and row.model != previous:
+            out.add_section()
+        previous = row.model
+        out.add_row(*_cells(row), style="bold" if row.contender == "firebrick" else "")
+    if len({row.model for row in results}) > 1:
+        out.add_section()
+        for name in dict.fromkeys(row.contender for row in results):
+            mean = geomean([row.speedup for row in results if row.contender == name and not row.failed])
+            out.add_row("geomean", name, "", f"{mean:.2f}x")
+    return out
+
+
+def markdown(results: Sequence[Figures], command: str) -> str:
+    """Return the results as a Markdown section headed by the command that makes them."""
+    lines = [f"## `{command}`", "", f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}.", ""]
+    lines += ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
+    lines += ["| " + " | ".join(_cells(row)) + " |" for row in results]
+    for name in dict.fromkeys(row.contender for row in results):
+        mean = geomean([row.speedup for row in results if row.contender == name and not row.failed])
+        lines.append(f"| geomean | {name} | | {mean:.2f}x | | | | | |")
+    return "\n".join(lines) + "\n"
+
+
+def as_json(results: Sequence[Figures]) -> str:
+    """Return the results as JSON; NaN becomes null."""
+    rows = [{k: None if isinstance(v, float) and v != v else v for k, v in asdict(row).items()} for row in results]
+    return json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads(), "results": rows}, indent=2)

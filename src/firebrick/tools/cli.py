@@ -1,0 +1,145 @@
+"""The `firebrick` command."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+
+import firebrick
+from firebrick import runtime
+from firebrick.config import Config
+from firebrick.errors import FirebrickError
+from firebrick.tools import bench as benchmark
+from firebrick.tools import doctor as doctoring
+from firebrick.tools.models import MODELS, load_target
+
+app = typer.Typer(
+    help="Firebrick compiles PyTorch programs. Example: firebrick bench bert",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+cache_app = typer.Typer(help="Look at and clear the disk cache. Example: firebrick cache ls", no_args_is_help=True)
+app.add_typer(cache_app, name="cache")
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+console = Console()
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+@app.command(epilog="Example: `firebrick bench bert vit --against torch.compile`")
+def bench(
+    names: Annotated[list[str], typer.Argument(help=f"Models ({', '.join(MODELS)}) or package.module:function.")],
+    contender: Annotated[list[str] | None, typer.Option(help="Who takes part; repeat the option.")] = None,
+    seconds: Annotated[float, typer.Option(help="Measuring time a contender and model.")] = 6.0,
+    layers: Annotated[int | None, typer.Option(help="Layers, where a model has them.")] = None,
+    batch: Annotated[int, typer.Option(help="Batch size.")] = 1,
+    warm: Annotated[bool, typer.Option(help="Also measure the warm start in a second process.")] = True,
+    out: Annotated[Path | None, typer.Option("--markdown", help="Append the results to this file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare eager, Firebrick and torch.compile side by side."""
+    sizes: dict[str, Any] = {} if batch == 1 else {"batch": batch}
+    if layers:
+        sizes["layers"] = layers
+    results = benchmark.bench(
+        names, contender or benchmark.DEFAULT, seconds=seconds, warm=warm, sizes=sizes, console=Console(stderr=True)
+    )
+    if out:
+        with out.open("a") as file:
+            file.write("\n" + benchmark.markdown(results, "firebrick " + " ".join(sys.argv[1:])))
+    if as_json:
+        typer.echo(benchmark.as_json(results))
+    else:
+        console.print(benchmark.table(results))
+    if any(row.failed and row.contender == "firebrick" for row in results):
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: `firebrick explain bert --html report.html`")
+def explain(
+    target: Annotated[str, typer.Argument(help="A model's name or package.module:function.")],
+    html: Annotated[Path | None, typer.Option(help="Also write a page.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the graphs, graph breaks and guards of one call, and how much of it was captured."""
+    fn, args, kwargs = load_target(target)
+    with torch.no_grad():
+        explanation = firebrick.explain(fn)(*args, **kwargs)
+    if html:
+        explanation.to_html(html)
+    if as_json:
+        _print_json(explanation.to_dict())
+    else:
+        console.print(str(explanation), markup=False, highlight=False)
+
+
+@app.command(epilog="Example: `firebrick doctor --json`")
+def doctor(as_json: Json = False) -> None:
+    """Show versions, compiler, SIMD, GPU and cache state, and what is missing."""
+    facts = doctoring.examine(Config.from_env())
+    if as_json:
+        _print_json([asdict(fact) for fact in facts])
+    else:
+        console.print(doctoring.show(facts))
+    if not all(fact.ok for fact in facts):
+        raise typer.Exit(1)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog="Example: `firebrick run train.py --epochs 3`",
+)
+def run(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(help="A Python script; what follows is passed to it.", exists=True)],
+    backend: Annotated[str, typer.Option(help="Backend that compiles the graphs.")] = "firebrick",
+) -> None:
+    """Run a script with every frame of it offered to the compiler; the script is not changed."""
+    sys.argv = [str(script), *context.args]
+    sys.path.insert(0, str(script.resolve().parent))
+    with firebrick.optimize(backend):
+        runpy.run_path(str(script), run_name="__main__")
+
+
+@cache_app.command("ls", epilog="Example: `firebrick cache ls`")
+def cache_ls(as_json: Json = False) -> None:
+    """List the entries, latest first."""
+    rows = runtime.cache_entries(Config.from_env())
+    if as_json:
+        _print_json(rows)
+        return
+    for row in rows:
+        console.print(f"{row['key'][:16]}  {row['bytes'] / 1024:8.0f} KiB  {row['age']:>8}  {row['name']}", markup=False, highlight=False)
+    console.print(f"{len(rows)} entries")
+
+
+@cache_app.command("clear", epilog="Example: `firebrick cache clear`")
+def cache_clear() -> None:
+    """Remove every entry."""
+    console.print(f"removed {runtime.clear_cache(Config.from_env())} entries")
+
+
+def main() -> None:
+    """Run the command; a Firebrick error prints as one message and ends with status 2."""
+    try:
+        app()
+    except FirebrickError as error:
+        Console(stderr=True).print(f"[red]error:[/] {error.what}" + (f"\n  [yellow]fix:[/] {error.fix}" if error.fix else ""), highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Budgets: the package stays small. Raising one takes its own commit with the reason."""
+
+import ast
+from dataclasses import fields
+from pathlib import Path
+
+from firebrick.config import Config
+
+PACKAGE = Path(__file__).parent.parent / "src" / "firebrick"
+PYTHON = sorted(PACKAGE.rglob("*.py"))
+NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
+
+PACKAGE_LINES = 30_000
+FILE_LINES = 800
+FUNCTION_LINES = 80
+CLASS_METHODS = 30
+SETTINGS = 40
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def test_package_lines():
+    assert sum(map(lines, [*PYTHON, *NATIVE])) <= PACKAGE_LINES
+
+
+def test_file_lines():
+    assert not [f"{p.name}: {lines(p)}" for p in [*PYTHON, *NATIVE] if lines(p) > FILE_LINES]
+
+
+def test_function_lines():
+    long = []
+    for path in PYTHON:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                size = node.end_lineno - node.lineno + 1
+                if size > FUNCTION_LINES:
+                    long.append(f"{path.name}:{node.lineno} {node.name}: {size}")
+    assert not long
+
+
+def test_class_methods():
+    big = []
+    for path in PYTHON:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                count = sum(isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) for n in node.body)
+                if count > CLASS_METHODS:
+                    big.append(f"{path.name}:{node.lineno} {node.name}: {count}")
+    assert not big
+
+
+def test_settings():
+    assert len(fields(Config)) <= SETTINGS

@@ -1,0 +1,44 @@
+"""The rules of the source tree that no linter knows: forbidden imports and lazy imports."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "src" / "firebrick"
+FILES = sorted(PACKAGE.rglob("*.py"))
+FORBIDDEN = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "torch.export")
+
+
+def imported_names(tree: ast.AST):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_file_imports_no_peer(path):
+    if path.parent.name == "backends":
+        return
+    tree = ast.parse(path.read_text())
+    found = [f"{path.name}:{line} imports {name}" for name, line in imported_names(tree) if name.startswith(FORBIDDEN)]
+    assert not found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_file_has_no_import_inside_a_function(path):
+    tree = ast.parse(path.read_text())
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = (n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom))
+            found += [f"{path.name}:{n.lineno}" for n in inner]
+    assert not found, "optional extras are imported with importlib.import_module in one named place"
+
+
+def test_only_config_reads_the_environment():
+    readers = {p.name for p in FILES if "os.environ" in p.read_text() or "os.getenv" in p.read_text()}
+    allowed = {"config.py", "bench.py", "build.py"}  # bench and build pass the environment on to child processes
+    assert readers <= allowed
