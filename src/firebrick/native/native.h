@@ -41,6 +41,9 @@ typedef struct {
 } FbTorch;
 extern FbTorch fb_torch;
 
+/* libtorch_cpu.so as torch loaded it, for dlsym; NULL when it is not there. */
+void *fb_torch_library(void);
+
 /* Raw bits of the tensor's dispatch key set; 0 when their place could not be found. */
 uint64_t fb_dispatch_keys(PyObject *tensor);
 /* The tensor's version counter, -1 when it has none or its place could not be found. */
