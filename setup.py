@@ -12,7 +12,15 @@ setup(
             "firebrick._native",
             sources=SOURCES,
             depends=["src/firebrick/native/native.h"],
-            extra_compile_args=["-O2", "-std=c11", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-cast-function-type"],
+            extra_compile_args=[
+                "-O2",
+                "-std=c11",
+                "-fvisibility=hidden",
+                "-Wall",
+                "-Wextra",
+                "-Wno-unused-parameter",
+                "-Wno-cast-function-type",
+            ],
             libraries=["dl"],
         )
     ]

@@ -12,13 +12,13 @@ import sys
 SUPPORTED = ((3, 11), (3, 12), (3, 13))
 
 
-def fail(what, fix):
+def fail(what: str, fix: str) -> None:
     """Print what is wrong and how to mend it, then end."""
     sys.stderr.write("error: " + what + "\n  fix: " + fix + "\n")
     sys.exit(1)
 
 
-def check_machine():
+def check_machine() -> None:
     """End with a message when Python or the compilers can't serve."""
     if sys.version_info[:2] not in SUPPORTED:
         fail(
@@ -28,10 +28,12 @@ def check_machine():
     names = [os.environ.get("CC") or "cc", os.environ.get("CXX") or "c++"]
     missing = [name for name in names if not shutil.which(name.split()[0])]
     if missing:
-        fail("no C and C++ compiler found (looked for %s)" % " and ".join(missing), "Debian, Ubuntu: apt-get install g++")
+        fail(
+            "no C and C++ compiler found (looked for %s)" % " and ".join(missing), "Debian, Ubuntu: apt-get install g++"
+        )
 
 
-def run(message, command, fix):
+def run(message: str, command: list, fix: str) -> None:
     """Run one step, showing its name."""
     sys.stdout.write("==> " + message + "\n")
     sys.stdout.flush()
@@ -39,7 +41,7 @@ def run(message, command, fix):
         fail(message + " failed", fix)
 
 
-def main():
+def main() -> None:
     """Make the environment in sys.argv[1]."""
     folder = sys.argv[1]
     check_machine()

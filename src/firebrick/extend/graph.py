@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """An output that shares storage with a graph input or with another output: base[kind, index] seen through as_strided."""
+    """An output that shares storage with an input, a constant or another output: the base seen through as_strided."""
 
     base: str  # "input" or "output" or "const"
     index: int | str
@@ -25,14 +25,15 @@ class Alias:
 class AtenGraph:
     """A functional, decomposed graph.
 
-    gm: placeholders in call order (tensors only), get_attr nodes for constants, call_function nodes whose targets are
-      OpOverloads (ATen, prims or custom), one output node with a flat tuple. Every node has meta["val"] (FakeTensor, or a
-      list of them, or a number) and meta["stack"] (tuple of UserLocation, innermost last; may be empty).
+    gm: placeholders in call order (tensors only), get_attr nodes for constants, call_function nodes whose targets
+      are OpOverloads (ATen, prims or custom), one output node with a flat tuple. Every node has meta["val"]
+      (FakeTensor, or a list of them, or a number) and meta["stack"] (UserLocations, innermost last; may be empty).
       No op mutates its arguments. Output tuple: first the new values of `mutated`, then the user's outputs.
     mutated: placeholder names (or constant names) whose final value is output[i]; the caller's tensor gets it by copy.
     outputs: one entry a user output: None (value of the graph's output as it is) or Alias (rebuild it).
     constants: attribute name on gm -> the real tensor (parameters, buffers and other captured tensors).
-    frozen: names of constants that may be folded and prepacked (parameters and buffers in inference that the graph does not mutate).
+    frozen: names of constants that may be folded and prepacked (parameters and buffers in inference that the graph
+      does not mutate).
     """
 
     gm: fx.GraphModule

@@ -22,8 +22,7 @@ class Buffer:
 
     kind: "input" (argument, may be written back), "const" (parameter, buffer of a module or other
     captured tensor), "derived" (computed from constants by a `Recipe`), "temp", "output" (fresh, returned).
-    shape, strides: in elements. dtype: short name, see `loops.dtypes` (f32, f64, bf16, f16, i64, i32, i16, i8, u8, b8, c64...).
-    extent: elements of storage that are reachable, starting at the data pointer.
+    shape, strides: in elements. dtype: short name of `loops.dtypes` (f32, f64, bf16, f16, i64, i32, i16, i8, u8, b8).
     """
 
     name: str
@@ -58,6 +57,8 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Const:
+    """A literal."""
+
     dtype: str
     value: bool | int | float
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from firebrick.loops.ir import Extern, LoopProgram
     from firebrick.symbolic.expr import Expr
+
+    from firebrick.loops.ir import Extern, LoopProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a buffer lives: "arena" at byte `offset`, "fresh" (own tensor), "given" (input, const, derived) or "call" (made by an extern)."""
+    """Where a buffer lives.
+
+    where: "arena" (at byte `offset`), "fresh" (own tensor), "given" (input, const, derived) or "call" (an extern's).
+    """
 
     buffer: str
     where: str

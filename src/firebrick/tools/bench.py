@@ -137,7 +137,14 @@ def bench(
             rows = [Figures(model, name) for name in contenders]
             results += rows
             task = progress.add_task(model, total=len(rows) + _ROUNDS)
-            _bench_model(model, rows, seconds, warm, sizes or {}, lambda text, t=task: progress.update(t, advance=1, description=text))
+            _bench_model(
+                model,
+                rows,
+                seconds,
+                warm,
+                sizes or {},
+                lambda text, t=task: progress.update(t, advance=1, description=text),
+            )
             progress.remove_task(task)
     return results
 
@@ -205,9 +212,16 @@ _HEAD = ("model", "contender", "run", "over eager", "cold", "warm", "error vs f6
 
 def table(results: Sequence[Figures]) -> Table:
     """Return a rich table of the results, with the geomean of each contender's speed-ups."""
-    out = Table(title=f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}", caption="median times; each contender in its own process")
+    out = Table(
+        title=f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}",
+        caption="median times; each contender in its own process",
+    )
     for name in _HEAD:
-        out.add_column(name, justify="right" if name not in ("model", "contender", "capture") else "left", no_wrap=name != "capture")
+        out.add_column(
+            name,
+            justify="right" if name not in ("model", "contender", "capture") else "left",
+            no_wrap=name != "capture",
+        )
     previous = ""
     for row in results:
         if previous and row.model != previous:
@@ -224,7 +238,12 @@ def table(results: Sequence[Figures]) -> Table:
 
 def markdown(results: Sequence[Figures], command: str) -> str:
     """Return the results as a Markdown section headed by the command that makes them."""
-    lines = [f"## `{command}`", "", f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}.", ""]
+    lines = [
+        f"## `{command}`",
+        "",
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}.",
+        "",
+    ]
     lines += ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
     lines += ["| " + " | ".join(_cells(row)) + " |" for row in results]
     for name in dict.fromkeys(row.contender for row in results):

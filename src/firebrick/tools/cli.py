@@ -122,7 +122,11 @@ def cache_ls(as_json: Json = False) -> None:
         _print_json(rows)
         return
     for row in rows:
-        console.print(f"{row['key'][:16]}  {row['bytes'] / 1024:8.0f} KiB  {row['age']:>8}  {row['name']}", markup=False, highlight=False)
+        console.print(
+            f"{row['key'][:16]}  {row['bytes'] / 1024:8.0f} KiB  {row['age']:>8}  {row['name']}",
+            markup=False,
+            highlight=False,
+        )
     console.print(f"{len(rows)} entries")
 
 
@@ -137,7 +141,9 @@ def main() -> None:
     try:
         app()
     except FirebrickError as error:
-        Console(stderr=True).print(f"[red]error:[/] {error.what}" + (f"\n  [yellow]fix:[/] {error.fix}" if error.fix else ""), highlight=False)
+        Console(stderr=True).print(
+            f"[red]error:[/] {error.what}" + (f"\n  [yellow]fix:[/] {error.fix}" if error.fix else ""), highlight=False
+        )
         sys.exit(2)
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from firebrick.codegen.target import detect
 from rich.table import Table
 
 from firebrick import runtime
-from firebrick.codegen.target import detect
 from firebrick.errors import FirebrickError
 
 if TYPE_CHECKING:
@@ -62,9 +62,19 @@ def _cache_facts(config: Config) -> list[Fact]:
     state: dict[str, Any] = runtime.cache_state(config)
     free = shutil.disk_usage(state["existing_parent"]).free // 2**20
     return [
-        Fact("cache", f"{state['path']}: {state['entries']} entries, {state['bytes'] / 2**20:.1f} MiB of {config.cache_size_mb}"),
-        Fact("cache writable", "yes" if state["writable"] else "no: every process compiles anew", state["writable"], "set FIREBRICK_CACHE_DIR"),
-        Fact("disk free", f"{free} MiB", free > 200, "" if free > 200 else "free some space, or set FIREBRICK_CACHE_DIR"),
+        Fact(
+            "cache",
+            f"{state['path']}: {state['entries']} entries, {state['bytes'] / 2**20:.1f} MiB of {config.cache_size_mb}",
+        ),
+        Fact(
+            "cache writable",
+            "yes" if state["writable"] else "no: every process compiles anew",
+            state["writable"],
+            "set FIREBRICK_CACHE_DIR",
+        ),
+        Fact(
+            "disk free", f"{free} MiB", free > 200, "" if free > 200 else "free some space, or set FIREBRICK_CACHE_DIR"
+        ),
     ]
 
 
@@ -78,7 +88,10 @@ def examine(config: Config) -> list[Fact]:
         Fact("SIMD", target.simd),
         _compiler_fact(config),
         *_cache_facts(config),
-        *(Fact(name, _version(name) or "not installed") for name in ("transformers", "onnxruntime", "openvino", "triton")),
+        *(
+            Fact(name, _version(name) or "not installed")
+            for name in ("transformers", "onnxruntime", "openvino", "triton")
+        ),
     ]
 
 

@@ -22,7 +22,7 @@ Built = tuple[torch.nn.Module, dict[str, Any]]
 class NamedModel:
     """One row of `MODELS`.
 
-    make: returns the module in eval mode and the keyword arguments of one call. Size overrides (`layers=48`) are passed on.
+    make: returns the module and the keyword arguments of one call; size overrides (`layers=48`) are passed on.
     text: what it is, for tables and help.
     """
 
@@ -46,7 +46,9 @@ def _pixels(batch: int, size: int = 224) -> torch.Tensor:
     return torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(1))
 
 
-def _text_model(config_name: str, model_name: str, layers_key: str = "num_hidden_layers", **fixed: Any) -> Callable[..., Built]:
+def _text_model(
+    config_name: str, model_name: str, layers_key: str = "num_hidden_layers", **fixed: Any
+) -> Callable[..., Built]:
     def make(batch: int = 1, length: int = 128, layers: int | None = None, **overrides: Any) -> Built:
         hf = _transformers()
         changes = {**fixed, **overrides} | ({layers_key: layers} if layers else {})
@@ -83,7 +85,9 @@ MODELS: Mapping[str, NamedModel] = {
     for row in (
         NamedModel("bert", _text_model("BertConfig", "BertModel"), "BERT-base, 128 tokens"),
         NamedModel("minilm", _minilm, "all-MiniLM-L6-v2, 128 tokens"),
-        NamedModel("gpt2", _text_model("GPT2Config", "GPT2LMHeadModel", "n_layer", use_cache=False), "GPT-2, 128 tokens"),
+        NamedModel(
+            "gpt2", _text_model("GPT2Config", "GPT2LMHeadModel", "n_layer", use_cache=False), "GPT-2, 128 tokens"
+        ),
         NamedModel("vit", _image_model("ViTConfig", "ViTModel"), "ViT-base, 224 x 224"),
         NamedModel("resnet50", _image_model("ResNetConfig", "ResNetForImageClassification"), "ResNet-50, 224 x 224"),
         NamedModel("mobilenet", _image_model("MobileNetV2Config", "MobileNetV2Model"), "MobileNetV2, 224 x 224"),
