@@ -1,0 +1,151 @@
+"""The catalogue of graph breaks: one numbered row a cause, with its fix, and the exception that carries one.
+
+A break is raised wherever the interpreter meets something that can't go in a graph. It never reaches
+the user unless `fullgraph=True`, where it becomes `errors.Unsupported`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from firebrick.errors import Unsupported, UserLocation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["CATALOGUE", "Break", "BreakKind", "SkipFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class BreakKind:
+    """One row of the catalogue."""
+
+    number: int
+    name: str
+    cause: str
+    fix: str
+
+
+_ROWS = (
+    BreakKind(
+        1,
+        "data-dependent-branch",
+        "control flow depends on the values of a tensor",
+        "use torch.where, torch.cond or a mask, or move the test out of the compiled function",
+    ),
+    BreakKind(
+        2,
+        "data-dependent-value",
+        "a tensor is turned into a Python number or list",
+        "keep the value in a tensor, or read it after the compiled region",
+    ),
+    BreakKind(
+        3,
+        "data-dependent-shape",
+        "the shape of a result depends on the values of a tensor",
+        "use an operation whose result has a fixed size, such as torch.where with three arguments",
+    ),
+    BreakKind(
+        4,
+        "unsupported-call",
+        "a call goes to code that can't be captured",
+        "move the call out of the compiled function, or write it with torch functions",
+    ),
+    BreakKind(
+        5,
+        "unsupported-attribute",
+        "an attribute is read or written in a way that can't be followed",
+        "read the attribute before the compiled region",
+    ),
+    BreakKind(
+        6,
+        "unsupported-operation",
+        "an operation on these kinds of values can't be followed",
+        "do the operation outside the compiled function",
+    ),
+    BreakKind(
+        7,
+        "unsupported-instruction",
+        "this Python statement can't be captured",
+        "move the statement out of the compiled function",
+    ),
+    BreakKind(
+        8,
+        "requested",
+        "graph_break() was called",
+        "remove the call",
+    ),
+    BreakKind(
+        9,
+        "disabled-function",
+        "a function marked with disable() was called",
+        "remove the mark, or call the function outside the compiled region",
+    ),
+    BreakKind(
+        10,
+        "fake-tensor-failed",
+        "torch could not run the operation on fake tensors",
+        "register a fake implementation for the operator, or check the arguments",
+    ),
+    BreakKind(
+        11,
+        "generator-escapes",
+        "a generator that was started in the captured code is still running where it leaves",
+        "consume the generator in the function that makes it",
+    ),
+    BreakKind(
+        12,
+        "exception-escapes",
+        "an exception leaves the compiled function",
+        "none is needed: the statement that raises runs as plain Python",
+    ),
+    BreakKind(
+        13,
+        "no-reconstruction",
+        "a value made in the captured code can't be made again outside of it",
+        "keep the value inside the compiled function",
+    ),
+    BreakKind(
+        14,
+        "tensor-subclass",
+        "a tensor subclass or torch function override is used",
+        "pass plain tensors",
+    ),
+    BreakKind(
+        15,
+        "recursion",
+        "calls are nested too deeply to be inlined",
+        "make the recursion shallower",
+    ),
+)
+
+CATALOGUE: Mapping[str, BreakKind] = {row.name: row for row in _ROWS}
+"""Break name -> its row."""
+
+
+class Break(Exception):
+    """Capture can't go on at this place; the graph so far is compiled and Python runs the instruction."""
+
+    def __init__(self, name: str, detail: str, *, fix: str = "") -> None:
+        self.kind = CATALOGUE[name]
+        self.detail = detail
+        self.fix = fix or self.kind.fix
+        self.stack: tuple[UserLocation, ...] = ()
+        super().__init__(f"break {self.kind.number} {name}: {detail}")
+
+    def unsupported(self) -> Unsupported:
+        """The error that `fullgraph=True` raises instead of breaking."""
+        what = f"graph break {self.kind.number} ({self.kind.name}): {self.detail}; {self.kind.cause}"
+        error = Unsupported(what, where=self.stack[-1] if self.stack else None, fix=self.fix)
+        for place in self.stack[:-1]:
+            error.add_note(f"called from {place}")
+        return error
+
+
+class SkipFrame(Exception):
+    """The frame runs as plain Python; `always` says that it need not be looked at again."""
+
+    def __init__(self, why: str, *, always: bool = False) -> None:
+        self.why, self.always = why, always
+        super().__init__(why)

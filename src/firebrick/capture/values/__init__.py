@@ -1,0 +1,1 @@
+"""One class a kind of value that the symbolic interpreter can hold."""

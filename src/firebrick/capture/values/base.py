@@ -1,0 +1,216 @@
+"""The protocol of symbolic values.
+
+A `Value` stands for one Python object while a frame is executed symbolically. What it was read from
+is its `source`; a value without one was made by the captured code. Values that were read but not yet
+looked at are `LazyValue`s: they cost no guard until `realize()` is called, so arguments that nothing
+uses are never guarded. Operations raise `Raised` for exceptions of the user's program and
+`breaks.Break` for what can't be captured.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from firebrick.capture.breaks import Break
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.sources import Source
+    from firebrick.capture.tracer import Tracer
+
+__all__ = ["NULL", "LazyValue", "NotConstant", "NullValue", "Raised", "Value"]
+
+
+class NotConstant(Exception):
+    """`as_constant` was asked of a value that has parts unknown until the program runs."""
+
+
+class Raised(Exception):
+    """An exception of the user's program, travelling through the symbolic interpreter."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        super().__init__(value)
+
+
+class Value:
+    """One Python object of the captured program."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: Source | None = None) -> None:
+        self.source = source
+
+    # -- what it is -----------------------------------------------------------
+
+    def realize(self) -> Value:
+        """The value itself, its guards installed."""
+        return self
+
+    def python_type(self) -> type:
+        """The class that `type(x)` gives."""
+        raise NotImplementedError(type(self).__name__)
+
+    def is_constant(self) -> bool:
+        """Whether `as_constant` will succeed."""
+        try:
+            self.as_constant()
+        except NotConstant:
+            return False
+        return True
+
+    def as_constant(self) -> Any:
+        """The real object, if it is known now and can't change.
+
+        Raises:
+            NotConstant: it holds tensors, is mutable or is an object of the user's.
+        """
+        raise NotConstant(type(self).__name__)
+
+    def as_argument(self) -> Any:
+        """What stands for the value among the arguments of a graph node.
+
+        Raises:
+            Break: such a value can't be in a graph.
+        """
+        try:
+            return self.as_constant()
+        except NotConstant:
+            raise Break("unsupported-operation", f"{self.describe()} can't be passed to a torch function") from None
+
+    def describe(self) -> str:
+        """Name for messages, in the user's terms."""
+        name = self.python_type().__name__
+        return f"{self.source} ({name})" if self.source is not None else f"a value of type {name}"
+
+    def identity(self) -> object:
+        """An object that is the same for two values exactly if `is` holds between them."""
+        return self
+
+    # -- what can be done with it ---------------------------------------------
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`self(*args, **kwargs)`."""
+        raise Break("unsupported-call", f"{self.describe()} is called")
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """`self.name`; raises an AttributeError of the user's program if there is none."""
+        raise Break("unsupported-attribute", f"{name} of {self.describe()} is read")
+
+    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
+        """`self.name = value`."""
+        raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
+
+    def del_attr(self, interp: Interpreter, name: str) -> None:
+        """`del self.name`."""
+        raise Break("unsupported-attribute", f"{name} of {self.describe()} is deleted")
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`self.name(*args, **kwargs)`."""
+        return self.get_attr(interp, name).realize().call(interp, args, kwargs)
+
+    def get_item(self, interp: Interpreter, key: Value) -> Value:
+        """`self[key]`."""
+        return self.call_method(interp, "__getitem__", [key], {})
+
+    def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
+        """`self[key] = value`."""
+        self.call_method(interp, "__setitem__", [key, value], {})
+
+    def del_item(self, interp: Interpreter, key: Value) -> None:
+        """`del self[key]`."""
+        self.call_method(interp, "__delitem__", [key], {})
+
+    def iterate(self, interp: Interpreter) -> Iterator[Value]:
+        """The elements, as `for` would see them; a host-side iterator that may be lazy."""
+        raise Break("unsupported-operation", f"iteration over {self.describe()}")
+
+    def length(self, interp: Interpreter) -> int:
+        """`len(self)`."""
+        raise Break("unsupported-operation", f"len() of {self.describe()}")
+
+    def truth(self, interp: Interpreter) -> bool:
+        """`bool(self)`."""
+        return True
+
+    # -- leaving the captured region ------------------------------------------
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Emit bytecode that pushes the object; only called for values that no source gives.
+
+        Raises:
+            Break: it can't be made again.
+        """
+        raise Break("no-reconstruction", f"{self.describe()} leaves the captured code")
+
+    def children(self) -> Sequence[Value]:
+        """Values that this one holds, for reachability."""
+        return ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.source or ''})"
+
+
+class LazyValue(Value):
+    """An object that was read from a source and not yet looked at; no guard so far."""
+
+    __slots__ = ("_real", "obj", "pinned", "tracer")
+
+    def __init__(self, tracer: Tracer, obj: object, source: Source, *, pinned: bool = False) -> None:
+        super().__init__(source)
+        self.tracer, self.obj, self.pinned = tracer, obj, pinned
+        self._real: Value | None = None
+
+    def realize(self) -> Value:
+        """The real value; installs the guard of what was read."""
+        real = self._real
+        if real is None:
+            assert self.source is not None
+            real = self._real = self.tracer.wrap(self.obj, self.source, pinned=self.pinned)
+        return real
+
+    def identity(self) -> object:
+        """Identity of what it stands for."""
+        return self.realize().identity()
+
+    def python_type(self) -> type:
+        """The class of what it stands for."""
+        return self.realize().python_type()
+
+    def is_constant(self) -> bool:
+        """Whether what it stands for is constant."""
+        return self.realize().is_constant()
+
+    def as_constant(self) -> Any:
+        """Constant that it stands for."""
+        return self.realize().as_constant()
+
+    def as_argument(self) -> Any:
+        """Graph argument of what it stands for."""
+        return self.realize().as_argument()
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Load from the source."""
+        assert self.source is not None
+        emitter.load_source(self.source)
+
+
+class NullValue(Value):
+    """The NULL that CPython pushes beside callables."""
+
+    __slots__ = ()
+
+    def python_type(self) -> type:
+        """NULL has no class."""
+        return type(None)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Push a NULL."""
+        emitter.push_null()
+
+
+NULL = NullValue()
+"""The one NULL."""

@@ -1,0 +1,68 @@
+"""The only place of capture that asks which CPython runs: every difference between versions is a named fact here."""
+
+from __future__ import annotations
+
+import dis
+import opcode
+import sys
+from typing import Any
+
+__all__ = [
+    "CACHES",
+    "COMPARE_SHIFT",
+    "HAS_CALL_KW",
+    "HAS_DIRECTED_JUMPS",
+    "HAS_FUNCTION_ATTRIBUTES",
+    "HAS_INLINED_COMPREHENSIONS",
+    "HAS_METHOD_FLAG",
+    "HAS_PRECALL",
+    "HAS_TO_BOOL",
+    "NULL_BEFORE_CALLABLE",
+    "OLDEST",
+    "SUPPORTED",
+    "VERSION",
+]
+
+SUPPORTED = ((3, 11), (3, 12), (3, 13))
+"""Versions whose bytecode capture knows."""
+
+OLDEST, VERSION = SUPPORTED[0], sys.version_info[:2]
+
+HAS_PRECALL = VERSION < (3, 12)
+"""A call is PRECALL, CALL; methods are loaded by LOAD_METHOD."""
+
+HAS_DIRECTED_JUMPS = VERSION < (3, 12)
+"""Conditional jumps name their direction (POP_JUMP_FORWARD_IF_TRUE); later ones only go forward."""
+
+HAS_METHOD_FLAG = VERSION >= (3, 12)
+"""LOAD_ATTR's lowest bit asks for a method; `super().attr` is one instruction."""
+
+HAS_INLINED_COMPREHENSIONS = VERSION >= (3, 12)
+"""List, set and dict comprehensions run in the frame of their function."""
+
+HAS_CALL_KW = VERSION >= (3, 13)
+"""Keyword names of a call are on the stack (CALL_KW); before, KW_NAMES precedes CALL."""
+
+HAS_FUNCTION_ATTRIBUTES = VERSION >= (3, 13)
+"""MAKE_FUNCTION takes code alone, SET_FUNCTION_ATTRIBUTE adds closure and defaults."""
+
+HAS_TO_BOOL = VERSION >= (3, 13)
+"""Conditional jumps need a bool: COMPARE_OP converts on demand, TO_BOOL otherwise."""
+
+NULL_BEFORE_CALLABLE = VERSION < (3, 13)
+"""A plain call's stack is NULL, callable, arguments; since 3.13 it is callable, NULL, arguments."""
+
+COMPARE_SHIFT = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
+"""Bits below the operator in COMPARE_OP's operand."""
+
+
+def _caches() -> tuple[int, ...]:
+    # Counts of inline cache entries have no public name; a list by number until 3.12, then a dict by name.
+    entries: Any = opcode._inline_cache_entries  # type: ignore[attr-defined]
+    if isinstance(entries, dict):
+        return tuple(entries.get(name, 0) for name in dis.opname[:256])
+    return tuple(entries)
+
+
+CACHES = _caches()
+"""Opcode number -> inline cache code units that follow the instruction."""
