@@ -24,6 +24,7 @@ __all__ = [
     "BY_NAME",
     "BY_NUMBER",
     "COMPARE_OPERATORS",
+    "COMPARE_SYMBOLS",
     "FUNCTION_ATTRIBUTES",
     "INTRINSICS_1",
     "INTRINSICS_2",
@@ -34,6 +35,7 @@ __all__ = [
     "Jump",
     "Opcode",
     "Operand",
+    "compare_symbol",
 ]
 
 
@@ -392,6 +394,7 @@ COMPARE_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 """Symbols in the order of COMPARE_OP's operand -> function."""
 
 COMPARE_SYMBOLS = tuple(COMPARE_OPERATORS)
+"""COMPARE_OP's operand, without its lower bits -> symbol."""
 
 
 def compare_symbol(arg: int) -> str:
