@@ -3,12 +3,18 @@
 A `LoopProgram` is a list of nodes over buffers. A node is a loop nest (`Nest`) or a call of a library
 kernel (`Extern`). Scalars inside a nest are a DAG of `Value`s. Indices are flat element offsets from the
 start of a buffer's data, written in the index algebra of `firebrick.symbolic`.
+
+Values are interned: building an equal value again gives the same object, so they are compared with `is`, and a
+memo keyed by a value costs nothing. A value may be shared; walk it with a memo. `loops.build` makes values with
+checks and simplification, and `loops.show` and `loops.parse` print and read programs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
     from firebrick.symbolic.expr import Expr, Var
@@ -47,6 +53,29 @@ class Ref:
 # ---------------------------------------------------------------- scalar values
 
 
+class _Interned(type):
+    """Makes equal values one object, so that `is` compares them and hashing takes no time however deep they are."""
+
+    _known: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+    _lock = Lock()
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            names = [f.name for f in fields(cls)[len(args) :]]  # type: ignore[arg-type]
+            args += tuple(kwargs.pop(name) for name in names if name in kwargs)
+            if kwargs:
+                raise TypeError(f"{cls.__name__} has no {', '.join(kwargs)} in this place")
+        # Numbers that compare equal are different constants: 1, 1.0 and True, 0.0 and -0.0.
+        key = (cls, args[0], type(args[1]), repr(args[1])) if cls.__name__ == "Const" else (cls, *args)
+        found = _Interned._known.get(key)
+        if found is None:
+            with _Interned._lock:
+                found = _Interned._known.get(key)
+                if found is None:
+                    found = _Interned._known[key] = super().__call__(*args)
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """One loop: `var` runs over range(size)."""
@@ -55,25 +84,28 @@ class Axis:
     size: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class Const:
-    """A literal."""
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Const(metaclass=_Interned):
+    """A number of `dtype`. Two NaN are the same constant."""
 
     dtype: str
     value: bool | int | float
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Index(metaclass=_Interned):
     """The number that an index expression has, as a scalar of `dtype` (i64 or i32)."""
 
     dtype: str
     expr: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """buffer[index]. `binds` gives the values of variables in `index` that come from data (indirect indexing)."""
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Load(metaclass=_Interned):
+    """buffer[index]. `binds` gives the values of variables in `index` that come from data (indirect indexing).
+
+    The values of `binds` are i64 and lie in the ranges of their variables: rules check or clamp them.
+    """
 
     dtype: str
     buffer: str
@@ -81,8 +113,8 @@ class Load:
     binds: tuple[tuple[Var, Value], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Op(metaclass=_Interned):
     """A scalar function of `loops.ops.SCALAR_OPS` applied to values."""
 
     dtype: str
@@ -90,8 +122,8 @@ class Op:
     args: tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Masked:
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Masked(metaclass=_Interned):
     """`body` where `cond` holds, else `other`; loads in `body` happen only where `cond` holds."""
 
     dtype: str
@@ -100,11 +132,12 @@ class Masked:
     other: Const
 
 
-@dataclass(frozen=True, slots=True)
-class Reduce:
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Reduce(metaclass=_Interned):
     """`body` folded over `axes` by a row of `loops.ops.REDUCTIONS` (sum, prod, max, min, any, all, argmax, argmin).
 
-    max and min propagate NaN; argmax and argmin give the flat i64 position over `axes` of the first best element.
+    max and min propagate NaN; argmax and argmin give the flat i64 position over `axes` of the first best element,
+    where NaN is best of all.
     """
 
     dtype: str
