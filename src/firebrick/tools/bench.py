@@ -29,7 +29,7 @@ __all__ = ["Figures", "bench", "geomean", "markdown", "table"]
 
 DEFAULT = ("eager", "firebrick", "torch.compile")
 _CACHES = ("FIREBRICK_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-_COMPILING = {name for name in CONTENDERS if name not in ("eager", "torchscript")}
+_COMPILING = {name for name in CONTENDERS if name not in ("eager", "torchscript", "onnxruntime", "openvino")}
 
 
 @dataclass(slots=True)

