@@ -10,6 +10,7 @@ from typing import Any
 __all__ = [
     "CACHES",
     "COMPARE_SHIFT",
+    "GENERATORS_START_DEEP",
     "HAS_CALL_KW",
     "HAS_DIRECTED_JUMPS",
     "HAS_FUNCTION_ATTRIBUTES",
@@ -33,6 +34,9 @@ HAS_PRECALL = VERSION < (3, 12)
 
 HAS_DIRECTED_JUMPS = VERSION < (3, 12)
 """Conditional jumps name their direction (POP_JUMP_FORWARD_IF_TRUE); later ones only go forward."""
+
+GENERATORS_START_DEEP = VERSION < (3, 13)
+"""The item that a generator finds on its stack at the start is not counted by RETURN_GENERATOR."""
 
 HAS_METHOD_FLAG = VERSION >= (3, 12)
 """LOAD_ATTR's lowest bit asks for a method; `super().attr` is one instruction."""
