@@ -1,0 +1,74 @@
+"""How compile time and kernels grow with depth: BERT of 12 and of 48 layers, cold, each in a fresh process.
+
+Run: python bench/depth.py [--json]
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+
+RUNS = 3
+
+
+def child(layers):
+    """Compile and run once; print seconds and kernel count."""
+    import firebrick
+    from firebrick.tools.models import build_model
+
+    model, inputs = build_model("bert", layers=layers)
+    with torch.no_grad():
+        model(**inputs)
+        compiled = firebrick.compile(model)
+        start = time.perf_counter()
+        compiled(**inputs)
+        seconds = time.perf_counter() - start
+    print(json.dumps({"seconds": seconds, **firebrick.stats()}))
+
+
+def measure(layers):
+    """Median of RUNS cold compiles."""
+    answers = []
+    for _ in range(RUNS):
+        with tempfile.TemporaryDirectory() as folder:
+            command = ["env", f"FIREBRICK_CACHE_DIR={folder}", sys.executable, __file__, "--layers", str(layers)]
+            answers.append(
+                json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+            )
+    last = answers[-1]
+    return {
+        "seconds": statistics.median(a["seconds"] for a in answers),
+        "kernels": last["counts"].get("kernels"),
+        "launches": last["counts"].get("launches"),
+        "stages": {k: round(v, 3) for k, v in last["seconds"].items()},
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--layers", type=int)
+    arguments = parser.parse_args()
+    if arguments.layers:
+        child(arguments.layers)
+        return
+    results = {layers: measure(layers) for layers in (12, 48)}
+    results["ratio"] = results[48]["seconds"] / results[12]["seconds"]
+    if arguments.json:
+        print(json.dumps(results, indent=2))
+        return
+    for layers in (12, 48):
+        row = results[layers]
+        print(
+            f"{layers} layers: {row['seconds']:.2f} s, {row['kernels']} kernels, {row['launches']} launches; {row['stages']}"
+        )
+    print(f"48 layers over 12: {results['ratio']:.2f}")
+
+
+if __name__ == "__main__":
+    main()
