@@ -1,0 +1,210 @@
+"""Which ATen ops stay whole, and how the others are taken apart."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._decomp import core_aten_decompositions, decomposition_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+    from torch._ops import OpOverload
+
+__all__ = ["decompositions"]
+
+aten = torch.ops.aten
+
+_KEPT: frozenset[OpOverload] = frozenset(
+    {
+        # Library kernels that beat what they decompose into.
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten.scaled_dot_product_attention.default,
+        aten.baddbmm.default,
+        aten.linalg_cross.default,
+        aten._pdist_forward.default,
+        aten._cdist_forward.default,
+        # Views and layouts that lowering and prepacking match by name.
+        aten.t.default,
+        aten.transpose.int,
+        aten.select_scatter.default,
+        aten.empty_like.default,
+        aten.detach.default,
+        # Creation: one rule each in lowering.
+        aten.arange.default,
+        aten.arange.start,
+        aten.where.self,
+        aten.silu.default,
+        aten.hardswish.default,
+        aten.hardsigmoid.default,
+        aten.mish.default,
+        aten.softplus.default,
+        aten.masked_fill.Scalar,
+        aten.masked_fill.Tensor,
+        aten.index_put.default,
+        aten.triu.default,
+        aten.tril.default,
+        aten.sum.default,
+        aten.roll.default,
+    }
+)
+"""Ops of the core decompositions that stay whole all the same."""
+
+_ALSO: tuple[str, ...] = (
+    "upsample_bilinear2d.default",
+    "upsample_nearest2d.default",
+    "upsample_bicubic2d.default",
+    "hardtanh.default",
+    "leaky_relu.default",
+    "elu.default",
+    "split_with_sizes.default",
+    "log_sigmoid_forward.default",
+    "isnan.default",
+    "lerp.Tensor",
+    "addmv.default",
+)
+"""Ops outside of the core table that are taken apart with PyTorch's own decomposition."""
+
+
+def _per_channel(x: Tensor, like: Tensor) -> Tensor:
+    return x.reshape([1, x.shape[0]] + [1] * (like.dim() - 2))
+
+
+def _batch_norm_inference(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float
+) -> Tensor:
+    """x * scale + shift with scale and shift made from the statistics alone, so that they fold to constants."""
+    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    scale = torch.rsqrt(var.to(wide) + eps)
+    if weight is not None:
+        scale = scale * weight.to(wide)
+    shift = -mean.to(wide) * scale
+    if bias is not None:
+        shift = shift + bias.to(wide)
+    out = x.to(wide) * _per_channel(scale, x) + _per_channel(shift, x)
+    return out.to(x.dtype)
+
+
+def _batch_norm_training(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalize by the batch's statistics and update the running ones in place."""
+    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    axes = [0, *range(2, x.dim())]
+    wide_x = x.to(wide)
+    var, mean = torch.var_mean(wide_x, dim=axes, correction=0)
+    rstd = torch.rsqrt(var + eps)
+    out = (wide_x - _per_channel(mean, x)) * _per_channel(rstd, x)
+    if weight is not None:
+        out = out * _per_channel(weight.to(wide), x)
+    if bias is not None:
+        out = out + _per_channel(bias.to(wide), x)
+    if running_mean is not None:
+        running_mean.copy_(mean * momentum + running_mean * (1 - momentum))
+    if running_var is not None:
+        count = x.numel() // x.shape[1]
+        unbiased = var * (count / max(count - 1, 1))
+        running_var.copy_(unbiased * momentum + running_var * (1 - momentum))
+    return out.to(x.dtype), mean, rstd
+
+
+def _native_batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if training:
+        return _batch_norm_training(x, weight, bias, running_mean, running_var, momentum, eps)
+    assert running_mean is not None
+    assert running_var is not None
+    out = _batch_norm_inference(x, weight, bias, running_mean, running_var, eps)
+    return out, x.new_empty(0), x.new_empty(0)
+
+
+def _batch_norm_no_stats(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _native_batch_norm(x, weight, bias, None, None, training, momentum, eps)
+
+
+def _cudnn_batch_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    results = _native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    return *results, x.new_empty(0, dtype=torch.uint8)
+
+
+def _batch_norm_with_update(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    results = _native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
+    return *results, x.new_empty(0, dtype=torch.uint8)
+
+
+def _fill_diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
+    length = min(x.shape)
+    step = sum(x.stride())
+    if wrap and x.dim() == 2 and x.shape[0] > x.shape[1]:
+        length = (x.numel() + x.shape[1]) // (x.shape[1] + 1)
+    x.as_strided([length], [step], x.storage_offset()).fill_(value)
+    return x
+
+
+_OWN: dict[OpOverload, Callable[..., Any]] = {
+    aten.native_batch_norm.default: _native_batch_norm,
+    aten._native_batch_norm_legit.default: _native_batch_norm,
+    aten._native_batch_norm_legit.no_stats: _batch_norm_no_stats,
+    aten.cudnn_batch_norm.default: _cudnn_batch_norm,
+    aten.miopen_batch_norm.default: lambda *args: _cudnn_batch_norm(*args)[:3],
+    aten._batch_norm_with_update.default: _batch_norm_with_update,
+    aten.fill_diagonal_.default: _fill_diagonal,
+}
+
+
+def _may_decompose(op: OpOverload) -> bool:
+    """Random ops stay whole, so that they draw eager's numbers; writes are made functional first."""
+    return op not in _KEPT and not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
+
+
+@cache
+def decompositions() -> dict[OpOverload, Callable[..., Any]]:
+    """Return op -> function of the same arguments that calls smaller ops."""
+    table = {
+        op: fn
+        for op, fn in core_aten_decompositions().items()
+        if isinstance(op, torch._ops.OpOverload) and _may_decompose(op)
+    }
+    for name in _ALSO:
+        packet, overload = name.split(".")
+        op = getattr(getattr(aten, packet), overload)
+        if op in decomposition_table:
+            table[op] = decomposition_table[op]
+    table.update(_OWN)
+    return table

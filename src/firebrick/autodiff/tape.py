@@ -1,0 +1,133 @@
+"""The tape: every ATen call that a trace makes, in order, cheap to append to and to drop from.
+
+Records are turned into fx nodes once, at the end, and only those that some output needs.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch._ops import OpOverload
+
+    from firebrick.errors import UserLocation
+
+__all__ = ["Record", "Tape", "map_records"]
+
+
+class Record:
+    """One value-producing call.
+
+    op: an OpOverload, `operator.getitem`, or "placeholder" / "get_attr" with the name as only argument.
+    val: FakeTensor, list of them, or a number.
+    """
+
+    __slots__ = ("args", "kwargs", "node", "op", "stack", "val")
+
+    def __init__(
+        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any, stack: tuple[UserLocation, ...]
+    ) -> None:
+        self.op, self.args, self.kwargs, self.val, self.stack = op, args, kwargs, val, stack
+        self.node: fx.Node | None = None
+
+
+def map_records(value: Any, fn: Callable[[Record], Any]) -> Any:
+    """Apply `fn` to every `Record` inside nested tuples, lists and dicts."""
+    if isinstance(value, Record):
+        return fn(value)
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        return type(value)([map_records(v, fn) for v in value])
+    if type(value) is dict:
+        return {k: map_records(v, fn) for k, v in value.items()}
+    return value
+
+
+def _impure(op: OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in op.tags or op._schema.is_mutable
+
+
+class Tape:
+    """Records in the order that they were made."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.stack: tuple[UserLocation, ...] = ()
+        self._impure: dict[Any, bool] = {}
+
+    def add(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> Record:
+        """Append a call and return its record."""
+        record = Record(op, args, kwargs, val, self.stack)
+        self.records.append(record)
+        return record
+
+    def _is_impure(self, op: Any) -> bool:
+        known = self._impure.get(op)
+        if known is None:
+            known = self._impure[op] = isinstance(op, torch._ops.OpOverload) and _impure(op)
+        return known
+
+    def _live(self, outputs: Iterable[Any]) -> set[int]:
+        live: set[int] = set()
+
+        def mark(record: Record) -> None:
+            live.add(id(record))
+
+        for value in outputs:
+            map_records(value, mark)
+        for record in reversed(self.records):
+            if id(record) in live or self._is_impure(record.op):
+                live.add(id(record))
+                map_records(record.args, mark)
+                if record.kwargs:
+                    map_records(record.kwargs, mark)
+        return live
+
+    def to_graph(self, inputs: Iterable[Record], outputs: list[Any]) -> fx.Graph:
+        """Make an fx graph of the records that `outputs` need; `inputs` become placeholders, used or not."""
+        graph = fx.Graph()
+        live = self._live(outputs)
+
+        def node_of(record: Record) -> fx.Node:
+            if record.node is None:
+                raise AssertionError(f"{record.op} is used before it is made")
+            return record.node
+
+        for record in inputs:
+            record.node = graph.create_node("placeholder", record.args[0], name=record.args[0])
+            record.node.meta["val"], record.node.meta["stack"] = record.val, record.stack
+        for record in self.records:
+            if id(record) not in live or record.op == "placeholder":
+                continue
+            if record.op == "get_attr":
+                node = graph.create_node("get_attr", record.args[0], name=record.args[0])
+            else:
+                args = map_records(record.args, node_of)
+                kwargs = map_records(record.kwargs, node_of) if record.kwargs else {}
+                node = graph.create_node("call_function", record.op, args, kwargs, name=_node_name(record))
+            node.meta["val"], node.meta["stack"] = record.val, record.stack
+            record.node = node
+        graph.output(tuple(map_records(list(outputs), node_of)))
+        return graph
+
+
+def _node_name(record: Record) -> str:
+    if record.op is operator.getitem:
+        return "getitem"
+    name: str = record.op._opname
+    return name.lstrip("_") or "op"
+
+
+def module_of(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> fx.GraphModule:
+    """Wrap `graph` in a module that owns `constants`; its Python source is made when it is first called."""
+    used = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
+    root = torch.nn.Module()
+    for name in used:
+        setattr(root, name, constants[name])
+    return _LazyGraphModule(root, graph)

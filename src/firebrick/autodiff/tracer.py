@@ -1,0 +1,422 @@
+"""Runs torch-level calls on fake tensors and puts the functional ATen ops that they make on a tape.
+
+A `TorchDispatchMode` sees each ATen call below autograd. Views extend the chain of their storage,
+writes go through `aliasing.write`, ops in the decomposition table run their decomposition under the
+same mode, and what is left is recorded.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from firebrick.autodiff.aliasing import Origin, Storage, Value, ViewStep, read, write
+from firebrick.autodiff.decompositions import decompositions
+from firebrick.autodiff.mutation import functional_of, written_arguments
+from firebrick.autodiff.tape import Record, Tape
+from firebrick.errors import LoweringError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch._ops import OpOverload
+
+__all__ = ["Tracer", "fake_like"]
+
+aten = torch.ops.aten
+
+
+def fake_like(mode: FakeTensorMode, like: torch.Tensor) -> FakeTensor:
+    """Make a fake tensor with the metadata of `like`, without the general converter's cost."""
+    if like.layout != torch.strided or like.is_quantized or like.is_conj() or like.is_neg() or like.is_nested:
+        return mode.from_tensor(like, static_shapes=True)
+    with torch._C._DisableTorchDispatch():
+        shape, stride, offset = like.shape, like.stride(), like.storage_offset()
+        meta = torch.empty_strided(shape, stride, dtype=like.dtype, device="meta")
+        if offset:
+            extent = offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True) if n)
+            meta = torch.empty(extent, dtype=like.dtype, device="meta").as_strided(shape, stride, offset)
+    device = like.fake_device if isinstance(like, FakeTensor) else like.device
+    return FakeTensor(mode, meta, device)
+
+
+class Tracer(TorchDispatchMode):
+    """The dispatch mode of one trace."""
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        super().__init__()
+        self.fake_mode = mode
+        self.tape = Tape()
+        self.constants: dict[str, torch.Tensor] = {}
+        self.literals: set[str] = set()  # constants that no attribute of the traced module holds
+        self.writes = 0
+        self._values: dict[int, Value] = {}
+        self._keep: list[Any] = []
+        self._constant_values: dict[int, Value] = {}
+        self._decompositions = decompositions()
+
+    # ------------------------------------------------------------ values
+
+    def bind(self, value: Value) -> FakeTensor:
+        """Make `value.fake` stand for `value` in the calls that follow, and return it."""
+        known = self._values.get(id(value.fake))
+        if known is None:
+            self._values[id(value.fake)] = value
+            self._keep.append(value.fake)
+        elif known is not value:
+            value.fake = fake_like(self.fake_mode, value.fake)
+            self._values[id(value.fake)] = value
+            self._keep.append(value.fake)
+        return value.fake
+
+    def fresh(self, record: Record, fake: FakeTensor, origin: Origin | None = None) -> Value:
+        """Return a value that covers a storage of its own."""
+        return self._register(Value(fake, Storage(record, fake, origin), (), record))
+
+    def _register(self, value: Value) -> Value:
+        self._values[id(value.fake)] = value
+        self._keep.append(value.fake)
+        return value
+
+    def value_of(self, tensor: torch.Tensor) -> Value:
+        """Return the value that `tensor` stands for; an unknown real tensor becomes a constant."""
+        value = self._values.get(id(tensor))
+        if value is not None:
+            return value
+        if isinstance(tensor, FakeTensor):
+            raise LoweringError("a fake tensor from outside of the graph reached the trace")
+        return self.constant(tensor, f"_literal{len(self.literals)}", literal=True)
+
+    def constant(self, tensor: torch.Tensor, name: str, fake: FakeTensor | None = None, literal: bool = False) -> Value:
+        """Return the value of a captured tensor; one tensor is one value under all its names."""
+        value = self._constant_values.get(id(tensor))
+        if value is None:
+            if fake is None or id(fake) in self._values:
+                fake = fake_like(self.fake_mode, tensor)
+            record = self.tape.add("get_attr", (name,), {}, fake)
+            value = self.fresh(record, fake, Origin("const", name, -1))
+            self._constant_values[id(tensor)] = value
+            self.constants[name] = tensor
+            if literal:
+                self.literals.add(name)
+        return value
+
+    def read(self, value: Value) -> Record:
+        """Return the record of `value`'s present content."""
+        return read(value, self.emit)
+
+    def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Record:
+        """Record a call on records, finding its metadata with fake kernels."""
+        fake_args = [a.val if isinstance(a, Record) else a for a in args]
+        val = self.fake_mode.__torch_dispatch__(op, (), tuple(fake_args), kwargs)
+        return self.tape.add(op, args, kwargs, val)
+
+    # ------------------------------------------------------------ dispatch
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Record, decompose or make functional one ATen call."""
+        kwargs = kwargs or {}
+        rule = _RULES.get(func)
+        if rule is None:
+            rule = _RULES[func] = _classify(func)
+        return rule(self, func, args, kwargs)
+
+    def lower(self, arg: Any) -> tuple[Any, Any]:
+        """Return (argument in terms of records, argument with every tensor fake)."""
+        if isinstance(arg, torch.Tensor):
+            value = self.value_of(arg)
+            return self.read(value), value.fake
+        if isinstance(arg, (list, tuple)) and any(isinstance(a, torch.Tensor) for a in arg):
+            pairs = [self.lower(a) for a in arg]
+            return [p[0] for p in pairs], [p[1] for p in pairs]
+        return arg, arg
+
+    def fakes(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `func` on fake tensors only."""
+        return self.fake_mode.__torch_dispatch__(func, (), args, kwargs)
+
+    def record_call(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record `func` as it is; every tensor that it returns is a new value."""
+        pairs = [self.lower(a) for a in args]
+        named = {k: self.lower(v) for k, v in kwargs.items()}
+        result = self.fakes(func, tuple(p[1] for p in pairs), {k: v[1] for k, v in named.items()})
+        record = self.tape.add(func, tuple(p[0] for p in pairs), {k: v[0] for k, v in named.items()}, result)
+        if isinstance(result, (tuple, list)):
+            for i, item in enumerate(result):
+                if isinstance(item, FakeTensor):
+                    self.fresh(self.tape.add(operator.getitem, (record, i), {}, item), item)
+        elif isinstance(result, FakeTensor):
+            self.fresh(record, result)
+        return result
+
+    def view(self, source: Value, fake: FakeTensor, steps: tuple[ViewStep, ...], record: Record) -> FakeTensor:
+        """Register `fake` as a view of `source`."""
+        value = Value(fake, source.storage, source.chain + steps, record)
+        self._register(value)
+        return fake
+
+    def overwrite(self, tensor: torch.Tensor, record: Record) -> None:
+        """Make `record` the content of `tensor`'s memory."""
+        self.writes += 1
+        write(self.value_of(tensor), record, self.emit)
+
+
+# ---------------------------------------------------------------- rules
+
+def _classify(func: OpOverload) -> Callable[..., Any]:
+    """Choose the rule of an op that has none in `_RULES`."""
+    if func in decompositions():
+        return _decompose
+    schema = func._schema
+    if schema.is_mutable:
+        if torch.Tag.inplace_view in func.tags:
+            return _inplace_view
+        return _mutate
+    if any(r.alias_info is not None for r in schema.returns):
+        return _view_rule
+    if func.namespace == "prims" and hasattr(func, "prim_impl"):
+        return _prim
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return _composite
+    return _record
+
+
+def _record(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return tracer.record_call(func, args, kwargs)
+
+
+def _composite(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with tracer:
+        return func.decompose(*args, **kwargs)
+
+
+def _prim(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with tracer:
+        return func.prim_impl(*args, **kwargs)
+
+
+def _decompose(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with tracer:
+        result = decompositions()[func](*args, **kwargs)
+    if result is NotImplemented:
+        return tracer.record_call(func, args, kwargs)
+    if isinstance(result, FakeTensor) and any(result is a for a in args):
+        # A functional op returns memory of its own, even where its decomposition has nothing to do.
+        value = tracer.value_of(result)
+        result = fake_like(tracer.fake_mode, result)
+        tracer.fresh(tracer.read(value), result)
+    return result
+
+
+def _view_rule(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not args or not isinstance(args[0], torch.Tensor):
+        return tracer.record_call(func, args, kwargs)
+    source = tracer.value_of(args[0])
+    fake = tracer.fakes(func, (source.fake, *args[1:]), kwargs)
+    if not isinstance(fake, FakeTensor):
+        raise LoweringError(f"{func} returns several views")
+    record = tracer.read(source)
+    if _same_layout(fake, source.fake):
+        return tracer.view(source, fake, (), record)
+    step = ViewStep(func, args[1:], tuple(kwargs.items()))
+    return tracer.view(source, fake, (step,), tracer.tape.add(func, (record, *args[1:]), kwargs, fake))
+
+
+def _same_layout(a: FakeTensor, b: FakeTensor) -> bool:
+    return (
+        a.shape == b.shape
+        and a.stride() == b.stride()
+        and a.dtype == b.dtype
+        and a.storage_offset() == b.storage_offset()
+        and a.is_conj() == b.is_conj()
+        and a.is_neg() == b.is_neg()
+    )
+
+
+def _identity(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    source = tracer.value_of(args[0])
+    return tracer.view(source, fake_like(tracer.fake_mode, source.fake), (), tracer.read(source))
+
+
+def _as_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _view_rule(tracer, aten.view.default, (args[0], args[1]), {})
+
+
+def _fresh_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`_unsafe_view`: a view by memory, a tensor of its own for whoever writes to it."""
+    source = tracer.value_of(args[0])
+    fake = tracer.fakes(func, (source.fake, args[1]), {})
+    record = tracer.read(source)
+    if not _same_layout(fake, source.fake):
+        record = tracer.tape.add(aten.view.default, (record, args[1]), {}, fake)
+    tracer.fresh(record, fake)
+    return fake
+
+
+def _as_strided(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    source = tracer.value_of(args[0])
+    size, stride = args[1], args[2]
+    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    if offset is None:
+        offset = source.fake.storage_offset()
+    storage = source.storage
+    fake = tracer.fakes(func, (source.fake, size, stride, offset), {})
+    base = storage.record
+    inside = offset - storage.base.storage_offset()
+    if base.val.stride() != storage.base.stride():
+        raise LoweringError("as_strided of memory whose layout changed")
+    record = tracer.tape.add(func, (base, size, stride, inside + base.val.storage_offset()), {}, fake)
+    value = Value(fake, storage, (ViewStep(func, (size, stride, inside)),), record)
+    tracer._register(value)
+    return fake
+
+
+def _split(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Several views at once: one slice each, so that unused parts vanish."""
+    tensor, sizes = args[0], args[1]
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+    extent = tensor.shape[dim]
+    if isinstance(sizes, int):
+        if sizes == 0:
+            return [_identity(tracer, func, args, kwargs)]
+        sizes = [min(sizes, extent - start) for start in range(0, extent, sizes)] or [0]
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(_view_rule(tracer, aten.slice.Tensor, (tensor, dim, start, start + size), {}))
+        start += size
+    return parts
+
+
+def _unbind(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    return [_view_rule(tracer, aten.select.int, (tensor, dim, i), {}) for i in range(tensor.shape[dim])]
+
+
+def _lift(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A tensor made from a Python literal: a constant, or `full` when it is one number."""
+    literal = args[0]
+    if isinstance(literal, FakeTensor):
+        return _identity(tracer, func, args, kwargs)
+    fake = tracer.fakes(func, args, kwargs)
+    if literal.numel() == 1 and literal.device.type == "cpu" and literal.layout == torch.strided:
+        options = {"dtype": literal.dtype, "layout": torch.strided, "device": literal.device}
+        record = tracer.tape.add(aten.full.default, (list(literal.shape), literal.item()), options, fake)
+    else:
+        record = tracer.read(tracer.value_of(literal))
+    tracer.fresh(record, fake)
+    return fake
+
+
+def _device(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
+
+
+# ---------------------------------------------------------------- writes
+
+
+def _copy(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target, source = args[0], args[1]
+    tracer.overwrite(target, tracer.read(tracer.value_of(source)))
+    return target
+
+
+def _fill(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target = args[0]
+    fake = tracer.value_of(target).fake
+    number = args[1] if len(args) > 1 else 0
+    if isinstance(number, torch.Tensor):
+        tracer.overwrite(target, tracer.read(tracer.value_of(number)))
+        return target
+    options = {"dtype": fake.dtype, "layout": torch.strided, "device": fake.fake_device, "pin_memory": False}
+    tracer.overwrite(target, tracer.emit(aten.full.default, list(fake.shape), number, **options))
+    return target
+
+
+def _mutate(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    functional = functional_of(func)
+    if functional is None:
+        raise LoweringError(f"{func} writes its arguments and has no functional form")
+    written = written_arguments(func)
+    arguments = func._schema.arguments
+    targets = [args[i] if i < len(args) else kwargs[name] for i, name in written]
+    if arguments[written[0][0]].kwarg_only:
+        names = {name for _, name in written}
+        kwargs = {k: v for k, v in kwargs.items() if k not in names}
+    kwargs = {**_defaults(func, len(args), kwargs), **kwargs}
+    with tracer:
+        results = functional(*args, **kwargs)
+    flat_targets = _flat(targets)
+    flat_results = _flat(results)
+    extra = len(flat_results) - len(flat_targets)
+    if extra < 0:
+        raise LoweringError(f"{func} and {functional} return different numbers of tensors")
+    for target, result in zip(flat_targets, flat_results[extra:], strict=True):
+        _resize_empty(tracer, target, result)
+        tracer.overwrite(target, tracer.read(tracer.value_of(result)))
+    returned = flat_results[:extra] + flat_targets
+    if not func._schema.returns:
+        return None
+    return returned[0] if len(func._schema.returns) == 1 and len(returned) == 1 else tuple(returned)
+
+
+def _defaults(func: OpOverload, given: int, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the defaults of arguments that the call leaves out: the functional form may have none for them."""
+    missing = func._schema.arguments[given:]
+    return {a.name: a.default_value for a in missing if a.name not in kwargs and a.has_default_value()}
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for v in value for t in _flat(v)]
+
+
+def _resize_empty(tracer: Tracer, target: torch.Tensor, result: torch.Tensor) -> None:
+    """An empty out= tensor takes the result's size."""
+    value = tracer.value_of(target)
+    if value.fake.numel() == 0 and result.numel() != 0:
+        if value.storage.origin is not None or value.chain:
+            raise LoweringError("an out= argument of the graph would be resized")
+        value.fake = tracer.value_of(result).fake
+        value.storage.base = value.fake
+
+
+def _inplace_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`t_`, `squeeze_` and the like: the same tensor object sees its memory in another way."""
+    functional = functional_of(func)
+    if functional is None or functional.is_view is False:
+        raise LoweringError(f"{func} changes the memory that its argument uses")
+    with tracer:
+        viewed = tracer.value_of(functional(*args, **kwargs))
+    value = tracer.value_of(args[0])
+    value.chain, value.record, value.version = viewed.chain, viewed.record, viewed.version
+    value.fake = viewed.fake
+    return args[0]
+
+
+_RULES: dict[Any, Callable[..., Any]] = {
+    aten.detach.default: _identity,
+    aten.alias.default: _identity,
+    aten.lift.default: _identity,
+    aten.lift_fresh.default: _lift,
+    aten._reshape_alias.default: _as_view,
+    aten._unsafe_view.default: _fresh_view,
+    aten.as_strided.default: _as_strided,
+    aten.split.Tensor: _split,
+    aten.split_with_sizes.default: _split,
+    aten.unbind.int: _unbind,
+    aten.copy_.default: _copy,
+    aten.fill_.Scalar: _fill,
+    aten.fill_.Tensor: _fill,
+    aten.zero_.default: _fill,
+    torch.ops.prim.device.default: _device,
+}
+"""Op -> rule; `_classify` adds the others as they are met."""
