@@ -6,7 +6,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from firebrick.capture.opcodes import BINARY_OPERATORS, BY_NUMBER, COMPARE_SYMBOLS, Category, Jump, Opcode, Operand
+from firebrick.capture.opcodes import BINARY_OPERATORS, BY_NUMBER, COMPARE_SYMBOLS, Jump, Opcode, Operand
 from firebrick.capture.tables import Position, read_exceptions
 from firebrick.capture.version import CACHES, COMPARE_SHIFT
 

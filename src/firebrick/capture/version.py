@@ -9,9 +9,11 @@ from typing import Any
 
 __all__ = [
     "CACHES",
+    "COMPARE_ARGS",
     "COMPARE_SHIFT",
     "GENERATORS_START_DEEP",
     "HAS_CALL_KW",
+    "HAS_CHECKED_LOADS",
     "HAS_DIRECTED_JUMPS",
     "HAS_FUNCTION_ATTRIBUTES",
     "HAS_INLINED_COMPREHENSIONS",
@@ -31,6 +33,9 @@ OLDEST, VERSION = SUPPORTED[0], sys.version_info[:2]
 
 HAS_PRECALL = VERSION < (3, 12)
 """A call is PRECALL, CALL; methods are loaded by LOAD_METHOD."""
+
+HAS_CHECKED_LOADS = VERSION >= (3, 12)
+"""LOAD_FAST trusts that its local is bound; LOAD_FAST_CHECK looks."""
 
 HAS_DIRECTED_JUMPS = VERSION < (3, 12)
 """Conditional jumps name their direction (POP_JUMP_FORWARD_IF_TRUE); later ones only go forward."""
@@ -58,6 +63,12 @@ NULL_BEFORE_CALLABLE = VERSION < (3, 13)
 
 COMPARE_SHIFT = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
 """Bits below the operator in COMPARE_OP's operand."""
+
+
+_PROBES = {s: dis.Bytecode(f"a {s} b") for s in ("<", "<=", "==", "!=", ">", ">=")}
+
+COMPARE_ARGS = {s: i.arg or 0 for s, code in _PROBES.items() for i in code if i.opname == "COMPARE_OP"}
+"""Operator -> COMPARE_OP's whole operand, its hints for the specializer included."""
 
 
 def _caches() -> tuple[int, ...]:
