@@ -1,0 +1,372 @@
+"""FX calls in one normal form, so that `x + y`, `torch.add(x, y)` and `x.add(y)` are the same thing.
+
+A call is a name and its arguments by parameter name, without those that have their default value.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import fx
+
+__all__ = ["Call", "call_of", "is_mutating", "is_pointwise", "is_view", "show_node", "value_of"]
+
+_OPERATORS = {
+    operator.truediv: "div",
+    operator.floordiv: "floor_divide",
+    operator.mod: "remainder",
+    operator.and_: "bitwise_and",
+    operator.or_: "bitwise_or",
+    operator.xor: "bitwise_xor",
+    operator.inv: "bitwise_not",
+}
+_RENAMED = {
+    "absolute": "abs",
+    "concat": "cat",
+    "concatenate": "cat",
+    "divide": "div",
+    "true_divide": "div",
+    "multiply": "mul",
+    "negative": "neg",
+    "subtract": "sub",
+    "_unsafe_view": "view",
+    "reshape": "view",
+}
+_SAME_PARAMETER = {"input": "self", "tensor": "self", "training": "train"}
+_IGNORED_PARAMETERS = frozenset({"_stacklevel"})
+
+COMMUTATIVE = frozenset(
+    [
+        "add",
+        "mul",
+        "maximum",
+        "minimum",
+        "eq",
+        "ne",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+    ]
+)
+"""Ops whose parameters `self` and `other` may change places."""
+
+VIEWS = frozenset(
+    [
+        "view",
+        "expand",
+        "permute",
+        "transpose",
+        "t",
+        "squeeze",
+        "unsqueeze",
+        "flatten",
+        "unflatten",
+        "contiguous",
+        "alias",
+        "detach",
+        "swapaxes",
+        "movedim",
+        "mT",
+        "adjoint",
+        "view_as",
+        "reshape_as",
+        "expand_as",
+        "_to_contiguous",
+        "clone",
+        "lift_fresh_copy",
+    ]
+)
+"""Ops that hold the elements of their one tensor in another shape or layout, each element at least once."""
+
+CASTS = frozenset(["_to_copy", "to", "float", "half", "bfloat16", "double", "type", "convert_element_type"])
+RESHAPES = frozenset(
+    [
+        "view",
+        "squeeze",
+        "unsqueeze",
+        "flatten",
+        "unflatten",
+        "contiguous",
+        "alias",
+        "detach",
+        "clone",
+        "expand",
+        "lift_fresh_copy",
+    ]
+)
+"""Views that keep the elements' order (expand: only when the shape comes back)."""
+
+_POINTWISE = frozenset(
+    [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "neg",
+        "abs",
+        "exp",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "erf",
+        "tanh",
+        "sigmoid",
+        "relu",
+        "relu6",
+        "gelu",
+        "silu",
+        "pow",
+        "square",
+        "maximum",
+        "minimum",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "reciprocal",
+        "sin",
+        "cos",
+        "hardtanh",
+        "hardswish",
+        "hardsigmoid",
+        "leaky_relu",
+        "elu",
+        "softplus",
+        "mish",
+        "where",
+        "addcdiv",
+        "addcmul",
+        "logical_not",
+        "bitwise_not",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+    ]
+)
+_MUTATING_OPERATORS = frozenset(
+    {
+        operator.iadd,
+        operator.isub,
+        operator.imul,
+        operator.itruediv,
+        operator.ifloordiv,
+        operator.imod,
+        operator.ipow,
+        operator.iand,
+        operator.ior,
+        operator.ixor,
+        operator.imatmul,
+        operator.setitem,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A normalised call; `arguments` leaves out defaults."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+def value_of(node: Any) -> Any:
+    """The fake value that a node carries, or None."""
+    return node.meta.get("val") if isinstance(node, fx.Node) else None
+
+
+def call_of(node: fx.Node) -> Call | None:
+    """The node's call in normal form; None for placeholders, constants, submodules and calls that don't bind."""
+    if node.op == "call_function":
+        target = node.target
+        if isinstance(target, torch._ops.OpOverload):
+            name = _aten_name(target)
+            parameters = _overload_parameters(target)
+            return _bind(name, parameters, node.args, node.kwargs)
+        name = _function_name(target)
+    elif node.op == "call_method":
+        target, name = None, _RENAMED.get(str(node.target), str(node.target))
+        if str(node.target) in ("reshape", "view"):
+            name = "view"
+    else:
+        return None
+    for parameters in _signatures(name, target):
+        call = _bind(name, parameters, node.args, node.kwargs)
+        if call is not None:
+            return call
+    if node.kwargs and not node.args:
+        return Call(name, dict(node.kwargs))
+    return Call(name, {**{f"arg{i}": arg for i, arg in enumerate(node.args)}, **node.kwargs})
+
+
+@lru_cache(maxsize=4096)
+def _aten_name(target: torch._ops.OpOverload) -> str:
+    namespace, _, name = target.name().partition("::")
+    name = name.split(".")[0]
+    name = _RENAMED.get(name, name)
+    return name if namespace == "aten" else f"{namespace}::{name}"
+
+
+@lru_cache(maxsize=4096)
+def _function_name(target: Any) -> str:
+    if target in _OPERATORS:
+        return _OPERATORS[target]
+    name = getattr(target, "__name__", type(target).__name__)
+    return _RENAMED.get(name, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    name: str
+    required: bool
+    default: Any
+    is_list: bool
+    keyword_only: bool
+
+
+@lru_cache(maxsize=4096)
+def _overload_parameters(target: torch._ops.OpOverload) -> tuple[_Parameter, ...]:
+    return _schema_parameters(target._schema)
+
+
+def _schema_parameters(schema: Any) -> tuple[_Parameter, ...]:
+    return tuple(
+        _Parameter(
+            _SAME_PARAMETER.get(a.name, a.name),
+            not a.has_default_value(),
+            a.default_value if a.has_default_value() else None,
+            str(a.type).startswith("List[") or "int[]" in str(a.type),
+            a.kwarg_only,
+        )
+        for a in schema.arguments
+    )
+
+
+@lru_cache(maxsize=4096)
+def _signatures(name: str, target: Any) -> tuple[tuple[_Parameter, ...], ...]:
+    """Candidate parameter lists of a torch function or tensor method: ATen's schemas, else Python's signature."""
+    found = []
+    if target is not None and inspect.isfunction(target):
+        try:
+            found.append(_python_parameters(inspect.signature(target)))
+        except (TypeError, ValueError):
+            found.append(())
+    for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
+        arguments = schema.arguments
+        if any(a.is_out for a in arguments) or not arguments or "Tensor" not in str(arguments[0].type):
+            continue
+        if any("Dimname" in str(a.type) for a in arguments):
+            continue
+        found.append(_schema_parameters(schema))
+    return tuple(found)
+
+
+def _python_parameters(signature: inspect.Signature) -> tuple[_Parameter, ...]:
+    found = []
+    for p in signature.parameters.values():
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            return ()
+        required = p.default is p.empty
+        found.append(
+            _Parameter(
+                _SAME_PARAMETER.get(p.name, p.name),
+                required,
+                None if required else p.default,
+                False,
+                p.kind is p.KEYWORD_ONLY,
+            )
+        )
+    return tuple(found)
+
+
+def _bind(name: str, parameters: tuple[_Parameter, ...], args: Any, kwargs: Any) -> Call | None:
+    args = tuple(args)
+    positional = [p for p in parameters if not p.keyword_only]
+    if len(args) > len(positional) or (len(args) > 2 and _takes_numbers(positional, args)):
+        # x.view(2, -1): the numbers from the first list parameter on are that list.
+        index = next((i for i, p in enumerate(positional) if p.is_list), None)
+        if index is None or any(isinstance(a, (tuple, list)) for a in args[index:]):
+            return None
+        args = (*args[:index], tuple(args[index:]))
+    elif len(args) == 2 and _takes_numbers(positional, args):
+        args = (args[0], (args[1],))
+    bound: dict[str, Any] = {p.name: a for p, a in zip(positional, args, strict=False)}
+    known = {p.name for p in parameters}
+    for key, value in kwargs.items():
+        key = _SAME_PARAMETER.get(key, key)
+        if key not in known or key in bound:
+            return None
+        bound[key] = value
+    for p in parameters:
+        if p.name not in bound:
+            if p.required:
+                return None
+        elif p.name in _IGNORED_PARAMETERS or (not p.required and _equal(bound[p.name], p.default)):
+            del bound[p.name]
+    return Call(name, bound)
+
+
+def _takes_numbers(positional: list[_Parameter], args: tuple[Any, ...]) -> bool:
+    """Whether the second parameter is a list and the second argument is not."""
+    return len(positional) > 1 and positional[1].is_list and not isinstance(args[1], (tuple, list))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, fx.Node) or isinstance(b, fx.Node):
+        return a is b
+    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return type(a) is type(b) and bool(a == b)
+
+
+def is_mutating(node: fx.Node) -> bool:
+    """Whether the node writes to one of its arguments: in-place ops and methods, `out=`, `inplace=True`."""
+    if node.op == "call_method":
+        name = str(node.target)
+        return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
+    if node.op != "call_function":
+        return False
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target._schema.is_mutable
+    if node.target in _MUTATING_OPERATORS or node.kwargs.get("out") is not None or node.kwargs.get("inplace"):
+        return True
+    name = getattr(node.target, "__name__", "")
+    if name.endswith("_") and not name.endswith("__"):
+        return True
+    call = call_of(node) if True in node.args else None
+    return call is not None and call.arguments.get("inplace") is True
+
+
+def is_pointwise(name: str) -> bool:
+    """Whether the op computes each element from the elements at the same place."""
+    return name in _POINTWISE
+
+
+def is_view(name: str) -> bool:
+    """Whether the op only rearranges its tensor."""
+    return name in VIEWS
+
+
+def show_node(node: fx.Node) -> str:
+    """One line: `name = op(arguments)`."""
+    if node.op not in ("call_function", "call_method"):
+        return f"{node.name} = {node.op} {node.target}"
+    name = _aten_name(node.target) if isinstance(node.target, torch._ops.OpOverload) else None
+    name = name or (_function_name(node.target) if node.op == "call_function" else f".{node.target}")
+    arguments = [_show(a) for a in node.args] + [f"{k}={_show(v)}" for k, v in node.kwargs.items()]
+    return f"{node.name} = {name}({', '.join(arguments)})"
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(_show, value))}]"
+    return str(value)

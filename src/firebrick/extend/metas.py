@@ -1,0 +1,122 @@
+"""The fake values that every node carries: find their mode, compute missing ones, copy graphs with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from firebrick.errors import PassError
+from firebrick.extend.fake import new_fake_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["attribute_of", "copy_into", "fake_mode_of", "fill_meta", "fill_metas", "set_fake_values"]
+
+
+def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode | None:
+    """The mode of the graph's fake values; None when its nodes carry none."""
+    mode = gm.meta.get("fake_mode")
+    if isinstance(mode, FakeTensorMode):
+        return mode
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, FakeTensor):
+            return value.fake_mode
+    return None
+
+
+def attribute_of(gm: fx.GraphModule, name: str) -> Any:
+    """The object behind a get_attr node's target."""
+    value: Any = gm
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def fill_meta(gm: fx.GraphModule, node: fx.Node, mode: FakeTensorMode) -> None:
+    """Compute `node.meta["val"]` from its arguments' values, unless it is there.
+
+    Raises:
+        PassError: the node can't be run on its arguments' shapes and dtypes.
+    """
+    if "val" in node.meta or node.op in ("placeholder", "output"):
+        return
+    if node.op == "get_attr":
+        value = attribute_of(gm, str(node.target))
+        node.meta["val"] = mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value
+        return
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+    try:
+        with mode, torch.no_grad():
+            if node.op == "call_method":
+                node.meta["val"] = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            elif node.op == "call_module":
+                node.meta["val"] = attribute_of(gm, str(node.target))(*args, **kwargs)
+            else:
+                node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
+    except Exception as error:
+        raise PassError(f"{node.name} can't be run on its arguments: {error}") from error
+
+
+def fill_metas(gm: fx.GraphModule) -> None:
+    """Give every node without a value one, and an empty stack where it has none."""
+    mode = fake_mode_of(gm)
+    for node in gm.graph.nodes:
+        if mode is not None:
+            fill_meta(gm, node, mode)
+        node.meta.setdefault("stack", ())
+
+
+def set_fake_values(gm: fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorMode | None = None) -> fx.GraphModule:
+    """Give a graph that carries no values (of `fx.symbolic_trace`, say) those of a call on `inputs`."""
+    mode = mode or new_fake_mode()
+    given = iter(inputs)
+    gm.meta["fake_mode"] = mode
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            value = next(given)
+            if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+                value = mode.from_tensor(value, static_shapes=True)
+            node.meta["val"] = value
+        else:
+            fill_meta(gm, node, mode)
+    return gm
+
+
+def copy_into(
+    gm: fx.GraphModule, source: fx.GraphModule, inputs: Sequence[fx.Node], made: list[fx.Node]
+) -> list[fx.Node]:
+    """Copy `source`'s nodes to `gm`'s current insertion point; appends to `made` and returns the outputs."""
+    known: dict[fx.Node, fx.Node] = {}
+    given = iter(inputs)
+    outputs: list[fx.Node] = []
+    for node in source.graph.nodes:
+        if node.op == "placeholder":
+            known[node] = next(given)
+        elif node.op == "output":
+            flat = node.args[0] if isinstance(node.args[0], (tuple, list)) else [node.args[0]]
+            outputs = [known[n] if isinstance(n, fx.Node) else n for n in flat]
+        elif node.op == "get_attr":
+            name = _new_attribute(gm, attribute_of(source, str(node.target)))
+            known[node] = gm.graph.get_attr(name)
+            made.append(known[node])
+        else:
+            copy = gm.graph.node_copy(node, lambda n: known[n])
+            copy.meta = {}
+            known[node] = copy
+            made.append(copy)
+    return outputs
+
+
+def _new_attribute(gm: fx.GraphModule, value: Any) -> str:
+    i = 0
+    while hasattr(gm, name := f"_rule_constant_{i}"):
+        if getattr(gm, name) is value:
+            return name
+        i += 1
+    setattr(gm, name, value)
+    return name
