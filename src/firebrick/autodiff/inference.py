@@ -16,6 +16,7 @@ from firebrick.autodiff.tape import Record, module_of
 from firebrick.autodiff.templates import KeyMaker, NotKeyed, Template, make_template, rebuild, replay
 from firebrick.autodiff.tracer import Tracer, fake_like
 from firebrick.errors import LoweringError
+from firebrick.extend.fake import new_fake_mode
 from firebrick.extend.graph import Alias, AtenGraph
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def _fake_mode(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> FakeTensorM
         if isinstance(given, FakeTensor):
             return given.fake_mode
     mode = gm.meta.get("fake_mode")
-    return mode if isinstance(mode, FakeTensorMode) else FakeTensorMode()
+    return mode if isinstance(mode, FakeTensorMode) else new_fake_mode()
 
 
 class _Finish:

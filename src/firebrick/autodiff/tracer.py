@@ -19,6 +19,7 @@ from firebrick.autodiff.decompositions import decompositions
 from firebrick.autodiff.mutation import functional_of, written_arguments
 from firebrick.autodiff.tape import Record, Tape
 from firebrick.errors import LoweringError
+from firebrick.extend.fake import fake_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,17 +32,10 @@ aten = torch.ops.aten
 
 
 def fake_like(mode: FakeTensorMode, like: torch.Tensor) -> FakeTensor:
-    """Make a fake tensor with the metadata of `like`, without the general converter's cost."""
+    """Make a new fake tensor with the metadata of `like`."""
     if like.layout != torch.strided or like.is_quantized or like.is_conj() or like.is_neg() or like.is_nested:
         return mode.from_tensor(like, static_shapes=True)
-    with torch._C._DisableTorchDispatch():
-        shape, stride, offset = like.shape, like.stride(), like.storage_offset()
-        meta = torch.empty_strided(shape, stride, dtype=like.dtype, device="meta")
-        if offset:
-            extent = offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True) if n)
-            meta = torch.empty(extent, dtype=like.dtype, device="meta").as_strided(shape, stride, offset)
-    device = like.fake_device if isinstance(like, FakeTensor) else like.device
-    return FakeTensor(mode, meta, device)
+    return fake_of(mode, like)
 
 
 class Tracer(TorchDispatchMode):
@@ -116,6 +110,10 @@ class Tracer(TorchDispatchMode):
         return self.tape.add(op, args, kwargs, val)
 
     # ------------------------------------------------------------ dispatch
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would wrap `__torch_dispatch__` so that its first call imports torch._dynamo
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
