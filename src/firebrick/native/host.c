@@ -1,6 +1,762 @@
-#include "native.h"
+/* Executable: runs a host table. One call allocates, launches kernels, calls torch and makes the outputs. */
+#define _GNU_SOURCE
+#include "host.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { MAX_DIM = 64, SPACES_KEPT = 2 };
+
+/* What a constant looked like when the derived constants were computed. */
+typedef struct {
+    void *data;
+    int64_t version;
+    uint64_t *prints; /* fingerprint by phase */
+    uint8_t *known;   /* phases whose fingerprint was taken */
+    int phases;
+} Stamp;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Program program;
+    PyObject *constants; /* list of tensors */
+    PyObject *derived;   /* list of tensors, or NULL before the first call */
+    PyObject *refresh;   /* computes the derived constants */
+    PyObject *changed;   /* exception class: a constant is not what the table was made for */
+    PyObject *libraries; /* keeps the kernels' code loaded */
+    int *sources;        /* positions of constants that derived ones come from */
+    Stamp *stamps;
+    int source_count;
+    int64_t calls;
+    Space *spaces;
+    int spaces_kept;
+} Executable;
+
+static int32_t strided_layout;
+
+void fb_gil_take(Space *space) {
+    if (space->thread != NULL) PyEval_RestoreThread(space->thread);
+    space->thread = NULL;
+}
+
+void fb_gil_release(Space *space) {
+    if (space->thread == NULL) space->thread = PyEval_SaveThread();
+}
+
+void fb_torch_error(const char *what) {
+    const char *text = fb_host.error_text == NULL ? NULL : fb_host.error_text();
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, text == NULL || *text == 0 ? what : text);
+}
+
+PyObject *fb_wrap(FbHandle handle) {
+    static PyObject *steal;
+    if (fb_host.wrap != NULL) return fb_host.wrap(handle);
+    FbHandle owned;
+    if (steal == NULL) {
+        PyObject *module = PyImport_ImportModule("torch._C._aoti");
+        steal = module == NULL ? NULL : PyObject_GetAttrString(module, "alloc_tensor_by_stealing_from_void_ptr");
+        Py_XDECREF(module);
+        if (steal == NULL) return NULL;
+    }
+    if (fb_host.new_handle(handle, &owned) != 0) {
+        fb_torch_error("a tensor could not be shared");
+        return NULL;
+    }
+    PyObject *capsule = PyCapsule_New(owned, NULL, NULL);
+    PyObject *tensor = capsule == NULL ? NULL : PyObject_CallOneArg(steal, capsule);
+    Py_XDECREF(capsule);
+    return tensor;
+}
+
+/* ---- spaces ----------------------------------------------------------------- */
+
+static void free_space(const Program *program, Space *space) {
+    if (space == NULL) return;
+    for (int i = 0; space->views != NULL && i < program->view_count; i++) {
+        if (space->views[i] != NULL) fb_torch.delete_tensor(space->views[i]);
+    }
+    free(space->arena);
+    free(space);
+}
+
+static Space *new_space(const Program *program) {
+    size_t slots = program->slot_count, views = program->view_count, widest = program->widest_launch + 1;
+    size_t words = program->register_count + 4 * slots + 2 * views + 2 * widest;
+    Space *space = calloc(1, sizeof(Space) + 8 * words + 16);
+    if (space == NULL) return (Space *)PyErr_NoMemory();
+    uint64_t *next = (uint64_t *)(space + 1);
+    space->registers = (int64_t *)next;
+    space->pointers = (void **)(next += program->register_count);
+    space->handles = (FbHandle *)(next += slots);
+    space->objects = (PyObject **)(next += slots);
+    space->owned = (uint8_t *)(next += slots);
+    space->views = (FbHandle *)(next += slots);
+    space->view_bases = (void **)(next += views);
+    space->launch = (void **)(next += views);
+    space->launch_sizes = (int64_t *)(next += widest);
+    return space;
+}
+
+static Space *take_space(Executable *self) {
+    Space *space = self->spaces;
+    if (space == NULL) return new_space(&self->program);
+    self->spaces = space->next;
+    self->spaces_kept--;
+    return space;
+}
+
+static void return_space(Executable *self, Space *space) {
+    if (self->spaces_kept >= SPACES_KEPT) {
+        free_space(&self->program, space);
+        return;
+    }
+    space->next = self->spaces;
+    self->spaces = space;
+    self->spaces_kept++;
+}
+
+static int reserve_arena(const Program *program, Space *space) {
+    int64_t size = fb_num(space->registers, program->arena);
+    if (size <= space->arena_size) return 0;
+    void *memory;
+    for (int i = 0; i < program->view_count; i++) {
+        if (space->views[i] != NULL && program->slots[program->views[i].slot].kind == SLOT_ARENA) {
+            fb_torch.delete_tensor(space->views[i]);
+            space->views[i] = NULL;
+        }
+    }
+    free(space->arena);
+    space->arena = NULL;
+    space->arena_size = 0;
+    if (posix_memalign(&memory, size >= 1 << 21 ? 1 << 21 : 64, size) != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
+#ifdef MADV_HUGEPAGE
+    if (size >= 1 << 21) madvise(memory, size, MADV_HUGEPAGE);
+#endif
+    space->arena = memory;
+    space->arena_size = size;
+    return 0;
+}
+
+/* ---- tensors ------------------------------------------------------------------- */
+
+static void read_nums(const Space *space, const Nums *nums, int64_t *out) {
+    for (int i = 0; i < nums->count; i++) out[i] = fb_num(space->registers, nums->items[i]);
+}
+
+/* A handle that shares the memory of the view's slot. Results of `owner` kind keep the storage alive. */
+static FbHandle make_view(const Program *program, const Space *space, const View *view) {
+    const Slot *slot = &program->slots[view->slot];
+    int64_t sizes[MAX_DIM], strides[MAX_DIM], offset = fb_num(space->registers, view->offset), start = 0;
+    FbHandle base = space->handles[view->slot], made;
+    if (view->sizes.count > MAX_DIM) return NULL;
+    read_nums(space, &view->sizes, sizes);
+    read_nums(space, &view->strides, strides);
+    if (base == NULL || view->retyped) {
+        char *data = (char *)space->pointers[view->slot] + offset * slot->dtype->size;
+        int32_t status = fb_host.from_blob(data, view->sizes.count, sizes, strides, 0, view->dtype->code, slot->device_type, 0, &made);
+        return status == 0 ? made : NULL;
+    }
+    if (fb_torch.get_storage_offset(base, &start) != 0) return NULL;
+    return fb_host.reinterpret(base, view->sizes.count, sizes, strides, start + offset, &made) == 0 ? made : NULL;
+}
+
+FbHandle fb_view(const Program *program, Space *space, int index, int *temporary) {
+    const View *view = &program->views[index];
+    void *data = space->pointers[view->slot];
+    *temporary = 0;
+    if (view->whole) return space->handles[view->slot];
+    if (!view->lasting) {
+        *temporary = 1;
+        return make_view(program, space, view);
+    }
+    if (space->views[index] != NULL && space->view_bases[index] == data) return space->views[index];
+    if (space->views[index] != NULL) fb_torch.delete_tensor(space->views[index]);
+    space->view_bases[index] = data;
+    space->views[index] = make_view(program, space, view);
+    return space->views[index];
+}
+
+static int allocate(const Program *program, Space *space, int index) {
+    const Slot *slot = &program->slots[index];
+    int64_t sizes[MAX_DIM], strides[MAX_DIM];
+    if (slot->sizes.count > MAX_DIM || space->owned[index]) return -1;
+    read_nums(space, &slot->sizes, sizes);
+    read_nums(space, &slot->strides, strides);
+    if (fb_host.empty_strided(slot->sizes.count, sizes, strides, slot->dtype->code, slot->device_type, 0, &space->handles[index]) != 0) return -1;
+    space->owned[index] = 1;
+    return fb_torch.get_data_ptr(space->handles[index], &space->pointers[index]) == 0 ? 0 : -1;
+}
+
+static void release(Space *space, int index) {
+    if (space->owned[index]) fb_torch.delete_tensor(space->handles[index]);
+    space->owned[index] = 0;
+    space->handles[index] = NULL;
+}
+
+/* Whether a tensor is what the table was made for; strides of axes with one element don't count. */
+static int fits(const Space *space, const Slot *slot, FbHandle handle) {
+    int64_t dim, *sizes, *strides;
+    int32_t dtype, device;
+    if (fb_torch.get_dtype(handle, &dtype) != 0 || dtype != slot->dtype->code) return 0;
+    if (fb_torch.get_device_type(handle, &device) != 0 || device != slot->device_type) return 0;
+    if (fb_torch.get_dim(handle, &dim) != 0 || dim != slot->sizes.count) return 0;
+    if (fb_torch.get_sizes(handle, &sizes) != 0 || fb_torch.get_strides(handle, &strides) != 0) return 0;
+    int empty = 0, strides_fit = 1;
+    for (int64_t d = 0; d < dim; d++) {
+        if (sizes[d] != fb_num(space->registers, slot->sizes.items[d])) return 0;
+        empty |= sizes[d] == 0;
+        strides_fit &= sizes[d] == 1 || strides[d] == fb_num(space->registers, slot->strides.items[d]);
+    }
+    return empty || strides_fit;
+}
+
+/* ---- derived constants ------------------------------------------------------------ */
+
+enum { SAMPLES = 1024 };
+
+/* Samples along the diagonal of the tensor's memory, so that a change of any row or column is seen; a tensor of
+ * more than SAMPLES rows and columns is covered in `phases` calls. */
+static uint64_t fingerprint(FbHandle handle, int item, int64_t rows, int64_t columns, int phase, int phases) {
+    void *data;
+    uint64_t sum = 1469598103934665603u;
+    int64_t longest = rows > columns ? rows : columns;
+    if (fb_torch.get_data_ptr(handle, &data) != 0 || data == NULL || rows * columns == 0) return 0;
+    const char *bytes = data;
+    for (int64_t i = phase; i < longest; i += phases) {
+        const char *place = bytes + ((i % rows) * columns + i % columns) * item;
+        uint64_t word = 0;
+        if (item >= 8) {
+            memcpy(&word, place, 8);
+        } else if (item == 4) {
+            uint32_t half;
+            memcpy(&half, place, 4);
+            word = half;
+        } else {
+            memcpy(&word, place, item);
+        }
+        sum = (sum ^ word) * 1099511628211u;
+    }
+    return sum;
+}
+
+/* The tensor's memory as rows of columns; 0 when it is not dense, then only its first element is sampled. */
+static void memory_shape(FbHandle handle, int64_t *rows, int64_t *columns) {
+    int64_t dim, *sizes, *strides, count = 1, widest = 0;
+    *rows = *columns = 1;
+    if (fb_torch.get_dim(handle, &dim) != 0 || fb_torch.get_sizes(handle, &sizes) != 0 || fb_torch.get_strides(handle, &strides) != 0) return;
+    int64_t reach = 1;
+    for (int64_t d = 0; d < dim; d++) {
+        count *= sizes[d];
+        if (sizes[d] == 0) return;
+        reach += (sizes[d] - 1) * strides[d];
+        if (sizes[d] > 1 && strides[d] > widest) {
+            widest = strides[d];
+            *rows = sizes[d];
+        }
+    }
+    if (reach != count) {
+        *rows = 1;
+        *columns = reach;
+        return;
+    }
+    *columns = count / *rows;
+}
+
+static int read_stamp(Executable *self, int source, int take, int *same) {
+    Stamp *stamp = &self->stamps[source];
+    PyObject *tensor = PyList_GET_ITEM(self->constants, self->sources[source]);
+    const Slot *slot = &self->program.slots[self->program.consts[self->sources[source]]];
+    FbHandle handle = FB_HANDLE(tensor);
+    void *data = NULL;
+    int64_t rows, columns, version = fb_version(tensor);
+    if (fb_torch.get_data_ptr(handle, &data) != 0) data = NULL;
+    if (take) {
+        stamp->data = data;
+        stamp->version = version;
+        memset(stamp->known, 0, stamp->phases);
+    }
+    if (data != stamp->data || version != stamp->version) {
+        *same = 0;
+        return 0;
+    }
+    memory_shape(handle, &rows, &columns);
+    int phase = (int)(self->calls % stamp->phases), first = take ? 0 : phase, last = take ? stamp->phases - 1 : phase;
+    for (phase = first; phase <= last; phase++) {
+        uint64_t print = fingerprint(handle, slot->dtype->size, rows, columns, phase, stamp->phases);
+        if (stamp->known[phase] && stamp->prints[phase] != print) *same = 0;
+        stamp->prints[phase] = print;
+        stamp->known[phase] = 1;
+    }
+    return 0;
+}
+
+static int stamp_sources(Executable *self) {
+    for (int i = 0; i < self->source_count; i++) {
+        int same = 1;
+        int64_t rows, columns;
+        Stamp *stamp = &self->stamps[i];
+        if (stamp->prints == NULL) {
+            memory_shape(FB_HANDLE(PyList_GET_ITEM(self->constants, self->sources[i])), &rows, &columns);
+            int64_t longest = rows > columns ? rows : columns;
+            stamp->phases = (int)((longest + SAMPLES - 1) / SAMPLES);
+            if (stamp->phases < 1) stamp->phases = 1;
+            stamp->prints = calloc(stamp->phases, sizeof *stamp->prints);
+            stamp->known = calloc(stamp->phases, 1);
+            if (stamp->prints == NULL || stamp->known == NULL) {
+                PyErr_NoMemory();
+                return -1;
+            }
+        }
+        if (read_stamp(self, i, 1, &same) < 0) return -1;
+    }
+    return 0;
+}
+
+/* Runs the recipe when a source is not what it was. */
+static int update_derived(Executable *self) {
+    int same = self->derived != NULL;
+    for (int i = 0; i < self->source_count && same; i++) {
+        if (read_stamp(self, i, 0, &same) < 0) return -1;
+    }
+    self->calls++;
+    if (same) return 0;
+    if (stamp_sources(self) < 0) return -1;
+    PyObject *fresh = PyObject_CallOneArg(self->refresh, self->constants);
+    if (fresh == NULL) return -1;
+    if (!PyList_Check(fresh) || PyList_GET_SIZE(fresh) != self->program.derived_count) {
+        PyErr_SetString(PyExc_RuntimeError, "the recipe made another number of tensors than the table has");
+        Py_DECREF(fresh);
+        return -1;
+    }
+    Py_XSETREF(self->derived, fresh);
+    return 0;
+}
+
+/* ---- one call ------------------------------------------------------------------------ */
+
+static int64_t floor_div(int64_t a, int64_t b) {
+    int64_t q = b == 0 ? 0 : a / b;
+    return q - (b != 0 && a % b != 0 && (a < 0) != (b < 0));
+}
+
+static int fill_registers(const Program *program, Space *space, PyObject *const *args) {
+    for (int i = 0; i < program->register_count; i++) {
+        const RegisterOp *op = &program->registers[i];
+        int64_t a = fb_num(space->registers, op->a), b = fb_num(space->registers, op->b), *sizes, dim, value = 0;
+        switch (op->op) {
+        case 's':
+            if (a < 0 || a >= program->input_count || fb_torch.get_dim(FB_HANDLE(args[a]), &dim) != 0 || b >= dim) return -1;
+            if (fb_torch.get_sizes(FB_HANDLE(args[a]), &sizes) != 0) return -1;
+            value = sizes[b];
+            break;
+        case '+': value = a + b; break;
+        case '*': value = a * b; break;
+        case '/': value = floor_div(a, b); break;
+        case '%': value = a - floor_div(a, b) * b; break;
+        case '<': value = a < b ? a : b; break;
+        case '>': value = a > b ? a : b; break;
+        }
+        space->registers[i] = value;
+    }
+    return 0;
+}
+
+static int bind(Space *space, int slot, PyObject *tensor) {
+    space->handles[slot] = FB_HANDLE(tensor);
+    return fb_torch.get_data_ptr(space->handles[slot], &space->pointers[slot]);
+}
+
+/* A derived constant may be in a layout of the library's own, which has no address. */
+static int bind_derived(Space *space, int slot, PyObject *tensor) {
+    int32_t layout;
+    space->handles[slot] = FB_HANDLE(tensor);
+    space->pointers[slot] = NULL;
+    if (fb_torch.get_layout(space->handles[slot], &layout) != 0) return -1;
+    return layout == strided_layout ? fb_torch.get_data_ptr(space->handles[slot], &space->pointers[slot]) : 0;
+}
+
+static int bind_all(Executable *self, Space *space, PyObject *const *args) {
+    const Program *program = &self->program;
+    for (int i = 0; i < program->input_count; i++) {
+        if (!PyObject_TypeCheck(args[i], fb_tensor_type)) {
+            PyErr_Format(PyExc_TypeError, "input %d is a %s, not a tensor", i, Py_TYPE(args[i])->tp_name);
+            return -1;
+        }
+    }
+    if (fill_registers(program, space, args) < 0) {
+        PyErr_SetString(PyExc_ValueError, "an input has another number of axes than the graph was compiled for");
+        return -1;
+    }
+    for (int i = 0; i < program->input_count; i++) {
+        int slot = program->inputs[i];
+        if (!fits(space, &program->slots[slot], FB_HANDLE(args[i]))) {
+            PyErr_Format(PyExc_ValueError, "input %d has another dtype, device, shape or strides than the graph was compiled for", i);
+            return -1;
+        }
+        if (bind(space, slot, args[i]) != 0) goto torch_error;
+    }
+    for (int i = 0; i < program->const_count; i++) {
+        int slot = program->consts[i];
+        PyObject *tensor = PyList_GET_ITEM(self->constants, i);
+        if (!fits(space, &program->slots[slot], FB_HANDLE(tensor))) {
+            PyErr_Format(self->changed, "captured tensor %d changed its dtype, device, shape or strides", i);
+            return -1;
+        }
+        if (bind(space, slot, tensor) != 0) goto torch_error;
+    }
+    if (program->derived_count > 0 && update_derived(self) < 0) return -1;
+    for (int i = 0; i < program->derived_count; i++) {
+        if (bind_derived(space, program->derived[i], PyList_GET_ITEM(self->derived, i)) != 0) goto torch_error;
+    }
+    if (reserve_arena(program, space) < 0) return -1;
+    for (int i = 0; i < program->slot_count; i++) {
+        const Slot *slot = &program->slots[i];
+        if (slot->kind == SLOT_ARENA) space->pointers[i] = space->arena + fb_num(space->registers, slot->offset);
+    }
+    return 0;
+torch_error:
+    fb_torch_error("a tensor's memory can't be read");
+    return -1;
+}
+
+/* Returns -1 with the GIL held and an exception set. */
+static int run_steps(const Program *program, Space *space) {
+    for (int i = 0; i < program->step_count; i++) {
+        Step *step = &program->steps[i];
+        switch (step->kind) {
+        case STEP_KERNEL:
+            for (int k = 0; k < step->count; k++) space->launch[k] = space->pointers[step->slots[k]];
+            read_nums(space, &step->sizes, space->launch_sizes);
+            step->kernel(space->launch, space->launch_sizes);
+            break;
+        case STEP_CALL:
+            if (fb_call(program, space, step->call) < 0) return -1;
+            break;
+        case STEP_ALLOC:
+            for (int k = 0; k < step->count; k++) {
+                if (allocate(program, space, step->slots[k]) == 0) continue;
+                fb_gil_take(space);
+                fb_torch_error("a tensor could not be allocated");
+                return -1;
+            }
+            break;
+        case STEP_FREE:
+            for (int k = 0; k < step->count; k++) release(space, step->slots[k]);
+            break;
+        }
+    }
+    return 0;
+}
+
+static PyObject *output_tensor(Executable *self, Space *space, int index, PyObject *const *args) {
+    const Program *program = &self->program;
+    const View *view = &program->views[index];
+    const Slot *slot = &program->slots[view->slot];
+    FbHandle made, typed;
+    if (view->whole) {
+        if (slot->kind == SLOT_INPUT) return Py_NewRef(args[slot->index]);
+        if (slot->kind == SLOT_CONST) return Py_NewRef(PyList_GET_ITEM(self->constants, slot->index));
+        if (slot->kind == SLOT_DERIVED) return Py_NewRef(PyList_GET_ITEM(self->derived, slot->index));
+        if (space->objects[view->slot] == NULL) space->objects[view->slot] = fb_wrap(space->handles[view->slot]);
+        return Py_XNewRef(space->objects[view->slot]);
+    }
+    if (slot->kind == SLOT_ARENA) {
+        PyErr_SetString(PyExc_RuntimeError, "an output can't live in the arena");
+        return NULL;
+    }
+    if (view->retyped) {
+        /* The view keeps the storage alive, so it is made from the slot's tensor and not from its address. */
+        int64_t sizes[MAX_DIM], strides[MAX_DIM], start;
+        if (view->sizes.count > MAX_DIM || fb_host.view_dtype(space->handles[view->slot], view->dtype->code, &typed) != 0) goto failed;
+        read_nums(space, &view->sizes, sizes);
+        read_nums(space, &view->strides, strides);
+        int64_t offset = fb_num(space->registers, view->offset) * slot->dtype->size / view->dtype->size;
+        int32_t status = fb_torch.get_storage_offset(typed, &start);
+        if (status == 0) status = fb_host.reinterpret(typed, view->sizes.count, sizes, strides, start + offset, &made);
+        fb_torch.delete_tensor(typed);
+        if (status != 0) goto failed;
+    } else if ((made = make_view(program, space, view)) == NULL) {
+        goto failed;
+    }
+    PyObject *tensor = fb_wrap(made);
+    fb_torch.delete_tensor(made);
+    return tensor;
+failed:
+    fb_torch_error("an output could not be made");
+    return NULL;
+}
+
+static PyObject *make_outputs(Executable *self, Space *space, PyObject *const *args) {
+    const Program *program = &self->program;
+    PyObject *outputs = PyTuple_New(program->output_count);
+    for (int i = 0; outputs != NULL && i < program->output_count; i++) {
+        const Output *output = &program->outputs[i];
+        PyObject *value;
+        switch (output->kind) {
+        case ARG_VIEW: value = output_tensor(self, space, output->view, args); break;
+        case ARG_INT: value = PyLong_FromLongLong(fb_num(space->registers, output->num)); break;
+        default: value = Py_NewRef(output->object);
+        }
+        if (value == NULL) {
+            Py_CLEAR(outputs);
+        } else {
+            PyTuple_SET_ITEM(outputs, i, value);
+        }
+    }
+    return outputs;
+}
+
+static void clear_space(const Program *program, Space *space) {
+    for (int i = 0; i < program->slot_count; i++) {
+        Py_CLEAR(space->objects[i]);
+        if (space->owned[i]) fb_torch.delete_tensor(space->handles[i]);
+        space->owned[i] = 0;
+        space->handles[i] = NULL;
+    }
+}
+
+static PyObject *executable_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
+    Executable *self = (Executable *)object;
+    Program *program = &self->program;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    PyObject *outputs = NULL;
+    if (count != program->input_count || (names != NULL && PyTuple_GET_SIZE(names) > 0)) {
+        PyErr_Format(PyExc_TypeError, "this executable takes %d tensors, got %zd", program->input_count, count);
+        return NULL;
+    }
+    Space *space = take_space(self);
+    if (space == NULL) return NULL;
+    if (bind_all(self, space, args) == 0) {
+        /* Torch calls below record nothing for autograd, and what they make requires no gradient. */
+        int grad_mode = program->calls_library && (fb_torch.grad_mode_is_enabled() & 1);
+        if (grad_mode) fb_host.set_grad_mode(0);
+        if (program->release_gil) fb_gil_release(space);
+        int status = run_steps(program, space);
+        fb_gil_take(space);
+        if (grad_mode) fb_host.set_grad_mode(1);
+        if (status == 0) outputs = make_outputs(self, space, args);
+    }
+    clear_space(program, space);
+    return_space(self, space);
+    return outputs;
+}
+
+/* ---- the types ---------------------------------------------------------------------------- */
+
+static int parse_sources(Executable *self, PyObject *sources) {
+    if (!PyList_Check(sources) || !PyList_Check(self->constants) || PyList_GET_SIZE(self->constants) != self->program.const_count) {
+        PyErr_SetString(PyExc_ValueError, "sources and constants must be lists, with one constant a slot");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(self->constants); i++) {
+        if (!PyObject_TypeCheck(PyList_GET_ITEM(self->constants, i), fb_tensor_type)) {
+            PyErr_SetString(PyExc_TypeError, "constants must be tensors");
+            return -1;
+        }
+    }
+    self->source_count = (int)PyList_GET_SIZE(sources);
+    self->sources = calloc(self->source_count + 1, sizeof *self->sources);
+    self->stamps = calloc(self->source_count + 1, sizeof *self->stamps);
+    if (self->sources == NULL || self->stamps == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (int i = 0; i < self->source_count; i++) {
+        long position = PyLong_AsLong(PyList_GET_ITEM(sources, i));
+        if (PyErr_Occurred()) return -1;
+        if (position < 0 || position >= self->program.const_count) {
+            PyErr_SetString(PyExc_ValueError, "a source is not a constant");
+            return -1;
+        }
+        self->sources[i] = (int)position;
+    }
+    return 0;
+}
+
+static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"table", "kernels", "resolve", "constants", "sources", "refresh", "changed", "libraries", NULL};
+    PyObject *table, *kernels, *resolve, *constants, *sources, *refresh, *changed, *libraries;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OO!OOOO:Executable", names, &PyDict_Type, &table, &PyDict_Type, &kernels, &resolve,
+                                     &PyList_Type, &constants, &sources, &refresh, &changed, &libraries))
+        return NULL;
+    Executable *self = (Executable *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    self->vectorcall = executable_call;
+    self->constants = Py_NewRef(constants);
+    self->refresh = Py_NewRef(refresh);
+    self->changed = Py_NewRef(changed);
+    self->libraries = Py_NewRef(libraries);
+    if (fb_program_parse(&self->program, table, kernels, resolve) < 0 || parse_sources(self, sources) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static int executable_traverse(Executable *self, visitproc visit, void *arg) {
+    Py_VISIT(self->constants);
+    Py_VISIT(self->derived);
+    Py_VISIT(self->refresh);
+    Py_VISIT(self->changed);
+    Py_VISIT(self->libraries);
+    return fb_program_traverse(&self->program, visit, arg);
+}
+
+static int executable_clear(Executable *self) {
+    Py_CLEAR(self->refresh);
+    return 0;
+}
+
+static void executable_dealloc(Executable *self) {
+    PyObject_GC_UnTrack(self);
+    while (self->spaces != NULL) {
+        Space *next = self->spaces->next;
+        free_space(&self->program, self->spaces);
+        self->spaces = next;
+    }
+    for (int i = 0; self->stamps != NULL && i < self->source_count; i++) {
+        free(self->stamps[i].prints);
+        free(self->stamps[i].known);
+    }
+    free(self->stamps);
+    free(self->sources);
+    fb_program_clear(&self->program);
+    Py_CLEAR(self->constants);
+    Py_CLEAR(self->derived);
+    Py_CLEAR(self->refresh);
+    Py_CLEAR(self->changed);
+    Py_CLEAR(self->libraries);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* How each library call reaches torch, for tests and reports: (op, "direct" | "dispatch" | "python"). */
+static PyObject *executable_routes(Executable *self, PyObject *none) {
+    static const char *const routes[] = {"direct", "dispatch", "python"};
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < self->program.step_count; i++) {
+        const Step *step = &self->program.steps[i];
+        if (step->kind != STEP_CALL) continue;
+        PyObject *row = Py_BuildValue("(ss)", step->call->name, routes[step->call->route]);
+        if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
+static PyMethodDef executable_methods[] = {
+    {"routes", (PyCFunction)executable_routes, METH_NOARGS, "(op, route) of each library call."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject executable_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "firebrick._native.Executable",
+    .tp_doc = "A compiled graph: called with the graph's tensor inputs, returns the tuple of its outputs.",
+    .tp_basicsize = sizeof(Executable),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = executable_new,
+    .tp_dealloc = (destructor)executable_dealloc,
+    .tp_traverse = (traverseproc)executable_traverse,
+    .tp_clear = (inquiry)executable_clear,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Executable, vectorcall),
+    .tp_methods = executable_methods,
+};
+
+/* ---- native libraries ------------------------------------------------------------------------ */
+
+typedef struct {
+    PyObject_HEAD
+    void *handle;
+} Library;
+
+/* A path of the descriptor that no earlier library was opened by: the loader knows libraries by their path. */
+static void unique_path(int descriptor, char *path, size_t size) {
+    static unsigned opened;
+    size_t used = (size_t)snprintf(path, size, "/proc/self/");
+    for (unsigned bits = ++opened; bits != 0 && used + 32 < size; bits >>= 1) {
+        used += (size_t)snprintf(path + used, size - used, "%s", bits & 1 ? "./" : "/");
+    }
+    snprintf(path + used, size - used, "fd/%d", descriptor);
+}
+
+static PyObject *library_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"code", "name", NULL};
+    const char *code, *name = "kernels";
+    Py_ssize_t size, written = 0;
+    char path[160];
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#|s:Library", names, &code, &size, &name)) return NULL;
+    int descriptor = memfd_create(name, MFD_CLOEXEC);
+    if (descriptor < 0) return PyErr_SetFromErrno(PyExc_OSError);
+    while (written < size) {
+        ssize_t step = write(descriptor, code + written, (size_t)(size - written));
+        if (step <= 0) {
+            close(descriptor);
+            return PyErr_SetFromErrno(PyExc_OSError);
+        }
+        written += step;
+    }
+    unique_path(descriptor, path, sizeof path);
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    close(descriptor);
+    if (handle == NULL) {
+        PyErr_Format(PyExc_OSError, "can't load kernels: %s", dlerror());
+        return NULL;
+    }
+    Library *self = (Library *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        dlclose(handle);
+    } else {
+        self->handle = handle;
+    }
+    return (PyObject *)self;
+}
+
+static void library_dealloc(Library *self) {
+    if (self->handle != NULL) dlclose(self->handle);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *library_symbol(Library *self, PyObject *name) {
+    const char *text = PyUnicode_AsUTF8(name);
+    void *symbol = text == NULL ? NULL : dlsym(self->handle, text);
+    if (text == NULL) return NULL;
+    if (symbol == NULL) {
+        PyErr_Format(PyExc_KeyError, "no function %s", text);
+        return NULL;
+    }
+    return PyLong_FromVoidPtr(symbol);
+}
+
+static PyMethodDef library_methods[] = {
+    {"symbol", (PyCFunction)library_symbol, METH_O, "Address of a function."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject library_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "firebrick._native.Library",
+    .tp_doc = "Machine code loaded from the bytes of a shared library.",
+    .tp_basicsize = sizeof(Library),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = library_new,
+    .tp_dealloc = (destructor)library_dealloc,
+    .tp_methods = library_methods,
+};
 
 int fb_host_init(PyObject *module) {
-    (void)module;
-    return 0;
+    int32_t (*strided)(void);
+    void *symbol = dlsym(fb_torch_library(), "aoti_torch_layout_strided");
+    if (fb_libcall_init() < 0) return -1;
+    if (symbol != NULL) {
+        memcpy(&strided, &symbol, sizeof strided);
+        strided_layout = strided();
+    }
+    if (PyModule_AddType(module, &executable_type) < 0) return -1;
+    return PyModule_AddType(module, &library_type);
 }

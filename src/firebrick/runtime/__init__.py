@@ -1,1 +1,29 @@
-"""Stage: runtime."""
+"""What runs at call time, and what keeps and builds it: compiler processes, disk cache, executables."""
+
+from firebrick.runtime.build import Compiler, build, find_compiler
+from firebrick.runtime.cache import (
+    DiskCache,
+    Key,
+    cache_entries,
+    cache_state,
+    clear_cache,
+    make_key,
+    why_miss,
+)
+from firebrick.runtime.load import ConstantsChanged, Executable, load
+
+__all__ = [
+    "Compiler",
+    "ConstantsChanged",
+    "DiskCache",
+    "Executable",
+    "Key",
+    "build",
+    "cache_entries",
+    "cache_state",
+    "clear_cache",
+    "find_compiler",
+    "load",
+    "make_key",
+    "why_miss",
+]

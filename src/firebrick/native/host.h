@@ -1,0 +1,194 @@
+/* What program.c, libcall.c and host.c share: the parsed host table and the state of one call. */
+#ifndef FIREBRICK_HOST_H
+#define FIREBRICK_HOST_H
+
+#include "native.h"
+
+#include <stddef.h>
+
+/* ---- the parsed table ---------------------------------------------------- */
+
+/* A number known at compile time, or the register that holds it (register < 0: the number). */
+typedef struct {
+    int64_t value;
+    int32_t reg;
+} Num;
+
+typedef struct {
+    Num *items;
+    int count;
+} Nums;
+
+typedef struct {
+    const char *name;   /* as loops.dtypes names it */
+    const char *symbol; /* the C ABI's function that returns torch's number for it */
+    int size;
+    int32_t code;
+} Dtype;
+
+typedef enum { SLOT_INPUT, SLOT_CONST, SLOT_DERIVED, SLOT_ARENA, SLOT_FRESH, SLOT_CALL } SlotKind;
+
+typedef struct {
+    SlotKind kind;
+    int index; /* position among inputs, constants or derived constants */
+    const Dtype *dtype;
+    int32_t device_type;
+    Nums sizes, strides;
+    Num offset; /* bytes, in the arena */
+} Slot;
+
+/* A strided view of a slot. whole: the slot's own tensor will do. lasting: its handle may outlive a call. */
+typedef struct {
+    int slot;
+    const Dtype *dtype;
+    Nums sizes, strides;
+    Num offset; /* elements of the slot's dtype */
+    uint8_t whole, lasting, retyped;
+} View;
+
+typedef enum { ARG_NONE, ARG_VIEW, ARG_BOOL, ARG_INT, ARG_FLOAT, ARG_STR, ARG_ENUM, ARG_LIST } ArgKind;
+
+typedef struct Arg {
+    ArgKind kind;
+    int view;          /* ARG_VIEW */
+    Num num;           /* ARG_INT; ARG_BOOL; ARG_ENUM: torch's number */
+    double real;       /* ARG_FLOAT */
+    const char *text;  /* ARG_STR */
+    PyObject *object;  /* what Python gets: bool, float, str, enum; NULL for the rest */
+    struct Arg *items; /* ARG_LIST */
+    int count;
+} Arg;
+
+/* The declared type of an argument, as far as the dispatcher's C interface carries it. */
+typedef struct {
+    char base;         /* T tensor, i int, d float, b bool, s str, y dtype, l layout, m memory format, v device, ? other */
+    uint8_t list;      /* a list of base */
+    uint8_t maybe;     /* the whole may be None */
+    uint8_t item_maybe; /* items of the list may be None */
+} Type;
+
+typedef enum { ROUTE_DIRECT, ROUTE_DISPATCH, ROUTE_PYTHON } Route;
+
+typedef struct {
+    const char *name, *overload; /* "aten::mm", "out" */
+    Arg *args;                   /* in the order of the schema, defaults filled in */
+    Type *types;
+    int count, positional;
+    PyObject *keywords; /* names of the arguments after `positional` */
+    PyObject *function; /* torch.ops.namespace.name.overload */
+    int *outs;          /* slot of each result, -1: dropped */
+    int out_count;
+    uint8_t into; /* results are written into arguments */
+    uint8_t plain; /* all results are tensors, one a slot */
+    Route route;
+    const char *letters; /* ROUTE_DIRECT: how the function takes its arguments, see libcall.c */
+    void *symbol;
+} Call;
+
+typedef void (*Kernel)(void *const *args, const int64_t *sizes);
+
+typedef enum { STEP_KERNEL, STEP_CALL, STEP_ALLOC, STEP_FREE } StepKind;
+
+typedef struct {
+    StepKind kind;
+    Kernel kernel;
+    int *slots;
+    int count;
+    Nums sizes;
+    Call *call;
+} Step;
+
+typedef struct {
+    char op; /* s size, + * / % < (min) > (max) */
+    Num a, b;
+} RegisterOp;
+
+typedef struct {
+    ArgKind kind; /* ARG_VIEW, ARG_INT, or another with `object` */
+    int view;
+    Num num;
+    PyObject *object;
+} Output;
+
+typedef struct Block {
+    struct Block *next;
+} Block;
+
+typedef struct {
+    Slot *slots;
+    View *views;
+    Step *steps;
+    RegisterOp *registers;
+    Output *outputs;
+    int *inputs, *consts, *derived; /* slots */
+    int slot_count, view_count, step_count, register_count, output_count, input_count, const_count, derived_count;
+    int widest_launch, widest_call;
+    Num arena;
+    uint8_t release_gil, calls_library;
+    Block *blocks; /* memory of all of the above */
+    PyObject *keep; /* list of objects that texts and args point into */
+} Program;
+
+static inline int64_t fb_num(const int64_t *registers, Num n) { return n.reg < 0 ? n.value : registers[n.reg]; }
+
+/* Fills `program` from the table (a dict, see codegen/host.py); -1 with an exception set. */
+int fb_program_parse(Program *program, PyObject *table, PyObject *kernels, PyObject *resolve);
+void fb_program_clear(Program *program);
+int fb_program_traverse(Program *program, visitproc visit, void *arg);
+void *fb_program_alloc(Program *program, size_t size);
+const Dtype *fb_dtype(const char *name);
+/* Item `position` of a list or a borrowed item of a tuple; NULL with an exception set when there is none. */
+PyObject *fb_item(PyObject *sequence, Py_ssize_t position);
+
+/* ---- the state of one call ------------------------------------------------ */
+
+/* Everything that a call writes. Kept between calls, never used by two at once. */
+typedef struct Space {
+    struct Space *next;
+    char *arena;
+    int64_t arena_size;
+    int64_t *registers;
+    void **pointers;    /* data of each slot */
+    FbHandle *handles;  /* tensor of each slot, NULL for those in the arena */
+    uint8_t *owned;     /* whether this call must delete the handle */
+    PyObject **objects; /* Python tensor of each slot that was returned already */
+    FbHandle *views;    /* handles of lasting views */
+    void **view_bases;  /* the data that they were made for */
+    void **launch;      /* arguments of one kernel */
+    int64_t *launch_sizes;
+    PyThreadState *thread; /* set while the GIL is released */
+} Space;
+
+/* The tensor of a view; *temporary is 1 when the caller must delete it. NULL on an error of torch. */
+FbHandle fb_view(const Program *program, Space *space, int view, int *temporary);
+int fb_call(const Program *program, Space *space, Call *call);
+/* Sets RuntimeError with torch's message, or `what` where torch does not tell. Needs the GIL. */
+void fb_torch_error(const char *what);
+void fb_gil_take(Space *space);
+void fb_gil_release(Space *space);
+int fb_libcall_init(void);
+/* Chooses how a parsed call reaches torch. */
+void fb_call_route(Call *call);
+/* A new Python tensor for a handle, which stays the caller's. */
+PyObject *fb_wrap(FbHandle handle);
+
+/* More of torch's C ABI; entries may be NULL in some versions of torch where the comment says so. */
+typedef struct {
+    int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, FbHandle *);
+    int32_t (*from_blob)(void *, int64_t, const int64_t *, const int64_t *, int64_t, int32_t, int32_t, int32_t, FbHandle *);
+    int32_t (*reinterpret)(FbHandle, int64_t, const int64_t *, const int64_t *, int64_t, FbHandle *);
+    int32_t (*view_dtype)(FbHandle, int32_t, FbHandle *);
+    int32_t (*new_handle)(FbHandle, FbHandle *);
+    int32_t (*copy)(FbHandle, FbHandle, int32_t);
+    void (*set_grad_mode)(int32_t);
+    int32_t (*call_dispatcher)(const char *, const char *, uint64_t *);
+    int32_t (*new_list)(size_t, void **);              /* may be NULL */
+    int32_t (*list_push)(void *, uint64_t);            /* may be NULL */
+    int32_t (*new_string)(const char *, size_t, void **); /* may be NULL */
+    int32_t (*new_cell)(uint64_t **);                  /* from 2.13 */
+    const char *(*error_text)(void);                   /* from 2.13 */
+    PyObject *(*wrap)(const void *);                   /* may be NULL */
+} FbHost;
+extern FbHost fb_host;
+
+#endif

@@ -1,0 +1,485 @@
+/* Reads the host table, plain data made by codegen/host.py, into structs that are cheap to run. */
+#include "host.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+static Dtype dtypes[] = {
+    {"f32", "aoti_torch_dtype_float32", 4, -1},        {"f64", "aoti_torch_dtype_float64", 8, -1},
+    {"f16", "aoti_torch_dtype_float16", 2, -1},        {"bf16", "aoti_torch_dtype_bfloat16", 2, -1},
+    {"i64", "aoti_torch_dtype_int64", 8, -1},          {"i32", "aoti_torch_dtype_int32", 4, -1},
+    {"i16", "aoti_torch_dtype_int16", 2, -1},          {"i8", "aoti_torch_dtype_int8", 1, -1},
+    {"u8", "aoti_torch_dtype_uint8", 1, -1},           {"u16", "aoti_torch_dtype_uint16", 2, -1},
+    {"u32", "aoti_torch_dtype_uint32", 4, -1},         {"u64", "aoti_torch_dtype_uint64", 8, -1},
+    {"b8", "aoti_torch_dtype_bool", 1, -1},            {"c32", "aoti_torch_dtype_complex32", 4, -1},
+    {"c64", "aoti_torch_dtype_complex64", 8, -1},      {"c128", "aoti_torch_dtype_complex128", 16, -1},
+    {"f8e4m3", "aoti_torch_dtype_float8_e4m3fn", 1, -1}, {"f8e5m2", "aoti_torch_dtype_float8_e5m2", 1, -1},
+};
+
+const Dtype *fb_dtype(const char *name) {
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+        if (strcmp(dtypes[i].name, name) != 0) continue;
+        if (dtypes[i].code < 0) {
+            void *symbol = dlsym(fb_torch_library(), dtypes[i].symbol);
+            int32_t (*code)(void);
+            memcpy(&code, &symbol, sizeof code);
+            if (symbol != NULL) dtypes[i].code = code();
+        }
+        if (dtypes[i].code >= 0) return &dtypes[i];
+    }
+    PyErr_Format(PyExc_ValueError, "dtype %s is unknown here", name);
+    return NULL;
+}
+
+void *fb_program_alloc(Program *program, size_t size) {
+    Block *block = calloc(1, sizeof(Block) + size + 16);
+    if (block == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    block->next = program->blocks;
+    program->blocks = block;
+    return (char *)(((uintptr_t)(block + 1) + 15) & ~(uintptr_t)15);
+}
+
+void fb_program_clear(Program *program) {
+    Block *block = program->blocks;
+    program->blocks = NULL;
+    Py_CLEAR(program->keep);
+    while (block != NULL) {
+        Block *next = block->next;
+        free(block);
+        block = next;
+    }
+}
+
+int fb_program_traverse(Program *program, visitproc visit, void *arg) {
+    Py_VISIT(program->keep);
+    return 0;
+}
+
+/* ---- reading Python values -------------------------------------------------- */
+
+PyObject *fb_item(PyObject *sequence, Py_ssize_t position) {
+    if (PyList_Check(sequence) && position < PyList_GET_SIZE(sequence)) return PyList_GET_ITEM(sequence, position);
+    if (PyTuple_Check(sequence) && position < PyTuple_GET_SIZE(sequence)) return PyTuple_GET_ITEM(sequence, position);
+    PyErr_Format(PyExc_ValueError, "host table: %R has no item %zd", sequence, position);
+    return NULL;
+}
+
+static Py_ssize_t length(PyObject *sequence) {
+    if (sequence != NULL && PyList_Check(sequence)) return PyList_GET_SIZE(sequence);
+    if (sequence != NULL && PyTuple_Check(sequence)) return PyTuple_GET_SIZE(sequence);
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "host table: %R is not a list", sequence == NULL ? Py_None : sequence);
+    return -1;
+}
+
+static PyObject *field(PyObject *table, const char *name) {
+    PyObject *value = PyDict_GetItemString(table, name);
+    if (value == NULL) PyErr_Format(PyExc_ValueError, "host table: no %s", name);
+    return value;
+}
+
+static const char *text(PyObject *value) {
+    if (value == NULL) return NULL;
+    if (!PyUnicode_Check(value)) {
+        PyErr_Format(PyExc_ValueError, "host table: %R is not text", value);
+        return NULL;
+    }
+    return PyUnicode_AsUTF8(value);
+}
+
+/* An object's text that lives as long as the program. */
+static const char *kept_text(Program *program, PyObject *value) {
+    const char *found = text(value);
+    if (found != NULL && PyList_Append(program->keep, value) < 0) return NULL;
+    return found;
+}
+
+static int index_below(PyObject *value, int limit, int *out) {
+    long number = value == NULL ? -1 : PyLong_AsLong(value);
+    if (PyErr_Occurred()) return -1;
+    if (number < 0 || number >= limit) {
+        PyErr_Format(PyExc_ValueError, "host table: %ld is not below %d", number, limit);
+        return -1;
+    }
+    *out = (int)number;
+    return 0;
+}
+
+/* A number, or [register]. */
+static int parse_num(Program *program, PyObject *value, Num *out) {
+    if (value == NULL) return -1;
+    out->reg = -1;
+    out->value = 0;
+    if (PyLong_Check(value)) {
+        out->value = PyLong_AsLongLong(value);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    int reg;
+    if (index_below(fb_item(value, 0), program->register_count, &reg) < 0) return -1;
+    out->reg = reg;
+    return 0;
+}
+
+static int parse_nums(Program *program, PyObject *list, Nums *out) {
+    Py_ssize_t n = length(list);
+    if (n < 0) return -1;
+    out->count = (int)n;
+    out->items = fb_program_alloc(program, n * sizeof(Num));
+    if (out->items == NULL) return -1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (parse_num(program, fb_item(list, i), &out->items[i]) < 0) return -1;
+    }
+    return 0;
+}
+
+static int parse_indices(Program *program, PyObject *list, int limit, int **out, int *count) {
+    Py_ssize_t n = length(list);
+    if (n < 0) return -1;
+    *count = (int)n;
+    *out = fb_program_alloc(program, n * sizeof(int));
+    if (*out == NULL) return -1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *value = fb_item(list, i);
+        if (value == Py_None) {
+            (*out)[i] = -1;
+        } else if (index_below(value, limit, &(*out)[i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- sections of the table ---------------------------------------------------- */
+
+static int parse_registers(Program *program, PyObject *list) {
+    Py_ssize_t n = length(list);
+    if (n < 0) return -1;
+    program->registers = fb_program_alloc(program, n * sizeof(RegisterOp));
+    if (program->registers == NULL) return -1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *row = fb_item(list, i);
+        const char *op = row == NULL ? NULL : text(fb_item(row, 0));
+        if (op == NULL) return -1;
+        if (strchr("s+*/%<>", *op) == NULL || op[0] == 0 || op[1] != 0) {
+            PyErr_Format(PyExc_ValueError, "host table: no operation %s", op);
+            return -1;
+        }
+        program->registers[i].op = *op;
+        /* Operands are earlier registers only. */
+        program->register_count = (int)i;
+        if (parse_num(program, fb_item(row, 1), &program->registers[i].a) < 0) return -1;
+        if (parse_num(program, fb_item(row, 2), &program->registers[i].b) < 0) return -1;
+    }
+    program->register_count = (int)n;
+    return 0;
+}
+
+static int parse_slots(Program *program, PyObject *list) {
+    static const char *const kinds[] = {"input", "const", "derived", "arena", "fresh", "call"};
+    static const struct {
+        const char *name, *symbol;
+    } devices[] = {{"cpu", "aoti_torch_device_type_cpu"}, {"cuda", "aoti_torch_device_type_cuda"}};
+    int counts[6] = {0};
+    Py_ssize_t n = length(list);
+    if (n < 0) return -1;
+    program->slots = fb_program_alloc(program, n * sizeof(Slot));
+    if (program->slots == NULL) return -1;
+    program->slot_count = (int)n;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Slot *slot = &program->slots[i];
+        PyObject *row = fb_item(list, i);
+        const char *kind = row == NULL ? NULL : text(fb_item(row, 0)), *dtype = row == NULL ? NULL : text(fb_item(row, 1));
+        const char *device = row == NULL ? NULL : text(fb_item(row, 5));
+        int found = -1;
+        if (kind == NULL || dtype == NULL || device == NULL) return -1;
+        for (int k = 0; k < 6; k++) {
+            if (strcmp(kind, kinds[k]) == 0) found = k;
+        }
+        if (found < 0) {
+            PyErr_Format(PyExc_ValueError, "host table: no kind of slot %s", kind);
+            return -1;
+        }
+        slot->kind = (SlotKind)found;
+        slot->index = counts[found]++;
+        slot->dtype = fb_dtype(dtype);
+        if (slot->dtype == NULL) return -1;
+        slot->device_type = -1;
+        for (size_t d = 0; d < sizeof devices / sizeof *devices; d++) {
+            void *symbol = strcmp(device, devices[d].name) == 0 ? dlsym(fb_torch_library(), devices[d].symbol) : NULL;
+            int32_t (*code)(void);
+            memcpy(&code, &symbol, sizeof code);
+            if (symbol != NULL) slot->device_type = code();
+        }
+        if (slot->device_type < 0) {
+            PyErr_Format(PyExc_ValueError, "host table: no device %s", device);
+            return -1;
+        }
+        if (parse_nums(program, fb_item(row, 2), &slot->sizes) < 0 || parse_nums(program, fb_item(row, 3), &slot->strides) < 0) return -1;
+        if (slot->sizes.count != slot->strides.count) {
+            PyErr_SetString(PyExc_ValueError, "host table: sizes and strides differ in number");
+            return -1;
+        }
+        if (parse_num(program, fb_item(row, 4), &slot->offset) < 0) return -1;
+    }
+    int **lists[] = {&program->inputs, &program->consts, &program->derived};
+    int *totals[] = {&program->input_count, &program->const_count, &program->derived_count};
+    for (int k = 0; k < 3; k++) {
+        *lists[k] = fb_program_alloc(program, counts[k] * sizeof(int));
+        *totals[k] = counts[k];
+        if (*lists[k] == NULL) return -1;
+        for (Py_ssize_t i = 0; i < n; i++) {
+            if ((int)program->slots[i].kind == k) (*lists[k])[program->slots[i].index] = (int)i;
+        }
+    }
+    return 0;
+}
+
+static int same_num(Num a, Num b) { return a.reg == b.reg && a.value == b.value; }
+
+static int parse_views(Program *program, PyObject *list) {
+    Py_ssize_t n = length(list);
+    if (n < 0) return -1;
+    program->views = fb_program_alloc(program, n * sizeof(View));
+    if (program->views == NULL) return -1;
+    program->view_count = (int)n;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        View *view = &program->views[i];
+        PyObject *row = fb_item(list, i), *dtype = row == NULL ? NULL : fb_item(row, 4);
+        if (dtype == NULL || index_below(fb_item(row, 0), program->slot_count, &view->slot) < 0) return -1;
+        const Slot *slot = &program->slots[view->slot];
+        view->dtype = dtype == Py_None ? slot->dtype : fb_dtype(text(dtype) == NULL ? "" : text(dtype));
+        if (view->dtype == NULL) return -1;
+        if (parse_nums(program, fb_item(row, 1), &view->sizes) < 0 || parse_nums(program, fb_item(row, 2), &view->strides) < 0) return -1;
+        if (parse_num(program, fb_item(row, 3), &view->offset) < 0) return -1;
+        if (view->sizes.count != view->strides.count) {
+            PyErr_SetString(PyExc_ValueError, "host table: sizes and strides differ in number");
+            return -1;
+        }
+        int fixed = view->offset.reg < 0 && (slot->kind != SLOT_ARENA || slot->offset.reg < 0);
+        int whole = view->dtype == slot->dtype && view->offset.reg < 0 && view->offset.value == 0 && view->sizes.count == slot->sizes.count;
+        for (int d = 0; d < view->sizes.count; d++) {
+            fixed = fixed && view->sizes.items[d].reg < 0 && view->strides.items[d].reg < 0;
+            whole = whole && same_num(view->sizes.items[d], slot->sizes.items[d]) && same_num(view->strides.items[d], slot->strides.items[d]);
+        }
+        view->retyped = view->dtype != slot->dtype;
+        view->whole = whole && slot->kind != SLOT_ARENA;
+        view->lasting = fixed && (slot->kind == SLOT_ARENA || slot->kind == SLOT_CONST || slot->kind == SLOT_DERIVED) && !view->whole;
+    }
+    return 0;
+}
+
+/* ---- library calls ---------------------------------------------------------------- */
+
+static int parse_arg(Program *program, PyObject *row, PyObject *resolve, Arg *arg);
+
+static int parse_args(Program *program, PyObject *list, PyObject *resolve, Arg **out, int *count) {
+    Py_ssize_t n = length(list);
+    if (n < 0) return -1;
+    *out = fb_program_alloc(program, n * sizeof(Arg));
+    *count = (int)n;
+    if (*out == NULL) return -1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (parse_arg(program, fb_item(list, i), resolve, &(*out)[i]) < 0) return -1;
+    }
+    return 0;
+}
+
+/* resolve(kind, name) -> Python's object for a dtype, device, layout or memory_format; the C ABI has a function
+ * "aoti_torch_<kind>_<name>" that tells torch's number for it, -1 where it has none. */
+static int parse_enum(Program *program, PyObject *row, PyObject *resolve, Arg *arg) {
+    char symbol[96];
+    int32_t (*code)(void);
+    const char *kind = text(fb_item(row, 1)), *name = kind == NULL ? NULL : text(fb_item(row, 2));
+    arg->object = name == NULL ? NULL : PyObject_CallFunction(resolve, "ss", kind, name);
+    if (arg->object == NULL) return -1;
+    int status = PyList_Append(program->keep, arg->object);
+    Py_DECREF(arg->object);
+    snprintf(symbol, sizeof symbol, "aoti_torch_%s_%s", kind, name);
+    void *found = dlsym(fb_torch_library(), symbol);
+    memcpy(&code, &found, sizeof code);
+    arg->num.reg = -1;
+    arg->num.value = found == NULL ? -1 : code();
+    return status;
+}
+
+static int parse_arg(Program *program, PyObject *row, PyObject *resolve, Arg *arg) {
+    const char *tag = row == NULL ? NULL : text(fb_item(row, 0));
+    PyObject *value = NULL;
+    if (tag == NULL) return -1;
+    if (*tag != 'n' && (value = fb_item(row, 1)) == NULL) return -1;
+    switch (*tag) {
+    case 'n': arg->kind = ARG_NONE; return 0;
+    case 't': arg->kind = ARG_VIEW; return index_below(value, program->view_count, &arg->view);
+    case 'i': arg->kind = ARG_INT; return parse_num(program, value, &arg->num);
+    case 'l': arg->kind = ARG_LIST; return parse_args(program, value, resolve, &arg->items, &arg->count);
+    case 'e': arg->kind = ARG_ENUM; return parse_enum(program, row, resolve, arg);
+    case 'b':
+        arg->kind = ARG_BOOL;
+        arg->num.reg = -1;
+        arg->num.value = value == Py_True;
+        break;
+    case 'f':
+        arg->kind = ARG_FLOAT;
+        arg->real = PyFloat_AsDouble(value);
+        if (PyErr_Occurred()) return -1;
+        break;
+    case 's':
+        arg->kind = ARG_STR;
+        arg->text = text(value);
+        if (arg->text == NULL) return -1;
+        break;
+    default: PyErr_Format(PyExc_ValueError, "host table: no kind of argument %s", tag); return -1;
+    }
+    arg->object = value;
+    return PyList_Append(program->keep, value);
+}
+
+/* "T", "i[]", "T?[]", "d?": a letter, then ? for items that may be None, [] for a list, ? for a whole that may be None. */
+static Type parse_type(const char *from) {
+    Type type = {from[0], 0, 0, 0};
+    const char *list = strstr(from, "[]");
+    if (list != NULL) {
+        type.list = 1;
+        type.item_maybe = list > from + 1;
+        type.maybe = list[2] == '?';
+    } else {
+        type.maybe = from[0] != 0 && from[1] == '?';
+    }
+    return type;
+}
+
+/* ["call", op, args, types, positional, keywords, outs, into, plain] */
+static Call *parse_call(Program *program, PyObject *row, PyObject *resolve) {
+    Call *call = fb_program_alloc(program, sizeof(Call));
+    const char *op = kept_text(program, fb_item(row, 1));
+    if (call == NULL || op == NULL) return NULL;
+    const char *dot = strrchr(op, '.');
+    size_t stem = dot == NULL ? strlen(op) : (size_t)(dot - op);
+    char *name = fb_program_alloc(program, strlen(op) + 1);
+    if (name == NULL) return NULL;
+    memcpy(name, op, stem);
+    call->name = name;
+    call->overload = dot == NULL || strcmp(dot + 1, "default") == 0 ? "" : dot + 1;
+    if (parse_args(program, fb_item(row, 2), resolve, &call->args, &call->count) < 0) return NULL;
+    PyObject *types = fb_item(row, 3);
+    if (length(types) != call->count) {
+        if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "host table: %s has other types than arguments", op);
+        return NULL;
+    }
+    call->types = fb_program_alloc(program, call->count * sizeof(Type));
+    if (call->types == NULL) return NULL;
+    for (int i = 0; i < call->count; i++) {
+        const char *type = text(fb_item(types, i));
+        if (type == NULL) return NULL;
+        call->types[i] = parse_type(type);
+    }
+    if (index_below(fb_item(row, 4), call->count + 1, &call->positional) < 0) return NULL;
+    call->keywords = PySequence_Tuple(fb_item(row, 5));
+    if (call->keywords == NULL) return NULL;
+    int kept = PyList_Append(program->keep, call->keywords);
+    Py_DECREF(call->keywords);
+    if (kept < 0) return NULL;
+    if (PyTuple_GET_SIZE(call->keywords) != call->count - call->positional) {
+        PyErr_Format(PyExc_ValueError, "host table: %s has other keywords than arguments", op);
+        return NULL;
+    }
+    if (parse_indices(program, fb_item(row, 6), program->slot_count, &call->outs, &call->out_count) < 0) return NULL;
+    call->into = fb_item(row, 7) == Py_True;
+    call->plain = fb_item(row, 8) == Py_True;
+    if (PyErr_Occurred()) return NULL;
+    PyObject *function = PyObject_CallFunction(resolve, "ss", "op", op);
+    if (function == NULL) return NULL;
+    kept = PyList_Append(program->keep, function);
+    Py_DECREF(function);
+    if (kept < 0) return NULL;
+    call->function = function;
+    fb_call_route(call);
+    return call;
+}
+
+/* ["kernel", name, slots, sizes]; kernels maps names to addresses. */
+static int parse_launch(Program *program, PyObject *row, PyObject *kernels, Step *step) {
+    PyObject *name = fb_item(row, 1), *address = name == NULL ? NULL : PyDict_GetItem(kernels, name);
+    if (address == NULL) {
+        if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "host table: kernel %S was not built", name);
+        return -1;
+    }
+    uintptr_t place = (uintptr_t)PyLong_AsUnsignedLongLong(address);
+    if (PyErr_Occurred()) return -1;
+    memcpy(&step->kernel, &place, sizeof place);
+    if (parse_indices(program, fb_item(row, 2), program->slot_count, &step->slots, &step->count) < 0) return -1;
+    if (parse_nums(program, fb_item(row, 3), &step->sizes) < 0) return -1;
+    if (step->count > program->widest_launch) program->widest_launch = step->count;
+    if (step->sizes.count > program->widest_launch) program->widest_launch = step->sizes.count;
+    return 0;
+}
+
+static int parse_steps(Program *program, PyObject *list, PyObject *kernels, PyObject *resolve) {
+    Py_ssize_t n = length(list);
+    if (n < 0) return -1;
+    program->steps = fb_program_alloc(program, n * sizeof(Step));
+    if (program->steps == NULL) return -1;
+    program->step_count = (int)n;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Step *step = &program->steps[i];
+        PyObject *row = fb_item(list, i);
+        const char *kind = row == NULL ? NULL : text(fb_item(row, 0));
+        if (kind == NULL) return -1;
+        if (strcmp(kind, "kernel") == 0) {
+            step->kind = STEP_KERNEL;
+            if (parse_launch(program, row, kernels, step) < 0) return -1;
+        } else if (strcmp(kind, "call") == 0) {
+            step->kind = STEP_CALL;
+            step->call = parse_call(program, row, resolve);
+            if (step->call == NULL) return -1;
+            program->calls_library = 1;
+        } else if (strcmp(kind, "alloc") == 0 || strcmp(kind, "free") == 0) {
+            step->kind = *kind == 'a' ? STEP_ALLOC : STEP_FREE;
+            if (parse_indices(program, fb_item(row, 1), program->slot_count, &step->slots, &step->count) < 0) return -1;
+        } else {
+            PyErr_Format(PyExc_ValueError, "host table: no step %s", kind);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int parse_outputs(Program *program, PyObject *list) {
+    Py_ssize_t n = length(list);
+    if (n < 0) return -1;
+    program->outputs = fb_program_alloc(program, n * sizeof(Output));
+    if (program->outputs == NULL) return -1;
+    program->output_count = (int)n;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Arg arg = {0};
+        Output *output = &program->outputs[i];
+        if (parse_arg(program, fb_item(list, i), Py_None, &arg) < 0) return -1;
+        if (arg.kind == ARG_LIST || arg.kind == ARG_ENUM) {
+            PyErr_SetString(PyExc_ValueError, "host table: an output is a tensor or a number");
+            return -1;
+        }
+        output->kind = arg.kind;
+        output->view = arg.view;
+        output->num = arg.num;
+        output->object = arg.kind == ARG_NONE ? Py_None : arg.object;
+    }
+    return 0;
+}
+
+int fb_program_parse(Program *program, PyObject *table, PyObject *kernels, PyObject *resolve) {
+    memset(program, 0, sizeof *program);
+    program->keep = PyList_New(0);
+    if (program->keep == NULL) return -1;
+    PyObject *registers = field(table, "registers"), *slots = field(table, "slots"), *views = field(table, "views");
+    PyObject *steps = field(table, "steps"), *outputs = field(table, "outputs"), *arena = field(table, "arena");
+    PyObject *release = field(table, "release_gil");
+    if (registers == NULL || slots == NULL || views == NULL || steps == NULL || outputs == NULL || arena == NULL || release == NULL) return -1;
+    program->release_gil = release == Py_True;
+    if (parse_registers(program, registers) < 0 || parse_num(program, arena, &program->arena) < 0) return -1;
+    if (parse_slots(program, slots) < 0 || parse_views(program, views) < 0) return -1;
+    if (parse_steps(program, steps, kernels, resolve) < 0) return -1;
+    return parse_outputs(program, outputs);
+}

@@ -1,0 +1,217 @@
+"""Machine code for an artifact's units: finds a C++ compiler and runs it in child processes.
+
+Nothing is forked from Python: each unit is one compiler process, started directly. Output goes to a private folder
+that is removed afterwards, so a build that is killed leaves nothing that anyone reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from firebrick.errors import CompileError
+from firebrick.report import recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from firebrick.artifact import Artifact, Unit
+    from firebrick.config import Config
+
+__all__ = ["Compiler", "build", "find_compiler"]
+
+_FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-pipe", "-w", "-fno-math-errno")
+"""What every unit is built with; the unit's own flags follow and win."""
+
+_TORCH_LIBRARY = "libtorch_cpu.so"
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C++ compiler. command: how it is started. openmp: whether it builds for the OpenMP runtime that torch loads."""
+
+    command: tuple[str, ...]
+    version: str
+    openmp: bool
+
+    @property
+    def path(self) -> str:
+        """The command as one text."""
+        return " ".join(self.command)
+
+
+def find_compiler(config: Config) -> Compiler:
+    """Return the compiler that `config.compiler`, $CXX or the search path names, or that the extra `cc` installed.
+
+    Raises:
+        CompileError: there is none, or the one asked for does not run.
+    """
+    return _find(config.compiler or os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+
+
+@lru_cache(maxsize=8)
+def _find(asked: str, path: str) -> Compiler:
+    if asked:
+        found = _probe(tuple(asked.split()))
+        if found is None:
+            raise CompileError(
+                f"the C++ compiler {asked!r} does not run", fix="set FIREBRICK_COMPILER or CXX to one that does"
+            )
+        return found
+    for name in ("g++", "clang++", "c++"):
+        place = shutil.which(name, path=path)
+        found = _probe((place,)) if place else None
+        if found is not None:
+            return found
+    if importlib.util.find_spec("ziglang") is not None:
+        found = _probe((sys.executable, "-m", "ziglang", "c++"))
+        if found is not None:
+            return found
+    raise CompileError("no C++ compiler was found", fix='install g++ or clang++, or run: pip install "firebrick[cc]"')
+
+
+def _probe(command: tuple[str, ...]) -> Compiler | None:
+    """Ask a compiler for its version; None when it does not run."""
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    version = done.stdout.partition("\n")[0].strip()
+    # clang brings another OpenMP runtime than the one that torch has loaded; two in a process fight for the cores.
+    return Compiler(command, version, "Free Software Foundation" in done.stdout)
+
+
+def build(artifact: Artifact, config: Config) -> Artifact:
+    """Return the artifact with machine code for each unit; an artifact without units needs no compiler.
+
+    Raises:
+        CompileError: no compiler, or it failed, hung, or could not write.
+    """
+    if artifact.is_built:
+        return artifact
+    compiler = find_compiler(config)
+    with recorder.timed("build"):
+        try:
+            with tempfile.TemporaryDirectory(prefix="firebrick-build-") as folder:
+                code = _Build(artifact.units, compiler, config, Path(folder)).run()
+        except OSError as error:
+            raise CompileError(f"kernels could not be built: {error}", fix="free some space below $TMPDIR") from None
+    recorder.count("units built", len(artifact.units))
+    return artifact.with_code(code)
+
+
+class _Build:
+    """One parallel build."""
+
+    def __init__(self, units: Sequence[Unit], compiler: Compiler, config: Config, folder: Path) -> None:
+        self.compiler = compiler
+        self.folder = folder
+        self.waiting = list(reversed(units))
+        self.workers = config.build_workers or min(8, len(os.sched_getaffinity(0)))
+        self.timeout = config.build_timeout
+        self.running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
+        self.linked = self._torch_stub() if any("Sleef_" in unit.text for unit in units) else ()
+
+    def run(self) -> dict[str, bytes]:
+        """Build all units, `workers` at once."""
+        code: dict[str, bytes] = {}
+        try:
+            while self.waiting or self.running:
+                while self.waiting and len(self.running) < self.workers:
+                    self._start(self.waiting.pop())
+                name = self._wait()
+                code[name] = (self.folder / f"{name}.so").read_bytes()
+        finally:
+            for process, _ in self.running.values():
+                _kill(process)
+        return code
+
+    def _start(self, unit: Unit) -> None:
+        source = self.folder / f"{unit.name}.cpp"
+        source.write_text(unit.text)
+        openmp = ("-fopenmp",) if self.compiler.openmp else ()
+        command = [
+            *self.compiler.command,
+            *_FLAGS,
+            *openmp,
+            *unit.flags,
+            str(source),
+            *self.linked,
+            "-o",
+            str(self.folder / f"{unit.name}.so"),
+        ]
+        with (self.folder / f"{unit.name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        self.running[unit.name] = (process, time.monotonic() + self.timeout)
+
+    def _wait(self) -> str:
+        """Return the name of the next unit that is done."""
+        pause = 0.0005
+        while True:
+            for name, (process, deadline) in self.running.items():
+                status = process.poll()
+                if status is None and time.monotonic() > deadline:
+                    raise CompileError(
+                        f"the C++ compiler took more than {self.timeout} s", fix="raise FIREBRICK_BUILD_TIMEOUT"
+                    )
+                if status is not None:
+                    del self.running[name]
+                    if status != 0:
+                        raise self._failure(name, status)
+                    return name
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.01)
+
+    def _failure(self, name: str, status: int) -> CompileError:
+        lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
+        shown = [line.replace(f"{self.folder}/", "") for line in lines[:12]]
+        how = f"was ended by signal {-status}" if status < 0 else f"failed with status {status}"
+        return CompileError("\n  ".join((f"{self.compiler.path} {how} on unit {name}", *shown)))
+
+    def _torch_stub(self) -> tuple[str, ...]:
+        """An empty library of the name of torch's, to link against.
+
+        The linker only notes the name; the loader then finds SLEEF in the library that torch has loaded. Linking
+        against the real one takes half a second.
+        """
+        stub = self.folder / _TORCH_LIBRARY
+        source = self.folder / "stub.cpp"
+        source.write_text("")
+        command = [
+            *self.compiler.command,
+            "-shared",
+            "-nostdlib",
+            f"-Wl,-soname,{_TORCH_LIBRARY}",
+            str(source),
+            "-o",
+            str(stub),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=self.timeout, check=False)
+        if done.returncode != 0:
+            raise CompileError(f"{self.compiler.path} can't link: {done.stderr.strip()[:500]}")
+        return ("-Wl,--no-as-needed", str(stub))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a compiler and the processes that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

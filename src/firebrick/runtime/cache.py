@@ -1,0 +1,324 @@
+"""The disk cache: artifacts by content address, safe to share between processes and safe to read.
+
+    <cache_dir>/v<schema>/ab/abcdef....fb   one file an entry, see `firebrick.artifact`
+    <cache_dir>/v<schema>/tmp, locks        files being written; one lock a key that is being compiled
+
+Entries hold no pickle and are checksummed; a folder or entry of another owner, or that others can write, is refused.
+Whatever goes wrong with the disk, the compile goes on without it, with one warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from firebrick.artifact import SCHEMA, Artifact, decode, encode, read_index
+from firebrick.errors import CacheError
+from firebrick.report import recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from firebrick.config import Config
+
+__all__ = ["DiskCache", "Key", "cache_entries", "cache_state", "clear_cache", "make_key", "why_miss"]
+
+_HEAD_BYTES = 1 << 16
+_STALE_SECONDS = 3600
+_LOCK_SECONDS = 300
+_MISSES_KEPT = 100
+_EVICT_EVERY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The content address of a compile. parts: what it is made of, by name, hashed one by one for `why_miss`."""
+
+    digest: str
+    parts: Mapping[str, str]
+
+
+def make_key(parts: Mapping[str, str]) -> Key:
+    """Hash named texts: graph, shapes, options, versions, target. None may hold paths, users or addresses."""
+    digests = {name: hashlib.blake2b(text.encode(), digest_size=12).hexdigest() for name, text in sorted(parts.items())}
+    whole = json.dumps([SCHEMA, digests], separators=(",", ":")).encode()
+    return Key(hashlib.blake2b(whole, digest_size=20).hexdigest(), digests)
+
+
+def _trusted(facts: os.stat_result) -> bool:
+    """Whether only we can have written it."""
+    return facts.st_uid == os.geteuid() and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+class DiskCache:
+    """Artifacts on disk, for one configuration. Every method may be called from several threads and processes."""
+
+    _stores = 0
+
+    def __init__(self, config: Config) -> None:
+        self.root = config.cache_dir / f"v{SCHEMA}"
+        self.limit = config.cache_size_mb << 20
+        self.enabled = config.cache
+
+    # ---- reading
+
+    def load(self, key: Key) -> Artifact | None:
+        """Return the entry of a key. A corrupt one is removed, with one warning."""
+        if not self.enabled:
+            return None
+        path = self._path(key.digest)
+        try:
+            data = self._read(path)
+            artifact = decode(data)
+        except FileNotFoundError:
+            return None
+        except (CacheError, ValueError, KeyError, TypeError) as error:
+            recorder.warn_once(
+                f"cache entry {self.root}", f"firebrick: a cache entry is not usable and is compiled anew: {error}"
+            )
+            self._remove(path)
+            return None
+        except OSError as error:
+            self._warn(error)
+            return None
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > 60:
+                os.utime(path)
+        return artifact
+
+    def fetch(self, key: Key, make: Callable[[], Artifact]) -> Artifact:
+        """Return the entry of a key, made and stored if there is none; several processes at once make it once."""
+        found = self.load(key)
+        if found is None:
+            with self.lock(key):
+                found = self.load(key)
+                if found is None:
+                    self._note_miss(key)
+                    recorder.count("cache misses")
+                    found = make()
+                    self.store(key, found)
+                    return found
+        recorder.count("cache hits")
+        return found
+
+    def _read(self, path: Path, limit: int = -1) -> bytes:
+        self._check_root()
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if not _trusted(os.fstat(descriptor)):
+                raise CacheError("it belongs to another user, or others can write it")
+            return file.read(limit)
+
+    def _check_root(self) -> None:
+        if not _trusted(self.root.stat()):
+            raise PermissionError(f"{self.root} belongs to another user, or others can write it")
+
+    # ---- writing
+
+    def store(self, key: Key, artifact: Artifact) -> None:
+        """Write an entry; it appears whole or not at all."""
+        if not self.enabled:
+            return
+        path = self._path(key.digest)
+        try:
+            data = encode(artifact, {"name": artifact.name, "parts": dict(key.parts)})
+            self._make_folders(path.parent)
+            with tempfile.NamedTemporaryFile(dir=self.root / "tmp", delete=False) as file:
+                try:
+                    file.write(data)
+                    file.close()
+                    os.replace(file.name, path)
+                except OSError:
+                    self._remove(Path(file.name))
+                    raise
+            if DiskCache._stores % _EVICT_EVERY == 0:
+                self._evict()
+            DiskCache._stores += 1
+        except OSError as error:
+            self._warn(error)
+
+    @contextlib.contextmanager
+    def lock(self, key: Key) -> Iterator[None]:
+        """Hold the lock of a key while it is compiled; without a usable disk, nothing is locked."""
+        lock = None
+        if self.enabled:
+            try:
+                self._make_folders(self.root / "locks")
+                lock = FileLock(str(self.root / "locks" / f"{key.digest[:24]}.lock"))
+                lock.acquire(timeout=_LOCK_SECONDS)
+            except (OSError, Timeout, NotImplementedError) as error:
+                lock = None
+                if not isinstance(error, Timeout):
+                    self._warn(error)
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _make_folders(self, folder: Path) -> None:
+        for place in (self.root, self.root / "tmp", folder):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._check_root()
+
+    def _path(self, digest: str) -> Path:
+        return self.root / digest[:2] / f"{digest}.fb"
+
+    def _warn(self, error: Exception) -> None:
+        recorder.warn_once(
+            f"cache {self.root}",
+            f"firebrick: the disk cache is not usable ({error}); every process compiles anew. Set FIREBRICK_CACHE_DIR.",
+        )
+
+    @staticmethod
+    def _remove(path: Path) -> None:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+    # ---- upkeep
+
+    def files(self) -> list[tuple[Path, os.stat_result]]:
+        """Every entry's path and facts, latest use first."""
+        found = []
+        with contextlib.suppress(OSError):
+            for path in self.root.glob("??/*.fb"):
+                with contextlib.suppress(OSError):
+                    found.append((path, path.stat()))
+        return sorted(found, key=lambda row: -row[1].st_mtime)
+
+    def _evict(self) -> None:
+        """Remove the least recently used entries beyond the size limit, and what killed processes left."""
+        files = self.files()
+        total = sum(facts.st_size for _, facts in files)
+        while files and total > self.limit:
+            path, facts = files.pop()
+            total -= facts.st_size
+            self._remove(path)
+        stale = time.time() - _STALE_SECONDS
+        for folder in ("tmp", "locks"):
+            for path in (self.root / folder).iterdir():
+                with contextlib.suppress(OSError):
+                    if path.stat().st_mtime < stale:
+                        path.unlink()
+
+    def about(self, path: Path) -> dict[str, Any] | None:
+        """What an entry's index says about it; None when it can't be read."""
+        try:
+            return read_index(self._read(path, _HEAD_BYTES))
+        except (OSError, CacheError, ValueError, KeyError):
+            return None
+
+    # ---- misses
+
+    def _note_miss(self, key: Key) -> None:
+        """Keep the last misses for `why_miss`."""
+        if not self.enabled:
+            return
+        path = self.root / "misses.json"
+        try:
+            lines = path.read_text().splitlines()[-_MISSES_KEPT:] if path.exists() else []
+            lines.append(json.dumps({"key": key.digest, "parts": dict(key.parts), "time": int(time.time())}))
+            fresh = self.root / "tmp" / f"misses-{os.getpid()}"
+            fresh.write_text("\n".join(lines) + "\n")
+            os.replace(fresh, path)
+        except OSError:
+            return  # the store that follows warns
+
+    def misses(self) -> list[dict[str, Any]]:
+        """The last misses, latest first."""
+        try:
+            return [json.loads(line) for line in reversed((self.root / "misses.json").read_text().splitlines())]
+        except (OSError, ValueError):
+            return []
+
+    def explain_miss(self, key: str, parts: Mapping[str, str]) -> str:
+        """Name the parts by which a key differs from the entry nearest to it."""
+        best: tuple[int, list[str], str] | None = None
+        for path, _ in self.files()[:500]:
+            if path.stem == key:
+                continue
+            about = self.about(path)
+            if about is None:
+                continue
+            theirs = about.get("parts", {})
+            changed = sorted(name for name in {*parts, *theirs} if parts.get(name) != theirs.get(name))
+            same = len(parts) - len(changed)
+            if changed and (best is None or same > best[0]):
+                best = (same, changed, str(about.get("name", "")))
+        if best is None:
+            return "no other entry to compare with"
+        return f"differs in {', '.join(best[1])} from the nearest entry, {best[2]}"
+
+
+# ---------------------------------------------------------------- for the command line
+
+
+def cache_state(config: Config) -> dict[str, Any]:
+    """Return facts for `firebrick doctor`; nothing is created."""
+    cache = DiskCache(config)
+    files = cache.files()
+    parent = config.cache_dir
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    return {
+        "path": str(config.cache_dir),
+        "entries": len(files),
+        "bytes": sum(facts.st_size for _, facts in files),
+        "writable": os.access(parent, os.W_OK | os.X_OK),
+        "existing_parent": str(parent),
+    }
+
+
+def cache_entries(config: Config) -> list[dict[str, Any]]:
+    """Return the entries, latest use first: key, bytes, age, name."""
+    cache = DiskCache(config)
+    now = time.time()
+    rows = []
+    for path, facts in cache.files():
+        about = cache.about(path) or {}
+        rows.append(
+            {
+                "key": path.stem,
+                "bytes": facts.st_size,
+                "age": _age(now - facts.st_mtime),
+                "name": about.get("name", "(unreadable)"),
+            }
+        )
+    return rows
+
+
+def clear_cache(config: Config) -> int:
+    """Remove every entry; return how many there were."""
+    cache = DiskCache(config)
+    files = cache.files()
+    for path, _ in files:
+        cache._remove(path)
+    cache._remove(cache.root / "misses.json")
+    return len(files)
+
+
+def why_miss(config: Config, key: str = "") -> list[dict[str, Any]]:
+    """Return the last misses, latest first, with what differs from the nearest entry; `key` picks one by prefix."""
+    cache = DiskCache(config)
+    return [
+        {"key": row["key"], "age": _age(time.time() - row["time"]), "why": cache.explain_miss(row["key"], row["parts"])}
+        for row in cache.misses()
+        if row["key"].startswith(key)
+    ]
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"
