@@ -51,4 +51,21 @@ int64_t fb_version(PyObject *tensor);
 /* 1 when the tensor requires a gradient, 0 when not. */
 int fb_requires_grad(PyObject *tensor);
 
+/* ---- guards.c and frame.c ------------------------------------------------ */
+
+/* What a guard plan looks at: a frame that has not started. All references are borrowed. */
+typedef struct {
+    PyObject *const *locals; /* argument slots, in the order of the code's varnames */
+    PyObject *globals, *builtins;
+    PyObject *closure; /* tuple of cells, or NULL */
+} FbFrame;
+
+extern PyTypeObject fb_plan_type;
+/* 1 when all guards of the plan hold, 0 when not; leaves no exception behind. */
+int fb_plan_check(PyObject *plan, const FbFrame *frame);
+/* Calls drop(owner) once, when an object that the plan can't do without dies. Owner NULL takes that back. */
+void fb_plan_set_owner(PyObject *plan, void *owner, void (*drop)(void *owner));
+/* The FbFrame of a firebrick._native.Frame, which keeps it alive; NULL with TypeError for another object. */
+const FbFrame *fb_frame_of(PyObject *view);
+
 #endif

@@ -1,0 +1,428 @@
+"""Guards: what must be true of a frame for a compiled entry to stand for it.
+
+A guard is a row of data: a kind, a source and a payload. `KINDS` has one row a kind: its meaning, how it prints,
+how a failure reads. `build_plan` turns guards into a `Plan`, which the frame hook evaluates natively; what Python
+is here serves printing and explaining only.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick import _native
+from firebrick.capture.sources import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from firebrick._native import Frame
+
+__all__ = [
+    "KINDS",
+    "Guard",
+    "Kind",
+    "Ref",
+    "TensorMeta",
+    "describe",
+    "id_guard",
+    "tensor_guard",
+]
+
+
+class Ref:
+    """An object that a guard knows by identity, without keeping it alive where that can be avoided."""
+
+    __slots__ = ("_get", "address", "text")
+
+    def __init__(self, value: Any, text: str = "") -> None:
+        self.address, self.text = id(value), text or describe(value)
+        self._get: Callable[[], Any]
+        try:
+            self._get = weakref.ref(value)
+        except TypeError:
+            self._get = lambda: value
+
+    def get(self) -> Any:
+        """The object, None when it is gone."""
+        return self._get()
+
+    def __hash__(self) -> int:
+        return self.address
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ref) and other.get() is self.get() and other.address == self.address
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+_DTYPE_NAMES = {
+    torch.float16: "f16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMeta:
+    """What is guarded of a tensor; a size or stride of None may be anything."""
+
+    type: type
+    dtype: torch.dtype
+    device: torch.device
+    layout: torch.layout
+    requires_grad: bool
+    sizes: tuple[int | None, ...]
+    strides: tuple[int | None, ...]
+    codes: tuple[int, int, int, int]
+    """Torch's numbers of dtype, device type, device index and layout."""
+    keys: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, dynamic: Iterable[int] = ()) -> TensorMeta:
+        """Read from a tensor; the sizes of the dimensions `dynamic` and the strides that follow from them are free."""
+        dtype, device_type, device_index, layout, requires_grad, keys, sizes, strides = _native.tensor_meta(tensor)
+        free = {d % max(len(sizes), 1) for d in dynamic}
+        return cls(
+            type(tensor),
+            tensor.dtype,
+            tensor.device,
+            tensor.layout,
+            bool(requires_grad),
+            tuple(None if d in free else size for d, size in enumerate(sizes)),
+            tuple(None if _depends(d, strides, free) else stride for d, stride in enumerate(strides)),
+            (dtype, device_type, device_index, layout),
+            keys,
+        )
+
+    def native(self) -> tuple[Any, ...]:
+        """As the native check takes it."""
+        return (self.type, *self.codes, int(self.requires_grad), self.keys, self.sizes, self.strides)
+
+    def __str__(self) -> str:
+        name = _DTYPE_NAMES.get(self.dtype, str(self.dtype).removeprefix("torch."))
+        text = f"{name}[{', '.join('?' if size is None else str(size) for size in self.sizes)}] {self.device}"
+        if self.layout is not torch.strided:
+            text += f" {str(self.layout).removeprefix('torch.')}"
+        elif not _is_contiguous(self.sizes, self.strides):
+            text += f" strides [{', '.join('?' if stride is None else str(stride) for stride in self.strides)}]"
+        if self.requires_grad:
+            text += " grad"
+        return text if self.type in (torch.Tensor, torch.nn.Parameter) else f"{self.type.__name__} {text}"
+
+
+def _depends(dim: int, strides: tuple[int, ...], free: set[int]) -> bool:
+    # A stride larger than that of a free dimension is a multiple of its size.
+    return any(d != dim and strides[dim] >= strides[d] > 0 for d in free)
+
+
+def _is_contiguous(sizes: tuple[int | None, ...], strides: tuple[int | None, ...]) -> bool:
+    expected: int | None = 1
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if size != 1 and stride is not None and expected is not None and stride != expected:
+            return False
+        expected = None if size is None or expected is None else expected * max(size, 1)
+    return True
+
+
+def describe(value: Any) -> str:
+    """A short, stable name of an object: no addresses."""
+    if isinstance(value, type) or callable(value):
+        module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        if isinstance(name, str):
+            return name if module in (None, "builtins") else f"{module}.{name}"
+    if isinstance(value, type(sys)):
+        return f"module {value.__name__}"
+    if isinstance(value, torch.Tensor):
+        return str(TensorMeta.of(value))
+    if isinstance(value, (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)):
+        text = repr(value)
+        return text if len(text) <= 80 else text[:77] + "..."
+    if isinstance(value, (tuple, list, dict, set, frozenset)):
+        return f"{type(value).__name__} of {len(value)}"
+    return f"a {type(value).__qualname__}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guard:
+    """A fact of `source` that must hold; `KINDS[kind]` says which. Guards of torch's global state have no source."""
+
+    kind: str
+    source: Source | None = None
+    payload: Any = None
+
+    def __str__(self) -> str:
+        return KINDS[self.kind].show(self)
+
+    def same(self, other: Guard) -> bool:
+        """Whether both say the same; 1, 1.0 and True are different constants."""
+        if self.kind != other.kind or self.source != other.source or type(self.payload) is not type(other.payload):
+            return False
+        if isinstance(self.payload, (Ref, TensorMeta, Source)):
+            return bool(self.payload == other.payload)
+        return _native.same_constant(self.payload, other.payload)
+
+    def holds(self, frame: Frame) -> bool:
+        """Evaluate in Python, for explanations; the hook evaluates natively."""
+        try:
+            return KINDS[self.kind].holds(None if self.source is None else self.source.evaluate(frame), self.payload)
+        except (LookupError, AttributeError, TypeError):
+            return False
+
+    def explain(self, frame: Frame) -> str:
+        """Say how a failing guard's value differs, in the user's terms."""
+        if self.source is None:
+            return KINDS[self.kind].explain(
+                str(self.source), _native.state_read(_native.STATES[self.kind]), self.payload
+            )
+        try:
+            value = self.source.evaluate(frame)
+        except (LookupError, AttributeError, TypeError):
+            return f"{self.source} is gone"
+        return KINDS[self.kind].explain(str(self.source), value, self.payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of guard."""
+
+    name: str
+    doc: str
+    holds: Callable[[Any, Any], bool]
+    show: Callable[[Guard], str]
+    explain: Callable[[str, Any, Any], str]
+    stable: Callable[[Any], bool] = lambda payload: True
+    """Whether the same object passes for good."""
+    native: Callable[[Any], Any] = lambda payload: payload
+    """The payload as the native check takes it."""
+    check: str = ""
+    """Native check; empty where it has the kind's name."""
+
+
+# ---- helpers of the table ---------------------------------------------------
+
+
+def _was(source: str, was: object, now: object) -> str:
+    return f"{source} was {was}, now {now}"
+
+
+def _explain_tensor(source: str, value: Any, meta: TensorMeta) -> str:
+    if type(value) is not meta.type:
+        return _was(f"type({source})", describe(meta.type), describe(type(value)))
+    now = TensorMeta.of(value)
+    for name in ("dtype", "device", "layout", "requires_grad"):
+        if getattr(now, name) != getattr(meta, name):
+            return _was(f"{source}.{name}", getattr(meta, name), getattr(now, name))
+    if len(now.sizes) != len(meta.sizes):
+        return _was(f"{source}.dim()", len(meta.sizes), len(now.sizes))
+    for what, wanted, found in (("shape", meta.sizes, now.sizes), ("stride()", meta.strides, now.strides)):
+        for dim, (want, size) in enumerate(zip(wanted, found, strict=True)):
+            if want is not None and want != size:
+                return _was(f"{source}.{what}[{dim}]", want, size)
+    return _was(f"dispatch keys of {source}", hex(meta.keys), hex(now.keys))
+
+
+def _tensor_holds(value: Any, meta: TensorMeta) -> bool:
+    if type(value) is not meta.type:
+        return False
+    now = TensorMeta.of(value)
+    same = (now.codes, now.keys, now.requires_grad) == (meta.codes, meta.keys, meta.requires_grad)
+    return same and _fits(meta.sizes, now.sizes) and _fits(meta.strides, now.strides)
+
+
+def _fits(wanted: tuple[int | None, ...], found: tuple[int | None, ...]) -> bool:
+    return len(wanted) == len(found) and all(w is None or w == f for w, f in zip(wanted, found, strict=True))
+
+
+def _immutable_class(cls: Any) -> bool:
+    immutable = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: `x.__class__ = ...` is impossible
+    return bool(cls.__flags__ & immutable)
+
+
+_STATE_TEXT = {
+    "GRAD_MODE": ("grad_mode", ("off", "on")),
+    "INFERENCE_MODE": ("inference_mode", ("off", "on")),
+    "DETERMINISTIC": ("deterministic algorithms", ("off", "on", "on, warning only")),
+    "TORCH_FUNCTION": ("torch function modes", ()),
+    "AUTOCAST": ("autocast", ("off",)),
+    "DEFAULT_DTYPE": ("default dtype", ()),
+}
+
+
+def _state_value(kind: str, value: int) -> str:
+    texts = _STATE_TEXT[kind][1]
+    return texts[value] if 0 <= value < len(texts) else str(value)
+
+
+def _state_kind(name: str, doc: str) -> Kind:
+    label = _STATE_TEXT[name][0]
+    return Kind(
+        name,
+        doc,
+        holds=lambda value, payload: _native.state_read(_native.STATES[name]) == payload,
+        show=lambda guard: f"{label} {_state_value(name, guard.payload)}",
+        explain=lambda source, value, payload: _was(label, _state_value(name, payload), _state_value(name, value)),
+    )
+
+
+_ROWS = (
+    Kind(
+        "TYPE",
+        "The exact class of the value.",
+        holds=lambda value, ref: type(value) is ref.get(),
+        show=lambda guard: f"type({guard.source}) is {guard.payload.text}",
+        explain=lambda source, value, ref: _was(f"type({source})", ref.text, describe(type(value))),
+        stable=lambda ref: _immutable_class(ref.get()),
+        native=lambda ref: ref.get(),
+    ),
+    Kind(
+        "ID",
+        "The very same object. Held weakly where its class allows: when it dies, so does the entry.",
+        holds=lambda value, ref: value is ref.get(),
+        show=lambda guard: f"{guard.source} is {guard.payload.text}",
+        explain=lambda source, value, ref: _was(source, ref.text, _other(describe(value), ref.text)),
+        native=lambda ref: ref.get(),
+        check="IS",
+    ),
+    Kind(
+        "EQUALS",
+        "A constant of the same exact type and value; NaN equals itself, 0.0 is not -0.0.",
+        holds=_native.same_constant,
+        show=lambda guard: f"{guard.source} == {guard.payload!r}",
+        explain=lambda source, value, payload: _was(source, describe(payload), describe(value)),
+    ),
+    Kind(
+        "NOT_NONE",
+        "Any object but None.",
+        holds=lambda value, payload: value is not None,
+        show=lambda guard: f"{guard.source} is not None",
+        explain=lambda source, value, payload: _was(source, "not None", "None"),
+        native=lambda payload: None,
+        check="IS_NOT",
+    ),
+    Kind(
+        "LEN",
+        "The length of a container.",
+        holds=lambda value, payload: len(value) == payload,
+        show=lambda guard: f"len({guard.source}) == {guard.payload}",
+        explain=lambda source, value, payload: _was(f"len({source})", payload, len(value)),
+        stable=lambda payload: False,
+        check="LENGTH",
+    ),
+    Kind(
+        "DICT_KEYS",
+        "The keys of a dict, in order.",
+        holds=lambda value, payload: (
+            len(value) == len(payload) and all(_native.same_constant(a, b) for a, b in zip(value, payload, strict=True))
+        ),
+        show=lambda guard: f"list({guard.source}) == {list(guard.payload)}",
+        explain=lambda source, value, payload: _was(f"list({source})", list(payload), list(value)),
+        stable=lambda payload: False,
+        check="KEYS",
+    ),
+    Kind(
+        "HAS_KEY",
+        "A dict or set contains a constant.",
+        holds=lambda value, payload: payload in value,
+        show=lambda guard: f"{guard.payload!r} in {guard.source}",
+        explain=lambda source, value, payload: f"{payload!r} was in {source}, now it is not",
+        stable=lambda payload: False,
+    ),
+    Kind(
+        "LACKS_KEY",
+        "A dict or set does not contain a constant.",
+        holds=lambda value, payload: payload not in value,
+        show=lambda guard: f"{guard.payload!r} not in {guard.source}",
+        explain=lambda source, value, payload: f"{payload!r} was not in {source}, now it is",
+        stable=lambda payload: False,
+    ),
+    Kind(
+        "HAS_ATTR",
+        "`hasattr` is true. A class's own __getattr__ is run.",
+        holds=hasattr,
+        show=lambda guard: f"{guard.source} has {guard.payload}",
+        explain=lambda source, value, payload: f"{source} had an attribute {payload}, now it has not",
+        stable=lambda payload: False,
+        check="HAS_ATTRIBUTE",
+    ),
+    Kind(
+        "LACKS_ATTR",
+        "`hasattr` is false. A class's own __getattr__ is run.",
+        holds=lambda value, payload: not hasattr(value, payload),
+        show=lambda guard: f"{guard.source} has no {guard.payload}",
+        explain=lambda source, value, payload: f"{source} had no attribute {payload}, now it has",
+        stable=lambda payload: False,
+        check="LACKS_ATTRIBUTE",
+    ),
+    Kind(
+        "TENSOR",
+        "Exact class, dtype, device, layout, sizes, strides, requires_grad and dispatch keys of a tensor.",
+        holds=_tensor_holds,
+        show=lambda guard: f"{guard.source}: {guard.payload}",
+        explain=_explain_tensor,
+        stable=lambda payload: False,
+        native=TensorMeta.native,
+    ),
+    Kind(
+        "CODE",
+        "A Python function with this code, whichever function object it is.",
+        holds=lambda value, ref: getattr(value, "__code__", None) is ref.get(),
+        show=lambda guard: f"{guard.source}.__code__ is {guard.payload.text}",
+        explain=lambda source, value, ref: _was(f"{source}.__code__", ref.text, "another"),
+        stable=lambda payload: False,
+        native=lambda ref: ref.get(),
+    ),
+    Kind(
+        "PRESENT",
+        "The source can be evaluated.",
+        holds=lambda value, payload: True,
+        show=lambda guard: f"{guard.source} exists",
+        explain=lambda source, value, payload: f"{source} exists",
+    ),
+    Kind(
+        "SAME",
+        "Two sources are the same object; the payload is the other source.",
+        holds=lambda value, payload: True,
+        show=lambda guard: f"{guard.source} is {guard.payload}",
+        explain=lambda source, value, payload: f"{source} was {payload}, now they differ",
+        stable=lambda payload: False,
+    ),
+    _state_kind("GRAD_MODE", "Whether autograd records."),
+    _state_kind("INFERENCE_MODE", "Whether inference mode is on."),
+    _state_kind("AUTOCAST", "The devices and dtypes of autocast."),
+    _state_kind("DETERMINISTIC", "torch.use_deterministic_algorithms."),
+    _state_kind("DEFAULT_DTYPE", "torch.get_default_dtype."),
+    _state_kind("TORCH_FUNCTION", "Whether __torch_function__ is enabled, and how many modes are active."),
+)
+
+KINDS: dict[str, Kind] = {row.name: row for row in _ROWS}
+"""Every kind of guard by name."""
+
+
+def _other(text: str, was: str) -> str:
+    return f"another {text}" if text == was else text
+
+
+# ---- making guards ------------------------------------------------------------
+
+
+def id_guard(source: Source, value: Any, kind: str = "ID") -> Guard:
+    """A guard of a kind whose payload is an object by identity (`ID`, `TYPE` with a class, `CODE` with a code)."""
+    return Guard(kind, source, Ref(value))
+
+
+def tensor_guard(source: Source, tensor: torch.Tensor, dynamic: Iterable[int] = ()) -> Guard:
+    """A guard on a tensor's metadata; the dimensions `dynamic` may have any size."""
+    return Guard("TENSOR", source, TensorMeta.of(tensor, dynamic))

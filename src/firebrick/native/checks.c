@@ -1,0 +1,314 @@
+/* What guards ask of one value. */
+#include "plan.h"
+
+#include <string.h>
+
+/* ---- constants -------------------------------------------------------------------- */
+
+static int same_number(PyObject *a, PyObject *b, Py_ssize_t numbers) {
+    double left[2] = {0, 0}, right[2] = {0, 0};
+    if (numbers == 1) {
+        left[0] = PyFloat_AS_DOUBLE(a);
+        right[0] = PyFloat_AS_DOUBLE(b);
+    } else {
+        Py_complex x = PyComplex_AsCComplex(a), y = PyComplex_AsCComplex(b);
+        memcpy(left, &x, sizeof left);
+        memcpy(right, &y, sizeof right);
+    }
+    return memcmp(left, right, sizeof left) == 0; /* by bits: NaN equals itself, 0.0 differs from -0.0 */
+}
+
+static int equal_python(PyObject *a, PyObject *b) {
+    int equal = PyObject_RichCompareBool(a, b, Py_EQ);
+    if (equal < 0) PyErr_Clear();
+    return equal == 1;
+}
+
+static int same_constant(PyObject *a, PyObject *b);
+
+static int same_tuple(PyObject *a, PyObject *b) {
+    Py_ssize_t size = PyTuple_GET_SIZE(a);
+    if (size != PyTuple_GET_SIZE(b)) return 0;
+    for (Py_ssize_t i = 0; i < size; i++) {
+        if (!same_constant(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i))) return 0;
+    }
+    return 1;
+}
+
+/* Sets with the same members, types included: {1} is not {1.0}. */
+static int same_set(PyObject *a, PyObject *b) {
+    if (PySet_GET_SIZE(a) != PySet_GET_SIZE(b) || !equal_python(a, b)) return 0;
+    PyObject *left = PySequence_Tuple(a), *right = PySequence_Tuple(b);
+    int same = left != NULL && right != NULL;
+    for (Py_ssize_t i = 0; same && i < PyTuple_GET_SIZE(left); i++) {
+        int found = 0;
+        for (Py_ssize_t j = 0; !found && j < PyTuple_GET_SIZE(right); j++) found = same_constant(PyTuple_GET_ITEM(left, i), PyTuple_GET_ITEM(right, j));
+        same = found;
+    }
+    Py_XDECREF(left);
+    Py_XDECREF(right);
+    PyErr_Clear();
+    return same;
+}
+
+static int same_slice(PyObject *a, PyObject *b) {
+    PySliceObject *x = (PySliceObject *)a, *y = (PySliceObject *)b;
+    return same_constant(x->start, y->start) && same_constant(x->stop, y->stop) && same_constant(x->step, y->step);
+}
+
+static int same_range(PyObject *a, PyObject *b) {
+    static const char *const parts[] = {"start", "stop", "step"};
+    int same = 1;
+    for (int i = 0; i < 3 && same; i++) {
+        PyObject *x = PyObject_GetAttrString(a, parts[i]), *y = PyObject_GetAttrString(b, parts[i]);
+        same = x != NULL && y != NULL && equal_python(x, y);
+        Py_XDECREF(x);
+        Py_XDECREF(y);
+    }
+    PyErr_Clear();
+    return same;
+}
+
+/* Whether one can stand for the other in a program: same exact type, same value. Runs no code of the user's. */
+static int same_constant(PyObject *a, PyObject *b) {
+    PyTypeObject *type = Py_TYPE(a);
+    if (a == b) return 1;
+    if (type != Py_TYPE(b)) return 0;
+    if (type == &PyLong_Type || type == &PyUnicode_Type || type == &PyBytes_Type) return equal_python(a, b);
+    if (type == &PyFloat_Type) return same_number(a, b, 1);
+    if (type == &PyComplex_Type) return same_number(a, b, 2);
+    if (PyTuple_Check(a)) return same_tuple(a, b);
+    if (type == &PyFrozenSet_Type || type == &PySet_Type) return same_set(a, b);
+    if (type == &PySlice_Type) return same_slice(a, b);
+    if (type == &PyRange_Type) return same_range(a, b);
+    return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0 && equal_python(a, b);
+}
+
+/* ---- containers --------------------------------------------------------------------- */
+
+static Py_ssize_t length(PyObject *value) {
+    if (PyTuple_Check(value) || PyList_Check(value)) return Py_SIZE(value);
+    if (PyDict_Check(value)) return PyDict_GET_SIZE(value);
+    if (PyAnySet_Check(value)) return PySet_GET_SIZE(value);
+    Py_ssize_t size = PyObject_Size(value);
+    if (size < 0) PyErr_Clear();
+    return size;
+}
+
+/* The keys of a dict in order. Subclasses may keep an order of their own, which iteration tells. */
+static int same_keys(PyObject *dict, PyObject *keys) {
+    if (!PyDict_Check(dict) || PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(keys)) return 0;
+    Py_ssize_t place = 0, i = 0;
+    PyObject *key;
+    if (PyDict_CheckExact(dict)) {
+        while (PyDict_Next(dict, &place, &key, NULL)) {
+            if (i >= PyTuple_GET_SIZE(keys) || !same_constant(key, PyTuple_GET_ITEM(keys, i++))) return 0;
+        }
+        return 1;
+    }
+    PyObject *found = PySequence_Tuple(dict);
+    int same = found != NULL && same_tuple(found, keys);
+    Py_XDECREF(found);
+    PyErr_Clear();
+    return same;
+}
+
+static int has_key(PyObject *container, PyObject *key) {
+    int found = PyDict_Check(container) ? PyDict_Contains(container, key) : PyAnySet_Check(container) ? PySet_Contains(container, key) : -1;
+    if (found < 0) PyErr_Clear();
+    return found;
+}
+
+static int has_attribute(PyObject *object, PyObject *name) {
+    PyObject *value = PyObject_GetAttr(object, name);
+    if (value == NULL) PyErr_Clear();
+    Py_XDECREF(value);
+    return value != NULL;
+}
+
+int fb_check_other(const Check *check, PyObject *value) {
+    switch (check->kind) {
+    case CHECK_EQUALS: return same_constant(value, check->object);
+    case CHECK_LENGTH: return length(value) == check->number;
+    case CHECK_KEYS: return same_keys(value, check->object);
+    case CHECK_HAS_KEY: return has_key(value, check->object) == 1;
+    case CHECK_LACKS_KEY: return has_key(value, check->object) == 0;
+    case CHECK_HAS_ATTRIBUTE: return has_attribute(value, check->object);
+    case CHECK_LACKS_ATTRIBUTE: return !has_attribute(value, check->object);
+    case CHECK_CODE: return PyFunction_Check(value) && ((PyFunctionObject *)value)->func_code == check->object;
+    case CHECK_PRESENT: return 1;
+    default: return 0;
+    }
+}
+
+/* ---- tensors ---------------------------------------------------------------------- */
+
+enum { ANY_SIZE = -1, TENSOR_FACTS = 6 };
+
+/* What is guarded of a tensor. A size or stride of -1 may be anything. */
+struct FbTensorMeta {
+    PyTypeObject *type;
+    int32_t dtype, device_type, device_index, layout;
+    int requires_grad;
+    uint64_t keys;
+    int64_t dim;
+    int64_t extent[]; /* sizes, then strides */
+};
+
+/* dtype, device type, device index, layout, dim; 0 when a getter failed. */
+static int tensor_facts(FbHandle handle, int32_t *facts, int64_t *dim) {
+    return fb_torch.get_dtype(handle, &facts[0]) == 0 && fb_torch.get_device_type(handle, &facts[1]) == 0 &&
+           fb_torch.get_device_index(handle, &facts[2]) == 0 && fb_torch.get_layout(handle, &facts[3]) == 0 && fb_torch.get_dim(handle, dim) == 0;
+}
+
+static int same_extent(const int64_t *wanted, const int64_t *found, int64_t dim) {
+    for (int64_t i = 0; i < dim; i++) {
+        if (wanted[i] != ANY_SIZE && wanted[i] != found[i]) return 0;
+    }
+    return 1;
+}
+
+int fb_check_tensor(Check *check, PyObject *value) {
+    const FbTensorMeta *meta = check->tensor;
+    int32_t facts[4];
+    int64_t dim, *sizes, *strides;
+    if (Py_TYPE(value) != meta->type) return 0;
+    FbHandle handle = FB_HANDLE(value);
+    if (*(void **)handle == NULL || fb_dispatch_keys(value) != meta->keys || !tensor_facts(handle, facts, &dim)) return 0;
+    if (dim != meta->dim || facts[0] != meta->dtype || facts[1] != meta->device_type || facts[2] != meta->device_index || facts[3] != meta->layout) {
+        return 0;
+    }
+    if (fb_torch.get_sizes(handle, &sizes) != 0 || !same_extent(meta->extent, sizes, dim)) return 0;
+    if (meta->layout == 0 && (fb_torch.get_strides(handle, &strides) != 0 || !same_extent(meta->extent + dim, strides, dim))) return 0;
+    return fb_requires_grad(value) == meta->requires_grad;
+}
+
+static PyObject *extent_tuple(const int64_t *numbers, int64_t dim) {
+    PyObject *tuple = PyTuple_New((Py_ssize_t)dim);
+    for (int64_t i = 0; tuple != NULL && i < dim; i++) {
+        PyObject *number = PyLong_FromLongLong(numbers[i]);
+        if (number == NULL) Py_CLEAR(tuple);
+        else PyTuple_SET_ITEM(tuple, (Py_ssize_t)i, number);
+    }
+    return tuple;
+}
+
+/* (dtype, device type, device index, layout, requires_grad, dispatch keys, sizes, strides) as CHECK_TENSOR takes them after the type. */
+static PyObject *tensor_meta(PyObject *self, PyObject *tensor) {
+    int32_t facts[4];
+    int64_t dim, *sizes = NULL, *strides = NULL;
+    if (!PyObject_TypeCheck(tensor, fb_tensor_type)) {
+        PyErr_SetString(PyExc_TypeError, "tensor_meta needs a torch.Tensor");
+        return NULL;
+    }
+    FbHandle handle = FB_HANDLE(tensor);
+    if (!tensor_facts(handle, facts, &dim) || fb_torch.get_sizes(handle, &sizes) != 0) {
+        PyErr_SetString(PyExc_ValueError, "the tensor has no plain sizes");
+        return NULL;
+    }
+    if (facts[3] == 0 && fb_torch.get_strides(handle, &strides) != 0) strides = NULL;
+    PyObject *size_tuple = extent_tuple(sizes, dim), *stride_tuple = extent_tuple(strides == NULL ? sizes : strides, strides == NULL ? 0 : dim);
+    if (size_tuple == NULL || stride_tuple == NULL) {
+        Py_XDECREF(size_tuple);
+        Py_XDECREF(stride_tuple);
+        return NULL;
+    }
+    return Py_BuildValue("(iiiiiKNN)", facts[0], facts[1], facts[2], facts[3], fb_requires_grad(tensor),
+                         (unsigned long long)fb_dispatch_keys(tensor), size_tuple, stride_tuple);
+}
+
+static int fill_extent(int64_t *place, PyObject *numbers, Py_ssize_t dim) {
+    for (Py_ssize_t i = 0; i < dim; i++) place[i] = ANY_SIZE;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(numbers) && i < dim; i++) {
+        PyObject *number = PyTuple_GET_ITEM(numbers, i);
+        if (number != Py_None) place[i] = PyLong_AsLongLong(number);
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static FbTensorMeta *make_meta(PyObject *payload) {
+    PyObject *type, *sizes, *strides;
+    FbTensorMeta read;
+    unsigned long long keys;
+    if (!PyArg_ParseTuple(payload, "O!iiiiiKO!O!", &PyType_Type, &type, &read.dtype, &read.device_type, &read.device_index, &read.layout,
+                          &read.requires_grad, &keys, &PyTuple_Type, &sizes, &PyTuple_Type, &strides)) {
+        return NULL;
+    }
+    if (!PyType_IsSubtype((PyTypeObject *)type, fb_tensor_type)) {
+        PyErr_SetString(PyExc_TypeError, "a tensor guard needs a tensor type");
+        return NULL;
+    }
+    Py_ssize_t dim = PyTuple_GET_SIZE(sizes);
+    FbTensorMeta *meta = PyMem_Malloc(sizeof *meta + 2 * (size_t)dim * sizeof(int64_t));
+    if (meta == NULL) return (FbTensorMeta *)PyErr_NoMemory();
+    *meta = read;
+    meta->type = (PyTypeObject *)Py_NewRef(type);
+    meta->keys = keys;
+    meta->dim = dim;
+    if (fill_extent(meta->extent, sizes, dim) < 0 || fill_extent(meta->extent + dim, strides, dim) < 0) {
+        Py_DECREF(type);
+        PyMem_Free(meta);
+        return NULL;
+    }
+    return meta;
+}
+
+/* ---- making checks ----------------------------------------------------------------- */
+
+int fb_check_make(Check *check, PyObject *kind_and_payload, PyObject *died) {
+    PyObject *payload;
+    int kind;
+    if (!PyArg_ParseTuple(kind_and_payload, "iO", &kind, &payload)) return -1;
+    *check = (Check){.kind = (uint8_t)kind};
+    switch (kind) {
+    case CHECK_LENGTH:
+    case CHECK_SAME: check->number = PyLong_AsSsize_t(payload); return PyErr_Occurred() ? -1 : 0;
+    case CHECK_TENSOR: check->tensor = make_meta(payload); return check->tensor == NULL ? -1 : 0;
+    case CHECK_TYPE:
+    case CHECK_IS:
+    case CHECK_CODE:
+        if (PyType_SUPPORTS_WEAKREFS(Py_TYPE(payload)) && !(PyType_Check(payload) && !PyType_HasFeature((PyTypeObject *)payload, Py_TPFLAGS_HEAPTYPE))) {
+            check->object = payload;
+            check->reference = PyWeakref_NewRef(payload, died);
+            return check->reference == NULL ? -1 : 0;
+        }
+        break;
+    case CHECK_KEYS:
+        if (!PyTuple_Check(payload)) {
+            PyErr_SetString(PyExc_TypeError, "a guard on keys needs a tuple");
+            return -1;
+        }
+        break;
+    default:
+        if (kind < 0 || kind >= CHECK_COUNT) {
+            PyErr_Format(PyExc_ValueError, "no check has number %d", kind);
+            return -1;
+        }
+    }
+    check->object = Py_NewRef(payload);
+    return 0;
+}
+
+void fb_check_clear(Check *check) {
+    if (check->reference == NULL) Py_XDECREF(check->object);
+    Py_XDECREF(check->reference);
+    if (check->tensor != NULL) {
+        Py_DECREF(check->tensor->type);
+        PyMem_Free(check->tensor);
+    }
+    *check = (Check){0};
+}
+
+static PyObject *constants_equal(PyObject *self, PyObject *args) {
+    PyObject *a, *b;
+    if (!PyArg_ParseTuple(args, "OO:same_constant", &a, &b)) return NULL;
+    return PyBool_FromLong(same_constant(a, b));
+}
+
+static PyMethodDef methods[] = {
+    {"tensor_meta", tensor_meta, METH_O, "What a guard on the tensor holds, after its type."},
+    {"same_constant", constants_equal, METH_VARARGS, "Whether two constants have the same exact type and value (NaN equals itself, 0.0 is not -0.0)."},
+    {NULL, NULL, 0, NULL},
+};
+
+int fb_checks_init(PyObject *module) { return PyModule_AddFunctions(module, methods); }
