@@ -34,6 +34,9 @@ class AtenGraph:
     constants: attribute name on gm -> the real tensor (parameters, buffers and other captured tensors).
     frozen: names of constants that may be folded and prepacked (parameters and buffers in inference that the graph
       does not mutate).
+    recipe: how derived constants are computed from frozen ones: get_attr nodes of constants and calls of OpOverloads,
+      each with meta["val"]. Where `gm` uses a derived constant it has a get_attr node whose target is the name of
+      the recipe's node. No output node. None: nothing is derived.
     """
 
     gm: fx.GraphModule
@@ -42,3 +45,10 @@ class AtenGraph:
     outputs: list[Alias | None] = field(default_factory=list)
     frozen: frozenset[str] = frozenset()
     name: str = "graph"
+    recipe: fx.Graph | None = None
+
+    def derived(self) -> frozenset[str]:
+        """Names of derived constants: the recipe's calls."""
+        if self.recipe is None:
+            return frozenset()
+        return frozenset(n.name for n in self.recipe.nodes if n.op == "call_function")
