@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class Ref:
 class _Interned(type):
     """Makes equal values one object, so that `is` compares them and hashing takes no time however deep they are."""
 
-    _known: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
-    _lock = Lock()
+    _known: ClassVar[WeakValueDictionary[tuple[Any, ...], Any]] = WeakValueDictionary()
+    _lock: ClassVar[Any] = Lock()
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if kwargs:

@@ -1,0 +1,252 @@
+"""The state of one lowering: buffers and nodes made so far, and the operations that rules are written with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.errors import LoweringError
+from firebrick.loops.build import reduce
+from firebrick.loops.dtypes import BY_TORCH, DTYPES
+from firebrick.loops.ir import Axis, Buffer, Enum, Extern, Nest, Node, Ref, Store, Value
+from firebrick.lowering.tensors import TensorValue, contiguous_strides
+from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, exprs, total, var
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import fx
+
+    from firebrick.config import Config
+
+__all__ = ["Declined", "Lowering", "broadcast", "is_loop_dtype", "loop_axes", "shape_of", "strides_of"]
+
+EXPENSIVE = 8
+"""Cost from which a value is stored rather than computed again for each element that reads it."""
+DEEP = 400
+"""Cost of a formula beyond which it is stored, so that kernels stay readable and compile fast."""
+
+
+class Declined(Exception):
+    """Raised by a rule that doesn't cover the arguments that it got."""
+
+
+class Lowering:
+    """Collects the program. Rules get it as their first argument; `node` is the node being lowered."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.buffers: list[Buffer] = []
+        self.nodes: list[Node] = []
+        self.names: set[str] = set()
+        self.node: fx.Node
+        self.origin = ""
+        self._temps = 0
+
+    # ------------------------------------------------------------ buffers
+
+    def buffer(self, dtype: str, shape: Sequence[Expr], strides: Sequence[Expr], kind: str = "temp") -> str:
+        """Declare storage for a computed tensor."""
+        name = f"%{self._temps}"
+        self._temps += 1
+        self.buffers.append(Buffer(name, dtype, tuple(shape), tuple(strides), kind))
+        return name
+
+    def declare(self, name: str, fake: torch.Tensor, kind: str) -> TensorValue:
+        """Declare an argument or a constant."""
+        while name in self.names:
+            name += "_"
+        self.names.add(name)
+        dtype = BY_TORCH[fake.dtype].name
+        shape, strides = shape_of(fake), strides_of(fake)
+        self.buffers.append(Buffer(name, dtype, shape, strides, kind, str(fake.device)))
+        return TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO))
+
+    # ------------------------------------------------------------ nodes
+
+    def nest(self, axes: Sequence[Axis], *stores: Store) -> None:
+        """Append a loop nest, unless it has no iterations."""
+        if all(a.size is not ZERO for a in axes):
+            self.nodes.append(Nest(f"n{len(self.nodes)}", tuple(axes), stores, self.origin))
+
+    def realize(self, value: TensorValue, strides: Sequence[Expr] | None = None) -> Ref:
+        """Store a tensor unless it is stored already, and return where it is."""
+        if value.ref is not None:
+            return value.ref
+        if value.base is not None and value.see is not None and strides is None:
+            seen = value.see(self.realize(value.base))
+            if seen is not None:
+                value.stored(seen)
+                return seen
+        layout = _dense(value.shape, value.strides if strides is None else tuple(strides))
+        name = self.buffer(value.dtype, value.shape, layout)
+        ref = Ref(name, value.shape, layout, ZERO)
+        self.store(value, ref)
+        value.stored(ref)
+        return ref
+
+    def store(self, value: TensorValue, ref: Ref) -> None:
+        """Write a tensor to a place: one loop nest in the order of the place's strides."""
+        axes, index = self.axes(ref.shape, ref.strides)
+        at = ref.offset + total(i * s for i, s in zip(index, ref.strides, strict=True))
+        self.nest(axes, Store(ref.buffer, at, value.at(index)))
+
+    def axes(self, shape: Sequence[Expr], strides: Sequence[Expr]) -> tuple[list[Axis], tuple[Expr, ...]]:
+        """Loops over `shape`, outermost the largest stride, none for sizes of 1; and the index of a dimension each."""
+        order = sorted((d for d in range(len(shape)) if shape[d] is not ONE), key=lambda d: -_weight(strides[d]))
+        axes = loop_axes("i", [shape[d] for d in order])
+        index: list[Expr] = [ZERO] * len(shape)
+        for d, axis in zip(order, axes, strict=True):
+            index[d] = axis.var
+        return axes, tuple(index)
+
+    # ------------------------------------------------------------ values
+
+    def formula(
+        self, fn: Callable[[tuple[Expr, ...]], Value], cost: int, fake: torch.Tensor | None = None
+    ) -> TensorValue:
+        """The node's result (or `fake`'s shape) as a formula of the index."""
+        val = self.node.meta["val"] if fake is None else fake
+        made = TensorValue(shape_of(val), BY_TORCH[val.dtype].name, strides_of(val), formula=fn, cost=cost)
+        if cost > DEEP:
+            self.realize(made)
+        return made
+
+    def reread(self, value: TensorValue) -> TensorValue:
+        """Make a value cheap to read many times: store it if computing it costs more than loading it."""
+        if value.ref is None and value.cost >= EXPENSIVE:
+            self.realize(value)
+        return value
+
+    def reduction(
+        self,
+        name: str,
+        source: TensorValue,
+        dims: Sequence[int],
+        *,
+        body: Callable[[Value, tuple[Expr, ...]], Value],
+        finish: Callable[[Value, tuple[Expr, ...]], Value] = lambda v, _: v,
+        keepdim: bool = True,
+        fake: torch.Tensor | None = None,
+    ) -> TensorValue:
+        """Fold `source` over `dims` in a loop nest of its own.
+
+        body: applied to each element and its index in the result (folded dimensions at 0); finish: to what was folded
+        and the same index.
+        fake: gives the layout of the result, contiguous without it.
+        """
+        folded = sorted({d % source.rank for d in dims}) if source.rank else []
+        kept = [ONE if d in folded else n for d, n in enumerate(source.shape)]
+        shape = tuple(kept if keepdim else [n for d, n in enumerate(kept) if d not in folded])
+        strides = contiguous_strides(shape) if fake is None else _dense(shape, strides_of(fake))
+        axes, index = self.axes(shape, strides)
+        outer = list(index)
+        if not keepdim:
+            for d in folded:
+                outer.insert(d, ZERO)
+        inner = loop_axes("r", [source.shape[d] for d in folded])
+        at = list(outer)
+        for d, axis in zip(folded, inner, strict=True):
+            at[d] = axis.var if axis.size is not ONE else ZERO
+        result = finish(reduce(name, inner, body(source.at(tuple(at)), tuple(outer))), tuple(outer))
+        buffer = self.buffer(result.dtype, shape, strides)
+        self.nest(axes, Store(buffer, total(i * s for i, s in zip(index, strides, strict=True)), result))
+        return TensorValue(shape, result.dtype, strides, ref=Ref(buffer, shape, strides, ZERO))
+
+    # ------------------------------------------------------------ library calls
+
+    def argument(self, value: object) -> object:
+        """An argument of a library call; formulas among it are stored first."""
+        if isinstance(value, TensorValue):
+            return self.realize(value)
+        if isinstance(value, (list, tuple)):
+            return tuple(self.argument(v) for v in value)
+        if isinstance(value, torch.dtype):
+            return Enum("dtype", BY_TORCH[value].name)
+        if isinstance(value, torch.device):
+            return Enum("device", str(value))
+        if isinstance(value, (torch.layout, torch.memory_format)):
+            kind = "layout" if isinstance(value, torch.layout) else "memory_format"
+            return Enum(kind, str(value).removeprefix("torch."))
+        if value is None or isinstance(value, (bool, int, float, str, Expr)):
+            return value
+        if isinstance(value, torch.SymInt):
+            return as_expr(_size(value))
+        raise LoweringError(f"argument {value!r} of {self.node.target} can't be passed to a library call")
+
+    def extern(self, op: str, args: Sequence[object], kwargs: dict[str, object], into: bool = False) -> Any:
+        """Append a call of the library that makes the node's result."""
+        val = self.node.meta["val"]
+        many = isinstance(val, (list, tuple))
+        passed = tuple(self.argument(a) for a in args)
+        named = tuple((k, self.argument(v)) for k, v in kwargs.items())
+        results: list[TensorValue | None] = []
+        for fake in val if many else [val]:
+            if not isinstance(fake, torch.Tensor):
+                if fake is None:
+                    results.append(None)
+                    continue
+                raise LoweringError(f"{op} returns a number that the graph uses")
+            dtype, shape, strides = BY_TORCH[fake.dtype].name, shape_of(fake), strides_of(fake)
+            name = self.buffer(dtype, shape, strides)
+            results.append(TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO)))
+        outs = tuple(r.ref.buffer if r is not None and r.ref is not None else None for r in results)
+        self.nodes.append(Extern(f"n{len(self.nodes)}", op, passed, named, outs, into, (), self.origin))
+        return tuple(results) if many else results[0]
+
+
+# ---------------------------------------------------------------- helpers of rules
+
+
+def loop_axes(prefix: str, sizes: Sequence[Expr]) -> list[Axis]:
+    """Loops named prefix0, prefix1, ... over `sizes`."""
+    return [
+        Axis(var(f"{prefix}{k}", 0, max(n.const - 1, 0)) if n.is_const else var(f"{prefix}{k}", bound=n), n)
+        for k, n in enumerate(sizes)
+    ]
+
+
+def _size(n: Any) -> Expr | int:
+    if isinstance(n, int):
+        return n
+    raise LoweringError(f"size {n} is symbolic")
+
+
+def shape_of(fake: torch.Tensor) -> tuple[Expr, ...]:
+    """Sizes of a fake tensor as expressions."""
+    return exprs(_size(n) for n in fake.shape)
+
+
+def strides_of(fake: torch.Tensor) -> tuple[Expr, ...]:
+    """Strides of a fake tensor as expressions."""
+    return exprs(_size(n) for n in fake.stride())
+
+
+def broadcast(shape: Sequence[Expr], to: Sequence[Expr]) -> Callable[[tuple[Expr, ...]], tuple[Expr, ...]]:
+    """How an index of shape `to` maps to one of `shape` under broadcasting."""
+    skip = len(to) - len(shape)
+    if not any(n is ONE and m is not ONE for n, m in zip(shape, to[skip:], strict=True)):
+        return (lambda index: index[skip:]) if skip else (lambda index: index)
+    fixed = [n is ONE for n in shape]
+    return lambda index: tuple(ZERO if one else i for i, one in zip(index[skip:], fixed, strict=True))
+
+
+def _weight(stride: Expr) -> int:
+    """Sort key of a stride; symbolic strides count by their lower bound."""
+    return stride.const if stride.is_const else max(stride.lo, 1)
+
+
+def _dense(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The strides if they fill memory without gaps or overlap, else contiguous ones."""
+    expected: Expr = ONE
+    for d in sorted((d for d in range(len(shape)) if shape[d] is not ONE), key=lambda d: _weight(strides[d])):
+        if strides[d] is not expected:
+            return contiguous_strides(shape)
+        expected = expected * shape[d]
+    return strides
+
+
+def is_loop_dtype(dtype: str) -> bool:
+    """Whether loop nests compute with the dtype."""
+    return DTYPES[dtype].loops

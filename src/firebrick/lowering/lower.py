@@ -1,0 +1,230 @@
+"""From an ATen graph to a loop program: one rule an op, and what has no rule is a library call."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from firebrick.errors import LoweringError
+from firebrick.loops.dtypes import BY_TORCH
+from firebrick.loops.ir import Load, LoopProgram, Ref
+from firebrick.loops.walk import values_of
+from firebrick.lowering import calls, indexing, normalization, pointwise, reductions, views
+from firebrick.lowering.context import Declined, Lowering, strides_of
+from firebrick.lowering.tensors import TensorValue
+from firebrick.symbolic.expr import ONE, const, exprs, total
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from firebrick.config import Config
+    from firebrick.extend.graph import Alias, AtenGraph
+
+__all__ = ["RULES", "lower"]
+
+RULES: dict[Any, Callable[..., Any]] = {
+    **pointwise.RULES,
+    **views.RULES,
+    **reductions.RULES,
+    **normalization.RULES,
+    **indexing.RULES,
+    **calls.RULES,
+}
+"""OpOverload -> rule, a function of the lowering and the op's arguments."""
+
+SHARED = 3
+"""Cost from which a value with several consumers is stored."""
+
+
+def lower(aten: AtenGraph, config: Config) -> LoopProgram:
+    """Lower a functional graph to loops and library calls.
+
+    Raises:
+        LoweringError: the graph holds something that is neither; the caller runs the graph on eager kernels.
+    """
+    return _Lowerer(aten, config).run()
+
+
+class _Lowerer:
+    """Walks the graph once."""
+
+    def __init__(self, aten: AtenGraph, config: Config) -> None:
+        self.aten = aten
+        self.lw = Lowering(config)
+        self.env: dict[fx.Node, Any] = {}
+        self.inputs: list[TensorValue] = []
+        self.consts: dict[str, TensorValue] = {}
+        self.placeholders: dict[str, TensorValue] = {}
+
+    def run(self) -> LoopProgram:
+        """Lower every node."""
+        self._declare_constants()
+        outputs: tuple[object, ...] = ()
+        for node in self.aten.gm.graph.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node.op == "get_attr":
+                self.env[node] = self.consts[node.target]
+            elif node.op == "call_function":
+                self.env[node] = self._call(node)
+            elif node.op == "output":
+                outputs = self._outputs(node)
+        lw = self.lw
+        returned = {o.buffer for o in outputs if isinstance(o, Ref)}
+        buffers = tuple(replace(b, kind="output") if b.kind == "temp" and b.name in returned else b for b in lw.buffers)
+        inputs = tuple(_buffer_of(v) for v in self.inputs)
+        return LoopProgram(self.aten.name, buffers, tuple(lw.nodes), inputs, tuple(self.consts), outputs)
+
+    # ------------------------------------------------------------ nodes
+
+    def _declare_constants(self) -> None:
+        """Constants keep the names by which the caller binds them, so they are declared first."""
+        for node in self.aten.gm.graph.nodes:
+            if node.op == "get_attr" and node.target not in self.consts:
+                self.consts[node.target] = self.lw.declare(node.target, node.meta["val"], "const")
+
+    def _placeholder(self, node: fx.Node) -> None:
+        val = node.meta.get("val")
+        if not isinstance(val, torch.Tensor):
+            raise LoweringError(f"graph input {node.name} is not a tensor")
+        value = self.lw.declare(node.name, val, "input")
+        self.inputs.append(value)
+        self.placeholders[node.name] = value
+        self.env[node] = value
+
+    def _call(self, node: fx.Node) -> Any:
+        if node.target is operator.getitem:
+            source, position = node.args
+            return self.env[source][position]  # type: ignore[index]
+        lw = self.lw
+        stack = node.meta.get("stack")
+        lw.node, lw.origin = node, str(stack[-1]) if stack else ""
+        args = self._arguments(node.args)
+        kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
+        rule = RULES.get(node.target)
+        result: Any = None
+        if rule is not None and _computable(node):
+            try:
+                result = rule(lw, *args, **kwargs)
+            except Declined:
+                rule = None
+        else:
+            rule = None
+        if rule is None:
+            if not isinstance(node.target, torch._ops.OpOverload):
+                raise LoweringError(f"{node.target} is not an operator")
+            result = calls.call(lw, *args, **kwargs)
+        if isinstance(result, TensorValue) and result.ref is None and result.cost >= SHARED and len(node.users) > 1:
+            lw.realize(result)
+        return result
+
+    def _arguments(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return self.env[value]
+        if isinstance(value, (list, tuple)):
+            return [self._arguments(v) for v in value]
+        return value
+
+    # ------------------------------------------------------------ outputs
+
+    def _outputs(self, node: fx.Node) -> tuple[object, ...]:
+        results: Any = node.args[0]
+        self.lw.origin = ""
+        written = [self._target(name) for name in self.aten.mutated]
+        count = len(written)
+        taken = {_buffer_of(v) for v in written}
+        aliases = self.aten.outputs or [None] * (len(results) - count)
+        outputs: list[object] = []
+        for result, alias in zip(results[count:], aliases, strict=True):
+            outputs.append(self._alias(alias, outputs) if alias is not None else self._fresh(result, taken))
+        self._write_back(written, [self.env[r] for r in results[:count]], taken)
+        return tuple(outputs)
+
+    def _target(self, name: str) -> TensorValue:
+        return self.placeholders[name] if name in self.placeholders else self.consts[name]
+
+    def _alias(self, alias: Alias, outputs: list[object]) -> object:
+        if alias.base == "output":
+            base: Any = outputs[int(alias.index)]
+        elif alias.base == "input":
+            base = self.inputs[int(alias.index)].ref
+        else:
+            base = self.consts[str(alias.index)].ref
+        if not isinstance(base, Ref):
+            raise LoweringError(f"output aliases {alias.base} {alias.index}, which is no tensor")
+        return Ref(base.buffer, exprs(alias.shape), exprs(alias.strides), base.offset + alias.offset)
+
+    def _fresh(self, result: Any, taken: set[str]) -> object:
+        if not isinstance(result, fx.Node):
+            return result
+        value = self.env[result]
+        if not isinstance(value, TensorValue):
+            raise LoweringError(f"output {result} is not a tensor")
+        lw = self.lw
+        lw.node = result
+        strides = strides_of(result.meta["val"])
+        ref = lw.realize(value) if value.base is not None else value.ref
+        if ref is not None and ref.buffer not in taken and _same_layout(ref, strides):
+            return Ref(ref.buffer, ref.shape, strides, ref.offset, ref.dtype)
+        name = lw.buffer(value.dtype, value.shape, strides)
+        made = Ref(name, value.shape, strides, const(0))
+        lw.store(value, made)
+        if ref is None:
+            value.stored(made)
+        return made
+
+    def _write_back(self, targets: list[TensorValue], values: list[TensorValue], taken: set[str]) -> None:
+        """Copy the final values of mutated arguments into them, reading all old values before."""
+        lw = self.lw
+        pending: list[tuple[TensorValue, Ref]] = []
+        for target, value in zip(targets, values, strict=True):
+            place = target.ref
+            assert place is not None
+            if value.ref is not None and value.ref == place:
+                continue
+            if value.ref is not None:
+                safe = value.ref.buffer not in taken
+            else:
+                safe = self._reads_in_place(value, place, taken)
+            if not safe:
+                copy = TensorValue(value.shape, value.dtype, value.strides, formula=value.at, cost=value.cost)
+                lw.realize(copy)
+                value = copy
+            pending.append((value, place))
+        for value, place in pending:
+            lw.store(value, place)
+
+    def _reads_in_place(self, value: TensorValue, place: Ref, taken: set[str]) -> bool:
+        """Whether a formula reads mutated arguments only where it is going to be written itself."""
+        _, index = self.lw.axes(place.shape, place.strides)
+        at = place.offset + total(i * s for i, s in zip(index, place.strides, strict=True))
+        loads = (v for v in values_of(value.at(index)) if isinstance(v, Load))
+        return all(v.buffer not in taken or (v.buffer == place.buffer and v.index is at) for v in loads)
+
+
+def _buffer_of(value: TensorValue) -> str:
+    assert value.ref is not None
+    return value.ref.buffer
+
+
+def _computable(node: fx.Node) -> bool:
+    """Whether loops may compute the node: every tensor of a dtype and a device that they know, or only a view."""
+    if node.target in views.RULES:
+        return True
+    fakes = [node.meta["val"], *(n.meta["val"] for n in node.all_input_nodes)]
+    for fake in fakes:
+        for t in fake if isinstance(fake, (list, tuple)) else (fake,):
+            if isinstance(t, torch.Tensor):
+                if not BY_TORCH[t.dtype].loops or t.device.type != "cpu" or t.layout is not torch.strided:
+                    return False
+            elif t is not None:
+                return False
+    return True
+
+
+def _same_layout(ref: Ref, strides: tuple[Any, ...]) -> bool:
+    return all(n is ONE or a is b for n, a, b in zip(ref.shape, ref.strides, strides, strict=True))
