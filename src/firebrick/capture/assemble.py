@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import CodeType
 
-    from firebrick.capture.instructions import ExceptionEntry
+    from firebrick.capture.instructions import ExceptionEntry, Instruction
 
-__all__ = ["Handler", "Instr", "Item", "Label", "Layout", "assemble", "disassemble"]
+__all__ = ["Handler", "Instr", "Item", "Label", "Layout", "assemble", "disassemble", "expand", "instr_of"]
 
 
 class Label:
@@ -141,18 +141,20 @@ def disassemble(code: CodeType) -> list[Item]:
 
     made: list[Instr] = []
     for i in instructions:
-        if i.is_jump:
-            arg: Any = labels.setdefault(i.argval, Label())
-        else:
-            arg = i.argval if i.row.operand in _MEANINGFUL else i.arg
-        handler = None if i.handler is None else handler_of(i.handler)
-        made.append(Instr(_UNDIRECTED.get(i.opname, i.opname), arg, i.flag, i.position, handler))
+        target = labels.setdefault(i.argval, Label()) if i.is_jump else None
+        made.append(instr_of(i, target, None if i.handler is None else handler_of(i.handler)))
     items: list[Item] = []
     for index, instr in enumerate(made):
         if index in labels:
             items.append(labels[index])
         items.append(instr)
     return items
+
+
+def instr_of(i: Instruction, target: Label | None, handler: Handler | None) -> Instr:
+    """An instruction that was read, with `target` for its jump and `handler` for its exceptions."""
+    arg = target if i.is_jump else i.argval if i.row.operand in _MEANINGFUL else i.arg
+    return Instr(_UNDIRECTED.get(i.opname, i.opname), arg, i.flag, i.position, handler)
 
 
 def assemble(items: Sequence[Item], layout: Layout) -> CodeType:
@@ -166,28 +168,30 @@ def assemble(items: Sequence[Item], layout: Layout) -> CodeType:
     return _Assembler(items, layout).code()
 
 
+def expand(items: Sequence[Item], layout: Layout) -> list[Item]:
+    """The list with instructions on two slots split where a slot's number doesn't fit."""
+    low = set(layout.varnames[: _MAX_PAIR_SLOT + 1])
+    out: list[Item] = []
+    for item in items:
+        if isinstance(item, Instr) and item.op in _PAIRS and not low.issuperset(item.arg):
+            ops = zip(_PAIRS[item.op], item.arg, strict=True)
+            out += (Instr(op, name, 0, item.position, item.handler) for op, name in ops)
+        else:
+            out.append(item)
+    return out
+
+
 class _Assembler:
     def __init__(self, items: Sequence[Item], layout: Layout) -> None:
         self.layout = layout
         self.instrs: list[Instr] = []
         self.places: dict[Label, int] = {}
-        for item in items:
+        for item in expand(items, layout):
             if isinstance(item, Instr):
-                if item.op in _PAIRS:
-                    self._add_pair(item)
-                else:
-                    self.instrs.append(item)
+                self.instrs.append(item)
             else:
                 self.places[item] = len(self.instrs)
         self._number_operands()
-
-    def _add_pair(self, item: Instr) -> None:
-        slots = self.layout.varnames
-        if all(name in slots and slots.index(name) <= _MAX_PAIR_SLOT for name in item.arg):
-            self.instrs.append(item)
-            return
-        for op, name in zip(_PAIRS[item.op], item.arg, strict=True):
-            self.instrs.append(Instr(op, name, 0, item.position, item.handler))
 
     def code(self) -> CodeType:
         layout = self.layout
