@@ -1,7 +1,10 @@
 """All that a plug-in author imports."""
 
 from firebrick.extend.base import LEVELS, Context, Level, Pass, PassReport, Site, graph_pass
+from firebrick.extend.compiler import SubgraphCompiler
+from firebrick.extend.group import CompiledGroup, forget_groups
 from firebrick.extend.metas import set_fake_values
+from firebrick.extend.partition import Claim, Partition, PartitionPass, as_passes, partition
 from firebrick.extend.registry import PassRegistry, fingerprint, order, registry
 from firebrick.extend.rule import Rule, rule
 from firebrick.extend.runner import apply_passes
@@ -10,19 +13,27 @@ from firebrick.extend.verify import Difference, compare, relative_error
 
 __all__ = [
     "LEVELS",
+    "Claim",
+    "CompiledGroup",
     "Context",
     "Difference",
     "Level",
+    "Partition",
+    "PartitionPass",
     "Pass",
     "PassRegistry",
     "PassReport",
     "Rule",
     "Site",
+    "SubgraphCompiler",
     "apply_passes",
+    "as_passes",
     "compare",
     "fingerprint",
+    "forget_groups",
     "graph_pass",
     "order",
+    "partition",
     "registry",
     "relative_error",
     "rule",

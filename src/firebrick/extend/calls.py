@@ -40,118 +40,44 @@ _RENAMED = {
 _SAME_PARAMETER = {"input": "self", "tensor": "self", "training": "train"}
 _IGNORED_PARAMETERS = frozenset({"_stacklevel"})
 
-COMMUTATIVE = frozenset(
-    [
-        "add",
-        "mul",
-        "maximum",
-        "minimum",
-        "eq",
-        "ne",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_xor",
-    ]
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+COMMUTATIVE = _words(
+    """
+    add mul maximum minimum eq ne logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor
+    """
 )
 """Ops whose parameters `self` and `other` may change places."""
 
-VIEWS = frozenset(
-    [
-        "view",
-        "expand",
-        "permute",
-        "transpose",
-        "t",
-        "squeeze",
-        "unsqueeze",
-        "flatten",
-        "unflatten",
-        "contiguous",
-        "alias",
-        "detach",
-        "swapaxes",
-        "movedim",
-        "mT",
-        "adjoint",
-        "view_as",
-        "reshape_as",
-        "expand_as",
-        "_to_contiguous",
-        "clone",
-        "lift_fresh_copy",
-    ]
+VIEWS = _words(
+    """
+    view expand permute transpose t squeeze unsqueeze flatten unflatten contiguous alias detach swapaxes
+    movedim mT adjoint view_as reshape_as expand_as _to_contiguous clone lift_fresh_copy
+    """
 )
 """Ops that hold the elements of their one tensor in another shape or layout, each element at least once."""
 
-CASTS = frozenset(["_to_copy", "to", "float", "half", "bfloat16", "double", "type", "convert_element_type"])
-RESHAPES = frozenset(
-    [
-        "view",
-        "squeeze",
-        "unsqueeze",
-        "flatten",
-        "unflatten",
-        "contiguous",
-        "alias",
-        "detach",
-        "clone",
-        "expand",
-        "lift_fresh_copy",
-    ]
+CASTS = _words(
+    """
+    _to_copy to float half bfloat16 double type convert_element_type
+    """
+)
+RESHAPES = _words(
+    """
+    view squeeze unsqueeze flatten unflatten contiguous alias detach clone expand lift_fresh_copy
+    """
 )
 """Views that keep the elements' order (expand: only when the shape comes back)."""
 
-_POINTWISE = frozenset(
-    [
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "neg",
-        "abs",
-        "exp",
-        "log",
-        "sqrt",
-        "rsqrt",
-        "erf",
-        "tanh",
-        "sigmoid",
-        "relu",
-        "relu6",
-        "gelu",
-        "silu",
-        "pow",
-        "square",
-        "maximum",
-        "minimum",
-        "clamp",
-        "clamp_min",
-        "clamp_max",
-        "reciprocal",
-        "sin",
-        "cos",
-        "hardtanh",
-        "hardswish",
-        "hardsigmoid",
-        "leaky_relu",
-        "elu",
-        "softplus",
-        "mish",
-        "where",
-        "addcdiv",
-        "addcmul",
-        "logical_not",
-        "bitwise_not",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-    ]
+_POINTWISE = _words(
+    """
+    add sub mul div neg abs exp log sqrt rsqrt erf tanh sigmoid relu relu6 gelu silu pow square maximum
+    minimum clamp clamp_min clamp_max reciprocal sin cos hardtanh hardswish hardsigmoid leaky_relu elu
+    softplus mish where addcdiv addcmul logical_not bitwise_not eq ne lt le gt ge
+    """
 )
 _MUTATING_OPERATORS = frozenset(
     {

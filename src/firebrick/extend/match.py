@@ -241,7 +241,7 @@ class Matcher:
             return False
         if call.name in VIEWS:
             return "views" in self.through
-        return call.name in CASTS and "casts" in self.through
+        return call.name in CASTS and "casts" in self.through and _keeps_floating(node, call.arguments["self"])
 
     def _cancels(self, start: fx.Node, chain: tuple[fx.Node, ...]) -> bool:
         first, last = value_of(start), value_of(chain[0])
@@ -259,6 +259,12 @@ class Matcher:
         if len(state.nodes) > self._depth or (telling and len(state.nodes) == self._depth):
             where = f"{node.name}: " if isinstance(node, fx.Node) else ""
             self._depth, self._reason = len(state.nodes), where + reason
+
+
+def _keeps_floating(node: fx.Node, source: Any) -> bool:
+    """Whether a cast goes from one floating type to another, so that pointwise ops may come before or after it."""
+    values = (value_of(node), value_of(source))
+    return all(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in values)
 
 
 def _numel(node: fx.Node) -> Any:
