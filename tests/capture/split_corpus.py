@@ -177,7 +177,7 @@ def raise_in_handler(x):
     try:
         1 // x
     except ZeroDivisionError:
-        unknown = [][0]
+        [][0]
     return x
 
 
@@ -386,7 +386,7 @@ def deleting(x):
     y = x
     del x
     try:
-        return x
+        return x  # noqa: F821
     except UnboundLocalError:
         return y
 
@@ -407,7 +407,7 @@ def asserting(x):
 
 
 def importing(x):
-    import math
+    import math  # noqa: I001
     from os.path import basename, join as j
 
     return math.floor(x), basename(j("a", "b"))
@@ -478,11 +478,11 @@ def finally_in_loop(n):
 
 
 def many_locals(a):
-    b = c = d = e = f = g = h = i = j = k = l = m = n = o = p = q = r = s = t = a
+    b = c = d = e = f = g = h = i = j = k = ll = m = n = o = p = q = r = s = t = a
     b, c = c + 1, b
     q, r, s = r, s, q + 1
     t = r = s
-    return b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t
+    return b, c, d, e, f, g, h, i, j, k, ll, m, n, o, p, q, r, s, t
 
 
 def exception_groups(x):

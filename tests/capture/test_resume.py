@@ -7,6 +7,8 @@ import traceback
 import types
 
 import pytest
+import split_corpus
+from split_corpus import CORPUS, LOG
 
 from firebrick.capture import resume
 from firebrick.capture.assemble import Instr, Label, Layout, assemble, disassemble
@@ -14,12 +16,12 @@ from firebrick.capture.emit import Emitter
 from firebrick.capture.flow import EITHER, NULL, flow, states
 from firebrick.capture.instructions import decode
 from firebrick.capture.version import NULL_BEFORE_CALLABLE
-import split_corpus
-from split_corpus import CORPUS, LOG
 
 
 def function_like(function, code):
-    made = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    made = types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
     made.__kwdefaults__ = {"d": 7} if function.__name__ == "keyword_only" else function.__kwdefaults__
     return made
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.instructions import decode
-from firebrick.capture.opcodes import BY_NAME, Opcode, Operand
+from firebrick.capture.opcodes import BY_NAME, PAIRS, Opcode, Operand
 from firebrick.capture.tables import NOWHERE, Position, TableEntry, encode_exceptions, encode_positions
 from firebrick.capture.version import CACHES, GENERATORS_START_DEEP, HAS_DIRECTED_JUMPS
 from firebrick.errors import InternalError
@@ -115,13 +115,9 @@ if HAS_DIRECTED_JUMPS:
         _DIRECTED[f"POP_JUMP_IF_{_what}"] = (f"POP_JUMP_FORWARD_IF_{_what}", f"POP_JUMP_BACKWARD_IF_{_what}")
 
 _MEANINGFUL = frozenset(
-    (Operand.CONST, Operand.NAME, Operand.NAME_FLAG, Operand.NAME_FLAGS, Operand.LOCAL, Operand.CELL, Operand.LOCAL_PAIR)
-)  # fmt: skip
-_PAIRS = {  # instruction on two slots -> the two instructions that it stands for
-    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
-    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
-    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
-}
+    (Operand.CONST, Operand.NAME, Operand.NAME_FLAG, Operand.NAME_FLAGS)
+    + (Operand.LOCAL, Operand.CELL, Operand.LOCAL_PAIR)
+)
 _MAX_PAIR_SLOT = 15
 _GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -173,8 +169,8 @@ def expand(items: Sequence[Item], layout: Layout) -> list[Item]:
     low = set(layout.varnames[: _MAX_PAIR_SLOT + 1])
     out: list[Item] = []
     for item in items:
-        if isinstance(item, Instr) and item.op in _PAIRS and not low.issuperset(item.arg):
-            ops = zip(_PAIRS[item.op], item.arg, strict=True)
+        if isinstance(item, Instr) and item.op in PAIRS and not low.issuperset(item.arg):
+            ops = zip(PAIRS[item.op], item.arg, strict=True)
             out += (Instr(op, name, 0, item.position, item.handler) for op, name in ops)
         else:
             out.append(item)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import CodeType
 
+    from firebrick.capture.sources import Source
     from firebrick.capture.tables import Position
 
 __all__ = ["Emitter"]
@@ -33,28 +34,19 @@ _BINARY_ARGS = {operator.symbol: number for number, operator in enumerate(BINARY
 _TEMP = "__fb"
 
 
-class Emitter:
-    """Code in the making.
+class _Writer:
+    """The list of instructions and what surrounds it."""
 
-    Args:
-        code: the frame's own code; the new one has its name, signature, cells and free variables.
-        parent: an emitter that this one's instructions will be spliced into; locals and temporaries are shared.
-    """
-
-    def __init__(self, code: CodeType, parent: Emitter | None = None) -> None:
+    def __init__(self, code: CodeType, parent: _Writer | None = None) -> None:
         self.code = code
         self.items: list[Item] = []
         self.position: Position = (code.co_firstlineno, code.co_firstlineno, None, None)
         self.handler: Handler | None = None
-        if parent is not None:
-            self.layout, self._temps = parent.layout, parent._temps
-            return
-        self.layout = Layout.of(code)
-        del self.layout.consts[1:]  # the first one is the docstring
-        self.layout.names.clear()
-        self._temps = [0]
-
-    # -- the list -------------------------------------------------------------
+        self.layout: Layout = Layout.of(code) if parent is None else parent.layout
+        self._temps: list[int] = [0] if parent is None else parent._temps
+        if parent is None:
+            del self.layout.consts[1:]  # the first one is the docstring
+            self.layout.names.clear()
 
     def emit(self, op: str, arg: Any = 0, flag: int = 0) -> None:
         """Append one instruction at the current position, under the current handler."""
@@ -77,7 +69,7 @@ class Emitter:
         self.items.append(label)
         return label
 
-    def splice(self, mark: Label, other: Emitter) -> None:
+    def splice(self, mark: Label, other: _Writer) -> None:
         """Insert another emitter's instructions at a place that `mark` remembered."""
         at = self.items.index(mark) + 1
         self.items[at:at] = other.items
@@ -90,11 +82,14 @@ class Emitter:
         self.layout.qualname = self.code.co_qualname + suffix
         return assemble(self.items, self.layout)
 
-    # -- constants and variables ----------------------------------------------
+    def fork(self) -> Self:
+        """An empty emitter of the same code, to be spliced into this one."""
+        return type(self)(self.code, self)
 
-    def load_const(self, value: object) -> None:
-        """Push any object; it is held by the code object itself."""
-        self.emit("LOAD_CONST", value)
+    def _declare(self, name: str) -> None:
+        layout = self.layout
+        if name not in layout.varnames and name not in layout.cellvars and name not in layout.freevars:
+            layout.varnames.append(name)
 
     def new_temp(self) -> str:
         """A local that nothing else uses."""
@@ -103,10 +98,13 @@ class Emitter:
         self.layout.varnames.append(name)
         return name
 
-    def _declare(self, name: str) -> None:
-        layout = self.layout
-        if name not in layout.varnames and name not in layout.cellvars and name not in layout.freevars:
-            layout.varnames.append(name)
+
+class _Variables(_Writer):
+    """Constants, locals, cells, globals."""
+
+    def load_const(self, value: object) -> None:
+        """Push any object; it is held by the code object itself."""
+        self.emit("LOAD_CONST", value)
 
     def load_fast(self, name: str) -> None:
         """Push a local; UnboundLocalError if it is unbound."""
@@ -151,7 +149,9 @@ class Emitter:
         """Delete a global of the frame."""
         self.emit("DELETE_GLOBAL", name)
 
-    # -- attributes and items ---------------------------------------------------
+
+class _Objects(_Variables):
+    """Attributes, items, containers, operators."""
 
     def load_attr(self, name: str) -> None:
         """object -> its attribute."""
@@ -176,8 +176,6 @@ class Emitter:
     def delete_subscr(self) -> None:
         """container, key -> nothing."""
         self.emit("DELETE_SUBSCR")
-
-    # -- containers -------------------------------------------------------------
 
     def build_tuple(self, count: int) -> None:
         """Items -> tuple."""
@@ -219,8 +217,6 @@ class Emitter:
         """Sequence -> its items, the first one on top."""
         self.emit("UNPACK_SEQUENCE", count)
 
-    # -- operators --------------------------------------------------------------
-
     def binary_op(self, symbol: str) -> None:
         """left, right -> result; `symbol` as in the user's code, `+=` for the one in place."""
         self.emit("BINARY_OP", _BINARY_ARGS[symbol])
@@ -237,7 +233,14 @@ class Emitter:
         """Iterable -> iterator."""
         self.emit("GET_ITER")
 
-    # -- calls --------------------------------------------------------------------
+
+class Emitter(_Objects):
+    """Code in the making; calls, the stack, control flow and what the base classes write.
+
+    Args:
+        code: the frame's own code; the new one has its name, signature, cells and free variables.
+        parent: an emitter that this one's instructions will be spliced into; locals and temporaries are shared.
+    """
 
     def push_null(self) -> None:
         """Push a bare NULL, as found on the stack of a broken frame."""
@@ -287,8 +290,6 @@ class Emitter:
             if attributes & bit:
                 self.emit("SET_FUNCTION_ATTRIBUTE", bit)
 
-    # -- the stack ------------------------------------------------------------------
-
     def dup(self) -> None:
         """Push the top once more."""
         self.emit("COPY", 1)
@@ -304,8 +305,6 @@ class Emitter:
     def pop(self) -> None:
         """Drop the top."""
         self.emit("POP_TOP")
-
-    # -- control flow -------------------------------------------------------------
 
     def label(self) -> Label:
         """A label to be placed later."""
@@ -345,6 +344,28 @@ class Emitter:
         """exception -> the one that was current, exception: what a handler starts with."""
         self.emit("PUSH_EXC_INFO")
 
-    def fork(self) -> Self:
-        """An empty emitter of the same code, to be spliced into this one."""
-        return type(self)(self.code, self)
+    def load_source(self, source: Source) -> None:
+        """Push the value that a source names, in the state in which the frame was called."""
+        steps = list(source.steps())
+        for kind, what in reversed(steps):
+            if kind == "apply":
+                self.load_callable(what)
+        for kind, what in steps:
+            if kind == "fast":
+                if what in self.layout.cellvars:
+                    self.load_deref(what)
+                else:
+                    self.load_fast(what)
+            elif kind == "cell":
+                self.load_deref(what)
+            elif kind == "global":
+                self.load_global(what)
+            elif kind == "const":
+                self.load_const(what)
+            elif kind == "attr":
+                self.load_attr(what)
+            elif kind == "item":
+                self.load_const(what)
+                self.load_subscr()
+            else:
+                self.call(1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from firebrick.capture.instructions import ByCode, Instruction, decode, slot_names
-from firebrick.capture.opcodes import Operand
+from firebrick.capture.opcodes import PAIRS, Operand
 from firebrick.capture.version import NULL_BEFORE_CALLABLE
 from firebrick.errors import InternalError
 
@@ -126,15 +126,18 @@ class Flow:
         if kind is not Operand.LOCAL and kind is not Operand.LOCAL_PAIR:
             return State(_after(i, state.stack, jump=False), state.bound, state.maybe)
         stack, bound, maybe = state.stack, state.bound, state.maybe
-        names = (i.argval,) if kind is Operand.LOCAL else i.argval
-        for op, name in zip(i.opname.split("_FAST")[:-1] if kind is Operand.LOCAL_PAIR else (i.opname,), names):
+        if kind is Operand.LOCAL:
+            accesses = [(i.opname, i.argval)]
+        else:
+            accesses = list(zip(PAIRS[i.opname], i.argval, strict=True))
+        for op, name in accesses:
             bit = self.slots[name]
-            if op.startswith("DELETE"):
+            if op == "DELETE_FAST":
                 bound, maybe = bound & ~bit, maybe & ~bit
-            elif i.opname == "LOAD_FAST_AND_CLEAR":
+            elif op == "LOAD_FAST_AND_CLEAR":
                 stack += VALUE if bound & bit else EITHER if maybe & bit else NULL
                 bound, maybe = bound & ~bit, maybe & ~bit
-            elif "LOAD" in op:
+            elif op != "STORE_FAST":
                 stack += VALUE
                 bound, maybe = bound | bit, maybe | bit
             else:
@@ -163,7 +166,7 @@ def _after(i: Instruction, stack: str, *, jump: bool) -> str:
         return stack[:-1] + PREVIOUS + VALUE
     if op == "LOAD_GLOBAL" and i.flag:
         return stack + (NULL + VALUE if NULL_BEFORE_CALLABLE else VALUE + NULL)
-    if op == "LOAD_METHOD" or op == "LOAD_ATTR" and i.flag:
+    if op == "LOAD_METHOD" or (op == "LOAD_ATTR" and i.flag):
         return stack[:-1] + (EITHER + VALUE if NULL_BEFORE_CALLABLE else VALUE + EITHER)
     if op == "LOAD_SUPER_ATTR" and i.flag & 1:
         return stack[:-3] + (EITHER + VALUE if NULL_BEFORE_CALLABLE else VALUE + EITHER)
@@ -206,5 +209,3 @@ def stack_at(code: CodeType, index: int) -> str:
 def is_generator(code: CodeType) -> bool:
     """Whether calling the code makes a generator, coroutine or async generator."""
     return bool(code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR))
-
-

@@ -151,6 +151,7 @@ class _Reader:
         self.slots, self.locals = slot_names(code), code.co_nlocals
 
     def operand(self, row: Opcode, arg: int) -> tuple[Any, int]:
+        """What an operand means, and the bits beside it."""
         kind = row.operand
         if kind is Operand.LOCAL or kind is Operand.CELL:
             return self.slots[arg], 0

@@ -28,6 +28,7 @@ __all__ = [
     "FUNCTION_ATTRIBUTES",
     "INTRINSICS_1",
     "INTRINSICS_2",
+    "PAIRS",
     "TABLE",
     "TERMINAL",
     "BinaryOperator",
@@ -138,11 +139,15 @@ _CONST, _NAME, _LOCAL, _CELL, _JUMP = Operand.CONST, Operand.NAME, Operand.LOCAL
 _NAME1, _NAME2, _PAIR = Operand.NAME_FLAG, Operand.NAME_FLAGS, Operand.LOCAL_PAIR
 _C = Category
 _O = Opcode
-_FWD, _BACK, _FWD_IF, _BACK_IF, _LEAVE = Jump.FORWARD, Jump.BACKWARD, Jump.FORWARD_IF, Jump.BACKWARD_IF, Jump.LEAVE
+_FWD, _BACK, _IF, _BACK_IF, _LEAVE = Jump.FORWARD, Jump.BACKWARD, Jump.FORWARD_IF, Jump.BACKWARD_IF, Jump.LEAVE
 
 
 def _pushed_by_unpack_ex(n: int) -> int:
     return (n & 0xFF) + (n >> 8)
+
+
+def _popped_attributes(n: int) -> int:
+    return -(n & 15).bit_count()
 
 
 TABLE: tuple[Opcode, ...] = (
@@ -167,7 +172,7 @@ TABLE: tuple[Opcode, ...] = (
     _O("LOAD_FROM_DICT_OR_GLOBALS", _NAME, 0, _C.CLASS, "pop a mapping; push its item, else a global", _V12),
     _O("LOAD_LOCALS", _NONE, 1, _C.CLASS, "push the namespace of a class body", _V12),
     _O("LOAD_NAME", _NAME, 1, _C.CLASS, "push from namespace, globals or builtins"),
-    _O("LOAD_GLOBAL", _NAME1, lambda n: 1 + (n & 1), _C.LOAD, "push a global or builtin; bit 0: with a NULL for a call"),
+    _O("LOAD_GLOBAL", _NAME1, lambda n: 1 + (n & 1), _C.LOAD, "push a global or builtin; bit 0: and a NULL"),
     _O("LOAD_ATTR", _NAME, 0, _C.LOAD, "replace the top by its attribute", last=_V11),
     _O("LOAD_ATTR", _NAME1, lambda n: n & 1, _C.LOAD, "the same; bit 0: push method and self, or a NULL pair", _V12),
     _O("LOAD_METHOD", _NAME, 1, _C.LOAD, "replace the top by method and self, or NULL and attribute", last=_V11),
@@ -220,18 +225,18 @@ TABLE: tuple[Opcode, ...] = (
     _O("DICT_UPDATE", _COUNT, -1, _C.BUILD, "pop, update the dict n deep"),
     _O("DICT_MERGE", _COUNT, -1, _C.BUILD, "the same for **kwargs: a repeated key is a TypeError"),
     _O("UNPACK_SEQUENCE", _COUNT, lambda n: n - 1, _C.UNPACK, "pop, push its n items, first on top"),
-    _O("UNPACK_EX", _FLAGS, _pushed_by_unpack_ex, _C.UNPACK, "the same with a starred target: low byte before, rest after"),
+    _O("UNPACK_EX", _FLAGS, _pushed_by_unpack_ex, _C.UNPACK, "the same, starred: low byte before, rest after"),
     _O("GET_LEN", _NONE, 1, _C.MATCH, "push len(top)"),
     # Calls
     _O("KW_NAMES", _CONST, 0, _C.CALL, "names of the next CALL's keyword arguments", last=_V12),
     _O("PRECALL", _COUNT, lambda n: -n, _C.CALL, "first half of a call with n arguments", last=_V11),
     _O("CALL", _COUNT, -1, _C.CALL, "second half of a call with n arguments", last=_V11),
     _O("CALL", _COUNT, lambda n: -1 - n, _C.CALL, "call with n arguments", _V12),
-    _O("CALL_KW", _COUNT, lambda n: -2 - n, _C.CALL, "call with n arguments, the last ones named by the tuple on top", _V13),
+    _O("CALL_KW", _COUNT, lambda n: -2 - n, _C.CALL, "the same, the last ones named by the tuple on top", _V13),
     _O("CALL_FUNCTION_EX", _FLAGS, lambda n: -2 - (n & 1), _C.CALL, "call with *args; bit 0: and **kwargs"),
     _O("CALL_INTRINSIC_1", Operand.INTRINSIC_1, 0, _C.INTRINSIC, "an internal function of one argument", _V12),
     _O("CALL_INTRINSIC_2", Operand.INTRINSIC_2, -1, _C.INTRINSIC, "an internal function of two arguments", _V12),
-    _O("MAKE_FUNCTION", _FLAGS, lambda n: -(n & 15).bit_count(), _C.FUNCTION, "function of code and FUNCTION_ATTRIBUTES", last=_V12),
+    _O("MAKE_FUNCTION", _FLAGS, _popped_attributes, _C.FUNCTION, "function of code and FUNCTION_ATTRIBUTES", last=_V12),
     _O("MAKE_FUNCTION", _NONE, 0, _C.FUNCTION, "function of code", _V13),
     _O("SET_FUNCTION_ATTRIBUTE", _FLAGS, -1, _C.FUNCTION, "set one of FUNCTION_ATTRIBUTES", _V13),
     _O("LOAD_BUILD_CLASS", _NONE, 1, _C.CLASS, "push builtins.__build_class__"),
@@ -240,42 +245,42 @@ TABLE: tuple[Opcode, ...] = (
     _O("JUMP_FORWARD", _JUMP, 0, _C.JUMP, "jump", jump=_FWD),
     _O("JUMP_BACKWARD", _JUMP, 0, _C.JUMP, "jump; checks for signals", jump=_BACK),
     _O("JUMP_BACKWARD_NO_INTERRUPT", _JUMP, 0, _C.JUMP, "jump, inside await and yield from", jump=_BACK),
-    _O("JUMP_IF_TRUE_OR_POP", _JUMP, -1, _C.JUMP, "jump if true, else pop", last=_V11, jump=_FWD_IF, jump_effect=0),
-    _O("JUMP_IF_FALSE_OR_POP", _JUMP, -1, _C.JUMP, "jump if false, else pop", last=_V11, jump=_FWD_IF, jump_effect=0),
-    _O("POP_JUMP_FORWARD_IF_TRUE", _JUMP, -1, _C.JUMP, "pop, jump if true", last=_V11, jump=_FWD_IF),
-    _O("POP_JUMP_FORWARD_IF_FALSE", _JUMP, -1, _C.JUMP, "pop, jump if false", last=_V11, jump=_FWD_IF),
-    _O("POP_JUMP_FORWARD_IF_NONE", _JUMP, -1, _C.JUMP, "pop, jump if None", last=_V11, jump=_FWD_IF),
-    _O("POP_JUMP_FORWARD_IF_NOT_NONE", _JUMP, -1, _C.JUMP, "pop, jump if not None", last=_V11, jump=_FWD_IF),
+    _O("JUMP_IF_TRUE_OR_POP", _JUMP, -1, _C.JUMP, "jump if true, else pop", last=_V11, jump=_IF, jump_effect=0),
+    _O("JUMP_IF_FALSE_OR_POP", _JUMP, -1, _C.JUMP, "jump if false, else pop", last=_V11, jump=_IF, jump_effect=0),
+    _O("POP_JUMP_FORWARD_IF_TRUE", _JUMP, -1, _C.JUMP, "pop, jump if true", last=_V11, jump=_IF),
+    _O("POP_JUMP_FORWARD_IF_FALSE", _JUMP, -1, _C.JUMP, "pop, jump if false", last=_V11, jump=_IF),
+    _O("POP_JUMP_FORWARD_IF_NONE", _JUMP, -1, _C.JUMP, "pop, jump if None", last=_V11, jump=_IF),
+    _O("POP_JUMP_FORWARD_IF_NOT_NONE", _JUMP, -1, _C.JUMP, "pop, jump if not None", last=_V11, jump=_IF),
     _O("POP_JUMP_BACKWARD_IF_TRUE", _JUMP, -1, _C.JUMP, "pop, jump if true", last=_V11, jump=_BACK_IF),
     _O("POP_JUMP_BACKWARD_IF_FALSE", _JUMP, -1, _C.JUMP, "pop, jump if false", last=_V11, jump=_BACK_IF),
     _O("POP_JUMP_BACKWARD_IF_NONE", _JUMP, -1, _C.JUMP, "pop, jump if None", last=_V11, jump=_BACK_IF),
     _O("POP_JUMP_BACKWARD_IF_NOT_NONE", _JUMP, -1, _C.JUMP, "pop, jump if not None", last=_V11, jump=_BACK_IF),
-    _O("POP_JUMP_IF_TRUE", _JUMP, -1, _C.JUMP, "pop, jump if true", _V12, jump=_FWD_IF),
-    _O("POP_JUMP_IF_FALSE", _JUMP, -1, _C.JUMP, "pop, jump if false", _V12, jump=_FWD_IF),
-    _O("POP_JUMP_IF_NONE", _JUMP, -1, _C.JUMP, "pop, jump if None", _V12, jump=_FWD_IF),
-    _O("POP_JUMP_IF_NOT_NONE", _JUMP, -1, _C.JUMP, "pop, jump if not None", _V12, jump=_FWD_IF),
+    _O("POP_JUMP_IF_TRUE", _JUMP, -1, _C.JUMP, "pop, jump if true", _V12, jump=_IF),
+    _O("POP_JUMP_IF_FALSE", _JUMP, -1, _C.JUMP, "pop, jump if false", _V12, jump=_IF),
+    _O("POP_JUMP_IF_NONE", _JUMP, -1, _C.JUMP, "pop, jump if None", _V12, jump=_IF),
+    _O("POP_JUMP_IF_NOT_NONE", _JUMP, -1, _C.JUMP, "pop, jump if not None", _V12, jump=_IF),
     _O("GET_ITER", _NONE, 0, _C.LOOP, "iter(top)"),
-    _O("FOR_ITER", _JUMP, 1, _C.LOOP, "push the next item, or pop the iterator and jump", last=_V11, jump=_FWD_IF, jump_effect=-1),
-    _O("FOR_ITER", _JUMP, 1, _C.LOOP, "push the next item, or jump to END_FOR as if NULL had been pushed", _V12, jump=_FWD_IF),
+    _O("FOR_ITER", _JUMP, 1, _C.LOOP, "push the next item, or pop and jump", last=_V11, jump=_IF, jump_effect=-1),
+    _O("FOR_ITER", _JUMP, 1, _C.LOOP, "push the next item, or jump to END_FOR", _V12, jump=_IF),
     _O("RETURN_VALUE", _NONE, -1, _C.RETURN, "return the top", jump=_LEAVE),
     _O("RETURN_CONST", _CONST, 0, _C.RETURN, "return a constant", _V12, jump=_LEAVE),
     # Exceptions and with blocks
     _O("PUSH_EXC_INFO", _NONE, 1, _C.EXCEPTION, "make the top the current exception, the old one goes below it"),
     _O("POP_EXCEPT", _NONE, -1, _C.EXCEPTION, "pop the current exception that was before"),
-    _O("CHECK_EXC_MATCH", _NONE, 0, _C.EXCEPTION, "replace a type by whether the exception below matches it"),
+    _O("CHECK_EXC_MATCH", _NONE, 0, _C.EXCEPTION, "replace a type by whether what is below matches it"),
     _O("CHECK_EG_MATCH", _NONE, 0, _C.EXCEPTION, "split the exception group below by the type on top"),
-    _O("PREP_RERAISE_STAR", _NONE, -1, _C.EXCEPTION, "pop what except* raised and the group, push what to raise", last=_V11),
-    _O("RAISE_VARARGS", _COUNT, lambda n: -n, _C.EXCEPTION, "raise; 0 again, 1 exception, 2 exception from cause", jump=_LEAVE),
-    _O("RERAISE", _FLAGS, -1, _C.EXCEPTION, "raise the top again; n > 0: the item n below it has the place", jump=_LEAVE),
-    _O("BEFORE_WITH", _NONE, 1, _C.WITH, "replace a context manager by its exit function and what it gives on entry"),
-    _O("WITH_EXCEPT_START", _NONE, 1, _C.WITH, "push the result of the exit function 4 deep, called with the exception"),
+    _O("PREP_RERAISE_STAR", _NONE, -1, _C.EXCEPTION, "pop the group and what except* raised: what to raise", last=_V11),
+    _O("RAISE_VARARGS", _COUNT, lambda n: -n, _C.EXCEPTION, "raise; 0 again, 1 this, 2 this from cause", jump=_LEAVE),
+    _O("RERAISE", _FLAGS, -1, _C.EXCEPTION, "raise the top again; n: where to find the place", jump=_LEAVE),
+    _O("BEFORE_WITH", _NONE, 1, _C.WITH, "manager -> its exit function, what it gives on entry"),
+    _O("WITH_EXCEPT_START", _NONE, 1, _C.WITH, "call the exit function 4 deep with the exception"),
     # Pattern matching
     _O("MATCH_MAPPING", _NONE, 1, _C.MATCH, "push whether the top is a mapping"),
     _O("MATCH_SEQUENCE", _NONE, 1, _C.MATCH, "push whether the top is a sequence"),
     _O("MATCH_KEYS", _NONE, 1, _C.MATCH, "push the values of a tuple of keys, or None"),
     _O("MATCH_CLASS", _COUNT, -2, _C.MATCH, "pop names, class and subject; push attributes, or None"),
     # Text
-    _O("FORMAT_VALUE", _FLAGS, lambda n: -1 if n & 4 else 0, _C.FORMAT, "bits 0-1: str, repr, ascii; bit 2: with a format", last=_V12),
+    _O("FORMAT_VALUE", _FLAGS, lambda n: -1 if n & 4 else 0, _C.FORMAT, "bits 0-1: conversion, 2: format", last=_V12),
     _O("CONVERT_VALUE", _FLAGS, 0, _C.FORMAT, "1 str, 2 repr, 3 ascii of the top", _V13),
     _O("FORMAT_SIMPLE", _NONE, 0, _C.FORMAT, "format(top)", _V13),
     _O("FORMAT_WITH_SPEC", _NONE, -1, _C.FORMAT, "format(value, top)", _V13),
@@ -285,13 +290,13 @@ TABLE: tuple[Opcode, ...] = (
     _O("IMPORT_FROM", _NAME, 1, _C.IMPORT, "push an attribute of the module on top"),
     _O("IMPORT_STAR", _NONE, -1, _C.IMPORT, "pop a module, copy its public names", last=_V11),
     # Generators and coroutines
-    _O("RETURN_GENERATOR", _NONE, 0, _C.GENERATOR, "return a generator of this frame", last=_V12),
-    _O("RETURN_GENERATOR", _NONE, 1, _C.GENERATOR, "return a generator of this frame; None is on its stack later", _V13),
+    _O("RETURN_GENERATOR", _NONE, 0, _C.GENERATOR, "return a generator", last=_V12),
+    _O("RETURN_GENERATOR", _NONE, 1, _C.GENERATOR, "return a generator; its stack starts with None", _V13),
     _O("YIELD_VALUE", _NONE, 0, _C.GENERATOR, "yield the top, then push what was sent", last=_V11),
     _O("YIELD_VALUE", _IGNORED, 0, _C.GENERATOR, "yield the top, then push what was sent", _V12),
     _O("GET_YIELD_FROM_ITER", _NONE, 0, _C.GENERATOR, "iterator of the top for yield from"),
-    _O("SEND", _JUMP, 0, _C.GENERATOR, "send the top below it, or pop both and jump at the end", last=_V11, jump=_FWD_IF, jump_effect=-1),
-    _O("SEND", _JUMP, 0, _C.GENERATOR, "send the top to the iterator below it, or jump at its end", _V12, jump=_FWD_IF),
+    _O("SEND", _JUMP, 0, _C.GENERATOR, "send the top below it, or pop both and jump", last=_V11, jump=_IF, jump_effect=-1),
+    _O("SEND", _JUMP, 0, _C.GENERATOR, "send the top to the iterator below it, or jump at its end", _V12, jump=_IF),
     _O("END_SEND", _NONE, -1, _C.GENERATOR, "drop the iterator below the top", _V12),
     _O("CLEANUP_THROW", _NONE, -1, _C.GENERATOR, "end of yield from by throw: value of StopIteration, or raise", _V12),
     _O("ASYNC_GEN_WRAP", _NONE, 0, _C.ASYNC, "wrap the top for an async generator", last=_V11),
@@ -318,22 +323,22 @@ TABLE: tuple[Opcode, ...] = (
     _O("LOAD_ZERO_SUPER_METHOD", _NAME2, -1, _C.PSEUDO, "LOAD_SUPER_ATTR of super(), bit 0", _V12),
     _O("POP_BLOCK", _NONE, 0, _C.PSEUDO, "end of a range of the exception table", _V12),
     _O("SETUP_FINALLY", _JUMP, 0, _C.PSEUDO, "start of a range", _V12, jump=Jump.ANY, jump_effect=1),
-    _O("SETUP_CLEANUP", _JUMP, 0, _C.PSEUDO, "start of a range that keeps the place", _V12, jump=Jump.ANY, jump_effect=2),
+    _O("SETUP_CLEANUP", _JUMP, 0, _C.PSEUDO, "range that keeps the place", _V12, jump=Jump.ANY, jump_effect=2),
     _O("SETUP_WITH", _JUMP, 0, _C.PSEUDO, "start of a with block's range", _V12, jump=Jump.ANY, jump_effect=1),
     _O("STORE_FAST_MAYBE_NULL", _LOCAL, -1, _C.PSEUDO, "STORE_FAST of an item that may be NULL", _V12),
 )  # fmt: skip
 """All rows, those of one name next to each other or by kind."""
 
-_INSTRUMENTED_12 = (
-    "CALL CALL_FUNCTION_EX END_FOR END_SEND FOR_ITER INSTRUCTION JUMP_BACKWARD JUMP_FORWARD LINE LOAD_SUPER_ATTR "
-    "POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE POP_JUMP_IF_TRUE RESUME RETURN_CONST RETURN_VALUE "
-    "YIELD_VALUE"
-).split()
+_INSTRUMENTED_12 = """
+    CALL CALL_FUNCTION_EX END_FOR END_SEND FOR_ITER INSTRUCTION JUMP_BACKWARD JUMP_FORWARD LINE LOAD_SUPER_ATTR
+    POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE POP_JUMP_IF_TRUE RESUME RETURN_CONST RETURN_VALUE
+    YIELD_VALUE
+"""
 
 TABLE += tuple(
     Opcode(f"INSTRUMENTED_{name}", _IGNORED, 0, _C.INSTRUMENTED, f"{name} that reports to sys.monitoring", first)
-    for first, names in ((_V12, _INSTRUMENTED_12), (_V13, ["CALL_KW"]))
-    for name in names
+    for first, names in ((_V12, _INSTRUMENTED_12), (_V13, "CALL_KW"))
+    for name in names.split()
 )
 
 BY_NAME: Mapping[str, Opcode] = {row.name: row for row in TABLE if row.first <= VERSION <= row.last}
@@ -427,6 +432,13 @@ INTRINSICS_2: tuple[tuple[str, str], ...] = (
     ("SET_TYPEPARAM_DEFAULT", "set the default of a type parameter; since 3.13"),
 )
 """CALL_INTRINSIC_2's operand -> name and meaning."""
+
+PAIRS: Mapping[str, tuple[str, str]] = {
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+}
+"""Instruction on two slots -> the two instructions that it stands for."""
 
 FUNCTION_ATTRIBUTES: Mapping[int, str] = {
     1: "defaults",

@@ -122,8 +122,9 @@ _STORES = frozenset(
 """Instructions that aren't worth a call: control goes through them before it leaves the frame."""
 
 _BEFORE_RETURN = frozenset(
-    ("LOAD_FAST", "LOAD_FAST_LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CONST", "LOAD_DEREF", "BUILD_TUPLE", "COPY", "NOP", "SWAP")
-)  # fmt: skip
+    ("LOAD_FAST", "LOAD_FAST_LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CONST", "LOAD_DEREF", "BUILD_TUPLE")
+    + ("COPY", "NOP", "SWAP")
+)
 """Instructions that are left native if nothing but a return comes after them."""
 
 _DECISION = frozenset(
@@ -157,7 +158,7 @@ def _decision_after(graph: Flow, index: int) -> set[int]:
         found.add(i.index)
         if i.is_jump and "_IF_" in i.opname:
             return found
-        if i.opname not in _DECISION or i.opname == "LOAD_ATTR" and i.flag:
+        if i.opname not in _DECISION or (i.opname == "LOAD_ATTR" and i.flag):
             break
     return set()
 
@@ -184,7 +185,9 @@ class _Break:
         known = states(code)[start]
         self.cells = sum(self.graph.slots[name] for name in {*code.co_cellvars, *code.co_freevars})
         if len(known.stack) != len(stack):
-            raise InternalError(f"a break has {len(stack)} items on the stack where {code.co_qualname} has {known.stack!r}")
+            raise InternalError(
+                f"a break has {len(stack)} items on the stack where {code.co_qualname} has {known.stack!r}"
+            )
         kinds = "".join(
             NULL if null else kind if kind in HANDLING else VALUE for null, kind in zip(stack, known.stack, strict=True)
         )

@@ -20,8 +20,10 @@ __all__ = [
     "HAS_METHOD_FLAG",
     "HAS_PRECALL",
     "HAS_TO_BOOL",
+    "LOOP_END",
     "NULL_BEFORE_CALLABLE",
     "OLDEST",
+    "SEND_KEEPS_RECEIVER",
     "SUPPORTED",
     "VERSION",
 ]
@@ -60,6 +62,12 @@ HAS_TO_BOOL = VERSION >= (3, 13)
 
 NULL_BEFORE_CALLABLE = VERSION < (3, 13)
 """A plain call's stack is NULL, callable, arguments; since 3.13 it is callable, NULL, arguments."""
+
+LOOP_END = {(3, 11): 0, (3, 12): 1}.get(VERSION, 2)
+"""Instructions at FOR_ITER's target that a finished loop jumps over: END_FOR, and the POP_TOP behind it."""
+
+SEND_KEEPS_RECEIVER = VERSION >= (3, 12)
+"""What SEND delegates to stays below the result, for END_SEND."""
 
 COMPARE_SHIFT = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
 """Bits below the operator in COMPARE_OP's operand."""
