@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,9 +12,10 @@ from firebrick.errors import InternalError
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Axis, Const, Index, Load, Masked, Op, Reduce, Value
 from firebrick.loops.ops import REDUCTIONS, SCALAR_OPS, result_dtype
+from firebrick.symbolic.expr import ZERO, const, floordiv, maximum, minimum, mod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from firebrick.symbolic.expr import Expr, Var
 
@@ -157,6 +159,10 @@ def _simplify(name: str, args: tuple[Value, ...], dtype: str) -> Value | None:
     a = args[0]
     if name in _EXACT and all(isinstance(x, Const) for x in args):
         return _fold(name, args, dtype)
+    if dtype == "i64" and (name in _INDEX_OPS or name in _INDEX_TESTS):
+        found = _on_indices(name, args)
+        if found is not None:
+            return found
     if len(args) == 1:
         if name in ("neg", "not", "bitnot") and isinstance(a, Op) and a.name == name:
             return a.args[0]
@@ -196,6 +202,52 @@ def _simplify_pair(name: str, a: Value, b: Value, dtype: str) -> Value | None:
         case "min" | "max" if a is b:
             return a
     return None
+
+
+_INDEX_OPS: Mapping[str, Callable[..., Expr]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "neg": operator.neg,
+    "floordiv": floordiv,
+    "mod": mod,
+    "min": minimum,
+    "max": maximum,
+}
+"""Scalar function -> the same of index expressions."""
+
+_INDEX_TESTS: Mapping[str, Callable[[Expr], bool | None]] = {
+    "lt": lambda d: True if d.hi < 0 else (False if d.lo >= 0 else None),
+    "le": lambda d: True if d.hi <= 0 else (False if d.lo > 0 else None),
+    "gt": lambda d: True if d.lo > 0 else (False if d.hi <= 0 else None),
+    "ge": lambda d: True if d.lo >= 0 else (False if d.hi < 0 else None),
+    "eq": lambda d: True if d is ZERO else (False if d.lo > 0 or d.hi < 0 else None),
+    "ne": lambda d: False if d is ZERO else (True if d.lo > 0 or d.hi < 0 else None),
+}
+"""Comparison -> what is certain of it, given the difference of its sides."""
+
+
+def _on_indices(name: str, args: tuple[Value, ...]) -> Value | None:
+    """Do arithmetic of numbers that indices have in the index algebra, and comparisons where they are certain."""
+    sides: list[Expr] = []
+    for a in args:
+        if isinstance(a, Index):
+            sides.append(a.expr)
+        elif isinstance(a, Const):
+            sides.append(const(int(a.value)))
+        else:
+            return None
+    if name in _INDEX_TESTS:
+        known = _INDEX_TESTS[name](sides[0] - sides[1])
+        return None if known is None else constant(known, "b8")
+    if name in ("floordiv", "mod") and not (sides[1].is_const and sides[1].const > 0):
+        return None
+    made = _INDEX_OPS[name](*sides)
+    # Kernels compute indices in 64 bits; nothing near that range is left to the algebra.
+    return index_value(made) if made.lo > -_SAFE and made.hi < _SAFE else None
+
+
+_SAFE = 1 << 62
 
 
 def _absorb(a: Value, b: Value, neutral: Value, absorbing: Value) -> Value | None:

@@ -11,12 +11,12 @@ from torch import fx
 
 from firebrick.errors import LoweringError
 from firebrick.loops.dtypes import BY_TORCH
-from firebrick.loops.ir import Load, LoopProgram, Ref
+from firebrick.loops.ir import Const, Index, Load, LoopProgram, Ref
 from firebrick.loops.walk import values_of
 from firebrick.lowering import calls, indexing, normalization, pointwise, reductions, views
 from firebrick.lowering.context import Declined, Lowering, strides_of
 from firebrick.lowering.tensors import TensorValue
-from firebrick.symbolic.expr import ONE, const, exprs, total
+from firebrick.symbolic.expr import ONE, ZERO, exprs, total
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +119,9 @@ class _Lowerer:
                 raise LoweringError(f"{node.target} is not an operator")
             result = calls.call(lw, *args, **kwargs)
         if isinstance(result, TensorValue) and result.ref is None and result.cost >= SHARED and len(node.users) > 1:
-            lw.realize(result)
+            _, at = lw.axes(result.shape, result.strides)
+            if not isinstance(result.at(at), (Index, Const)):
+                lw.realize(result)
         return result
 
     def _arguments(self, value: Any) -> Any:
@@ -171,7 +173,7 @@ class _Lowerer:
         if ref is not None and ref.buffer not in taken and _same_layout(ref, strides):
             return Ref(ref.buffer, ref.shape, strides, ref.offset, ref.dtype)
         name = lw.buffer(value.dtype, value.shape, strides)
-        made = Ref(name, value.shape, strides, const(0))
+        made = Ref(name, value.shape, strides, ZERO)
         lw.store(value, made)
         if ref is None:
             value.stored(made)
