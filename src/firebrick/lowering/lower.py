@@ -11,7 +11,7 @@ from torch import fx
 
 from firebrick.errors import LoweringError
 from firebrick.loops.dtypes import BY_TORCH
-from firebrick.loops.ir import Const, Index, Load, LoopProgram, Ref
+from firebrick.loops.ir import Const, Extern, Index, Load, LoopProgram, Recipe, Ref
 from firebrick.loops.walk import values_of
 from firebrick.lowering import calls, indexing, normalization, pointwise, reductions, views
 from firebrick.lowering.context import Declined, Lowering, strides_of
@@ -58,34 +58,56 @@ class _Lowerer:
         self.env: dict[fx.Node, Any] = {}
         self.inputs: list[TensorValue] = []
         self.consts: dict[str, TensorValue] = {}
+        self.derived: dict[str, TensorValue] = {}
         self.placeholders: dict[str, TensorValue] = {}
 
     def run(self) -> LoopProgram:
         """Lower every node."""
         self._declare_constants()
+        recipe = self._recipe()
         outputs: tuple[object, ...] = ()
         for node in self.aten.gm.graph.nodes:
             if node.op == "placeholder":
                 self._placeholder(node)
             elif node.op == "get_attr":
-                self.env[node] = self.consts[node.target]
+                self.env[node] = self.derived[node.target] if node.target in self.derived else self.consts[node.target]
             elif node.op == "call_function":
                 self.env[node] = self._call(node)
             elif node.op == "output":
                 outputs = self._outputs(node)
         lw = self.lw
         returned = {o.buffer for o in outputs if isinstance(o, Ref)}
-        buffers = tuple(replace(b, kind="output") if b.kind == "temp" and b.name in returned else b for b in lw.buffers)
+        derived = {_buffer_of(v) for v in self.derived.values()}
+        kinds = {**dict.fromkeys(returned, "output"), **dict.fromkeys(derived, "derived")}
+        buffers = tuple(replace(b, kind=kinds.get(b.name, b.kind)) if b.kind == "temp" else b for b in lw.buffers)
         inputs = tuple(_buffer_of(v) for v in self.inputs)
-        return LoopProgram(self.aten.name, buffers, tuple(lw.nodes), inputs, tuple(self.consts), outputs)
+        return LoopProgram(self.aten.name, buffers, tuple(lw.nodes), inputs, tuple(self.consts), outputs, recipe)
 
     # ------------------------------------------------------------ nodes
 
     def _declare_constants(self) -> None:
         """Constants keep the names by which the caller binds them, so they are declared first."""
-        for node in self.aten.gm.graph.nodes:
-            if node.op == "get_attr" and node.target not in self.consts:
+        derived = self.aten.derived()
+        recipe = () if self.aten.recipe is None else self.aten.recipe.nodes
+        for node in (*self.aten.gm.graph.nodes, *recipe):
+            if node.op == "get_attr" and node.target not in self.consts and node.target not in derived:
                 self.consts[node.target] = self.lw.declare(node.target, node.meta["val"], "const")
+
+    def _recipe(self) -> Recipe:
+        """The calls that compute derived constants."""
+        if self.aten.recipe is None:
+            return Recipe()
+        lw = self.lw
+        for node in self.aten.recipe.nodes:
+            if node.op == "get_attr":
+                self.env[node] = self.consts[node.target]
+            else:
+                lw.node, lw.origin = node, ""
+                kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
+                self.env[node] = self.derived[node.name] = calls.call(lw, *self._arguments(node.args), **kwargs)
+        made = tuple(n for n in lw.nodes if isinstance(n, Extern))
+        lw.nodes.clear()
+        return Recipe(made)
 
     def _placeholder(self, node: fx.Node) -> None:
         val = node.meta.get("val")

@@ -1,0 +1,148 @@
+"""Moves work from the graph to its recipe: what depends on frozen constants alone is computed once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from firebrick.extend.graph import AtenGraph
+
+__all__ = ["RecipeBuilder", "is_view"]
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a node only looks at the memory of its first argument."""
+    return isinstance(node.target, OpOverload) and node.target.is_view
+
+
+class RecipeBuilder:
+    """Extends the recipe of one graph. Equal calls are made once."""
+
+    def __init__(self, aten: AtenGraph) -> None:
+        self.aten = aten
+        self.graph = aten.recipe if aten.recipe is not None else fx.Graph()
+        self.sources: dict[str, fx.Node] = {str(n.target): n for n in self.graph.nodes if n.op == "get_attr"}
+        self.sources.update((n.name, n) for n in self.graph.nodes if n.op == "call_function")
+        self.copies: dict[fx.Node, fx.Node] = {}
+        self.calls: dict[Any, fx.Node] = {}
+        self._constant: dict[fx.Node, bool] = {}
+
+    def is_constant(self, node: fx.Node) -> bool:
+        """Whether a node of the main graph depends on frozen constants alone, by ops that may run ahead of time."""
+        found = self._constant.get(node)
+        if found is None:
+            if node.op == "get_attr":
+                found = node.target in self.aten.frozen or node.target in self.sources
+            elif node.op == "call_function":
+                inputs = node.all_input_nodes
+                found = bool(inputs) and _repeatable(node) and all(self.is_constant(n) for n in inputs)
+            else:
+                found = False
+            self._constant[node] = found
+        return found
+
+    def copy(self, node: fx.Node) -> fx.Node:
+        """The recipe's node for a constant node of the main graph; what it needs is copied with it."""
+        found = self.copies.get(node)
+        if found is None:
+            if node.op == "get_attr":
+                found = self._source(node)
+            else:
+                args, kwargs = fx.map_arg((node.args, node.kwargs), self.copy)
+                found = self._call(node.name, node.target, args, kwargs, lambda: node.meta["val"])
+            self.copies[node] = found
+        return found
+
+    def call(self, name: str, target: OpOverload, *args: Any, like: torch.Tensor | None = None) -> fx.Node:
+        """A call of the recipe on its own nodes. `like` gives its metadata, else the op's meta function does."""
+
+        def value() -> Any:
+            if like is not None:
+                return like
+            fakes = fx.map_arg(args, lambda n: n.meta["val"])
+            mode = next(n.meta["val"] for n in args if isinstance(n, fx.Node)).fake_mode
+            with mode, torch.no_grad():
+                return target(*fakes)
+
+        return self._call(name, target, args, {}, value)
+
+    def use(self, node: fx.Node, before: fx.Node) -> fx.Node:
+        """A get_attr node of the main graph, placed before another, that reads a node of the recipe."""
+        gm = self.aten.gm
+        name = str(node.target) if node.op == "get_attr" else node.name
+        if not hasattr(gm, name):
+            setattr(gm, name, node.meta["val"])
+        with gm.graph.inserting_before(before):
+            made = gm.graph.create_node("get_attr", name)
+        made.meta = {"val": node.meta["val"], "stack": before.meta.get("stack", ())}
+        self._constant[made] = True
+        self.copies[made] = node
+        return made
+
+    def finish(self) -> None:
+        """Drop what nothing uses and hand the recipe to the graph."""
+        used = {str(n.target) for n in self.aten.gm.graph.nodes if n.op == "get_attr"}
+        for node in reversed(self.graph.nodes):
+            if not node.users and (node.op == "get_attr" or node.name not in used):
+                self.graph.erase_node(node)
+        calls = any(n.op == "call_function" for n in self.graph.nodes)
+        self.aten.recipe = self.graph if calls else None
+        if not calls:
+            return
+        sources = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"}
+        keep = sources | used | set(self.aten.mutated)
+        keep |= {str(a.index) for a in self.aten.outputs if a is not None and a.base == "const"}
+        for name in [n for n in self.aten.constants if n not in keep]:
+            del self.aten.constants[name]
+        self.aten.frozen = self.aten.frozen & self.aten.constants.keys()
+
+    def _source(self, node: fx.Node) -> fx.Node:
+        name = str(node.target)
+        found = self.sources.get(name)
+        if found is None:
+            first = next(iter(self.graph.nodes), None)
+            with self.graph.inserting_before(first):
+                found = self.graph.create_node("get_attr", name)
+            found.meta = {"val": node.meta["val"], "stack": ()}
+            self.sources[name] = found
+        return found
+
+    def _call(self, name: str, target: Any, args: Any, kwargs: Any, value: Callable[[], Any]) -> fx.Node:
+        key = (target, _key(args), _key(kwargs))
+        found = self.calls.get(key)
+        if found is None:
+            taken = self.aten.gm
+            while name in self.sources or hasattr(taken, name):
+                name += "_"
+            found = self.graph.create_node("call_function", target, tuple(args), dict(kwargs), name=name)
+            found.meta = {"val": value(), "stack": ()}
+            self.sources[found.name] = found
+            self.calls[key] = found
+        return found
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(_key(v) for v in value)
+    if isinstance(value, dict):
+        return tuple((k, _key(v)) for k, v in value.items())
+    return (type(value), value) if isinstance(value, (bool, int, float)) else value
+
+
+_RANDOM = torch.Tag.nondeterministic_seeded
+
+
+def _repeatable(node: fx.Node) -> bool:
+    """Whether the op gives the same tensor each time it runs and leaves its arguments alone."""
+    target = node.target
+    if not isinstance(target, OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    if target.namespace not in ("aten", "prims") or target._schema.is_mutable or _RANDOM in target.tags:
+        return False
+    return not any(isinstance(n, torch.SymInt) for n in node.meta["val"].shape)
