@@ -31,19 +31,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Compiler", "build", "find_compiler"]
 
-_FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-pipe", "-w", "-fno-math-errno")
-"""What every unit is built with; the unit's own flags follow and win."""
-
-_TORCH_LIBRARY = "libtorch_cpu.so"
+_FLAGS = ("-shared", "-fPIC", "-pipe", "-w")
+"""What every unit is built with; the unit's own flags follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A C++ compiler. command: how it is started. openmp: whether it builds for the OpenMP runtime that torch loads."""
+    """A C++ compiler. command: how it is started."""
 
     command: tuple[str, ...]
     version: str
-    openmp: bool
 
     @property
     def path(self) -> str:
@@ -87,9 +84,7 @@ def _probe(command: tuple[str, ...]) -> Compiler | None:
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    version = done.stdout.partition("\n")[0].strip()
-    # clang brings another OpenMP runtime than the one that torch has loaded; two in a process fight for the cores.
-    return Compiler(command, version, "Free Software Foundation" in done.stdout)
+    return Compiler(command, done.stdout.partition("\n")[0].strip())
 
 
 def build(artifact: Artifact, config: Config) -> Artifact:
@@ -121,7 +116,6 @@ class _Build:
         self.workers = config.build_workers or min(8, len(os.sched_getaffinity(0)))
         self.timeout = config.build_timeout
         self.running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
-        self.linked = self._torch_stub() if any("Sleef_" in unit.text for unit in units) else ()
 
     def run(self) -> dict[str, bytes]:
         """Build all units, `workers` at once."""
@@ -140,14 +134,11 @@ class _Build:
     def _start(self, unit: Unit) -> None:
         source = self.folder / f"{unit.name}.cpp"
         source.write_text(unit.text)
-        openmp = ("-fopenmp",) if self.compiler.openmp else ()
         command = [
             *self.compiler.command,
             *_FLAGS,
-            *openmp,
             *unit.flags,
             str(source),
-            *self.linked,
             "-o",
             str(self.folder / f"{unit.name}.so"),
         ]
@@ -185,29 +176,6 @@ class _Build:
         shown = [line.replace(f"{self.folder}/", "") for line in lines[:12]]
         how = f"was ended by signal {-status}" if status < 0 else f"failed with status {status}"
         return CompileError("\n  ".join((f"{self.compiler.path} {how} on unit {name}", *shown)))
-
-    def _torch_stub(self) -> tuple[str, ...]:
-        """An empty library of the name of torch's, to link against.
-
-        The linker only notes the name; the loader then finds SLEEF in the library that torch has loaded. Linking
-        against the real one takes half a second.
-        """
-        stub = self.folder / _TORCH_LIBRARY
-        source = self.folder / "stub.cpp"
-        source.write_text("")
-        command = [
-            *self.compiler.command,
-            "-shared",
-            "-nostdlib",
-            f"-Wl,-soname,{_TORCH_LIBRARY}",
-            str(source),
-            "-o",
-            str(stub),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=self.timeout, check=False)
-        if done.returncode != 0:
-            raise CompileError(f"{self.compiler.path} can't link: {done.stderr.strip()[:500]}")
-        return ("-Wl,--no-as-needed", str(stub))
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
