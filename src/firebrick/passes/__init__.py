@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from firebrick.extend.registry import fingerprint as _fingerprint
+from firebrick.extend.registry import registry
 from firebrick.passes.fold import fold_constants
 from firebrick.passes.prepack import prepack_linear
 from firebrick.report import recorder
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.extend.graph import AtenGraph
 
-__all__ = ["PASSES", "run_passes"]
+__all__ = ["PASSES", "fingerprint", "run_passes"]
 
 PASSES: tuple[Callable[[AtenGraph, Config], AtenGraph], ...] = (
     fold_constants,
@@ -34,3 +36,8 @@ def run_passes(aten: AtenGraph, config: Config) -> AtenGraph:
             with recorder.timed(f"pass {step.__name__}"):
                 aten = step(aten, config)
     return aten
+
+
+def fingerprint(config: Config) -> str | None:
+    """Content hash of the registered passes that are on, for cache keys; None when one of them forbids caching."""
+    return _fingerprint((*registry.active("torch", (), config), *registry.active("aten", (), config)))
