@@ -33,6 +33,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._listeners: list[list[tuple[str, dict[str, Any]]]] = []
         self._clear()
 
     def _clear(self) -> None:
@@ -61,8 +62,22 @@ class Recorder:
         """Append an event (JSON-able data) for reports; the list keeps the last 10,000."""
         with self._lock:
             self.events.append((kind, data))
+            for heard in self._listeners:
+                heard.append((kind, data))
             if len(self.events) > 10_000:
                 del self.events[:1_000]
+
+    @contextmanager
+    def collected(self) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+        """Gather the events of the block, of this thread and of others."""
+        found: list[tuple[str, dict[str, Any]]] = []
+        with self._lock:
+            self._listeners.append(found)
+        try:
+            yield found
+        finally:
+            with self._lock:
+                self._listeners = [heard for heard in self._listeners if heard is not found]
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -82,6 +97,14 @@ class Recorder:
                 return
             self._warned.add(key)
         warnings.warn(text, FirebrickWarning, stacklevel=stacklevel)
+
+    def note_once(self, key: str, text: str) -> None:
+        """Log one line, once a process for each `key`: for what is as documented, so that a warning would be too loud."""
+        with self._lock:
+            if key in self._warned:
+                return
+            self._warned.add(key)
+        logger.warning("%s", text)
 
     def show(self, config: Config, level: str, name: str, text: str) -> None:
         """Print `text` if `FIREBRICK_DEBUG` names `level`; write it below `FIREBRICK_DUMP` if set."""

@@ -20,11 +20,11 @@ from firebrick.extend.fake import new_fake_mode
 from firebrick.extend.graph import Alias, AtenGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from firebrick.config import Config
 
-__all__ = ["needs_grad", "trace_inference"]
+__all__ = ["needs_grad", "trace_function", "trace_inference"]
 
 aten = torch.ops.aten
 
@@ -84,6 +84,24 @@ def trace_inference(gm: fx.GraphModule, example_inputs: Sequence[Any], config: C
         LoweringError: the graph does something that has no functional form.
     """
     return _Trace(gm, example_inputs).run()
+
+
+def trace_function(function: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.GraphModule:
+    """Trace a function of tensors to functional ATen calls; patterns and replacements of passes are made so."""
+    modes = [e.fake_mode for e in examples if isinstance(e, FakeTensor)]
+    tracer = Tracer(modes[0] if modes else new_fake_mode())
+    inputs = []
+    with _tracing_state():
+        for i, example in enumerate(examples):
+            fake = fake_like(tracer.fake_mode, example)
+            record = tracer.tape.add("placeholder", (f"in_{i}",), {}, fake)
+            tracer.fresh(record, fake, Origin("input", f"in_{i}", i))
+            inputs.append(record)
+        with tracer:
+            result = function(*(record.val for record in inputs))
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        flat = [tracer.read(tracer.value_of(r)) if isinstance(r, torch.Tensor) else r for r in results]
+    return module_of(tracer.tape.to_graph(inputs, flat), tracer.constants)
 
 
 @contextmanager

@@ -1,0 +1,44 @@
+"""The public functions; `firebrick` itself re-exports them."""
+
+from firebrick.api.aot import aot
+from firebrick.api.bundle import load, save
+from firebrick.api.compile import compile, disable, optimize, run
+from firebrick.api.explain import Explanation, explain
+from firebrick.api.torch_compile import torch_compile_backend
+from firebrick.backends import list_backends, register_backend
+from firebrick.capture import hook
+from firebrick.capture.marks import graph_break, is_compiling, mark_dynamic, mark_static
+from firebrick.pipeline import graphs_compiled
+from firebrick.report import recorder
+
+__all__ = [
+    "Explanation",
+    "aot",
+    "compile",
+    "disable",
+    "explain",
+    "graph_break",
+    "graphs_compiled",
+    "is_compiling",
+    "list_backends",
+    "load",
+    "mark_dynamic",
+    "mark_static",
+    "optimize",
+    "register_backend",
+    "reset",
+    "run",
+    "save",
+    "stats",
+    "torch_compile_backend",
+]
+
+
+def reset() -> None:
+    """Forget everything that was captured and compiled in this process; the disk cache stays."""
+    hook.reset()
+
+
+def stats() -> dict[str, object]:
+    """Return what this process did: counts, reasons of graph breaks and recompiles, seconds by stage."""
+    return {**recorder.stats(), "graphs_compiled": graphs_compiled()}

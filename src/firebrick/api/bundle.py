@@ -1,0 +1,81 @@
+"""`save` and `load`: a compiled module with its machine code in one file.
+
+The file is a zip archive: the module as `torch.save` writes it, how it was compiled, and the cache entries that the
+process made or used for it. Loading a module runs its pickle, so load only files that you trust, as with `torch.load`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from firebrick import runtime
+from firebrick.api.compile import compile
+from firebrick.api.module import original_of, settings_of
+from firebrick.config import Config
+from firebrick.errors import CacheError, ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["load", "save"]
+
+_FORMAT = 1
+
+
+def save(compiled: Any, path: str | Path) -> None:
+    """Write a compiled module and the cache entries of its graphs to `path`.
+
+    Raises:
+        ConfigError: `compiled` is not a compiled module, or its backend is a function.
+    """
+    settings = settings_of(compiled) if isinstance(compiled, nn.Module) else None
+    if settings is None:
+        raise ConfigError("save takes a module that firebrick.compile returned", fix="compile a module, not a function")
+    if not isinstance(settings.backend, str) or settings.passes:
+        raise ConfigError("a module compiled by a function or with passes can't be saved", fix="use a named backend")
+    about = {
+        "format": _FORMAT,
+        "torch": torch.__version__,
+        "settings": {
+            "backend": settings.backend,
+            "mode": settings.mode,
+            "fullgraph": settings.fullgraph,
+            "dynamic": settings.dynamic,
+            "options": dict(settings.options or {}),
+        },
+    }
+    module = io.BytesIO()
+    torch.save(original_of(compiled), module)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("about.json", json.dumps(about))
+        archive.writestr("module.pt", module.getvalue())
+        for file, _ in runtime.DiskCache(settings.config).files():
+            archive.writestr(f"cache/{file.parent.name}/{file.name}", file.read_bytes())
+
+
+def load(path: str | Path) -> nn.Module:
+    """Read what `save` wrote; the module's graphs are in the cache, so that its first call compiles nothing.
+
+    Raises:
+        CacheError: the file was not written by `save`, or by another version of it.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            about = json.loads(archive.read("about.json"))
+            data = archive.read("module.pt")
+            entries = {n: archive.read(n) for n in archive.namelist() if n.startswith("cache/")}
+    except (OSError, KeyError, zipfile.BadZipFile, ValueError) as error:
+        raise CacheError(f"{path} is not a file that firebrick.save wrote: {error}") from error
+    if about.get("format") != _FORMAT:
+        raise CacheError(f"{path} has format {about.get('format')}, this version reads {_FORMAT}")
+    runtime.DiskCache(Config.from_env()).adopt({n.rpartition("/")[2]: blob for n, blob in entries.items()})
+    module = torch.load(io.BytesIO(data), weights_only=False)
+    settings = about["settings"]
+    compiled: nn.Module = compile(module, **{**settings, "options": settings["options"] or None})
+    return compiled

@@ -1,0 +1,237 @@
+"""`compile`, `optimize` and the other ways to switch compiling on and off."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from torch import nn
+
+from firebrick import backends
+from firebrick.api.module import compile_module, original_of, settings_of
+from firebrick.api.settings import Settings
+from firebrick.capture import hook
+from firebrick.capture.marks import DISABLED
+from firebrick.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from firebrick.extend import Pass
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+__all__ = ["compile", "disable", "optimize", "run"]
+
+_ORIGINAL = "_firebrick_original"
+_SETTINGS = "_firebrick_settings"
+
+
+@overload
+def compile(
+    model: F,
+    *,
+    backend: str | Callable[..., Any] = ...,
+    mode: str | None = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    options: Mapping[str, Any] | None = ...,
+    passes: Sequence[Pass] = ...,
+) -> F: ...
+@overload
+def compile(
+    model: None = None,
+    *,
+    backend: str | Callable[..., Any] = ...,
+    mode: str | None = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    options: Mapping[str, Any] | None = ...,
+    passes: Sequence[Pass] = ...,
+) -> Callable[[F], F]: ...
+def compile(
+    model: Any = None,
+    *,
+    backend: str | Callable[..., Any] = backends.FIREBRICK,
+    mode: str | None = None,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+    passes: Sequence[Pass] = (),
+) -> Any:
+    """Compile a function or module: it is captured, and compiled, when it is first called. Also a decorator.
+
+    Args:
+        model: a function, or an nn.Module; an object of the same kind comes back. A compiled module shares its
+            parameters, buffers and attributes with the original.
+        backend: a name of `list_backends()`, or a function `(gm, example_inputs) -> callable`.
+        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
+        fullgraph: raise `Unsupported` where the function can't be one graph.
+        dynamic: True compiles with symbolic sizes at once, False never, None when sizes are seen to change.
+        options: settings of `firebrick.config.Config` by name.
+        passes: optimizations of your own, see `firebrick.extend`.
+
+    Raises:
+        ConfigError: `model` can't be called, or an unknown mode or option.
+        BackendError: an unknown backend.
+    """
+    settings = Settings.make(backend, mode, fullgraph, dynamic, options, passes)
+    if model is None:
+        return lambda fn: _compile(fn, settings)
+    return _compile(model, settings)
+
+
+def _compile(model: Any, settings: Settings) -> Any:
+    if isinstance(model, nn.Module):
+        return compile_module(model, settings)
+    if inspect.isclass(model) or not callable(model):
+        kind = f"the class {model.__name__}" if inspect.isclass(model) else f"an object of {type(model).__name__}"
+        raise ConfigError(f"compile takes a function or a module, not {kind}", fix="compile an instance or a function")
+    return compile_function(model, settings)
+
+
+def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
+    """Return a function that runs `fn` compiled."""
+    fn = getattr(fn, _ORIGINAL, fn)
+    call = hook.Wrapped(fn, settings.capturer(), _Scope())
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    if hasattr(fn, "__name__"):
+        functools.update_wrapper(compiled, fn)
+    setattr(compiled, _ORIGINAL, fn)
+    setattr(compiled, _SETTINGS, settings)
+    return compiled
+
+
+class _Scope:
+    """What the entries of one compiled function belong to."""
+
+    __slots__ = ("__weakref__",)
+
+
+def original_callable(fn: Any) -> Any:
+    """Return what a compiled function or module was made from."""
+    return original_of(fn) if isinstance(fn, nn.Module) else getattr(fn, _ORIGINAL, fn)
+
+
+def compiled_settings(fn: Any) -> Settings | None:
+    """Return how a function or module was compiled; None if it was not."""
+    return settings_of(fn) if isinstance(fn, nn.Module) else getattr(fn, _SETTINGS, None)
+
+
+class optimize:  # noqa: N801  (used as a function)
+    """Compile what runs in the block, or the decorated function or module.
+
+    Args:
+        backend: a name of `list_backends()`, or a function `(gm, example_inputs) -> callable`.
+        nopython: raise `Unsupported` where a function can't be one graph.
+        dynamic: as in `compile`.
+
+    Example:
+        with firebrick.optimize(my_compiler):
+            model(x)
+    """
+
+    def __init__(
+        self, backend: str | Callable[..., Any] = backends.FIREBRICK, *, nopython: bool = False, dynamic: bool | None = None
+    ) -> None:
+        self.settings = Settings.make(backend, None, nopython, dynamic, None, ())
+        self._scope = _Scope()
+        self._capturer = self.settings.capturer()
+        self._active: list[AbstractContextManager[None]] = []
+
+    def __call__(self, fn: F) -> F:
+        compiled: F = _compile(fn, self.settings)
+        return compiled
+
+    def __enter__(self) -> optimize:
+        block = hook.installed(self._capturer, self._scope)
+        block.__enter__()
+        self._active.append(block)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._active.pop().__exit__(None, None, None)
+
+
+class _Switch:
+    """A context manager that is also a decorator."""
+
+    def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
+        self._make = make
+        self._active: list[AbstractContextManager[None]] = []
+
+    def __call__(self, fn: F) -> F:
+        make = self._make
+
+        @functools.wraps(fn)
+        def switched(*args: Any, **kwargs: Any) -> Any:
+            with make():
+                return fn(*args, **kwargs)
+
+        return switched  # type: ignore[return-value]
+
+    def __enter__(self) -> None:
+        block = self._make()
+        block.__enter__()
+        self._active.append(block)
+
+    def __exit__(self, *exc: object) -> None:
+        self._active.pop().__exit__(None, None, None)
+
+
+def run(fn: Any = None) -> Any:
+    """Use what was compiled before and compile nothing new: a context manager, or a decorator."""
+    if fn is None:
+        return _Switch(hook.run_only)
+    if isinstance(fn, nn.Module):
+        return _RunModule(fn)
+    return _Switch(hook.run_only)(fn)
+
+
+class _RunModule:
+    """Calls a module with `run` on."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with hook.run_only():
+            return self._module(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def disable(fn: Any = None) -> Any:
+    """Run as plain Python, uncompiled: a decorator for functions and classes, or a context manager.
+
+    Captured code that calls a disabled function breaks its graph there.
+    """
+    if fn is None:
+        return _Switch(hook.disabled)
+    if inspect.isclass(fn):
+        for name, member in list(vars(fn).items()):
+            if inspect.isfunction(member):
+                setattr(fn, name, _disabled(member))
+        return fn
+    if isinstance(fn, nn.Module):
+        fn.forward = _disabled(fn.forward)
+        return fn
+    return _disabled(fn)
+
+
+def _disabled(fn: Callable[..., Any]) -> Callable[..., Any]:
+    fn = getattr(fn, _ORIGINAL, fn)
+    call = hook.Wrapped(fn, None, None)
+
+    @functools.wraps(fn)
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    setattr(plain, DISABLED, True)
+    return plain

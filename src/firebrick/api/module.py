@@ -1,0 +1,92 @@
+"""Compiled modules: objects of a subclass of the module's class that share everything with the original.
+
+Both objects have the same `__dict__`: the same parameters, buffers, children, hooks and training flag.
+So state dicts have equal keys, attributes need no forwarding, and `isinstance` holds.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from firebrick.capture import hook
+
+if TYPE_CHECKING:
+    from firebrick.api.settings import Settings
+
+__all__ = ["compile_module", "original_of"]
+
+_STATE = "_firebrick"
+
+
+class _State:
+    """What a compiled module's class knows: the original object, how it was compiled, and how to call it."""
+
+    __slots__ = ("call", "forward", "original", "settings")
+
+    def __init__(self, original: nn.Module, settings: Settings) -> None:
+        capturer = settings.capturer()
+        self.original, self.settings = original, settings
+        self.call = hook.Wrapped(original, capturer, self)
+        self.forward = hook.Wrapped(original.forward, capturer, self)
+
+
+def compile_module(module: nn.Module, settings: Settings) -> nn.Module:
+    """Return an object that behaves as `module` and runs compiled."""
+    original = original_of(module)
+    cls = type(original)
+    state = _State(original, settings)
+    namespace = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__call__": _call,
+        "forward": _forward,
+        "__reduce_ex__": _reduce,
+        "__deepcopy__": _deepcopy,
+        "__copy__": _copy,
+        _STATE: state,
+        "_orig_mod": original,
+    }
+    compiled: nn.Module = object.__new__(type(cls)(cls.__name__, (cls,), namespace))
+    object.__setattr__(compiled, "__dict__", original.__dict__)
+    return compiled
+
+
+def original_of(module: nn.Module) -> nn.Module:
+    """Return the module that a compiled one was made from; any other module itself."""
+    state = getattr(type(module), _STATE, None)
+    return state.original if isinstance(state, _State) else module
+
+
+def settings_of(module: nn.Module) -> Settings | None:
+    """Return how a module was compiled, None if it was not."""
+    state = getattr(type(module), _STATE, None)
+    return state.settings if isinstance(state, _State) else None
+
+
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return type(self)._firebrick.call(*args, **kwargs)
+
+
+def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return type(self)._firebrick.forward(*args, **kwargs)
+
+
+def _reduce(self: Any, protocol: Any) -> Any:
+    state = type(self)._firebrick
+    return compile_module, (state.original, state.settings)
+
+
+def _deepcopy(self: Any, memo: dict[int, Any]) -> nn.Module:
+    state = type(self)._firebrick
+    made = compile_module(copy.deepcopy(state.original, memo), state.settings)
+    memo[id(self)] = made
+    return made
+
+
+def _copy(self: Any) -> nn.Module:
+    state = type(self)._firebrick
+    return compile_module(copy.copy(state.original), state.settings)

@@ -1,0 +1,34 @@
+"""Constants that a trace made from Python literals, as JSON-able data: they travel with the compiled graph."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["read", "write"]
+
+
+def write(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Return name -> [dtype, shape, bytes in base64]."""
+    return {name: _encode(tensor) for name, tensor in tensors.items()}
+
+
+def _encode(tensor: torch.Tensor) -> list[Any]:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), base64.b64encode(data).decode()]
+
+
+def read(data: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Inverse of `write`."""
+    found = {}
+    for name, (dtype, shape, text) in data.items():
+        raw = np.frombuffer(base64.b64decode(text), dtype=np.uint8).copy()
+        found[name] = torch.from_numpy(raw).view(getattr(torch, dtype)).reshape(shape)
+    return found

@@ -1,0 +1,17 @@
+"""The backend that compiles nothing: captured graphs run on eager kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import fx
+
+__all__ = ["eager"]
+
+
+def eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Run the graph as it was captured."""
+    return gm.forward
