@@ -81,6 +81,7 @@ class ByCode(Generic[T]):
         self._entries: dict[int, tuple[weakref.ref[CodeType], T]] = {}
 
     def __call__(self, code: CodeType) -> T:
+        """What was made for this very code object."""
         key = id(code)
         found = self._entries.get(key)
         if found is not None and found[0]() is code:

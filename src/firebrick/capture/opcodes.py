@@ -295,7 +295,7 @@ TABLE: tuple[Opcode, ...] = (
     _O("YIELD_VALUE", _NONE, 0, _C.GENERATOR, "yield the top, then push what was sent", last=_V11),
     _O("YIELD_VALUE", _IGNORED, 0, _C.GENERATOR, "yield the top, then push what was sent", _V12),
     _O("GET_YIELD_FROM_ITER", _NONE, 0, _C.GENERATOR, "iterator of the top for yield from"),
-    _O("SEND", _JUMP, 0, _C.GENERATOR, "send the top below it, or pop both and jump", last=_V11, jump=_IF, jump_effect=-1),
+    _O("SEND", _JUMP, 0, _C.GENERATOR, "send the top, or pop both and jump", last=_V11, jump=_IF, jump_effect=-1),
     _O("SEND", _JUMP, 0, _C.GENERATOR, "send the top to the iterator below it, or jump at its end", _V12, jump=_IF),
     _O("END_SEND", _NONE, -1, _C.GENERATOR, "drop the iterator below the top", _V12),
     _O("CLEANUP_THROW", _NONE, -1, _C.GENERATOR, "end of yield from by throw: value of StopIteration, or raise", _V12),
