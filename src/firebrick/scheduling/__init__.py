@@ -1,1 +1,54 @@
-"""Stage: scheduling."""
+"""Stage: which loops run together, in which order, and where their results live."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from firebrick.loops.ir import Extern
+from firebrick.loops.schedule import Launch, Schedule
+from firebrick.scheduling.fusion import fuse_nodes
+from firebrick.scheduling.inline import drop_dead, escaping, inline
+from firebrick.scheduling.kernels import KernelSet
+from firebrick.scheduling.memory import plan_memory
+from firebrick.scheduling.nodes import analyze, dependencies
+from firebrick.scheduling.values import Table
+
+if TYPE_CHECKING:
+    from firebrick.codegen.target import Target
+    from firebrick.config import Config
+    from firebrick.loops.ir import LoopProgram
+
+__all__ = ["schedule"]
+
+
+def schedule(program: LoopProgram, target: Target, config: Config) -> Schedule:
+    """Order, fuse and place the work of a program.
+
+    Args:
+        program: what lowering made.
+        target: the machine (`firebrick.codegen.target.detect`).
+        config: `fuse` off leaves every nest a kernel of its own.
+    """
+    facts = Table()
+    nodes = drop_dead(program, list(program.nodes))
+    if config.fuse:
+        nodes = drop_dead(program, inline(program, nodes, facts))
+    known = analyze(nodes)
+    groups, refusals = fuse_nodes(known, dependencies(known), target, config)
+    kernels = KernelSet(facts, target)
+    outside = escaping(program)
+    users: dict[str, int] = {}
+    for g in groups:
+        for b in g.uses:
+            users[b] = users.get(b, 0) + 1
+    steps: list[Launch | Extern] = []
+    for g in groups:
+        if not g.members:
+            node = g.nodes[0].node
+            assert isinstance(node, Extern)
+            steps.append(node)
+            continue
+        live = {b for b in g.makes if b in outside or users.get(b, 0) > (b in g.uses)}
+        steps.append(kernels.launch(g, live))
+    places, arena, frees = plan_memory(program, steps)
+    return Schedule(program, kernels.kernels(), tuple(steps), places, arena, frees, refusals)

@@ -1,0 +1,146 @@
+"""C++ names of scalar and vector types, index expressions as C++, and the helpers that units define on demand."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from firebrick.errors import InternalError
+from firebrick.loops.dtypes import DTYPES
+from firebrick.symbolic.expr import FloorDiv, Max, Min, Mod, Mul, Var
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from firebrick.symbolic.expr import Expr
+
+__all__ = ["FOLD_VECTOR", "MASK", "SCALAR", "SIGNED", "constant_text", "index_text", "lane_type", "vector_prelude"]
+
+SCALAR: Mapping[str, str] = {
+    "f32": "float",
+    "f64": "double",
+    "i64": "int64_t",
+    "i32": "int32_t",
+    "i16": "int16_t",
+    "i8": "int8_t",
+    "u8": "uint8_t",
+    "b8": "bool",
+    "bf16": "uint16_t",
+    "f16": "uint16_t",
+    "u16": "uint16_t",
+    "u32": "uint32_t",
+}
+"""Short dtype -> C++ type of one value."""
+
+MASK = "i32"
+"""Lanes of b8 are i32 lanes of 0 and -1."""
+
+SIGNED: Mapping[int, str] = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
+"""Bytes -> signed integer of that width."""
+
+_STORED: Mapping[str, str] = {"b8": "u8", "bf16": "u16", "f16": "u16"}
+
+
+def lane_type(dtype: str) -> str:
+    """The type of a lane that holds a value of `dtype`."""
+    return MASK if dtype == "b8" else _STORED.get(dtype, dtype)
+
+
+def constant_text(value: bool | int | float, dtype: str) -> str:
+    """A number as C++ text."""
+    kind = DTYPES[dtype].kind
+    if kind == "bool":
+        return "true" if value else "false"
+    if dtype in ("bf16", "f16"):
+        raise InternalError(f"a constant of {dtype} outside of a cast")
+    if kind == "float":
+        suffix = "f" if dtype == "f32" else ""
+        if math.isnan(value):
+            return f'__builtin_nan{suffix}("")'
+        if math.isinf(value):
+            return f"{'-' if value < 0 else ''}__builtin_inf{suffix}()"
+        text = repr(float(value))
+        return text + suffix if text[0] != "-" else f"({text}{suffix})"
+    if dtype == "i64":
+        return "INT64_MIN" if value == -(1 << 63) else f"INT64_C({int(value)})"
+    return f"({SCALAR[dtype]}){int(value)}" if value >= 0 else f"({SCALAR[dtype]})({int(value)})"
+
+
+def index_text(e: Expr, names: Mapping[Var, str]) -> str:
+    """An index expression as C++ over int64_t; `names` gives the text of variables."""
+    parts: list[str] = []
+    for atom, coeff in e.terms:
+        text = _atom_text(atom, names)
+        sign = " - " if coeff < 0 else " + "
+        size = abs(coeff)
+        parts.append(f"{sign if parts else sign.strip(' +')}{f'{size} * {text}' if size != 1 else text}")
+    if e.const or not parts:
+        if parts:
+            parts.append(f" {'-' if e.const < 0 else '+'} {abs(e.const)}")
+        else:
+            parts.append(str(e.const) if e.const > -(1 << 63) else "INT64_MIN")
+    return "".join(parts)
+
+
+def _operand(e: Expr, names: Mapping[Var, str]) -> str:
+    text = index_text(e, names)
+    return text if isinstance(e, Var) or not e.terms else f"({text})"
+
+
+def _atom_text(atom: Expr, names: Mapping[Var, str]) -> str:
+    if isinstance(atom, Var):
+        return names.get(atom, atom.name)
+    if isinstance(atom, Mul):
+        return " * ".join(_operand(f, names) for f in atom.factors)
+    if isinstance(atom, (FloorDiv, Mod)):
+        a, b = atom.args
+        if a.lo >= 0 and b.lo > 0:
+            return f"({_operand(a, names)} {'/' if isinstance(atom, FloorDiv) else '%'} {_operand(b, names)})"
+        name = "fb_floordiv" if isinstance(atom, FloorDiv) else "fb_mod"
+        return f"{name}<int64_t>({index_text(a, names)}, {index_text(b, names)})"
+    if isinstance(atom, (Min, Max)):
+        sign = "<" if isinstance(atom, Min) else ">"
+        text = index_text(atom.args[0], names)
+        for arg in atom.args[1:]:
+            other = index_text(arg, names)
+            text = f"(({text}) {sign} ({other}) ? ({text}) : ({other}))"
+        return text
+    raise InternalError(f"no C++ for {atom.show()}")
+
+
+def needs_division(e: Expr) -> bool:
+    """Whether the text of `e` uses the helpers of rounded-down division."""
+    for atom, _ in e.terms:
+        if isinstance(atom, (FloorDiv, Mod)) and (atom.args[0].lo < 0 or atom.args[1].lo <= 0):
+            return True
+        if any(needs_division(c) for c in atom.children() if c is not atom):
+            return True
+    return False
+
+
+FOLD_VECTOR = """\
+static inline {s} fb_{op}_{v}({v} x) {{
+  {s} p[{w}];
+  __builtin_memcpy(p, &x, sizeof p);
+  for (int n = {half}; n; n /= 2)
+    for (int k = 0; k < n; k++) {{ const {s} a = p[k], b = p[k + n]; p[k] = {combine}; }}
+  return p[0];
+}}
+"""
+"""Folds the lanes of a vector into one value, in pairs."""
+
+
+def vector_prelude(lane: str, lanes: int) -> str:
+    """Types and functions of a vector type: v, v##u for memory, v##_of, v##_load and v##_store of the first m lanes."""
+    scalar, name = SCALAR[lane], f"{lane}x{lanes}"
+    nbytes = DTYPES[lane].nbytes
+    width = nbytes * lanes
+    listed = ", ".join(["x"] * lanes)
+    return (
+        f"typedef {scalar} {name} __attribute__((vector_size({width})));\n"
+        f"typedef {scalar} {name}u __attribute__((vector_size({width}), aligned({nbytes}), may_alias));\n"
+        f"static inline {name} {name}_of({scalar} x) {{ return {name}{{{listed}}}; }}\n"
+        f"static inline {name} {name}_load(const void* p, int64_t m) "
+        f"{{ {name} x = {{}}; __builtin_memcpy(&x, p, m * {nbytes}); return x; }}\n"
+        f"static inline void {name}_store(void* p, {name} x, int64_t m) {{ __builtin_memcpy(p, &x, m * {nbytes}); }}\n"
+    )

@@ -1,0 +1,395 @@
+"""Builds the loop tree of a group of fused statements: phases, hoisting, row-local scratch.
+
+Under the outer loops that all statements share, each inner loop does as much as the reductions before it allow:
+
+    out[i, j] = exp(x[i, j] - max(x[i, :])) / sum(exp(...))
+
+    for i                                     phase 0, over j: r0 = max x
+      for j  r0 = max x                       phase 1, over j: t0 = exp(x - r0); r1 = sum t0
+      for j  t0[j] = exp(x - r0); r1 += t0    phase 2, over j: out = t0 / r1
+      for j  out = t0[j] / r1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from firebrick.loops.ir import Axis, Const, Index, Load, Masked, Op, Reduce, Store
+from firebrick.loops.ops import SCALAR_OPS
+from firebrick.loops.tree import Acc, Fold, Let, Loop, Scratch, local
+from firebrick.scheduling.values import Rewriter, children_of, walk
+from firebrick.symbolic.expr import ONE, ZERO, total
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from firebrick.loops.ir import Value
+    from firebrick.loops.tree import Stmt
+    from firebrick.scheduling.values import Table
+    from firebrick.symbolic.expr import Expr, Var
+
+__all__ = ["LoopPlan", "Statement", "buffers_in_order", "build_tree", "rename"]
+
+_SCRATCH_COST = 12
+"""A value that costs at least this much is kept in scratch for later phases instead of computed again."""
+_SCRATCH_LIMIT = 16384
+"""Most elements of one scratch row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A store of a fused group. inner: the axes that it has beyond the outer loops. late: after all reads of a row."""
+
+    inner: frozenset[Var]
+    store: Store
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPlan:
+    """Loops in order with their kinds. outer: shared by all statements; inner: order of each set of inner axes."""
+
+    sizes: dict[Var, Expr]
+    outer: tuple[tuple[Var, str], ...]
+    inner: dict[frozenset[Var], tuple[tuple[Var, str], ...]]
+    parallel: frozenset[Var] = frozenset()
+    lanes_inside: int = 1  # lanes of a "tile" loop around scratch
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Work of one phase: a store, or a fold of `reduce` into the accumulator `acc`."""
+
+    store: Store | None
+    reduce: Reduce | None
+    acc: str
+    domain: frozenset[Var]
+    level: int = 0
+
+    @property
+    def value(self) -> Value:
+        if self.reduce is not None:
+            return self.reduce.body
+        assert self.store is not None
+        return self.store.value
+
+    def roots(self) -> list[Value]:
+        if self.store is None:
+            return [self.value]
+        return [self.store.value, *(b for _, b in self.store.binds)]
+
+
+@dataclass(slots=True)
+class _Phase:
+    level: int
+    domain: frozenset[Var]
+    entries: list[_Entry] = field(default_factory=list)
+    reload: list[tuple[Value, Load]] = field(default_factory=list)
+
+
+def build_tree(statements: Iterable[Statement], plan: LoopPlan, facts: Table) -> tuple[Stmt, ...]:
+    """The loop tree that does all statements, in the order that their values allow."""
+    entries = [_Entry(s.store, None, "", s.inner, 1 << 20 if s.late else 0) for s in statements]
+    return tuple(_Builder(plan, facts).block(frozenset(), plan.outer, entries))
+
+
+class _Builder:
+    def __init__(self, plan: LoopPlan, facts: Table) -> None:
+        self._plan = plan
+        self._facts = facts
+        self._env: dict[Value, Value] = {}
+        self._undo: list[Value] = []
+        self._counts = {"v": 0, "r": 0, "t": 0}
+        self._prices: dict[Value, int] = {}
+
+    # ------------------------------------------------------------ names and scopes
+
+    def _fresh(self, letter: str) -> str:
+        n = self._counts[letter]
+        self._counts[letter] = n + 1
+        return f"{letter}{n}"
+
+    def _bind(self, value: Value, by: Value) -> None:
+        if value not in self._env:
+            self._env[value] = by
+            self._undo.append(value)
+
+    def _close(self, mark: int) -> None:
+        while len(self._undo) > mark:
+            del self._env[self._undo.pop()]
+
+    def _expr(self, value: Value) -> Value:
+        """The value in terms of the names that are bound."""
+        memo: dict[Value, Value] = {}
+
+        def build(v: Value) -> Value:
+            found = self._env.get(v) or memo.get(v)
+            if found is not None:
+                return found
+            new: Value = v
+            if isinstance(v, Op):
+                new = Op(v.dtype, v.name, tuple([build(a) for a in v.args]))
+            elif isinstance(v, Load) and v.binds:
+                new = Load(v.dtype, v.buffer, v.index, tuple([(x, build(b)) for x, b in v.binds]))
+            elif isinstance(v, Masked):
+                new = Masked(v.dtype, build(v.cond), build(v.body), v.other)
+            memo[v] = new
+            return new
+
+        return build(value)
+
+    # ------------------------------------------------------------ blocks
+
+    def block(self, ctx: frozenset[Var], loops: tuple[tuple[Var, str], ...], entries: list[_Entry]) -> list[Stmt]:
+        """Statements for `entries` inside the loops of `ctx`, with `loops` still to be opened around all of them."""
+        if not loops:
+            return self._phases(ctx, entries)
+        out: list[Stmt] = []
+        ready = self._reductions(ctx, entries)
+        if ready:
+            out += self._phases(ctx, [], ready)
+        var, kind = loops[0]
+        out += self._hoist(ctx, entries)
+        mark = len(self._undo)
+        body = self.block(ctx | {var}, loops[1:], entries)
+        self._close(mark)
+        out.append(Loop(Axis(var, self._plan.sizes[var]), kind, var in self._plan.parallel, tuple(body)))
+        return out
+
+    def _reductions(self, ctx: frozenset[Var], entries: list[_Entry]) -> list[Reduce]:
+        """Reductions in `entries` that depend on nothing but `ctx` and have not been done, those inside first."""
+        found: dict[Reduce, None] = {}
+        seen: set[Value] = set()
+
+        def visit(v: Value) -> None:
+            if v in seen or v in self._env:
+                return
+            seen.add(v)
+            if not self._facts(v).reduces:
+                return
+            for child in children_of(v):
+                visit(child)
+            if isinstance(v, Reduce) and self._facts(v).free <= ctx:
+                found[v] = None
+
+        for entry in entries:
+            for root in entry.roots():
+                visit(root)
+        return list(found)
+
+    def _phases(self, ctx: frozenset[Var], entries: list[_Entry], ready: list[Reduce] | None = None) -> list[Stmt]:
+        reductions = self._reductions(ctx, entries) if ready is None else ready
+        phases = self._assign(ctx, entries, reductions)
+        out: list[Stmt] = []
+        here = [e for e in entries if e.domain <= ctx]
+        for scratch in self._share(phases):
+            out.append(scratch)
+        for phase in phases:
+            for value, load in phase.reload:
+                self._bind(value, load)
+            folds = [e for e in phase.entries if e.reduce is not None]
+            for e in folds:
+                assert e.reduce is not None
+                out.append(Acc(e.acc, e.reduce.name, e.reduce.body.dtype))
+            out += self.block(ctx, self._order(phase.domain - ctx), phase.entries)
+            for e in folds:
+                assert e.reduce is not None
+                self._bind(e.reduce, local(e.reduce.dtype, e.acc))
+        out += [self._leaf(e) for e in here]
+        return out
+
+    def _order(self, domain: frozenset[Var]) -> tuple[tuple[Var, str], ...]:
+        return self._plan.inner[domain]
+
+    def _leaf(self, entry: _Entry) -> Stmt:
+        if entry.reduce is not None:
+            position: Expr = ZERO
+            if entry.reduce.name.startswith("arg"):
+                weight: Expr = ONE
+                terms = []
+                for axis in reversed(entry.reduce.axes):
+                    terms.append(weight * axis.var)
+                    weight = weight * axis.size
+                position = total(terms)
+            return Fold(entry.acc, self._expr(entry.reduce.body), position)
+        store = entry.store
+        assert store is not None
+        binds = tuple([(v, self._expr(b)) for v, b in store.binds])
+        return Store(store.buffer, store.index, self._expr(store.value), store.mode, binds)
+
+    def _hoist(self, ctx: frozenset[Var], entries: list[_Entry]) -> list[Stmt]:
+        """Lets for what a loop to be opened needs and that does not change in it."""
+        out: list[Stmt] = []
+        seen: set[Value] = set()
+
+        def visit(v: Value) -> None:
+            if v in seen or v in self._env or isinstance(v, (Const, Index)):
+                return
+            seen.add(v)
+            facts = self._facts(v)
+            if facts.free <= ctx and not self._pending(v):
+                name = self._fresh("v")
+                out.append(Let(name, self._expr(v)))
+                self._bind(v, local(v.dtype, name))
+            elif isinstance(v, Masked):
+                visit(v.cond)
+            else:
+                for child in children_of(v):
+                    visit(child)
+
+        for entry in entries:
+            for root in entry.roots():
+                visit(root)
+        return out
+
+    def _pending(self, value: Value) -> bool:
+        """Whether a reduction in the value has still to be done."""
+        if value in self._env or not self._facts(value).reduces:
+            return False
+        return isinstance(value, Reduce) or any(self._pending(c) for c in children_of(value))
+
+    # ------------------------------------------------------------ phases
+
+    def _assign(self, ctx: frozenset[Var], entries: list[_Entry], reductions: list[Reduce]) -> list[_Phase]:
+        """Levels: a phase comes after the reductions that it reads."""
+        here = set(reductions)
+        levels: dict[Value, int] = {}
+
+        def level(v: Value) -> int:
+            if v in self._env or not self._facts(v).reduces:
+                return 0
+            found = levels.get(v)
+            if found is None:
+                found = max((level(c) for c in children_of(v)), default=0) + (v in here)
+                levels[v] = found
+            return found
+
+        work = [_Entry(None, r, self._fresh("r"), frozenset(a.var for a in r.axes), level(r) - 1) for r in reductions]
+        top = max((e.level for e in work), default=-1)
+        for e in entries:
+            if not e.domain <= ctx:
+                late = e.level
+                e.level = max((level(r) for r in e.roots()), default=0)
+                top = max(top, e.level)
+                if late:
+                    e.level = late
+                work.append(e)
+        phases: dict[tuple[int, frozenset[Var]], _Phase] = {}
+        for e in sorted(work, key=lambda e: e.level):
+            e.level = min(e.level, top)
+            key = (e.level, e.domain)
+            phases.setdefault(key, _Phase(*key)).entries.append(e)
+        return sorted(phases.values(), key=lambda p: p.level)
+
+    def _price(self, value: Value) -> int:
+        """Cost of computing a value again once the reductions in it are done."""
+        found = self._prices.get(value)
+        if found is None:
+            if isinstance(value, (Const, Index, Reduce)):
+                found = 0
+            else:
+                own = SCALAR_OPS[value.name].cost if isinstance(value, Op) else 2
+                found = own + sum(self._price(c) for c in children_of(value))
+            self._prices[value] = found
+        return found
+
+    def _share(self, phases: list[_Phase]) -> list[Scratch]:
+        """Keep costly values of one phase for later phases over the same axes: in scratch, or where they are stored."""
+        out: list[Scratch] = []
+        made: dict[frozenset[Var], dict[Value, _Phase]] = {}
+        for phase in phases:
+            earlier = made.setdefault(phase.domain, {})
+            seen: set[Value] = set()
+            stack = [root for e in phase.entries for root in e.roots()]
+            while stack:
+                v = stack.pop()
+                if v in seen or v in self._env:
+                    continue
+                seen.add(v)
+                maker = earlier.get(v)
+                if maker is not None and self._price(v) >= _SCRATCH_COST and self._facts(v).free & phase.domain:
+                    load = self._keep(v, maker, out)
+                    if load is not None:
+                        phase.reload.append((v, load))
+                        continue
+                if isinstance(v, Masked):
+                    stack.append(v.cond)
+                elif not isinstance(v, Reduce):
+                    stack.extend(children_of(v))
+            for v in seen:
+                earlier.setdefault(v, phase)
+        return out
+
+    def _keep(self, value: Value, maker: _Phase, out: list[Scratch]) -> Load | None:
+        for e in maker.entries:
+            if e.store is not None and e.store.value is value and not e.store.binds and e.store.mode == "set":
+                return Load(value.dtype, e.store.buffer, e.store.index)
+        index: Expr = ZERO
+        size: Expr = ONE
+        for var, _ in reversed(self._order(maker.domain)):
+            index = index + size * var
+            size = size * self._plan.sizes[var]
+        if size.terms or size.const * self._plan.lanes_inside > _SCRATCH_LIMIT:
+            return None
+        name = self._fresh("t")
+        out.append(Scratch(name, value.dtype, size.const))
+        maker.entries.append(_Entry(Store(name, index, value), None, "", maker.domain))
+        return Load(value.dtype, name, index)
+
+
+def rename(body: tuple[Stmt, ...], names: dict[str, str], index: dict[Var, Expr]) -> tuple[Stmt, ...]:
+    """The tree with other names for buffers and loop variables."""
+
+    def load(value: Load) -> Value:
+        name = names.get(value.buffer)
+        return value if name is None else Load(value.dtype, name, value.index, value.binds)
+
+    rewrite = Rewriter(lambda e: e.subs(index), load)
+
+    def stmt(s: Stmt) -> Stmt:
+        if isinstance(s, Let):
+            return Let(s.name, rewrite(s.value))
+        if isinstance(s, Fold):
+            return Fold(s.acc, rewrite(s.value), s.position.subs(index))
+        if isinstance(s, Loop):
+            var = index.get(s.axis.var, s.axis.var)
+            return Loop(Axis(var, s.axis.size.subs(index)), s.kind, s.parallel, tuple([stmt(x) for x in s.body]))  # type: ignore[arg-type]
+        if isinstance(s, Store):
+            binds: Any = tuple([(v.subs(index), rewrite(b)) for v, b in s.binds])
+            return Store(names.get(s.buffer, s.buffer), rewrite.index(s.index), rewrite(s.value), s.mode, binds)
+        return s
+
+    return tuple([stmt(s) for s in body])
+
+
+def buffers_in_order(body: tuple[Stmt, ...]) -> tuple[list[str], set[str]]:
+    """Names of buffers in order of appearance, names made inside left out; and those that are written."""
+    inside: set[str] = set()
+    order: dict[str, None] = {}
+    written: set[str] = set()
+
+    def note(values: Iterable[Value]) -> None:
+        for v in walk(values):
+            if isinstance(v, Load) and v.buffer not in inside:
+                order[v.buffer] = None
+
+    def visit(stmts: tuple[Stmt, ...]) -> None:
+        for s in stmts:
+            if isinstance(s, Loop):
+                visit(s.body)
+            elif isinstance(s, Let):
+                inside.add(s.name)
+                note([s.value])
+            elif isinstance(s, (Scratch, Acc)):
+                inside.add(s.name)
+            elif isinstance(s, Fold):
+                note([s.value])
+            else:
+                note([s.value, *(b for _, b in s.binds)])
+                if s.buffer not in inside:
+                    order[s.buffer] = None
+                    written.add(s.buffer)
+
+    visit(body)
+    return list(order), written

@@ -1,0 +1,117 @@
+"""Where buffers live: one arena with reuse for temporaries, own tensors for results, and when the rest is freed."""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import TYPE_CHECKING
+
+from firebrick.loops.dtypes import DTYPES
+from firebrick.loops.ir import Extern
+from firebrick.loops.schedule import Launch, Place
+from firebrick.scheduling.inline import escaping
+from firebrick.scheduling.nodes import extern_reads, extern_writes
+from firebrick.symbolic.expr import ONE
+
+if TYPE_CHECKING:
+    from firebrick.loops.ir import Buffer, LoopProgram
+
+__all__ = ["MemoryPlan", "plan_memory"]
+
+_ALIGN = 64
+
+MemoryPlan = tuple[tuple[Place, ...], int, tuple[tuple[str, ...], ...]]
+"""Places, bytes of the arena, and what is freed after each step."""
+
+
+def plan_memory(program: LoopProgram, steps: list[Launch | Extern]) -> MemoryPlan:
+    """Lay out all buffers."""
+    buffers = {b.name: b for b in program.buffers}
+    first, last, calls = _lifetimes(steps, buffers)
+    outside = escaping(program)
+    places: list[Place] = []
+    frees: list[list[str]] = [[] for _ in steps]
+    arena: list[tuple[int, int, str]] = []
+    for name, b in buffers.items():
+        if b.kind in ("input", "const", "derived"):
+            places.append(Place(name, "given"))
+        elif name not in first:
+            continue
+        elif name in calls:
+            places.append(Place(name, "call"))
+            if name not in outside:
+                frees[last[name]].append(name)
+        elif name in outside or _nbytes(b) is None:
+            places.append(Place(name, "fresh"))
+            if name not in outside:
+                frees[last[name]].append(name)
+        else:
+            insort(arena, (first[name], last[name], name))
+    total = _Arena(places).lay(arena, buffers)
+    return tuple(places), total, tuple([tuple(f) for f in frees])
+
+
+def _lifetimes(
+    steps: list[Launch | Extern], buffers: dict[str, Buffer]
+) -> tuple[dict[str, int], dict[str, int], set[str]]:
+    """First and last step that touches each buffer, and the buffers that library calls make."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    calls: set[str] = set()
+    for k, step in enumerate(steps):
+        if isinstance(step, Extern):
+            touched = [*extern_reads(step), *extern_writes(step)]
+            if not step.into:
+                calls.update(o for o in step.outs if o is not None)
+        else:
+            touched = list(step.args)
+        for name in touched:
+            if name in buffers:
+                first.setdefault(name, k)
+                last[name] = k
+    return first, last, calls
+
+
+def _nbytes(b: Buffer) -> int | None:
+    """Bytes that a buffer spans; None if that depends on symbolic sizes."""
+    extent = ONE
+    for size, stride in zip(b.shape, b.strides, strict=True):
+        if size.terms or stride.terms:
+            return None
+        if size.const == 0:
+            return 0
+        extent = extent + (size.const - 1) * stride.const
+    return extent.const * DTYPES[b.dtype].nbytes
+
+
+class _Arena:
+    """Offsets for buffers by lifetime, each put in the smallest gap that fits."""
+
+    def __init__(self, places: list[Place]) -> None:
+        self.places = places
+
+    def lay(self, wanted: list[tuple[int, int, str]], buffers: dict[str, Buffer]) -> int:
+        """Place every buffer (first step, last step, name); returns the arena's size."""
+        live: list[tuple[int, int, int]] = []  # offset, end, last step
+        total = 0
+        for begin, end, name in wanted:
+            live = [x for x in live if x[2] >= begin]
+            nbytes = _nbytes(buffers[name]) or 0
+            size = max(_ALIGN, -(-nbytes // _ALIGN) * _ALIGN)
+            offset = self._fit(live, size, total)
+            insort(live, (offset, offset + size, end))
+            total = max(total, offset + size)
+            self.places.append(Place(name, "arena", offset, nbytes))
+        return total
+
+    @staticmethod
+    def _fit(live: list[tuple[int, int, int]], size: int, total: int) -> int:
+        best: tuple[int, int] | None = None
+        at = 0
+        for offset, end, _ in live:
+            gap = offset - at
+            if gap >= size and (best is None or gap < best[0]):
+                best = gap, at
+            at = max(at, end)
+        if best is None or (total - at >= size and total - at < best[0]):
+            return at
+        return best[1]

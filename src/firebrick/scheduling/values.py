@@ -1,0 +1,151 @@
+"""Walks over scalar values: free variables, cost, accesses, rewriting. Values are interned, so memos key on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from firebrick.loops.ir import Const, Index, Load, Masked, Op, Reduce
+from firebrick.loops.ops import SCALAR_OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from firebrick.loops.ir import Axis, Value
+    from firebrick.symbolic.expr import Expr, Var
+
+__all__ = ["Facts", "Rewriter", "Table", "children_of", "loads_of", "walk"]
+
+_NONE: frozenset[Var] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What scheduling asks about a value.
+
+    free: index variables that it depends on. reduces: whether a reduction is in it. loads: loads, each occurrence
+    counted, up to a limit. cost: rough price in additions, each occurrence counted.
+    """
+
+    free: frozenset[Var]
+    reduces: bool
+    loads: int
+    cost: int
+
+
+_LIMIT = 1 << 20
+
+
+class Table:
+    """Facts of values, each computed once."""
+
+    def __init__(self) -> None:
+        self._facts: dict[Value, Facts] = {}
+
+    def __call__(self, value: Value) -> Facts:
+        """The facts of a value."""
+        found = self._facts.get(value)
+        if found is None:
+            found = self._facts[value] = self._compute(value)
+        return found
+
+    def _compute(self, value: Value) -> Facts:
+        if isinstance(value, Const):
+            return Facts(_NONE, False, 0, 0)
+        if isinstance(value, Index):
+            return Facts(value.expr.vars(), False, 0, 1)
+        if isinstance(value, Load):
+            free = value.index.vars()
+            if not value.binds:
+                return Facts(free, False, 1, 1)
+            inner = [self(bound) for _, bound in value.binds]
+            free = free.difference(v for v, _ in value.binds).union(*(f.free for f in inner))
+            return Facts(
+                free, any(f.reduces for f in inner), 1 + sum(f.loads for f in inner), 4 + sum(f.cost for f in inner)
+            )
+        if isinstance(value, Reduce):
+            body = self(value.body)
+            return Facts(body.free.difference(a.var for a in value.axes), True, body.loads, body.cost * 8)
+        children = children_of(value)
+        facts = [self(c) for c in children]
+        cost = SCALAR_OPS[value.name].cost if isinstance(value, Op) else 2
+        return Facts(
+            _NONE.union(*(f.free for f in facts)),
+            any(f.reduces for f in facts),
+            min(_LIMIT, sum(f.loads for f in facts)),
+            min(_LIMIT, cost + sum(f.cost for f in facts)),
+        )
+
+
+def children_of(value: Value) -> tuple[Value, ...]:
+    """The values that a value is made of."""
+    if isinstance(value, Op):
+        return value.args
+    if isinstance(value, Load):
+        return tuple(bound for _, bound in value.binds)
+    if isinstance(value, Masked):
+        return (value.cond, value.body, value.other)
+    if isinstance(value, Reduce):
+        return (value.body,)
+    return ()
+
+
+def walk(roots: Iterable[Value]) -> list[Value]:
+    """All values that the roots are made of, each once, users before what they use is not promised."""
+    seen: dict[Value, None] = {}
+    stack = list(roots)
+    while stack:
+        value = stack.pop()
+        if value in seen:
+            continue
+        seen[value] = None
+        stack.extend(children_of(value))
+    return list(seen)
+
+
+def loads_of(roots: Iterable[Value]) -> list[Load]:
+    """All distinct loads in the roots."""
+    return [v for v in walk(roots) if isinstance(v, Load)]
+
+
+class Rewriter:
+    """Rebuilds values with indices and axes in other terms and loads replaced.
+
+    index: gives an index in the new terms. load: gets each load in the new terms and gives the value that takes its
+    place. axes: the axes that take the place of a reduction's axes.
+    """
+
+    def __init__(
+        self,
+        index: Callable[[Expr], Expr],
+        load: Callable[[Load], Value] | None = None,
+        axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]] | None = None,
+    ) -> None:
+        self.index = index
+        self._load = load
+        self._axes = axes
+        self._memo: dict[Value, Value] = {}
+
+    def __call__(self, value: Value) -> Value:
+        """The rewritten value."""
+        found = self._memo.get(value)
+        if found is None:
+            found = self._memo[value] = self._rebuild(value)
+        return found
+
+    def _rebuild(self, value: Value) -> Value:
+        if isinstance(value, Const):
+            return value
+        if isinstance(value, Op):
+            args = tuple([self(a) for a in value.args])
+            return value if args == value.args else Op(value.dtype, value.name, args)
+        if isinstance(value, Load):
+            binds = tuple([(self.index(v), self(b)) for v, b in value.binds])
+            made = Load(value.dtype, value.buffer, self.index(value.index), binds)  # type: ignore[arg-type]
+            return self._load(made) if self._load else made
+        if isinstance(value, Index):
+            return Index(value.dtype, self.index(value.expr))
+        if isinstance(value, Masked):
+            return Masked(value.dtype, self(value.cond), self(value.body), value.other)
+        axes = self._axes(value.axes) if self._axes else value.axes
+        return Reduce(value.dtype, value.name, axes, self(value.body))
