@@ -114,6 +114,7 @@ class Pass:
         tolerance: relative output error that verification accepts; None takes the dtype's.
             A pass that approximates says so here.
         atomic: leaves the graph legal at every step, even when it raises, so that no copy is taken before it.
+        fixed: its attributes never change after construction, so that its content is hashed once.
         cacheable: False keeps the artifacts of graphs that it changes out of the disk cache.
     """
 
@@ -124,6 +125,7 @@ class Pass:
     version: int = 1
     tolerance: float | None = None
     atomic: bool = False
+    fixed: bool = False
     cacheable: bool = True
 
     def run(self, gm: fx.GraphModule) -> bool:

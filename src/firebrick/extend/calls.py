@@ -111,7 +111,40 @@ def value_of(node: Any) -> Any:
 
 
 def call_of(node: fx.Node) -> Call | None:
-    """The node's call in normal form; None for placeholders, constants, submodules and calls that don't bind."""
+    """The node's call in normal form; None for placeholders, constants and submodules."""
+    call = _read(node)
+    return _as_transpose(call) if call is not None and call.name in _TRANSPOSES else call
+
+
+_TRANSPOSES = frozenset({"transpose", "t", "permute", "swapaxes", "swapdims", "numpy_T", "mT", "getattr"})
+
+
+def _as_transpose(call: Call) -> Call:
+    """All ways to exchange two dimensions as `transpose` of the two, counted from the end, in ascending order."""
+    arguments = dict(call.arguments)
+    source = arguments.pop("self", arguments.pop("arg0", None))
+    value = value_of(source)
+    rank = value.dim() if isinstance(value, torch.Tensor) else None
+    pair: tuple[Any, ...] = ()
+    if call.name in ("t", "mT", "numpy_T") and not arguments and (call.name != "numpy_T" or rank == 2):
+        pair = (-2, -1)
+    elif call.name == "getattr" and set(arguments) == {"arg1"}:
+        wanted = arguments["arg1"]
+        pair = (-2, -1) if wanted == "mT" or (wanted == "T" and rank == 2) else ()
+    elif call.name == "permute":
+        dims = list(arguments.get("dims", ()))
+        moved = [i for i, d in enumerate(dims) if isinstance(d, int) and d % len(dims) != i]
+        pair = (moved[0] - len(dims), moved[1] - len(dims)) if len(moved) == 2 else ()
+    elif len(arguments) == 2:
+        pair = tuple(arguments.values())
+    if len(pair) != 2 or not all(type(d) is int for d in pair) or (rank is not None and rank < 2):
+        return call
+    if rank is not None:
+        pair = tuple(d - rank if d >= 0 else d for d in pair)
+    return Call("transpose", {"self": source, "dim0": min(pair), "dim1": max(pair)})
+
+
+def _read(node: fx.Node) -> Call | None:
     if node.op == "call_function":
         target = node.target
         if isinstance(target, torch._ops.OpOverload):

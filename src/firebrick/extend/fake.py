@@ -122,6 +122,8 @@ class _FakeMode(FakeTensorMode):
         if path is None:
             path = _PATHS[func] = _choose(func)
         try:
+            if path is not _lift and _all_known(args):
+                return _compute(self, func, args, kwargs)
             return path(self, func, args, kwargs)
         except (_Slow, NotImplementedError):
             return super().__torch_dispatch__(func, types, args, kwargs)
@@ -234,13 +236,13 @@ def _lift(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 class _Devices:
     """The common device of a call's tensors."""
 
-    __slots__ = ("constants", "found", "mode", "scalar")
+    __slots__ = ("found", "known", "mode", "scalar", "tensors")
 
     def __init__(self, mode: _FakeMode) -> None:
         self.mode = mode
         self.found: torch.device | None = None
         self.scalar = False  # `found` comes from 0-dimensional CPU tensors only
-        self.constants = False
+        self.tensors = self.known = 0  # how many tensors, and how many of them have a known value
 
     def add(self, arg: Any) -> None:
         kind = type(arg)
@@ -258,8 +260,8 @@ class _Devices:
     def _add_tensor(self, arg: FakeTensor) -> None:
         if arg.fake_mode is not self.mode or arg._has_symbolic_sizes_strides or arg.layout != torch.strided:
             raise _Slow
-        if arg.constant is not None:
-            self.constants = True
+        self.tensors += 1
+        self.known += arg.constant is not None
         device = arg.fake_device
         scalar = device.type == "cpu" and arg.dim() == 0
         if self.found is None or (self.scalar and not scalar):
@@ -268,22 +270,68 @@ class _Devices:
             raise _Slow
 
 
-def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _all_known(args: tuple[Any, ...]) -> bool:
+    """Say cheaply whether every tensor argument may have a known value; lists are left to the slow path."""
+    found = False
+    for arg in args:
+        if isinstance(arg, FakeTensor):
+            if arg.constant is None:
+                return False
+            found = True
+        elif isinstance(arg, (list, tuple)) and any(isinstance(a, torch.Tensor) for a in arg):
+            return False
+    return found
+
+
+def _devices_of(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Devices:
+    """Look at every tensor of a call.
+
+    Raises:
+        _Slow: the fast path can't do the call.
+    """
     devices = _Devices(mode)
     if func in _FIRST_ARGUMENT_DEVICE:
-        _check(args, kwargs, mode)
+        for arg in (*args[1:], *kwargs.values()):
+            for item in arg if isinstance(arg, (list, tuple)) else (arg,):
+                other = _Devices(mode)
+                other.add(item)
+                devices.tensors += other.tensors
+                devices.known += other.known
         devices.add(args[0])
     else:
         for arg in args:
             devices.add(arg)
         for arg in kwargs.values():
             devices.add(arg)
-    if devices.constants or devices.found is None:
-        # PyTorch's code computes with known values, and forgets those that are written.
+    if devices.known and func._schema.is_mutable:
+        raise _Slow  # PyTorch's code forgets the values that are written
+    return devices
+
+
+def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    devices = _devices_of(mode, func, args, kwargs)
+    if devices.found is None:
         raise _Slow
     with in_kernel_invocation_manager(mode):
         result = func(*args, **kwargs)
     return _wrap(mode, result, devices.found)
+
+
+def _compute(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a call whose tensors all have known values on these."""
+
+    def known(arg: Any) -> Any:
+        if isinstance(arg, FakeTensor):
+            return arg.constant
+        return type(arg)([known(a) for a in arg]) if type(arg) in (list, tuple) else arg
+
+    with torch._C._DisableTorchDispatch():
+        result = func(*known(args), **{k: known(v) for k, v in kwargs.items()})
+    if not isinstance(result, torch.Tensor) or result.device.type != "cpu":
+        raise _Slow
+    fake = fake_of(mode, result)
+    fake.constant = result if result.numel() <= 1 else None
+    return fake
 
 
 def _promoted(kind: str, operands: list[Any]) -> torch.dtype:
@@ -330,9 +378,8 @@ def _empty_like(like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _constructor_like(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`zeros_like` and the like."""
-    devices = _Devices(mode)
-    devices.add(args[0])
+    """`zeros_like` and the like, and `_to_copy`."""
+    devices = _devices_of(mode, func, args, kwargs)
     preserve = kwargs.get("memory_format") in (None, torch.preserve_format)
     if devices.found is None or kwargs.get("layout") not in (None, torch.strided) or kwargs.get("pin_memory"):
         raise _Slow
@@ -349,10 +396,8 @@ def _constructor_like(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs:
 
 def _pointwise(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An elementwise op: broadcast shape and strides by a C++ kernel that every op of this kind shares."""
-    devices = _Devices(mode)
-    for arg in args:
-        devices.add(arg)
-    if devices.constants or devices.found is None:
+    devices = _devices_of(mode, func, args, kwargs)
+    if devices.found is None:
         raise _Slow
     name = func._opname
     in_place = name.endswith("_")
@@ -379,10 +424,8 @@ def _pointwise(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _where(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    devices = _Devices(mode)
-    for arg in args:
-        devices.add(arg)
-    if devices.constants or devices.found is None:
+    devices = _devices_of(mode, func, args, kwargs)
+    if devices.found is None:
         raise _Slow
     with in_kernel_invocation_manager(mode):
         dtype = torch.result_type(args[1], args[2])
@@ -392,13 +435,12 @@ def _where(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _cat(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    devices = _Devices(mode)
-    devices.add(args[0])
+    devices = _devices_of(mode, func, args, kwargs)
     tensors = args[0]
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
     first = tensors[0]
     alike = all(t.dtype == first.dtype and t.dim() == first.dim() and t.is_contiguous() for t in tensors)
-    if devices.found is None or devices.constants or first.dim() == 0 or not alike:
+    if devices.found is None or first.dim() == 0 or not alike:
         raise _Slow
     dim %= first.dim()
     shapes = [list(t.shape) for t in tensors]
@@ -409,16 +451,6 @@ def _cat(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     with in_kernel_invocation_manager(mode):
         result = torch.empty(shapes[0], dtype=first.dtype, device=_META)
     return FakeTensor(mode, result, devices.found)
-
-
-def _check(args: tuple[Any, ...], kwargs: dict[str, Any], mode: _FakeMode) -> None:
-    """Look at every tensor alone: nothing that the fast path can't do, whatever their devices."""
-    for arg in (*args, *kwargs.values()):
-        for item in arg if isinstance(arg, (list, tuple)) else (arg,):
-            single = _Devices(mode)
-            single.add(item)
-            if single.constants and item is args[0]:
-                raise _Slow
 
 
 def _wrap(mode: _FakeMode, result: Any, device: torch.device) -> Any:
@@ -433,14 +465,9 @@ def _wrap(mode: _FakeMode, result: Any, device: torch.device) -> Any:
 
 def _with_device(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Ops with a device argument: made on the meta device, said to be on that one."""
-    devices = _Devices(mode)
-    for arg in args:
-        devices.add(arg)
-    if devices.constants or kwargs.get("layout") not in (None, torch.strided) or kwargs.get("pin_memory"):
+    devices = _devices_of(mode, func, args, kwargs)
+    if kwargs.get("layout") not in (None, torch.strided) or kwargs.get("pin_memory"):
         raise _Slow
-    for name, value in kwargs.items():
-        if name != "device":
-            devices.add(value)
     position = next(i for i, a in enumerate(func._schema.arguments) if a.name == "device")
     if position < len(args):
         raise _Slow
@@ -453,9 +480,7 @@ def _with_device(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict
 
 def _convolution(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The memory format of the result is the chosen backend's."""
-    devices = _Devices(mode)
-    for arg in (*args, *kwargs.values()):
-        devices.add(arg)
+    devices = _devices_of(mode, func, args, kwargs)
     if func is not aten.convolution.default or kwargs or len(args) != 9 or devices.found is None:
         raise _Slow
     names = [a.name for a in func._schema.arguments]
@@ -482,6 +507,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.full_like.default: _constructor_like,
     aten.rand_like.default: _constructor_like,
     aten.randn_like.default: _constructor_like,
+    aten._to_copy.default: _constructor_like,
 }
 _PATHS: dict[Any, Callable[..., Any]] = {}
 """Op -> path, filled as ops are met."""

@@ -37,6 +37,8 @@ _Key = tuple[Any, ...]
 class CompiledGroup(torch.nn.Module):
     """Runs one group. `compiles`, `loads` and `calls` count what happened; `broken` holds failures by shapes."""
 
+    graph: fx.GraphModule
+
     def __init__(self, compiler: SubgraphCompiler, graph: fx.GraphModule, *, name: str, config: Config) -> None:
         super().__init__()
         # Kept out of the module tree, so that a claimed group adds nothing to parameters() of the caller's module.
@@ -274,8 +276,8 @@ def _run_group(key: str, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _fake_group(key: str, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    outputs = _groups[key].graph.graph.output_node().args[0]
-    values = [o.meta.get("val") for o in outputs]  # type: ignore[union-attr]
+    outputs: Any = _groups[key].graph.graph.output_node().args[0]
+    values = [o.meta.get("val") for o in outputs]
     return [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device) for v in values]
 
 

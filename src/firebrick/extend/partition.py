@@ -321,14 +321,14 @@ class PartitionPass(Pass):
 
 
 def as_passes(items: Sequence[Any]) -> tuple[Pass, ...]:
-    """What `passes=` accepts as passes: subgraph compilers become one partition pass, last.
+    """What `passes=` accepts as passes: subgraph compilers become one partition pass, last. Sequences may be nested.
 
     Raises:
         PassError: an item is neither a `Pass` nor a `SubgraphCompiler`.
     """
     passes: list[Pass] = []
     compilers: list[SubgraphCompiler] = []
-    for item in items:
+    for item in _flatten(items):
         if isinstance(item, Pass):
             passes.append(item)
         elif isinstance(item, SubgraphCompiler):
@@ -342,3 +342,7 @@ def as_passes(items: Sequence[Any]) -> tuple[Pass, ...]:
             step.after = tuple(p.name for p in passes if p.level == level)
             passes.append(step)
     return tuple(passes)
+
+
+def _flatten(items: Any) -> list[Any]:
+    return [x for item in items for x in _flatten(item)] if isinstance(items, (tuple, list)) else [items]

@@ -174,8 +174,18 @@ def fingerprint(passes: Iterable[Pass]) -> str | None:
     for step in passes:
         if not step.cacheable:
             return None
-        parts.append(f"{step.name}:{step.version}:{content_digest(step)}")
+        parts.append(f"{step.name}:{step.version}:{_digest(step)}")
     return content_digest(parts) if parts else ""
+
+
+def _digest(step: Pass) -> str:
+    """The pass's content hash; computed once for passes that say that they never change."""
+    if not step.fixed:
+        return content_digest(step)
+    found = vars(step).get("_digest")
+    if found is None:
+        found = vars(step)["_digest"] = content_digest(step)
+    return str(found)
 
 
 registry = PassRegistry()

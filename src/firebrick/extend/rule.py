@@ -37,6 +37,7 @@ class Rule(Pass):
     """A pass made of a pattern and a replacement; see `rule` for the arguments."""
 
     atomic = True
+    fixed = True
 
     def __init__(
         self,

@@ -1,26 +1,54 @@
-"""Passes over the ATen graph, in one ordered list.
+"""Passes: exchanges of modules (`swap` and the ready-made ones), rewrite rules, and what the compiler runs itself.
 
-Each takes an `AtenGraph` and returns it, changed in place where that is cheaper. Order matters:
-folding comes before prepacking, which wants to see computed weights as constants.
+On an ATen graph, `run_passes` runs the registered rules and the caller's passes, gives parts to subgraph compilers,
+and then runs `PASSES`. Order matters: groups for other compilers want the plain weights, so they are taken before
+constants are folded; folding comes before prepacking, which wants to see computed weights as constants.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from firebrick.extend import apply_passes, as_passes, registry
 from firebrick.extend.registry import fingerprint as _fingerprint
-from firebrick.extend.registry import registry
+from firebrick.passes import rules
+from firebrick.passes.activations import gelu_to_relu
+from firebrick.passes.batchnorm import FeatureBatchNorm, fold_batchnorm, layernorm_to_batchnorm
 from firebrick.passes.fold import fold_constants
+from firebrick.passes.linears import FusedLinear, Int8Linear, fuse_qkv, quantize_linear
+from firebrick.passes.modules import Swap, SwapReport, swap
 from firebrick.passes.prepack import prepack_linear
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from torch import fx
 
     from firebrick.config import Config
+    from firebrick.extend import Level, Pass, PassReport
+    from firebrick.extend.base import TraceFunction
     from firebrick.extend.graph import AtenGraph
 
-__all__ = ["PASSES", "fingerprint", "run_passes"]
+__all__ = [
+    "PASSES",
+    "FeatureBatchNorm",
+    "FusedLinear",
+    "Int8Linear",
+    "Swap",
+    "SwapReport",
+    "active_passes",
+    "fingerprint",
+    "fold_batchnorm",
+    "fuse_qkv",
+    "gelu_to_relu",
+    "layernorm_to_batchnorm",
+    "quantize_linear",
+    "rules",
+    "run_graph_passes",
+    "run_passes",
+    "swap",
+]
 
 PASSES: tuple[Callable[[AtenGraph, Config], AtenGraph], ...] = (
     fold_constants,
@@ -29,15 +57,53 @@ PASSES: tuple[Callable[[AtenGraph, Config], AtenGraph], ...] = (
 """What the compiler itself does to every graph, in order."""
 
 
-def run_passes(aten: AtenGraph, config: Config) -> AtenGraph:
-    """Run `PASSES`, leaving out those that `config.disable_passes` names."""
+def active_passes(level: Level, passes: Sequence[Any], config: Config) -> tuple[Pass, ...]:
+    """The passes of one level for one compile: registered ones that are on, and those that the caller gave.
+
+    Raises:
+        PassError: see `PassRegistry.active`.
+    """
+    chosen = registry.active(level, as_passes(passes), config)
+    if config.numerics == "eager":
+        chosen = tuple(step for step in chosen if step.name not in rules.ROUNDING)
+    return chosen
+
+
+def fingerprint(config: Config, passes: Sequence[Any] = ()) -> str | None:
+    """Content hash of all passes of a compile, for the cache key; None forbids caching its artifact."""
+    parts = [_fingerprint(active_passes(level, passes, config)) for level in ("torch", "joint", "aten")]
+    return None if None in parts else "/".join(part or "" for part in parts)
+
+
+def run_graph_passes(
+    gm: fx.GraphModule,
+    level: Level,
+    config: Config,
+    *,
+    passes: Sequence[Any] = (),
+    trace: TraceFunction | None = None,
+    frozen: frozenset[str] | None = None,
+    example_inputs: Sequence[Any] | None = None,
+) -> list[PassReport]:
+    """Run the active passes of one level on a graph, in place; one report a pass."""
+    with recorder.timed(f"passes {level}"):
+        return apply_passes(
+            gm,
+            active_passes(level, passes, config),
+            config=config,
+            trace=trace,
+            frozen=frozen,
+            example_inputs=example_inputs,
+        )
+
+
+def run_passes(
+    aten: AtenGraph, config: Config, *, passes: Sequence[Any] = (), trace: TraceFunction | None = None
+) -> AtenGraph:
+    """Run the active passes of level aten, then `PASSES`, leaving out those that `config.disable_passes` names."""
+    run_graph_passes(aten.gm, "aten", config, passes=passes, trace=trace, frozen=aten.frozen)
     for step in PASSES:
         if step.__name__ not in config.disable_passes:
             with recorder.timed(f"pass {step.__name__}"):
                 aten = step(aten, config)
     return aten
-
-
-def fingerprint(config: Config) -> str | None:
-    """Content hash of the registered passes that are on, for cache keys; None when one of them forbids caching."""
-    return _fingerprint((*registry.active("torch", (), config), *registry.active("aten", (), config)))

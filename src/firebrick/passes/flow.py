@@ -1,0 +1,116 @@
+"""Which module's output goes where: one run of a model, watched, so that swaps know what they may fold."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from firebrick.passes.modules import Sample, call_with
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Flow", "watch"]
+
+
+@dataclass(slots=True)
+class Flow:
+    """What one run did.
+
+    calls: (name, module) in order of their calls; leaves only.
+    inputs, outputs: module name -> identity of its first input and of its output, one entry a call.
+    uses: identity of a tensor -> names of the modules whose own code read it; "" where no watched module did.
+    """
+
+    calls: list[tuple[str, nn.Module]] = field(default_factory=list)
+    inputs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    outputs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    uses: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    _kept: list[Any] = field(default_factory=list)
+
+    def only_users(self, name: str) -> list[str] | None:
+        """Names of the modules that read the output of `name`; None if anything else reads it or it runs twice."""
+        if len(self.outputs[name]) != 1:
+            return None
+        users = self.uses[self.outputs[name][0]]
+        return None if not users or "" in users else list(dict.fromkeys(users))
+
+    def once(self, name: str) -> bool:
+        """Whether the module ran exactly once."""
+        return len(self.outputs[name]) == 1
+
+
+class _Uses(TorchFunctionMode):
+    def __init__(self, flow: Flow, inside: list[str]) -> None:
+        super().__init__()
+        self.flow, self.inside = flow, inside
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not _looks_only(func):
+            for value in _tensors((args, kwargs or {})):
+                self.flow.uses[id(value)].append(self.inside[-1] if self.inside else "")
+        result = func(*args, **(kwargs or {}))
+        self.flow._kept.append(result)  # keeps identities from being used again
+        return result
+
+
+def _looks_only(func: Any) -> bool:
+    """Whether the call reads properties of a tensor (shape, dtype), not its elements."""
+    name = getattr(func, "__name__", "")
+    return name in ("__get__", "size", "dim", "stride", "numel", "is_contiguous", "is_floating_point", "__len__")
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [t for item in value for t in _tensors(item)]
+    return [t for item in value.values() for t in _tensors(item)] if isinstance(value, dict) else []
+
+
+def watch(model: nn.Module, sample: Sample, watched: Callable[[nn.Module], bool]) -> Flow:
+    """Run `model` on `sample` and record where the outputs of the watched modules go."""
+    flow = Flow()
+    inside: list[str] = []
+    handles = []
+
+    def enter(name: str, module: nn.Module) -> Any:
+        def hook(_: nn.Module, args: Any) -> None:
+            flow.calls.append((name, module))
+            flow.inputs[name].append(id(args[0]) if args else 0)
+            flow._kept.append(args)
+            inside.append(name)
+
+        return hook
+
+    def leave(name: str) -> Any:
+        def hook(_: nn.Module, args: Any, output: Any) -> None:
+            inside.pop()
+            flow.outputs[name].append(id(output))
+            flow._kept.append(output)
+
+        return hook
+
+    for name, module in model.named_modules():
+        if watched(module):
+            handles.append(module.register_forward_pre_hook(enter(name, module)))
+            handles.append(module.register_forward_hook(leave(name)))
+    try:
+        with _Uses(flow, inside):
+            result = call_with(model, sample)
+        for value in _tensors(_leaves(result)):
+            flow.uses[id(value)].append("")
+        flow._kept.append(result)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return flow
+
+
+def _leaves(result: Any) -> Any:
+    return dict(result) if hasattr(result, "items") else result

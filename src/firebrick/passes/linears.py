@@ -1,0 +1,154 @@
+"""Linear layers: several of one input made one matmul, and int8 weights with activations quantized as they come."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from firebrick.passes.flow import watch
+from firebrick.passes.modules import Sample, Swap, SwapReport, call_with, output_error, set_module, swap, tensors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["FusedLinear", "Int8Linear", "fuse_qkv", "quantize_linear"]
+
+
+class _Joined(nn.Module):
+    """The weights of several linear layers, one below the other, and the result for the input seen last."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.sizes = [layer.out_features for layer in layers]
+        with torch.no_grad():
+            self.weight = nn.Parameter(torch.cat([layer.weight for layer in layers]))
+            self.bias = None
+            if layers[0].bias is not None:
+                self.bias = nn.Parameter(torch.cat([layer.bias for layer in layers]))
+        self.last: tuple[torch.Tensor, int, tuple[torch.Tensor, ...]] | None = None
+
+    def part(self, x: torch.Tensor, index: int) -> torch.Tensor:
+        """The result of one layer; the first that is asked for an input computes all."""
+        version = 0 if x.is_inference() else x._version
+        last = self.last  # one read, so that a second thread can't mix its parts into ours
+        if last is None or last[0] is not x or last[1] != version:
+            parts = nn.functional.linear(x, self.weight, self.bias).split(self.sizes, -1)
+            last = self.last = (x, version, parts)
+        if index == len(self.sizes) - 1:
+            self.last = None
+        return last[2][index]
+
+
+class FusedLinear(nn.Module):
+    """One of several linear layers of the same input; together they run one matmul.
+
+    Under a compiler each is its own matmul of a slice of the joined weight, which graph rules join again.
+    """
+
+    def __init__(self, joined: _Joined, index: int) -> None:
+        super().__init__()
+        self.joined, self.index = joined, index
+        self.first = sum(joined.sizes[:index])
+        self.out_features = joined.sizes[index]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x @ weight.T + bias of this part."""
+        if torch.compiler.is_compiling() or torch.is_grad_enabled():
+            rows = slice(self.first, self.first + self.out_features)
+            bias = self.joined.bias[rows] if self.joined.bias is not None else None
+            return nn.functional.linear(x, self.joined.weight[rows], bias)
+        return self.joined.part(x, self.index)
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        return f"part {self.index}, out_features={self.out_features}"
+
+
+def fuse_qkv(model: nn.Module, sample: Sample, *, tolerance: float = 1e-4) -> SwapReport:
+    """Join linear layers of one module that read the same tensor (query, key, value) into one matmul. Exact.
+
+    One run on `sample` shows which layers share their input.
+    """
+    report = SwapReport(model)
+    before = [tensors_of(call_with(model, sample))]
+    flow = watch(model, sample, lambda m: type(m) is nn.Linear)
+    groups: dict[tuple[str, int, bool], dict[str, nn.Linear]] = defaultdict(dict)
+    for name, module in flow.calls:
+        assert isinstance(module, nn.Linear)
+        if flow.once(name):
+            key = (name.rpartition(".")[0], flow.inputs[name][0], module.bias is not None)
+            groups[key][name] = module
+    for members in groups.values():
+        if len(members) < 2:
+            continue
+        joined = _Joined(list(members.values()))
+        for i, (name, layer) in enumerate(members.items()):
+            made = FusedLinear(joined, i).train(layer.training)
+            set_module(model, name, made)
+            report.swaps.append(Swap(name, layer, made, f"one matmul of {len(members)}"))
+    report.error = output_error(before, [tensors_of(call_with(model, sample))])
+    if report.error > tolerance:
+        report.left["all"] = f"undone: outputs changed by {report.error:.1e}"
+        report.undo()
+    return report
+
+
+class Int8Linear(nn.Module):
+    """A linear layer with int8 weights (a scale an output) and inputs quantized a row at a time."""
+
+    weight: torch.Tensor
+    scale: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        weight = layer.weight.detach().float()
+        scale = weight.abs().amax(1).clamp_min(1e-12) / 127
+        self.register_buffer("weight", torch.round(weight / scale[:, None]).to(torch.int8).t())
+        self.register_buffer("scale", scale)
+        self.register_buffer("bias", layer.bias.detach().clone() if layer.bias is not None else None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x @ weight.T + bias, with the product in integers."""
+        rows = x.reshape(-1, self.in_features)
+        step = rows.abs().amax(1, keepdim=True).clamp_min(1e-12) / 127
+        product = torch._int_mm(torch.round(rows / step).to(torch.int8), self.weight)
+        result = product.to(x.dtype) * step * self.scale.to(x.dtype)
+        if self.bias is not None:
+            result = result + self.bias
+        return result.reshape(*x.shape[:-1], self.out_features)
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        return f"in_features={self.in_features}, out_features={self.out_features}, int8"
+
+
+def quantize_linear(
+    model: nn.Module, *, samples: Sequence[Sample] = (), smallest: int = 64, skip: Sequence[str] = ()
+) -> SwapReport:
+    """Swap linear layers for int8 ones, with a quarter of the weights' memory and dynamic activations.
+
+    Changes the mathematics by rounding to 8 bits: the report holds the output error on `samples`.
+
+    Args:
+        smallest: layers with fewer inputs or outputs stay.
+        skip: names of layers that stay.
+    """
+
+    def wanted(name: str, module: nn.Module) -> bool:
+        return (
+            type(module) is nn.Linear
+            and name not in skip
+            and min(module.in_features, module.out_features) >= smallest
+            and module.in_features % 8 == 0
+        )
+
+    def make(module: nn.Module) -> nn.Module:
+        assert isinstance(module, nn.Linear)
+        return Int8Linear(module)
+
+    return swap(model, wanted, make, samples=samples, exact=False)
