@@ -274,8 +274,9 @@ class _Fuser:
             return "the loops that they share are too few to be divided among threads"
         if not outer and before > 1 and work >= _LARGE and not self._one_pass(a, b):
             return "they share no loop"
-        lost = [v for v in theirs if v not in set(outer)]
-        reason = _keeps_rows(b, lost, outer, unifier) if lost and not any(m.reduced for m in b.members) else ""
+        folded = {v for g in (a, b) for m in g.members for v in unifier.expand(m.reduced)}
+        lost = [v for v in theirs if v not in set(outer) and v not in folded]
+        reason = _keeps_rows(b, lost, outer, unifier) if lost else ""
         if reason:
             return reason
         category = 2 if flows and whole else 1 if flows else 0
