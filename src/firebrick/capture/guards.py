@@ -7,7 +7,7 @@ is here serves printing and explaining only.
 
 from __future__ import annotations
 
-import sys
+import types
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ import torch
 
 from firebrick import _native
 from firebrick.capture.sources import Source
+from firebrick.capture.state import STATE_KINDS, state_text, state_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,6 +31,7 @@ __all__ = [
     "TensorMeta",
     "describe",
     "id_guard",
+    "state_guard",
     "tensor_guard",
 ]
 
@@ -143,7 +145,7 @@ def describe(value: Any) -> str:
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         if isinstance(name, str):
             return name if module in (None, "builtins") else f"{module}.{name}"
-    if isinstance(value, type(sys)):
+    if isinstance(value, types.ModuleType):
         return f"module {value.__name__}"
     if isinstance(value, torch.Tensor):
         return str(TensorMeta.of(value))
@@ -251,29 +253,14 @@ def _immutable_class(cls: Any) -> bool:
     return bool(cls.__flags__ & immutable)
 
 
-_STATE_TEXT = {
-    "GRAD_MODE": ("grad_mode", ("off", "on")),
-    "INFERENCE_MODE": ("inference_mode", ("off", "on")),
-    "DETERMINISTIC": ("deterministic algorithms", ("off", "on", "on, warning only")),
-    "TORCH_FUNCTION": ("torch function modes", ()),
-    "AUTOCAST": ("autocast", ("off",)),
-    "DEFAULT_DTYPE": ("default dtype", ()),
-}
-
-
-def _state_value(kind: str, value: int) -> str:
-    texts = _STATE_TEXT[kind][1]
-    return texts[value] if 0 <= value < len(texts) else str(value)
-
-
-def _state_kind(name: str, doc: str) -> Kind:
-    label = _STATE_TEXT[name][0]
+def _state_kind(name: str) -> Kind:
+    label, doc = STATE_KINDS[name]
     return Kind(
         name,
         doc,
-        holds=lambda value, payload: _native.state_read(_native.STATES[name]) == payload,
-        show=lambda guard: f"{label} {_state_value(name, guard.payload)}",
-        explain=lambda source, value, payload: _was(label, _state_value(name, payload), _state_value(name, value)),
+        holds=lambda value, payload: state_value(name) == payload,
+        show=lambda guard: f"{label} {state_text(name, guard.payload)}",
+        explain=lambda source, value, payload: _was(label, state_text(name, payload), state_text(name, state_value(name))),
     )
 
 
@@ -399,12 +386,7 @@ _ROWS = (
         explain=lambda source, value, payload: f"{source} was {payload}, now they differ",
         stable=lambda payload: False,
     ),
-    _state_kind("GRAD_MODE", "Whether autograd records."),
-    _state_kind("INFERENCE_MODE", "Whether inference mode is on."),
-    _state_kind("AUTOCAST", "The devices and dtypes of autocast."),
-    _state_kind("DETERMINISTIC", "torch.use_deterministic_algorithms."),
-    _state_kind("DEFAULT_DTYPE", "torch.get_default_dtype."),
-    _state_kind("TORCH_FUNCTION", "Whether __torch_function__ is enabled, and how many modes are active."),
+    *map(_state_kind, STATE_KINDS),
 )
 
 KINDS: dict[str, Kind] = {row.name: row for row in _ROWS}
@@ -423,6 +405,39 @@ def id_guard(source: Source, value: Any, kind: str = "ID") -> Guard:
     return Guard(kind, source, Ref(value))
 
 
+def state_guard(kind: str) -> Guard:
+    """A guard on a kind of torch's global state as it is now."""
+    return Guard(kind, None, state_value(kind))
+
+
 def tensor_guard(source: Source, tensor: torch.Tensor, dynamic: Iterable[int] = ()) -> Guard:
     """A guard on a tensor's metadata; the dimensions `dynamic` may have any size."""
     return Guard("TENSOR", source, TensorMeta.of(tensor, dynamic))
+
+
+def _use_tensor_words() -> bool:
+    """Let the native check compare words of TensorImpl where they are found and tell tensors apart."""
+    shape, strides = (3, 5, 7), (70, 14, 2)
+    with torch.inference_mode(False):
+        plain = torch.empty_strided(shape, strides, dtype=torch.float32, device="cpu")
+        if not _native.use_tensor_words(plain, len(shape), plain.numel()):
+            return False
+        others = [
+            plain.to(torch.float64),
+            plain.to(torch.int32),
+            plain.to(torch.bool),
+            torch.empty_strided(shape, strides, dtype=torch.float32, device="meta"),
+            torch._neg_view(plain),
+        ]
+        with torch.inference_mode():
+            others.append(torch.empty_strided(shape, strides, dtype=torch.float32, device="cpu"))
+    known = _native.tensor_description(plain)
+    apart = all(_native.tensor_description(other) != known for other in others)
+    if not apart or _native.tensor_description(plain[1:]) != known:
+        _native.forget_tensor_words()
+        return False
+    return True
+
+
+USES_TENSOR_WORDS = _use_tensor_words()
+"""Whether tensors are compared by the words of their TensorImpl first, or by torch's C ABI alone."""

@@ -1,0 +1,87 @@
+"""Side effects of the captured code on objects that existed before: collected, then replayed once, in order.
+
+Containers and objects are replayed by their final state, in the order of their first change. All new
+contents are loaded before the first is stored, so that what is read from an object that changes is
+what it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.values.base import Value
+
+__all__ = ["Effects"]
+
+
+class Effects:
+    """What the captured code has changed so far."""
+
+    def __init__(self) -> None:
+        self._changed: dict[int, Any] = {}
+        self._globals: dict[tuple[int, str], tuple[dict[str, Any], Value]] = {}
+        self._calls: list[tuple[Any, Sequence[Value], dict[str, Value]]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._changed or self._globals or self._calls)
+
+    def mutated(self, value: Any) -> None:
+        """Note that `value` changes; values made by captured code need no replay."""
+        if value.source is not None:
+            self._changed.setdefault(id(value), value)
+
+    def set_global(self, variables: dict[str, Any], name: str, value: Value) -> None:
+        """Note an assignment to a global."""
+        self._globals[id(variables), name] = (variables, value)
+
+    def global_value(self, variables: dict[str, Any], name: str) -> Value | None:
+        """What captured code assigned to a global, or None."""
+        found = self._globals.get((id(variables), name))
+        return None if found is None else found[1]
+
+    def later(self, function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+        """Defer a call whose result nobody uses, such as print, to the end of the captured region."""
+        self._calls.append((function, list(args), dict(kwargs)))
+
+    def roots(self) -> list[Value]:
+        """Changed objects."""
+        return list(self._changed.values())
+
+    def load(self, emitter: ValueEmitter) -> list[Callable[[], None]]:
+        """Emit the loads of all new contents; the functions returned emit the stores."""
+        stores = [value.replay(emitter) for value in self._changed.values()]
+        for (_, name), (variables, value) in self._globals.items():
+            stores.append(_global_store(emitter, variables, name, emitter.load_to_temp(value)))
+        for function, args, kwargs in self._calls:
+            stores.append(_call_store(emitter, function, emitter.load_to_temp(list(args)), kwargs))
+        return stores
+
+
+def _global_store(emitter: ValueEmitter, variables: dict[str, Any], name: str, temp: str) -> Callable[[], None]:
+    def store() -> None:
+        emitter.load_fast(temp)
+        emitter.load_const(variables)
+        emitter.load_const(name)
+        emitter.store_subscr()
+
+    return store
+
+
+def _call_store(emitter: ValueEmitter, function: Any, temp: str, kwargs: dict[str, Value]) -> Callable[[], None]:
+    named = {name: emitter.load_to_temp(value) for name, value in kwargs.items()}
+
+    def store() -> None:
+        emitter.load_callable(function)
+        emitter.load_fast(temp)
+        for name, item in named.items():
+            emitter.load_const(name)
+            emitter.load_fast(item)
+        emitter.build_map(len(named))
+        emitter.call_unpacked(has_kwargs=True)
+        emitter.pop()
+
+    return store

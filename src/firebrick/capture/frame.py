@@ -1,0 +1,380 @@
+"""From a frame to guarded new code: the callback of the frame hook.
+
+A frame is executed symbolically from its start. Where that can't go on, the capture starts again and
+ends just before the instruction of the frame that led there; the new code then runs the graph so far,
+replays side effects, restores the machine's state, runs that instruction natively and goes on in a
+continuation, which is captured when it is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick import _native
+from firebrick.capture import library, semantics
+from firebrick.capture.breaks import Break, SkipFrame
+from firebrick.capture.flow import flow
+from firebrick.capture.hook import SKIP, Wrapped, entries
+from firebrick.capture.interpreter import BreakHere, Interpreter
+from firebrick.capture.liveness import live_slots
+from firebrick.capture.materialize import ValueEmitter
+from firebrick.capture.plan import build_plan
+from firebrick.capture.resume import can_break, emit_break
+from firebrick.capture.sources import Cell, Local
+from firebrick.capture.tracer import Tracer, is_library
+from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
+from firebrick.capture.values.function import CellValue
+from firebrick.errors import BackendError, FirebrickError, InternalError
+from firebrick.report import recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+    from torch import fx
+
+    from firebrick._native import Frame
+    from firebrick.capture.plan import Plan
+    from firebrick.config import Config
+
+    Backend = Callable[[fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
+
+__all__ = ["Capture", "FrameReport"]
+
+_GENERATOR_OR_ASYNC = 0x20 | 0x80 | 0x200
+_MAX_ATTEMPTS = 12
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_ = (library, semantics)
+
+
+@dataclass(slots=True)
+class FrameReport:
+    """What became of one captured frame."""
+
+    name: str
+    file: str
+    line: int
+    graph: fx.GraphModule | None = None
+    op_count: int = 0
+    guards: tuple[str, ...] = ()
+    break_: Break | None = None
+    recompile: str = ""
+    code: CodeType | None = None
+    attempts: int = 1
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+class Capture:
+    """The callback that the frame hook asks.
+
+    Args:
+        backend: `(gm, example_inputs) -> callable`.
+        config: settings of this compile.
+        on_frame: is given a report of each captured frame.
+    """
+
+    def __init__(
+        self, backend: Backend, config: Config, *, on_frame: Callable[[FrameReport], None] | None = None
+    ) -> None:
+        self.backend, self.config, self.on_frame = backend, config, on_frame
+
+    def __call__(self, frame: Frame) -> Any:
+        """Capture a frame: None to run it as it is, SKIP never to ask again, or plan and code."""
+        code = frame.code
+        if not is_capturable(code, frame.globals):
+            return SKIP
+        if self._over_limit(frame):
+            return SKIP
+        with recorder.timed("capture"):
+            try:
+                return self._capture(frame)
+            except SkipFrame as skipped:
+                recorder.reason("skip", skipped.why)
+                return SKIP if skipped.always else None
+            except FirebrickError:
+                raise
+            except Exception as error:
+                return self._failed(code, error)
+
+    def _failed(self, code: CodeType, error: Exception) -> Any:
+        what = f"capture of {code.co_qualname} failed: {type(error).__name__}: {error}"
+        if self.config.strict:
+            raise InternalError(what) from error
+        recorder.count("capture.failed")
+        recorder.warn_once(f"capture {code.co_filename} {code.co_firstlineno}", f"{what}; it runs as plain Python")
+        return SKIP
+
+    def _over_limit(self, frame: Frame) -> bool:
+        found = entries(frame.code)
+        if not found:
+            return False
+        why = found[0].plan.explain_failure(frame)
+        recorder.reason("recompile", why)
+        if len(found) < self.config.recompile_limit:
+            return False
+        name = frame.code.co_qualname
+        text = f"{name} was compiled {len(found)} times and now runs as plain Python; the last time because {why}"
+        recorder.warn_once(f"limit {frame.code.co_filename} {frame.code.co_firstlineno}", text)
+        return True
+
+    def _capture(self, frame: Frame) -> Any:
+        recorder.count("frames")
+        break_step: int | None = None
+        reason: Break | None = None
+        for attempt in range(_MAX_ATTEMPTS):
+            one = Attempt(frame, break_step)
+            try:
+                one.run()
+            except Break as error:
+                reason = error
+                if self.config.fullgraph:
+                    raise error.unsupported() from error
+                break_step = one.step_to_break_at()
+                continue
+            return self._finish(frame, one, reason, attempt + 1)
+        raise SkipFrame(f"{frame.code.co_qualname} could not be broken anywhere", always=True)
+
+    def _finish(self, frame: Frame, one: Attempt, reason: Break | None, attempts: int) -> Any:
+        graph = one.tracer.graph
+        if reason is not None:
+            recorder.count("breaks")
+            recorder.reason("break", str(reason))
+        module = one.module
+        if module is None and reason is None and not one.tracer.effects:
+            raise SkipFrame("nothing to capture", always=True)
+        if module is None and reason is not None and one.is_at_start():
+            raise SkipFrame("nothing to capture before the first break", always=False)
+        compiled = None
+        if module is not None:
+            recorder.count("graphs")
+            recorder.count("ops", graph.op_count)
+            compiled = self._compile(module, [value.obj for value in graph.inputs])
+        code = one.assemble(compiled)
+        guards = one.tracer.guards
+        plan: Plan = build_plan(guards.all(), frame.code)
+        if self.on_frame is not None:
+            report = FrameReport(frame.code.co_qualname, frame.code.co_filename, frame.code.co_firstlineno)
+            report.graph, report.op_count, report.break_ = module, graph.op_count, reason
+            report.guards = tuple(str(guard) for guard in guards.user())
+            report.code, report.attempts = code, attempts
+            self.on_frame(report)
+        return plan, code
+
+    def _compile(self, module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        try:
+            compiled = self.backend(module, inputs)
+        except FirebrickError:
+            raise
+        except Exception as error:
+            name = getattr(self.backend, "__name__", str(self.backend))
+            if self.config.strict:
+                raise BackendError(f"backend {name} failed: {type(error).__name__}: {error}") from error
+            recorder.warn_once(f"backend {name} {error}", f"backend {name} failed ({error}); the graph runs eagerly")
+            compiled = module.forward
+        if not callable(compiled):
+            raise BackendError(f"backend returned {type(compiled).__name__}, which can't be called")
+        # what a backend runs in Python is not captured again
+        return compiled if isinstance(compiled, _native.Executable) else Wrapped(compiled, None)
+
+
+def is_capturable(code: CodeType, variables: dict[str, Any]) -> bool:
+    """Whether frames of the code are looked at: not those of libraries, except torch's module classes."""
+    if code.co_flags & _GENERATOR_OR_ASYNC or code.co_filename.startswith((_PACKAGE, "<frozen")):
+        return False
+    if code.co_name == "<module>":
+        return False
+    module = variables.get("__name__")
+    if isinstance(module, str) and is_library(module):
+        inside = module.startswith(("torch.nn.modules", "torch.nn.functional")) and module != "torch.nn.modules.module"
+        return inside and code.co_name not in ("__init__", "__getattr__", "__setattr__", "extra_repr")
+    return True
+
+
+class Attempt:
+    """One symbolic execution of a frame, up to its end or to `break_step`."""
+
+    def __init__(self, frame: Frame, break_step: int | None) -> None:
+        self.frame, self.break_step, self.code = frame, break_step, frame.code
+        self.tracer = Tracer(frame.globals)
+        slots: dict[str, Value] = {
+            name: LazyValue(self.tracer, value, Local(name)) for name, value in frame.locals.items()
+        }
+        self.free = [self._free_cell(name, cell) for name, cell in zip(self.code.co_freevars, frame.closure or (), strict=True)]
+        self.root = Interpreter(self.tracer, self.code, frame.globals, slots, closure=self.free)
+        self.tracer.current = self.root
+        self.arguments = dict(slots)
+        self.result: Value | None = None
+        self.module: fx.GraphModule | None = None
+        self.emitter: ValueEmitter | None = None
+
+    def _free_cell(self, name: str, cell: Any) -> CellValue:
+        try:
+            content: Value | None = LazyValue(self.tracer, cell.cell_contents, Cell(name))
+        except ValueError:
+            content = None
+        made = CellValue(content, name, Cell(name), cell)
+        self.tracer._cells[id(cell)] = made
+        return made
+
+    # -- execution ----------------------------------------------------------------
+
+    def run(self) -> None:
+        """Execute, then write the new code's tail, so that a break there still finds another place.
+
+        Raises:
+            Break: this place can't be reached or left.
+        """
+        with _ModesKept(self.tracer):
+            try:
+                self.result = self.root.run_root(self.break_step)
+            except BreakHere:
+                pass
+            except Raised as raised:
+                raise Break("exception-escapes", f"{raised.value.python_type().__name__} is raised") from None
+            self._write_tail()
+
+    def step_to_break_at(self) -> int:
+        """The step at which the next attempt is to end."""
+        root = self.root
+        limit = root.steps if self.break_step is None else min(self.break_step, root.steps)
+        if self.break_step is not None and limit == self.break_step:
+            earlier = [step for step in root.statement_steps if step < limit]
+            if not earlier:
+                raise SkipFrame(f"{self.code.co_qualname} could not be broken anywhere", always=True)
+            return earlier[-1]
+        return limit
+
+    def is_at_start(self) -> bool:
+        """Whether the capture ended before the frame did anything."""
+        return self.result is None and self.root.steps == 0
+
+    # -- new code -------------------------------------------------------------------
+
+    def _write_tail(self) -> None:
+        root, code = self.root, self.code
+        own_cells = {id(cell): cell.name for cell in self.free}
+        for name, value in root.slots.items():
+            if isinstance(value, CellValue) and name in code.co_cellvars:
+                own_cells[id(value)] = name
+        emitter = self.emitter = ValueEmitter(code, None, self.tracer.graph, own_cells)
+        emitter.prologue()
+        self.mark = emitter.mark()
+        if self.result is not None:
+            temp = emitter.load_to_temp(self.result)
+            self._replay(emitter, every_cell=False)
+            emitter.load_fast(temp)
+            emitter.return_value()
+        else:
+            self._write_break(emitter)
+        self.tracer.graph.close(self.root)
+        self.module = self.tracer.graph.finish()
+
+    def _write_break(self, emitter: ValueEmitter) -> None:
+        root, code, index = self.root, self.code, self.root.index
+        nulls = [value is NULL for value in root.stack]
+        if not can_break(code, index, nulls):
+            raise Break("unsupported-instruction", "a graph break is not possible here")
+        graph = flow(code)
+        live = live_slots(code)[index]
+        names = [name for name, bit in graph.slots.items() if live & bit and name not in code.co_freevars]
+        receiver = code.co_varnames[0] if "__class__" in code.co_freevars and code.co_argcount else None
+        if receiver is not None and receiver not in names:
+            names.append(receiver)
+        moved: dict[str, str] = {}
+        for name in names:
+            value = root.slots.get(name)
+            if value is None or isinstance(value, CellValue) or value is self.arguments.get(name):
+                continue
+            moved[name] = emitter.load_to_temp(value)
+        stack = [None if value is NULL else emitter.load_to_temp(value) for value in root.stack]
+        self._replay(emitter, every_cell=True)
+        for name, temp in moved.items():
+            emitter.load_fast(temp)
+            emitter.store_fast(name)
+        for name in names:
+            if name in self.arguments and name not in root.slots:
+                emitter.delete_fast(name)
+        for temp in stack:
+            if temp is None:
+                emitter.push_null()
+            else:
+                emitter.load_fast(temp)
+        bound = {name for name, value in root.slots.items() if not isinstance(value, CellValue)}
+        bound |= {name for name, value in root.slots.items() if isinstance(value, CellValue) and value.content is not None}
+        emit_break(emitter, code, index, nulls, bound)
+
+    def _replay(self, emitter: ValueEmitter, *, every_cell: bool) -> None:
+        stores = self.tracer.effects.load(emitter)
+        cells = {
+            name: value
+            for name, value in self.root.slots.items()
+            if isinstance(value, CellValue) and name in self.code.co_cellvars
+        }
+        filled: dict[str, str] = {}
+        while True:
+            wanted = [
+                name
+                for name, cell in cells.items()
+                if name not in filled and cell.content is not None and (every_cell or name in emitter.used_cells)
+            ]
+            if not wanted:
+                break
+            for name in wanted:
+                content = cells[name].content
+                assert content is not None
+                filled[name] = emitter.load_to_temp(content)
+        for store in stores:
+            store()
+        for name, temp in filled.items():
+            emitter.load_fast(temp)
+            emitter.store_deref(name)
+        if torch.is_grad_enabled() != self.tracer.graph.grad_at_start:
+            emitter.load_callable(torch._C._set_grad_enabled)
+            emitter.load_const(torch.is_grad_enabled())
+            emitter.call(1)
+            emitter.pop()
+
+    def assemble(self, compiled: Callable[..., Any] | None) -> CodeType:
+        """The new code, with the call of the compiled graph at its start."""
+        emitter, graph = self.emitter, self.tracer.graph
+        assert emitter is not None
+        if compiled is not None:
+            head = ValueEmitter(self.code, emitter, graph, {})
+            head.load_callable(compiled)
+            for value in graph.inputs:
+                assert value.source is not None
+                head.load_source(value.source)
+            head.call(len(graph.inputs))
+            if graph.outputs:
+                head.unpack_sequence(len(graph.outputs))
+                for index in range(len(graph.outputs)):
+                    temp = emitter.output_temps.get(index)
+                    if temp is None:
+                        head.pop()
+                    else:
+                        head.store_fast(temp)
+            else:
+                head.pop()
+            emitter.splice(self.mark, head)
+        return emitter.assemble()
+
+
+class _ModesKept:
+    """Leaves the thread's modes as they were before the capture."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
+
+    def __enter__(self) -> None:
+        self.grad = torch.is_grad_enabled()
+
+    def __exit__(self, *error: object) -> None:
+        for leave in reversed(self.tracer.graph.open_modes):
+            leave()
+        torch._C._set_grad_enabled(self.grad)
+
+

@@ -1,0 +1,285 @@
+"""The FX graph under construction: inputs, parameters, calls evaluated on fake tensors, outputs."""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.sequence import ListValue, TupleValue
+from firebrick.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.sources import Source
+
+__all__ = ["GraphBuilder", "has_tensor"]
+
+_NAME = re.compile(r"[^0-9A-Za-z_]+")
+
+
+def has_tensor(value: Value) -> bool:
+    """Whether a tensor is somewhere in the value."""
+    value = value.realize()
+    if isinstance(value, TensorValue):
+        return True
+    return any(has_tensor(child) for child in value.children())
+
+
+class GraphBuilder:
+    """Builds one FX graph; every call is run once, on fake tensors, as it is added."""
+
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self.mode = FakeTensorMode(allow_non_fake_inputs=False)
+        self.inputs: list[TensorValue] = []
+        self.attributes: dict[str, torch.Tensor] = {}
+        self.outputs: list[TensorValue] = []
+        self.op_count = 0
+        self.open_modes: list[Callable[[], None]] = []
+        self.grad_at_start = torch.is_grad_enabled()
+        self._attribute_nodes: dict[int, TensorValue] = {}
+        self._by_fake: dict[int, TensorValue] = {}
+        self._last_placeholder: fx.Node | None = None
+        self._output_index: dict[TensorValue, int] = {}
+
+    # -- leaves ---------------------------------------------------------------
+
+    def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake tensor with the metadata of a real one."""
+        return self.mode.from_tensor(tensor, static_shapes=True)
+
+    def input(self, tensor: torch.Tensor, source: Source) -> TensorValue:
+        """A placeholder for a tensor that is read from `source`."""
+        name = _NAME.sub("_", str(source)).strip("_") or "tensor"
+        last = self._last_placeholder
+        first = next(iter(self.graph.nodes), None)
+        with self.graph.inserting_after(last) if last is not None else self.graph.inserting_before(first):
+            node = self.graph.placeholder(name)
+        self._last_placeholder = node
+        fake = self.fake_of(tensor)
+        node.meta["val"] = fake
+        value = TensorValue(node, fake, source, type(tensor), tensor)
+        self._by_fake[id(fake)] = value
+        self.inputs.append(value)
+        return value
+
+    def attribute(self, tensor: torch.Tensor, path: str, source: Source) -> TensorValue:
+        """A `get_attr` node for a tensor of a guarded module tree; one node a tensor."""
+        found = self._attribute_nodes.get(id(tensor))
+        if found is not None:
+            return found
+        name = _NAME.sub("_", path).strip("_")
+        if not name or name[0].isdigit():
+            name = f"attribute_{name}"
+        while name in self.attributes:
+            name += "_"
+        self.attributes[name] = tensor
+        node = self.graph.create_node("get_attr", name, (), {}, name=name)
+        fake = self.fake_of(tensor)
+        node.meta["val"] = fake
+        value = TensorValue(node, fake, source, type(tensor), tensor)
+        self._by_fake[id(fake)] = value
+        self._attribute_nodes[id(tensor)] = value
+        return value
+
+    # -- calls ----------------------------------------------------------------
+
+    def call(
+        self,
+        interp: Interpreter,
+        op: str,
+        target: Callable[..., Any] | str,
+        args: Sequence[Value],
+        kwargs: Mapping[str, Value],
+    ) -> Value:
+        """Add a node and give its result; numbers and None that the call returns become constants."""
+        node_args = tuple([arg.realize().as_argument() for arg in args])
+        node_kwargs = {name: arg.realize().as_argument() for name, arg in kwargs.items()}
+        fakes: list[torch.Tensor] = []
+
+        def fake_of_node(node: fx.Node) -> Any:
+            fake = node.meta["val"]
+            fakes.append(fake)
+            return fake
+
+        fake_args = fx.map_arg(node_args, fake_of_node)
+        fake_kwargs = fx.map_arg(node_kwargs, fake_of_node) if node_kwargs else {}
+        versions = [fake._version for fake in fakes if isinstance(fake, torch.Tensor)]
+        out = self._run(op, target, fake_args, fake_kwargs)
+        mutated = versions != [fake._version for fake in fakes if isinstance(fake, torch.Tensor)]
+        if isinstance(out, torch.Tensor) and not mutated:
+            known = self._by_fake.get(id(out))
+            if known is not None and known.fake is out:  # `x.contiguous()` of a contiguous x is x
+                return known
+        node = self.graph.create_node(op, target, node_args, node_kwargs)
+        node.meta["stack"] = interp.user_stack()
+        self.op_count += 1
+        return self._result(interp, node, out)
+
+    def statement(self, interp: Interpreter, target: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
+        """Add a call that is made for its effect on the thread's modes."""
+        node = self.graph.create_node("call_function", target, args, {})
+        node.meta["stack"] = interp.user_stack()
+        node.meta["val"] = None
+        return node
+
+    def _run(self, op: str, target: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            with self.mode:
+                if op == "call_method":
+                    return getattr(args[0], target)(*args[1:], **kwargs)
+                return target(*args, **kwargs)
+        except DataDependentOutputException as error:
+            raise Break("data-dependent-value", f"{_name_of(target)} reads data ({error.func})") from error
+        except DynamicOutputShapeException as error:
+            raise Break("data-dependent-shape", f"the result of {_name_of(target)}") from error
+        except UnsupportedOperatorException as error:
+            raise Break("fake-tensor-failed", f"{error.func} has no fake implementation") from error
+        except Exception as error:
+            text = str(error).split("\n", 1)[0]
+            raise Break("fake-tensor-failed", f"{_name_of(target)}: {type(error).__name__}: {text}") from error
+
+    def _result(self, interp: Interpreter, node: fx.Node, out: Any) -> Value:
+        node.meta["val"] = out
+        if isinstance(out, torch.Tensor):
+            return self._tensor(node, out)
+        if isinstance(out, (tuple, list)):
+            items: list[Value] = []
+            for index, item in enumerate(out):
+                if isinstance(item, torch.Tensor) or isinstance(item, (tuple, list)):
+                    child = self.graph.create_node("call_function", operator.getitem, (node, index), {})
+                    child.meta["stack"] = node.meta.get("stack", ())
+                    items.append(self._result(interp, child, item))
+                else:
+                    items.append(interp.tracer.known(item))
+            return ListValue(items) if type(out) is list else TupleValue(items, cls=type(out))
+        if isinstance(out, dict):
+            raise Break("unsupported-call", f"{_name_of(node.target)} returns a dict")
+        if not has_node(node.args) and not has_node(node.kwargs):
+            self.graph.erase_node(node)
+        return interp.tracer.known(out)
+
+    def _tensor(self, node: fx.Node, fake: torch.Tensor) -> TensorValue:
+        if not isinstance(fake, FakeTensor):
+            raise Break("fake-tensor-failed", f"{_name_of(node.target)} gives a real tensor")
+        known = self._by_fake.get(id(fake))
+        if known is not None and known.fake is fake:
+            return known  # an in-place operation returns its input
+        value = TensorValue(node, fake)
+        self._by_fake[id(fake)] = value
+        return value
+
+    # -- results ----------------------------------------------------------------
+
+    def output(self, value: TensorValue) -> int:
+        """Place of a tensor among the graph's results."""
+        index = self._output_index.get(value)
+        if index is None:
+            index = self._output_index[value] = len(self.outputs)
+            self.outputs.append(value)
+        return index
+
+    def close(self, interp: Interpreter) -> None:
+        """Let the graph leave gradient recording as it was; what the code changed for good is done after it."""
+        if torch.is_grad_enabled() != self.grad_at_start:
+            self.statement(interp, torch._C._set_grad_enabled, (self.grad_at_start,))
+
+    def finish(self) -> fx.GraphModule | None:
+        """Close the graph; None if it computes nothing. Inputs that nothing uses are dropped."""
+        self.graph.output(tuple(value.node for value in self.outputs))
+        self._drop_unused()
+        if not any(node.op in ("call_function", "call_method") for node in self.graph.nodes):
+            return None
+        root = torch.nn.Module()
+        for name, tensor in self.attributes.items():
+            if isinstance(tensor, torch.nn.Parameter):
+                root.register_parameter(name, tensor)
+            else:
+                root.register_buffer(name, tensor)
+        module = fx.GraphModule(root, self.graph)
+        module.meta["fake_mode"] = self.mode
+        return module
+
+    def _drop_unused(self) -> None:
+        for node in reversed(list(self.graph.nodes)):
+            if node.users or node.op == "output":
+                continue
+            if node.op in ("placeholder", "get_attr") or _is_pure(node):
+                if node.op == "get_attr":
+                    self.attributes.pop(node.target, None)
+                self.graph.erase_node(node)
+        self.inputs = [value for value in self.inputs if not value.node._erased]
+
+
+PURE: frozenset[Any] = frozenset(
+    {
+        operator.add,
+        operator.and_,
+        operator.eq,
+        operator.ge,
+        operator.gt,
+        operator.invert,
+        operator.le,
+        operator.lt,
+        operator.matmul,
+        operator.mul,
+        operator.ne,
+        operator.neg,
+        operator.or_,
+        operator.sub,
+        operator.truediv,
+        torch.arange,
+        torch.cat,
+        torch.matmul,
+        torch.ones,
+        torch.zeros,
+        getattr,
+    }
+)
+"""Functions whose calls may be dropped if nothing uses the result."""
+
+PURE_METHODS = frozenset(
+    {"contiguous", "detach", "expand", "flatten", "permute", "reshape", "size", "transpose", "unsqueeze", "view"}
+)
+"""Methods whose calls may be dropped if nothing uses the result."""
+
+
+def _is_pure(node: fx.Node) -> bool:
+    """Whether nothing is lost with a call whose result is not used; unsure means no."""
+    if "out" in node.kwargs or node.kwargs.get("inplace") or node.op not in ("call_function", "call_method"):
+        return False
+    if node.target is operator.getitem:
+        return True
+    return node.target in PURE or (node.op == "call_method" and node.target in PURE_METHODS)
+
+
+def has_node(args: Any) -> bool:
+    """Whether a node is among graph arguments."""
+    found = False
+
+    def see(node: fx.Node) -> fx.Node:
+        nonlocal found
+        found = True
+        return node
+
+    fx.map_arg(args, see)
+    return found
+
+
+def _name_of(target: Any) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))

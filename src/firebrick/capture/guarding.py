@@ -1,0 +1,96 @@
+"""The guards of one capture, collected as sources are read."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick import _native
+from firebrick.capture.guards import Guard, id_guard, tensor_guard
+from firebrick.capture.sources import Attr, Const, InstanceDict
+
+if TYPE_CHECKING:
+    from firebrick.capture.sources import Source
+    from firebrick.capture.values.base import Value
+
+__all__ = ["Guards"]
+
+_STATES = ("GRAD_MODE", "INFERENCE_MODE", "AUTOCAST", "DETERMINISTIC", "DEFAULT_DTYPE", "TORCH_FUNCTION")
+
+
+class Guards:
+    """Guards in the order in which they were needed, each once."""
+
+    def __init__(self) -> None:
+        self._guards: dict[Any, Guard] = {}
+        self._states = [Guard(kind, None, _native.state_read(_native.STATES[kind])) for kind in _STATES]
+
+    def all(self) -> list[Guard]:
+        """User guards, then torch's global state."""
+        return [*self._guards.values(), *self._states]
+
+    def user(self) -> list[Guard]:
+        """Guards of sources."""
+        return list(self._guards.values())
+
+    def _add(self, kind: str, source: Source, key: Any, guard: Guard) -> None:
+        self._guards.setdefault((kind, source, key), guard)
+
+    def equals(self, source: Source, value: Any) -> None:
+        """A constant of the same type and value."""
+        self._add("EQUALS", source, None, Guard("EQUALS", source, value))
+
+    def identity(self, source: Source, obj: Any) -> None:
+        """The same object."""
+        self._add("ID", source, None, id_guard(source, obj))
+
+    def type(self, source: Source, cls: type) -> None:
+        """The same class; nothing for objects that the code refers to itself."""
+        if not isinstance(source, Const):
+            self._add("TYPE", source, None, id_guard(source, cls, "TYPE"))
+
+    def code(self, source: Source, function: types.FunctionType) -> None:
+        """A function with the same code."""
+        self._add("CODE", source, None, id_guard(source, function.__code__, "CODE"))
+
+    def length(self, source: Source, length: int) -> None:
+        """A container of the same length."""
+        self._add("LEN", source, None, Guard("LEN", source, length))
+
+    def keys(self, source: Source, keys: tuple[Any, ...]) -> None:
+        """A dict with the same keys in order."""
+        self._add("DICT_KEYS", source, None, Guard("DICT_KEYS", source, keys))
+
+    def has_key(self, source: Source, key: Any) -> None:
+        """A member of a set, or a key of a dict."""
+        self._add("HAS_KEY", source, (type(key), key), Guard("HAS_KEY", source, key))
+
+    def lacks_key(self, source: Source, key: Any) -> None:
+        """No such key."""
+        self._add("LACKS_KEY", source, (type(key), key), Guard("LACKS_KEY", source, key))
+
+    def lacks_own(self, source: Source, name: str) -> None:
+        """No such attribute in the object's own dict."""
+        self.lacks_key(InstanceDict(source), name)
+
+    def tensor(self, source: Source, tensor: torch.Tensor) -> None:
+        """A tensor with the same metadata."""
+        self._add("TENSOR", source, None, tensor_guard(source, tensor))
+
+    def requires_grad(self, source: Source, tensor: torch.Tensor) -> None:
+        """Whether a parameter needs a gradient; matters where gradients are recorded."""
+        if torch.is_grad_enabled():
+            self.equals(Attr(source, "requires_grad"), tensor.requires_grad)
+
+    def alias(self, source: Source, known: Value, obj: Any, *, pinned: bool) -> None:
+        """Two sources give the same object."""
+        if pinned or known.source is None or known.source == source or isinstance(source, Const):
+            return
+        if isinstance(known.source, Const):
+            self.identity(source, obj)
+        elif isinstance(obj, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.nn.Module)):
+            self.identity(source, obj)
+        else:
+            self._add("SAME", source, None, Guard("SAME", source, known.source))

@@ -1,0 +1,649 @@
+"""Rules for Python's built-in functions and classes."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import functools
+import itertools
+import types
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from firebrick.capture import operators
+from firebrick.capture.breaks import Break
+from firebrick.capture.library.registry import FOLDABLE, FOLDABLE_MODULES, OPAQUE_MODULES, handles, key_of
+from firebrick.capture.values.base import NotConstant, Raised, Value
+from firebrick.capture.values.classes import ClassValue
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.exception import ExceptionValue
+from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
+from firebrick.capture.values.iterator import IteratorValue
+from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
+from firebrick.capture.values.module import ModuleValue
+from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue, class_lookup
+from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
+from firebrick.capture.values.superclass import SuperValue
+from firebrick.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+
+    Args = Sequence[Value]
+    Kwargs = Mapping[str, Value]
+
+FOLDABLE.update(
+    {
+        key_of(obj): obj
+        for obj in (
+            abs, all, any, ascii, bin, bool, bytes, callable, chr, complex, divmod, float, format, hash, hex, int,
+            max, min, oct, ord, pow, repr, round, str, sum, bytearray, types.SimpleNamespace, object, memoryview,
+        )
+    }
+)  # fmt: skip
+FOLDABLE_MODULES.update({"math", "cmath", "_operator", "operator", "posixpath", "_struct", "binascii", "_functools"})
+OPAQUE_MODULES.update(
+    {
+        "logging", "warnings", "threading", "importlib", "pickle", "subprocess", "multiprocessing", "asyncio", "socket",
+        "tempfile", "shutil", "unittest", "pdb", "traceback", "json", "pathlib", "zipfile", "inspect",
+        "torch._dynamo", "torch._inductor", "torch._functorch", "torch.export", "torch.jit", "torch.distributed",
+        "torch.multiprocessing", "torch.serialization", "torch.hub", "torch.onnx", "torch.fx", "torch._subclasses",
+        "numpy", "firebrick.report", "firebrick.capture", "torch.autograd", "torch.optim", "torch.cuda",
+        "torch.profiler", "torch.testing", "torch.storage", "torch._tensor_str", "torch.package",
+    }
+)  # fmt: skip
+
+
+# -- kinds --------------------------------------------------------------------------------
+
+
+def _classes(interp: Interpreter, value: Value) -> Any:
+    try:
+        return value.realize().as_constant()
+    except NotConstant:
+        raise Break("unsupported-call", "isinstance() with classes that are not known") from None
+
+
+@handles(isinstance)
+def _isinstance(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    classes = _classes(interp, args[1])
+    kind = value.python_type()
+    if isinstance(value, TensorValue):
+        return ConstantValue(_tensor_is(value, classes))
+    if isinstance(value, ObjectValue) and value.obj is not None:
+        return ConstantValue(isinstance(value.obj, classes))
+    if value.is_constant():
+        return ConstantValue(isinstance(value.as_constant(), classes))
+    try:
+        return ConstantValue(issubclass(kind, classes))
+    except TypeError as error:
+        interp.raise_real(error)
+
+
+def _tensor_is(value: TensorValue, classes: Any) -> bool:
+    if isinstance(classes, tuple):
+        return any(_tensor_is(value, cls) for cls in classes)
+    if isinstance(classes, types.UnionType):
+        return any(_tensor_is(value, cls) for cls in classes.__args__)
+    if isinstance(classes, type) and issubclass(value.cls, classes):
+        return True
+    return isinstance(value.fake, classes) if _is_legacy_tensor_class(classes) else False
+
+
+def _is_legacy_tensor_class(cls: Any) -> bool:
+    return type(cls).__module__ == "torch" and type(cls).__name__ == "tensortype"
+
+
+@handles(issubclass)
+def _issubclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    try:
+        return ConstantValue(issubclass(args[0].realize().as_constant(), _classes(interp, args[1])))
+    except (TypeError, NotConstant):
+        interp.raise_new(TypeError, "issubclass() arg 1 must be a class")
+
+
+@handles(type)
+def _type(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1:
+        raise Break("unsupported-instruction", "class definition")
+    return interp.tracer.known(args[0].realize().python_type())
+
+
+@handles(callable)
+def _callable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    if isinstance(value, (FunctionValue, BoundMethodValue, CallableValue, ClassValue, PartialValue)):
+        return ConstantValue(True)
+    return ConstantValue(hasattr(value.python_type(), "__call__"))  # noqa: B004  the class answers
+
+
+@handles(id)
+def _id(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    identity = args[0].realize().identity()
+    if isinstance(identity, Value) or isinstance(identity, tuple):
+        raise Break("unsupported-call", f"id() of {args[0].describe()}")
+    return ConstantValue(id(identity))
+
+
+@handles(hash)
+def _hash(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    if isinstance(value, ObjectValue) and isinstance(class_lookup(value.cls, "__hash__")[0], types.FunctionType):
+        return value.call_method(interp, "__hash__", [], {})
+    return interp.fold(hash, args, {})
+
+
+@handles(super)
+def _super(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if args:
+        return SuperValue(args[0].realize().as_constant(), args[1].realize())
+    cell = interp.slots.get("__class__")
+    if not isinstance(cell, CellValue) or cell.content is None:
+        interp.raise_new(RuntimeError, "super(): __class__ cell not found")
+    first = interp.slots[interp.code.co_varnames[0]]
+    if isinstance(first, CellValue):
+        assert first.content is not None
+        first = first.content
+    return SuperValue(cell.content.realize().as_constant(), first.realize())
+
+
+# -- attributes ------------------------------------------------------------------------------
+
+
+def _text(value: Value) -> str:
+    name: str = value.realize().as_constant()
+    return name
+
+
+@handles(getattr)
+def _getattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 2:
+        return args[0].realize().get_attr(interp, _text(args[1]))
+    try:
+        return args[0].realize().get_attr(interp, _text(args[1]))
+    except Raised as raised:
+        if interp.is_instance(raised.value, AttributeError):
+            return args[2]
+        raise
+
+
+@handles(hasattr)
+def _hasattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(interp.has_attr(args[0], _text(args[1])))
+
+
+@handles(setattr)
+def _setattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    args[0].realize().set_attr(interp, _text(args[1]), args[2])
+    return NONE
+
+
+@handles(delattr)
+def _delattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    args[0].realize().del_attr(interp, _text(args[1]))
+    return NONE
+
+
+@handles(object.__getattribute__)
+def _generic_getattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    name = _text(args[1])
+    return value.generic_get_attr(interp, name) if isinstance(value, ObjectValue) else value.get_attr(interp, name)
+
+
+@handles(object.__setattr__)
+def _generic_setattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    if not isinstance(value, ObjectValue):
+        raise Break("unsupported-attribute", f"attribute of {value.describe()} is set")
+    value.generic_set_attr(interp, _text(args[1]), args[2])
+    return NONE
+
+
+@handles(object.__init__)
+def _object_init(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return NONE
+
+
+@handles(object.__new__)
+def _object_new(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    cls = args[0].realize()
+    if not isinstance(cls, ClassValue):
+        raise Break("unsupported-call", "object.__new__()")
+    return cls.blank(interp, [])
+
+
+@handles(tuple.__new__, dict.__new__, list.__new__, collections.OrderedDict.__new__, set.__new__)
+def _container_new(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    cls = args[0].realize()
+    assert isinstance(cls, ClassValue)
+    return cls.blank(interp, args[1:])
+
+
+@handles(vars)
+def _vars(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return args[0].realize().get_attr(interp, "__dict__")
+
+
+@handles(dir, locals, globals, eval, exec, compile, input, open, breakpoint)
+def _refused(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    raise Break("unsupported-call", "a built-in function that looks at the frame or outside is called")
+
+
+# -- iteration -----------------------------------------------------------------------------------
+
+
+@handles(len)
+def _len(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(args[0].realize().length(interp))
+
+
+@handles(iter)
+def _iter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 1:
+        return interp.iterator(args[0])
+    raise Break("unsupported-call", "iter() with a sentinel")
+
+
+@handles(next)
+def _next(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    try:
+        return interp.next_of(args[0])
+    except Raised as raised:
+        if len(args) > 1 and interp.is_instance(raised.value, StopIteration):
+            return args[1]
+        raise
+
+
+def _host_next(interp: Interpreter, iterator: Value) -> Value | None:
+    try:
+        return interp.next_of(iterator)
+    except Raised as raised:
+        if interp.is_instance(raised.value, StopIteration):
+            return None
+        raise
+
+
+@handles(zip)
+def _zip(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    iterators = [interp.iterator(arg) for arg in args]
+    strict = interp.flag(kwargs.get("strict"), False)
+
+    def items() -> Iterator[Value]:
+        while iterators:
+            row: list[Value] = []
+            for index, iterator in enumerate(iterators):
+                item = _host_next(interp, iterator)
+                if item is None:
+                    if strict:
+                        _check_strict(interp, iterators, index)
+                    return
+                row.append(item)
+            yield TupleValue(row)
+
+    return IteratorValue(items(), zip, over=iterators)
+
+
+def _check_strict(interp: Interpreter, iterators: list[Value], index: int) -> None:
+    if index:
+        text = f"zip() argument {index + 1} is shorter than argument{'s 1-' if index > 1 else ' '}{index}"
+        interp.raise_new(ValueError, text)
+    for place, iterator in enumerate(iterators[1:], 1):
+        if _host_next(interp, iterator) is not None:
+            text = f"zip() argument {place + 1} is longer than argument{'s 1-' if place > 1 else ' '}{place}"
+            interp.raise_new(ValueError, text)
+
+
+@handles(enumerate)
+def _enumerate(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    source = interp.iterator(args[0] if args else kwargs["iterable"])
+    start = args[1] if len(args) > 1 else kwargs.get("start")
+    first = 0 if start is None else interp.index_of(start)
+
+    def items() -> Iterator[Value]:
+        index = first
+        while (item := _host_next(interp, source)) is not None:
+            yield TupleValue([ConstantValue(index), item])
+            index += 1
+
+    return IteratorValue(items(), enumerate, over=[source])
+
+
+@handles(map)
+def _map(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    function, iterators = args[0].realize(), [interp.iterator(arg) for arg in args[1:]]
+
+    def items() -> Iterator[Value]:
+        while True:
+            row: list[Value] = []
+            for iterator in iterators:
+                item = _host_next(interp, iterator)
+                if item is None:
+                    return
+                row.append(item)
+            yield function.call(interp, row, {})
+
+    return IteratorValue(items(), map, over=[function, *iterators])
+
+
+@handles(filter)
+def _filter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    function, source = args[0].realize(), interp.iterator(args[1])
+    plain = function.python_type() is type(None)
+
+    def items() -> Iterator[Value]:
+        while (item := _host_next(interp, source)) is not None:
+            if (item if plain else function.call(interp, [item], {})).realize().truth(interp):
+                yield item
+
+    return IteratorValue(items(), filter, over=[function, source])
+
+
+@handles(reversed)
+def _reversed(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    if isinstance(value, ObjectValue) and isinstance(class_lookup(value.cls, "__reversed__")[0], types.FunctionType):
+        return value.call_method(interp, "__reversed__", [], {})
+    if isinstance(value, TensorValue):
+        raise Break("unsupported-call", "reversed() of a tensor")
+    return IteratorValue(iter(list(value.iterate(interp))[::-1]), reversed, over=[value])
+
+
+@handles(sorted)
+def _sorted(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ListValue(interp.sorted_items(list(interp.iterate(args[0])), kwargs.get("key"), kwargs.get("reverse")))
+
+
+@handles(any)
+def _any(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(any(item.realize().truth(interp) for item in interp.iterate(args[0])))
+
+
+@handles(all)
+def _all(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(all(item.realize().truth(interp) for item in interp.iterate(args[0])))
+
+
+@handles(sum)
+def _sum(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    total = args[1] if len(args) > 1 else kwargs.get("start", ConstantValue(0))
+    for item in interp.iterate(args[0]):
+        total = operators.binary(interp, "+", total, item)
+    return total
+
+
+def _extreme(symbol: str) -> Any:
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        items = list(interp.iterate(args[0])) if len(args) == 1 else list(args)
+        if not items:
+            if "default" in kwargs:
+                return kwargs["default"]
+            interp.raise_new(ValueError, f"{'max' if symbol == '>' else 'min'}() arg is an empty sequence")
+        key = kwargs.get("key")
+        plain = key is None or key.realize().python_type() is type(None)
+        best, best_key = items[0], items[0] if plain or key is None else interp.call(key, items[0])
+        for item in items[1:]:
+            item_key = item if plain or key is None else interp.call(key, item)
+            if operators.compare(interp, symbol, item_key, best_key).realize().truth(interp):
+                best, best_key = item, item_key
+        return best
+
+    return rule
+
+
+handles(max)(_extreme(">"))
+handles(min)(_extreme("<"))
+
+# -- containers ------------------------------------------------------------------------------------
+
+
+@handles(tuple)
+def _tuple(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if args and isinstance(args[0].realize(), TupleValue) and args[0].python_type() is tuple:
+        return args[0]
+    return TupleValue(list(interp.iterate(args[0])) if args else [])
+
+
+@handles(list)
+def _list(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ListValue(list(interp.iterate(args[0])) if args else [])
+
+
+@handles(set)
+def _set(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return SetValue.of(interp, interp.iterate(args[0]) if args else iter(()))
+
+
+@handles(frozenset)
+def _frozenset(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return SetValue.of(interp, interp.iterate(args[0]) if args else iter(()), frozenset)
+
+
+def _mapping(cls: type) -> Any:
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        made = DictValue({}, cls=cls)
+        for other in args:
+            for key, item in pairs_of(interp, other):
+                made.set_item(interp, key, item)
+        for name, item in kwargs.items():
+            made.set_item(interp, ConstantValue(name), item)
+        return made
+
+    return rule
+
+
+handles(dict)(_mapping(dict))
+handles(collections.OrderedDict)(_mapping(collections.OrderedDict))
+
+
+@handles(collections.defaultdict)
+def _defaultdict(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    made = _mapping(collections.defaultdict)(interp, args[1:], kwargs)
+    made.factory = args[0] if args else NONE
+    return made  # type: ignore[no-any-return]
+
+
+@handles(collections.deque)
+def _deque(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    limit = args[1] if len(args) > 1 else kwargs.get("maxlen", NONE)
+    return DequeValue(list(interp.iterate(args[0])) if args else [], maxlen=limit.realize().as_constant())
+
+
+@handles(dict.fromkeys, collections.OrderedDict.fromkeys)
+def _fromkeys(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    made = DictValue({})
+    for key in interp.iterate(args[0]):
+        made.set_item(interp, key, args[1] if len(args) > 1 else NONE)
+    return made
+
+
+@handles(slice)
+def _slice(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return SliceValue(NONE, args[0]) if len(args) == 1 else SliceValue(*args)
+
+
+@handles(range)
+def _range(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.fold(range, [ConstantValue(interp.index_of(arg)) for arg in args], {})
+
+
+# -- numbers and text ----------------------------------------------------------------------------------
+
+
+def _number(cls: type, method: str) -> Any:
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        if args:
+            value = args[0].realize()
+            if isinstance(value, TensorValue):
+                raise Break("data-dependent-value", f"{cls.__name__}() of a tensor")
+            if isinstance(value, ObjectValue):
+                found, _ = class_lookup(value.cls, method)
+                if isinstance(found, types.FunctionType):
+                    return value.call_method(interp, method, [], {})
+                if value.storage is not None:
+                    args = [value.storage, *args[1:]]
+        return interp.fold(cls, args, kwargs)
+
+    return rule
+
+
+handles(int)(_number(int, "__int__"))
+handles(float)(_number(float, "__float__"))
+handles(complex)(_number(complex, "__complex__"))
+
+
+@handles(bool)
+def _bool(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(args[0].realize().truth(interp) if args else False)
+
+
+@handles(str)
+def _str(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 1 and not kwargs:
+        return interp.formatted(args[0], "s", "")
+    return interp.fold(str, args, kwargs)
+
+
+@handles(repr)
+def _repr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.formatted(args[0], "r", "")
+
+
+@handles(format)
+def _format(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.formatted(args[0], "", args[1].realize().as_constant() if len(args) > 1 else "")
+
+
+def _unary(function: Any, method: str) -> None:
+    @handles(function)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        value = args[0].realize()
+        if isinstance(value, TensorValue):
+            return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
+        if isinstance(value, ObjectValue) and value.storage is None:
+            return value.call_method(interp, method, args[1:], kwargs)
+        return interp.fold(function, args, kwargs)
+
+
+_unary(abs, "__abs__")
+_unary(round, "__round__")
+
+
+@handles(pow)
+def _pow(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return operators.binary(interp, "**", args[0], args[1]) if len(args) == 2 else interp.fold(pow, args, kwargs)
+
+
+@handles(divmod)
+def _divmod(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return TupleValue([operators.binary(interp, symbol, args[0], args[1]) for symbol in ("//", "%")])
+
+
+@handles(print)
+def _print(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if not all(arg.realize().is_constant() for arg in (*args, *kwargs.values())):
+        raise Break("unsupported-call", "print() of a tensor or object", fix="print after the compiled function")
+    interp.tracer.effects.later(print, args, dict(kwargs))
+    return NONE
+
+
+@handles(warnings.warn)
+def _warn(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if not all(arg.realize().is_constant() for arg in (*args, *kwargs.values())):
+        raise Break("unsupported-call", "warnings.warn() with a value that is not known")
+    interp.tracer.effects.later(warnings.warn, args, {name: arg for name, arg in kwargs.items() if name != "stacklevel"})
+    return NONE
+
+
+# -- functools, itertools and copy -----------------------------------------------------------------------
+
+
+@handles(functools.partial)
+def _partial(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    function = args[0].realize()
+    if isinstance(function, PartialValue):
+        return PartialValue(function.function, [*function.args, *args[1:]], {**function.kwargs, **kwargs})
+    return PartialValue(function, args[1:], kwargs)
+
+
+@handles(types.MethodType)
+def _method_type(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return BoundMethodValue(args[0], args[1])
+
+
+@handles(copy.copy)
+def _copy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    if isinstance(value, (ListValue, DictValue, SetValue)):
+        return value.call_method(interp, "copy", [], {})
+    if isinstance(value, (ConstantValue, TupleValue, FunctionValue, ClassValue, CallableValue)):
+        return value
+    if isinstance(value, ObjectValue) and not isinstance(value, (ModuleValue, ExceptionValue)):
+        method = value.special(interp, "__copy__")
+        if method is not None:
+            return method.realize().call(interp, [], {})
+        return _copied_object(interp, value)
+    raise Break("unsupported-call", f"copy.copy() of {value.describe()}")
+
+
+def _copied_object(interp: Interpreter, value: ObjectValue) -> Value:
+    for name in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__"):
+        if isinstance(class_lookup(value.cls, name)[0], types.FunctionType):
+            raise Break("unsupported-call", f"copy.copy() of {value.describe()}")
+    made = ObjectValue(value.cls)
+    if value.storage is not None:
+        made.storage = value.storage
+        if isinstance(value.storage, (ListValue, DictValue, SetValue)):
+            made.storage = value.storage.call_method(interp, "copy", [], {})
+    for key in list(interp.iterate(InstanceDictValue(value))) if value.obj is not None else list(value.fields):
+        name = key if isinstance(key, str) else key.realize().as_constant()
+        field = value.own(interp, name)
+        if field is not MISSING:
+            made.fields[name] = field
+    return made
+
+
+@handles(copy.deepcopy)
+def _deepcopy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return _deep(interp, args[0].realize(), {})
+
+
+def _deep(interp: Interpreter, value: Value, memo: dict[int, Value]) -> Value:
+    value = value.realize()
+    found = memo.get(id(value))
+    if found is not None:
+        return found
+    made: Value
+    if isinstance(value, TupleValue):
+        made = TupleValue([_deep(interp, item, memo) for item in value.items], cls=value.cls)
+    elif type(value) is ListValue:
+        made = memo[id(value)] = ListValue([])
+        made.items.extend(_deep(interp, item, memo) for item in value.items)
+    elif isinstance(value, DictValue):
+        made = DictValue({}, cls=value.cls, factory=value.factory)
+        memo[id(value)] = made
+        for host, (key, item) in value.whole(interp).items():
+            made.entries[host] = (key, _deep(interp, item, memo))
+    elif isinstance(value, (ConstantValue, FunctionValue, ClassValue, CallableValue)) or value.is_constant():
+        made = value
+    else:
+        raise Break("unsupported-call", f"copy.deepcopy() of {value.describe()}")
+    memo[id(value)] = made
+    return made
+
+
+@handles(itertools.count)
+def _count(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    start = args[0] if args else kwargs.get("start", ConstantValue(0))
+    step = args[1] if len(args) > 1 else kwargs.get("step", ConstantValue(1))
+
+    def items() -> Iterator[Value]:
+        value = start
+        while True:
+            yield value
+            value = operators.binary(interp, "+", value, step)
+
+    return IteratorValue(items(), itertools.count, finite=False)

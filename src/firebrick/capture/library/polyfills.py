@@ -1,0 +1,267 @@
+"""Python stand-ins for functions written in C or too entangled to be looked into; they are inlined.
+
+They run inside captured programs, so they are plain Python that the interpreter understands.
+"""
+
+# ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, D103  these functions stand for untyped library code
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import operator
+
+import torch
+
+from firebrick.capture.library.registry import POLYFILLS, replaces
+
+_UNSET = object()
+
+
+def decorate_with(context, function):
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs):
+        with context:
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+POLYFILLS["decorate_with"] = decorate_with
+
+
+@replaces(functools.reduce)
+def reduce(function, iterable, initial=_UNSET):
+    iterator = iter(iterable)
+    total = next(iterator) if initial is _UNSET else initial
+    for item in iterator:
+        total = function(total, item)
+    return total
+
+
+@replaces(functools.wraps)
+def wraps(wrapped, assigned=(), updated=()):
+    def decorate(wrapper):
+        wrapper.__name__ = wrapped.__name__
+        wrapper.__qualname__ = wrapped.__qualname__
+        wrapper.__doc__ = wrapped.__doc__
+        wrapper.__wrapped__ = wrapped
+        return wrapper
+
+    return decorate
+
+
+@replaces(itertools.chain)
+def chain(*iterables):
+    for iterable in iterables:
+        yield from iterable
+
+
+@replaces(itertools.chain.from_iterable)
+def chain_from_iterable(iterables):
+    for iterable in iterables:
+        yield from iterable
+
+
+@replaces(itertools.islice)
+def islice(iterable, *args):
+    span = slice(*args)
+    start, stop, step = span.start or 0, span.stop, span.step or 1
+    iterator = iter(iterable)
+    index = 0
+    wanted = start
+    while stop is None or index < stop:
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        if index == wanted:
+            yield item
+            wanted += step
+        index += 1
+
+
+@replaces(itertools.repeat)
+def repeat(item, times=None):
+    if times is None:
+        while True:
+            yield item
+    for _ in range(times):
+        yield item
+
+
+@replaces(itertools.cycle)
+def cycle(iterable):
+    saved = []
+    for item in iterable:
+        yield item
+        saved.append(item)
+    while saved:
+        yield from saved
+
+
+@replaces(itertools.product)
+def product(*iterables, repeat=1):
+    pools = [tuple(pool) for pool in iterables] * repeat
+    result = [[]]
+    for pool in pools:
+        result = [row + [item] for row in result for item in pool]
+    for row in result:
+        yield tuple(row)
+
+
+@replaces(itertools.accumulate)
+def accumulate(iterable, func=operator.add, *, initial=None):
+    iterator = iter(iterable)
+    total = initial
+    if initial is None:
+        try:
+            total = next(iterator)
+        except StopIteration:
+            return
+    yield total
+    for item in iterator:
+        total = func(total, item)
+        yield total
+
+
+@replaces(itertools.starmap)
+def starmap(function, iterable):
+    for args in iterable:
+        yield function(*args)
+
+
+@replaces(itertools.takewhile)
+def takewhile(predicate, iterable):
+    for item in iterable:
+        if not predicate(item):
+            return
+        yield item
+
+
+@replaces(itertools.dropwhile)
+def dropwhile(predicate, iterable):
+    iterator = iter(iterable)
+    for item in iterator:
+        if not predicate(item):
+            yield item
+            break
+    yield from iterator
+
+
+@replaces(itertools.filterfalse)
+def filterfalse(predicate, iterable):
+    for item in iterable:
+        if not (item if predicate is None else predicate(item)):
+            yield item
+
+
+@replaces(itertools.pairwise)
+def pairwise(iterable):
+    iterator = iter(iterable)
+    try:
+        before = next(iterator)
+    except StopIteration:
+        return
+    for item in iterator:
+        yield before, item
+        before = item
+
+
+@replaces(itertools.zip_longest)
+def zip_longest(*iterables, fillvalue=None):
+    lists = [list(iterable) for iterable in iterables]
+    for index in range(max((len(items) for items in lists), default=0)):
+        yield tuple(items[index] if index < len(items) else fillvalue for items in lists)
+
+
+@replaces(itertools.combinations)
+def combinations(iterable, r):
+    pool = tuple(iterable)
+
+    def pick(start, count):
+        if count == 0:
+            yield ()
+            return
+        for index in range(start, len(pool) - count + 1):
+            for rest in pick(index + 1, count - 1):
+                yield (pool[index], *rest)
+
+    yield from pick(0, r)
+
+
+@replaces(itertools.groupby)
+def groupby(iterable, key=None):
+    groups = []
+    for item in iterable:
+        mark = item if key is None else key(item)
+        if groups and groups[-1][0] == mark:
+            groups[-1][1].append(item)
+        else:
+            groups.append((mark, [item]))
+    for mark, items in groups:
+        yield mark, iter(items)
+
+
+@replaces(contextlib.nullcontext)
+def nullcontext(enter_result=None):
+    return _NullContext(enter_result)
+
+
+class _NullContext:
+    """What `contextlib.nullcontext` makes, inlined."""
+
+    def __init__(self, enter_result=None):
+        self.enter_result = enter_result
+
+    def __enter__(self):
+        return self.enter_result
+
+    def __exit__(self, *error):
+        return None
+
+
+def call_hooked_module(module, *args, **kwargs):
+    for key, hook in (*_GLOBALS._global_forward_pre_hooks.items(), *module._forward_pre_hooks.items()):
+        if key in module._forward_pre_hooks_with_kwargs:
+            changed = hook(module, args, kwargs)
+            if changed is not None:
+                args, kwargs = changed
+        else:
+            changed = hook(module, args)
+            if changed is not None:
+                args = changed if isinstance(changed, tuple) else (changed,)
+    result = module.forward(*args, **kwargs)
+    for key, hook in (*_GLOBALS._global_forward_hooks.items(), *module._forward_hooks.items()):
+        if key in module._forward_hooks_with_kwargs:
+            changed = hook(module, args, kwargs, result)
+        else:
+            changed = hook(module, args, result)
+        if changed is not None:
+            result = changed
+    return result
+
+
+POLYFILLS["call_hooked_module"] = call_hooked_module
+_GLOBALS = torch.nn.modules.module
+
+
+@replaces(operator.itemgetter)
+def itemgetter(*items):
+    if len(items) == 1:
+        return lambda obj: obj[items[0]]
+    return lambda obj: tuple(obj[item] for item in items)
+
+
+@replaces(operator.attrgetter)
+def attrgetter(*names):
+    def read(obj, name):
+        for part in name.split("."):
+            obj = getattr(obj, part)
+        return obj
+
+    if len(names) == 1:
+        return lambda obj: read(obj, names[0])
+    return lambda obj: tuple(read(obj, name) for name in names)

@@ -1,0 +1,272 @@
+"""Which callables of torch go into the graph, and rules for those that do not."""
+
+from __future__ import annotations
+
+import math
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.library.registry import FOLDABLE, GRAPH_FUNCTIONS, GRAPH_TYPES, handles, key_of
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.context import ContextValue
+from firebrick.capture.values.sequence import TupleValue
+from firebrick.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+
+    Args = Sequence[Value]
+    Kwargs = Mapping[str, Value]
+
+# -- the graph's functions ---------------------------------------------------------------------
+
+_NAMESPACES: tuple[Any, ...] = (
+    torch,
+    torch._C._VariableFunctions,
+    torch._C._nn,
+    torch._C._special,
+    torch._C._linalg,
+    torch._C._fft,
+    torch.nn.functional,
+    torch.special,
+    torch.linalg,
+    torch.fft,
+    torch.functional,
+)
+
+_NOT_IN_GRAPH = frozenset(
+    {
+        "compile", "save", "load", "manual_seed", "seed", "initial_seed", "set_rng_state", "get_rng_state", "is_tensor",
+        "set_default_dtype", "set_default_device", "set_default_tensor_type", "set_num_threads", "set_printoptions",
+        "set_num_interop_threads", "use_deterministic_algorithms", "set_grad_enabled", "no_grad", "enable_grad",
+        "inference_mode", "autocast", "set_autocast_enabled", "set_flush_denormal", "from_numpy", "frombuffer",
+        "get_num_threads", "is_storage", "typename", "vmap", "cond", "while_loop", "set_warn_always", "import_ir_module",
+        "set_float32_matmul_precision", "get_float32_matmul_precision", "from_dlpack", "to_dlpack", "fork", "wait",
+        "handle_torch_function", "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic",
+        "assert_int_or_pair", "boolean_dispatch", "wraps", "import_module", "lru_cache", "overload", "cast",
+        "get_default_dtype", "get_default_device", "is_grad_enabled", "is_inference_mode_enabled", "get_device_module",
+        "are_deterministic_algorithms_enabled", "is_deterministic_algorithms_warn_only_enabled", "is_warn_always_enabled",
+        "is_autocast_enabled", "is_autocast_cpu_enabled", "get_autocast_dtype", "get_autocast_cpu_dtype",
+        "get_autocast_gpu_dtype", "is_autocast_cache_enabled", "get_deterministic_debug_mode", "sym_int", "sym_float",
+        "sym_max", "sym_min", "sym_not", "sym_sum", "sym_sqrt", "sym_ite", "sym_fresh_size", "classproperty",
+        "get_file_path", "prepare_multiprocessing_environment", "set_deterministic_debug_mode", "eval", "unravel_index",
+    }
+)  # fmt: skip
+"""Functions of these namespaces that are no operations on tensors."""
+
+def _collect() -> None:
+    for namespace in _NAMESPACES:
+        for name in dir(namespace):
+            if name in _NOT_IN_GRAPH or name.startswith("__"):
+                continue
+            found = getattr(namespace, name, None)
+            if isinstance(found, (types.BuiltinFunctionType, types.FunctionType, types.BuiltinMethodType)) or (
+                type(found).__name__ == "builtin_function_or_method"
+            ):
+                if getattr(found, "__module__", None) in ("typing", "functools", "importlib", "torch.overrides"):
+                    continue
+                GRAPH_FUNCTIONS[id(found)] = found
+
+
+_collect()
+GRAPH_TYPES.extend((torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+
+# -- state that can be asked ---------------------------------------------------------------------
+
+
+def _asks(*functions: Any) -> None:
+    for function in functions:
+
+        @handles(function)
+        def rule(interp: Interpreter, args: Args, kwargs: Kwargs, function: Any = function) -> Value:
+            return interp.fold(function, args, kwargs)
+
+
+_asks(
+    torch.is_grad_enabled,
+    torch.is_inference_mode_enabled,
+    torch.get_default_dtype,
+    torch.is_autocast_enabled,
+    torch.is_autocast_cpu_enabled,
+    torch.get_autocast_dtype,
+    torch.is_autocast_cache_enabled,
+    torch.are_deterministic_algorithms_enabled,
+    torch.is_deterministic_algorithms_warn_only_enabled,
+    torch.get_num_threads,
+    torch.get_default_device,
+    torch.get_float32_matmul_precision,
+    torch.cuda.is_available,
+    torch.cuda.device_count,
+    torch.cuda.is_current_stream_capturing,
+    torch.backends.mps.is_available,
+    torch.distributed.is_available,
+    torch.distributed.is_initialized,
+    torch.finfo,
+    torch.iinfo,
+    torch.device,
+    torch.dtype,
+    torch.is_warn_always_enabled,
+    torch.promote_types,
+    torch.can_cast,
+    torch._C._get_tracing_state,
+    torch._C._functorch.maybe_current_level,
+    torch._C._is_torch_function_enabled,
+)
+
+
+def _constant(value: Any, *functions: Any) -> None:
+    @handles(*functions)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        return ConstantValue(value)
+
+
+_constant(
+    True,
+    torch.compiler.is_compiling,
+    torch.compiler.is_dynamo_compiling,
+)
+_constant(
+    False,
+    torch.jit.is_scripting,
+    torch.jit.is_tracing,
+    torch.onnx.is_in_onnx_export,
+    torch.compiler.is_exporting,
+    torch._C._is_tracing,
+    torch.overrides.has_torch_function,
+    torch.overrides.has_torch_function_unary,
+    torch.overrides.has_torch_function_variadic,
+)
+
+
+@handles(torch.is_tensor)
+def _is_tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(isinstance(args[0].realize(), TensorValue))
+
+
+@handles(torch.Size)
+def _size(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    items = list(interp.iterate(args[0])) if args else []
+    return TupleValue([ConstantValue(interp.index_of(item)) for item in items], cls=torch.Size)
+
+
+@handles(torch._check, torch._assert)
+def _check(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    condition = args[0].realize()
+    if isinstance(condition, TensorValue):
+        raise Break("data-dependent-branch", "torch._check() of a tensor")
+    if not condition.truth(interp):
+        message = args[1].realize() if len(args) > 1 else ConstantValue("Expected cond to be True")
+        if not message.is_constant() or callable(message.as_constant()):
+            message = message.call(interp, [], {}).realize()
+        interp.raise_value(RuntimeError, [message])
+    return NONE
+
+
+@handles(torch.tensor, torch.as_tensor, torch.asarray)
+def _tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    first = (args[0] if args else kwargs["data"]).realize()
+    if isinstance(first, TensorValue):
+        dtype = kwargs.get("dtype")
+        return first.call_method(interp, "to", [dtype] if dtype is not None else [], {}) if dtype is not None else first
+    return interp.tracer.graph.call(interp, "call_function", torch.tensor, args, kwargs)
+
+
+# -- modes of the thread ---------------------------------------------------------------------------
+
+
+def set_grad_mode(interp: Interpreter, mode: bool) -> None:
+    """Switch gradient recording, for this capture and in the graph."""
+    if torch.is_grad_enabled() != mode:
+        torch._C._set_grad_enabled(mode)
+        interp.tracer.graph.statement(interp, torch._C._set_grad_enabled, (mode,))
+
+
+def _grad_context(make: Any, args: Args, mode: bool) -> Value:
+    def enter(interp: Interpreter) -> Callable[[Interpreter], None]:
+        before = torch.is_grad_enabled()
+        set_grad_mode(interp, mode)
+        return lambda at: set_grad_mode(at, before)
+
+    return ContextValue(make, args, enter)
+
+
+@handles(torch.no_grad)
+def _no_grad(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    context = _grad_context(torch.no_grad, [], False)
+    return interp.decorate_with(context, args[0]) if args else context
+
+
+@handles(torch.enable_grad)
+def _enable_grad(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    context = _grad_context(torch.enable_grad, [], True)
+    return interp.decorate_with(context, args[0]) if args else context
+
+
+@handles(torch.set_grad_enabled)
+def _set_grad_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    mode = interp.flag(args[0] if args else kwargs["mode"], True)
+    before = torch.is_grad_enabled()
+    set_grad_mode(interp, mode)
+    context = ContextValue(torch.set_grad_enabled, [ConstantValue(mode)], lambda at: lambda later: set_grad_mode(later, before))
+    context.leave = lambda later: set_grad_mode(later, before)
+    return context
+
+
+@handles(torch._C._set_grad_enabled)
+def _set_grad_enabled_now(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    set_grad_mode(interp, interp.flag(args[0], True))
+    return NONE
+
+
+@handles(torch.inference_mode)
+def _inference_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    on = args[0].realize() if args else kwargs.get("mode", ConstantValue(True)).realize()
+    if not on.is_constant() or not isinstance(on.as_constant(), bool):
+        return interp.decorate_with(_grad_context(torch.no_grad, [], False), on)
+    return _grad_context(torch.no_grad, [], False) if on.as_constant() else ContextValue(torch.no_grad, [], _nothing)
+
+
+def _nothing(interp: Interpreter) -> Callable[[Interpreter], None]:
+    return lambda at: None
+
+
+@handles(torch.autocast)
+def _autocast(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    names = ("device_type", "dtype", "enabled", "cache_enabled")
+    given: dict[str, Any] = dict(zip(names, (arg.realize().as_constant() for arg in args), strict=False))
+    given.update({name: arg.realize().as_constant() for name, arg in kwargs.items()})
+    device = given["device_type"]
+    dtype = given.get("dtype") or torch.get_autocast_dtype(device)
+    if not given.get("enabled", True) and not torch.is_autocast_enabled(device):
+        return ContextValue(_autocast_maker(given), [], _nothing)
+
+    def enter(interp: Interpreter) -> Callable[[Interpreter], None]:
+        state = (device, dtype, given.get("enabled", True), given.get("cache_enabled"))
+        context = torch.amp.autocast_mode._enter_autocast(*state)
+        node = interp.tracer.graph.statement(interp, torch.amp.autocast_mode._enter_autocast, state)
+
+        def leave(at: Interpreter) -> None:
+            torch.amp.autocast_mode._exit_autocast(context)
+            at.tracer.graph.statement(at, torch.amp.autocast_mode._exit_autocast, (node,))
+
+        return leave
+
+    return ContextValue(_autocast_maker(given), [], enter)
+
+
+def _autocast_maker(given: dict[str, Any]) -> Callable[[], Any]:
+    return lambda: torch.autocast(**given)
+
+
+# -- shape arithmetic on plain numbers ------------------------------------------------------------------
+
+for _name, _plain in (("sym_int", int), ("sym_float", float), ("sym_max", max), ("sym_min", min), ("sym_sqrt", math.sqrt)):
+    FOLDABLE[key_of(getattr(torch, _name, getattr(torch, f"_{_name}", _plain)))] = _plain
+

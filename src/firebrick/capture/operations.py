@@ -1,0 +1,304 @@
+"""What any place in the symbolic interpreter can ask for: calls, iteration, folding, user exceptions."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from firebrick.capture import operators
+from firebrick.capture.breaks import Break
+from firebrick.capture.library import registry
+from firebrick.capture.values.base import NotConstant, Raised, Value
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.exception import ExceptionValue
+from firebrick.capture.values.function import FunctionValue
+from firebrick.capture.values.iterator import GeneratorValue, IteratorValue
+from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup
+from firebrick.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.tracer import Tracer
+
+__all__ = ["Operations"]
+
+
+class Operations:
+    """Operations on values; the interpreter of each frame is one."""
+
+    tracer: Tracer
+
+    # -- exceptions of the user's program ---------------------------------------
+
+    def raise_real(self, error: BaseException) -> NoReturn:
+        """Raise, in the user's program, an exception that a host operation raised."""
+        raise Raised(ExceptionValue(type(error), [self.tracer.known(arg) for arg in error.args])) from error
+
+    def raise_new(self, cls: type[BaseException], *args: Any) -> NoReturn:
+        """Raise a new exception in the user's program."""
+        raise Raised(ExceptionValue(cls, [self.tracer.known(arg) for arg in args]))
+
+    def raise_value(self, cls: type[BaseException], args: list[Value]) -> NoReturn:
+        """Raise a new exception with values as arguments."""
+        raise Raised(ExceptionValue(cls, args))
+
+    # -- constants ----------------------------------------------------------------
+
+    def fold(self, function: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Evaluate a function of constants now.
+
+        Raises:
+            Break: an argument is not constant.
+        """
+        try:
+            host = [arg.realize().as_constant() for arg in args]
+            named = {name: arg.realize().as_constant() for name, arg in kwargs.items()}
+        except NotConstant as error:
+            name = getattr(function, "__qualname__", str(function))
+            raise Break("unsupported-call", f"{name}() is called with {error} that is not constant") from None
+        try:
+            return self.tracer.fresh(function(*host, **named))
+        except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
+            self.raise_real(error)
+
+    def index_of(self, value: Value) -> int:
+        """`operator.index`."""
+        value = value.realize()
+        if isinstance(value, TensorValue):
+            raise Break("data-dependent-value", "a tensor is used as an index")
+        if isinstance(value, ObjectValue) and value.storage is None:
+            return self.index_of(value.call_method(self.interpreter, "__index__", [], {}))
+        if isinstance(value, ObjectValue) and value.storage is not None:
+            value = value.storage
+        try:
+            constant = value.as_constant()
+        except NotConstant:
+            self.raise_new(TypeError, f"{value.python_type().__name__!r} object cannot be interpreted as an integer")
+        if isinstance(constant, int):
+            return int(constant)
+        self.raise_new(TypeError, f"{type(constant).__name__!r} object cannot be interpreted as an integer")
+
+    def flag(self, value: Value | None, default: bool) -> bool:
+        """The truth of an optional argument."""
+        return default if value is None else value.realize().truth(self.interpreter)
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """This object, as what it is."""
+        return self  # type: ignore[return-value]
+
+    # -- calls ------------------------------------------------------------------
+
+    def call(self, function: Value, *args: Value) -> Value:
+        """`function(*args)`."""
+        return function.realize().call(self.interpreter, args, {})
+
+    def handler(self, obj: Any) -> Any:
+        """The rule for a callable that is known by identity, or None."""
+        return registry.find(obj)
+
+    def is_graph_function(self, obj: Any) -> bool:
+        """Whether calls of it go into the graph."""
+        return registry.is_graph_function(obj)
+
+    def call_known(self, obj: Any, value: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Call an object that is known by identity: by its rule, in the graph, inlined or evaluated."""
+        interp = self.interpreter
+        handler = registry.find(obj)
+        if handler is not None:
+            return handler(interp, args, kwargs)
+        if registry.is_graph_function(obj):
+            return self.tracer.graph.call(interp, "call_function", obj, args, kwargs)
+        if isinstance(obj, types.FunctionType):
+            replacement = registry.polyfill(obj)
+            if replacement is not None:
+                return self.inline(self.tracer.function(replacement), args, kwargs)
+            assert isinstance(value, FunctionValue)
+            return self.inline(value, args, kwargs)
+        if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)) and args:
+            return self._call_descriptor(obj, args, kwargs)
+        replacement = registry.polyfill(obj)
+        if replacement is not None:
+            return self.inline(self.tracer.function(replacement), args, kwargs)
+        if registry.is_foldable(obj):
+            return self.fold(obj, args, kwargs)
+        owner = getattr(obj, "__self__", None)
+        if owner is not None and not isinstance(owner, types.ModuleType) and isinstance(obj, types.BuiltinFunctionType):
+            return self.tracer.known(owner).call_method(interp, obj.__name__, args, kwargs)
+        raise Break("unsupported-call", f"{value.describe()}() is called")
+
+    def _call_descriptor(self, obj: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`dict.update(x, ...)`: the built-in method, even where x's class overrides it."""
+        receiver, rest = args[0].realize(), args[1:]
+        if isinstance(receiver, ObjectValue):
+            if receiver.storage is not None:
+                return receiver.storage.call_method(self.interpreter, obj.__name__, rest, kwargs)
+            if obj.__objclass__ is not object and receiver.obj is not None and registry.is_foldable(obj):
+                return self.fold(obj, args, kwargs)
+            raise Break("unsupported-call", f"{obj.__qualname__}() is called on {receiver.describe()}")
+        return receiver.call_method(self.interpreter, obj.__name__, rest, kwargs)
+
+    def inline(self, function: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Run a Python function symbolically in a frame of its own."""
+        raise NotImplementedError
+
+    def fallback_method(self, value: Value, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """A method of a built-in kind that has no rule: an operator, a polyfill, or evaluated if all is constant."""
+        interp = self.interpreter
+        operator_result = operators.special_method(interp, value, name, args)
+        if operator_result is not None:
+            return operator_result
+        if name == "__iter__":
+            return self.iterator(value)
+        if name in ("__init__", "__class_getitem__"):
+            return NONE
+        method = getattr(value.python_type(), name, None)
+        if method is None:
+            self.raise_new(AttributeError, f"{value.python_type().__name__!r} object has no attribute {name!r}")
+        replacement = registry.polyfill(method)
+        if replacement is not None:
+            return self.inline(self.tracer.function(replacement), [value, *args], kwargs)
+        if isinstance(method, types.FunctionType):
+            return self.inline(self.tracer.function(method), [value, *args], kwargs)
+        return self.fold(method, [value, *args], kwargs)
+
+    def decorate_with(self, context: Value, function: Value) -> Value:
+        """`context(function)`: the function run inside the context manager."""
+        maker = self.tracer.function(registry.polyfill("decorate_with"))
+        return self.inline(maker, [context, function], {})
+
+    def call_hooked_module(self, module: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`nn.Module.__call__` with hooks."""
+        runner = registry.polyfill("call_hooked_module")
+        return self.inline(self.tracer.function(runner), [module, *args], kwargs)
+
+    # -- attributes and kinds -----------------------------------------------------
+
+    def has_attr(self, value: Value, name: str) -> bool:
+        """`hasattr(value, name)`."""
+        try:
+            value.realize().get_attr(self.interpreter, name)
+        except Raised as raised:
+            if self.is_instance(raised.value, AttributeError):
+                return False
+            raise
+        return True
+
+    def is_instance(self, value: Value, classes: Any) -> bool:
+        """`isinstance(value, classes)` for real classes."""
+        return issubclass(value.realize().python_type(), classes)
+
+    def same_or_equal(self, first: Value, second: Value) -> bool:
+        """What `in` and `index` test: identity, then equality."""
+        first, second = first.realize(), second.realize()
+        if operators.identical(first, second):
+            return True
+        return operators.compare(self.interpreter, "==", first, second).realize().truth(self.interpreter)
+
+    # -- iteration ----------------------------------------------------------------
+
+    def iterate(self, value: Value) -> Iterator[Value]:
+        """Elements as `for` sees them."""
+        return value.realize().iterate(self.interpreter)
+
+    def iterator(self, value: Value) -> Value:
+        """`iter(value)`."""
+        value = value.realize()
+        if isinstance(value, (IteratorValue, GeneratorValue)):
+            return value
+        if isinstance(value, ObjectValue):
+            found, _ = class_lookup(value.cls, "__iter__")
+            if isinstance(found, types.FunctionType):
+                return self.tracer.function(found).call(self.interpreter, [value], {}).realize()
+        return IteratorValue(value.iterate(self.interpreter), type(iter(())), over=[value])
+
+    def next_of(self, value: Value) -> Value:
+        """`next(value)`; raises the user's StopIteration at the end."""
+        value = value.realize()
+        if isinstance(value, IteratorValue):
+            try:
+                return next(value.items)
+            except StopIteration:
+                self.raise_new(StopIteration)
+            except RuntimeError as error:
+                self.raise_real(error)
+        return value.call_method(self.interpreter, "__next__", [], {})
+
+    def iterate_next(self, value: Value) -> Iterator[Value]:
+        """Elements by `__next__`."""
+        while True:
+            try:
+                yield value.call_method(self.interpreter, "__next__", [], {})
+            except Raised as raised:
+                if self.is_instance(raised.value, StopIteration):
+                    return
+                raise
+
+    def iterate_items(self, value: Value) -> Iterator[Value]:
+        """Elements by `__getitem__`."""
+        index = 0
+        while True:
+            try:
+                yield value.get_item(self.interpreter, ConstantValue(index))
+            except Raised as raised:
+                if self.is_instance(raised.value, IndexError):
+                    return
+                raise
+            index += 1
+
+    def sorted_items(self, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
+        """A stable sort by the user's order."""
+        keyed = [(item if key is None or _is_none(key) else self.call(key, item), item) for item in items]
+
+        def order(first: tuple[Value, Value], second: tuple[Value, Value]) -> int:
+            for sign, left, right in ((-1, first[0], second[0]), (1, second[0], first[0])):
+                if operators.compare(self.interpreter, "<", left, right).realize().truth(self.interpreter):
+                    return sign
+            return 0
+
+        keyed.sort(key=functools.cmp_to_key(order), reverse=self.flag(reverse, False))
+        return [item for _, item in keyed]
+
+    # -- text ---------------------------------------------------------------------
+
+    def formatted(self, value: Value, conversion: str, spec: str) -> Value:
+        """`f"{value!conversion:spec}"`."""
+        value = value.realize()
+        if isinstance(value, ObjectValue) and value.is_constant():
+            text = value.as_constant()
+        elif isinstance(value, ObjectValue):
+            return self._formatted_object(value, conversion, spec)
+        else:
+            try:
+                text = value.as_constant()
+            except NotConstant:
+                text = operators.host_text(self.interpreter, value)
+        shown = {"r": repr, "s": str, "a": ascii, "": lambda item: item}[conversion](text)
+        try:
+            return ConstantValue(format(shown, spec))
+        except (TypeError, ValueError) as error:
+            self.raise_real(error)
+
+    def _formatted_object(self, value: ObjectValue, conversion: str, spec: str) -> Value:
+        names = {"r": ("__repr__",), "s": ("__str__", "__repr__"), "a": ("__repr__",), "": ("__format__", "__str__", "__repr__")}
+        for name in names[conversion]:
+            found, _ = class_lookup(value.cls, name)
+            if found is not MISSING and isinstance(found, types.FunctionType):
+                args = [ConstantValue(spec)] if name == "__format__" else []
+                text = self.tracer.function(found).call(self.interpreter, [value, *args], {})
+                return text if name == "__format__" else self.formatted(text, "", spec)
+        if value.storage is not None:
+            return self.formatted(value.storage, conversion, spec)
+        if isinstance(value, ExceptionValue):
+            args = [self.formatted(arg, "r" if conversion == "r" or len(value.args) > 1 else "s", "").as_constant() for arg in value.args]
+            inner = ", ".join(args)
+            shown = f"{value.cls.__name__}({inner})" if conversion == "r" else f"({inner})" if len(args) > 1 else inner
+            return ConstantValue(format(shown, spec))
+        raise Break("unsupported-operation", f"text of {value.describe()}")
+
+
+def _is_none(value: Value) -> bool:
+    return value.realize().python_type() is type(None)

@@ -1,0 +1,343 @@
+"""Binary, unary and comparison operators on values: one row an operator."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.values.base import NotConstant, Value
+from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
+from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup
+from firebrick.capture.values.sequence import DequeValue, ListValue, SequenceValue, SliceValue, TupleValue
+from firebrick.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+
+__all__ = ["BINARY", "COMPARE", "UNARY", "binary", "compare", "contains", "host_text", "identical", "special_method", "unary"]
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryRow:
+    """A binary operator: its functions and special methods."""
+
+    symbol: str
+    function: Callable[[Any, Any], Any]
+    in_place: Callable[[Any, Any], Any]
+    name: str
+
+    @property
+    def method(self) -> str:
+        """`__add__`."""
+        return f"__{self.name}__"
+
+    @property
+    def reflected(self) -> str:
+        """`__radd__`."""
+        return f"__r{self.name}__"
+
+    @property
+    def assigned(self) -> str:
+        """`__iadd__`."""
+        return f"__i{self.name}__"
+
+
+BINARY: Mapping[str, BinaryRow] = {
+    row.symbol: row
+    for row in (
+        BinaryRow("+", operator.add, operator.iadd, "add"),
+        BinaryRow("-", operator.sub, operator.isub, "sub"),
+        BinaryRow("*", operator.mul, operator.imul, "mul"),
+        BinaryRow("/", operator.truediv, operator.itruediv, "truediv"),
+        BinaryRow("//", operator.floordiv, operator.ifloordiv, "floordiv"),
+        BinaryRow("%", operator.mod, operator.imod, "mod"),
+        BinaryRow("**", operator.pow, operator.ipow, "pow"),
+        BinaryRow("@", operator.matmul, operator.imatmul, "matmul"),
+        BinaryRow("&", operator.and_, operator.iand, "and"),
+        BinaryRow("|", operator.or_, operator.ior, "or"),
+        BinaryRow("^", operator.xor, operator.ixor, "xor"),
+        BinaryRow("<<", operator.lshift, operator.ilshift, "lshift"),
+        BinaryRow(">>", operator.rshift, operator.irshift, "rshift"),
+    )
+}
+"""Operator text -> row."""
+
+UNARY: Mapping[str, tuple[Callable[[Any], Any], str]] = {
+    "-": (operator.neg, "__neg__"),
+    "+": (operator.pos, "__pos__"),
+    "~": (operator.invert, "__invert__"),
+}
+"""Operator text -> function, special method."""
+
+COMPARE: Mapping[str, tuple[Callable[[Any, Any], Any], str, str]] = {
+    "<": (operator.lt, "__lt__", "__gt__"),
+    "<=": (operator.le, "__le__", "__ge__"),
+    "==": (operator.eq, "__eq__", "__eq__"),
+    "!=": (operator.ne, "__ne__", "__ne__"),
+    ">": (operator.gt, "__gt__", "__lt__"),
+    ">=": (operator.ge, "__ge__", "__le__"),
+}
+"""Operator text -> function, special method, its reflection."""
+
+_BY_METHOD = {row.method: row.symbol for row in BINARY.values()}
+_SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
+_SET_RELATIONS = {"<=": "issubset", ">=": "issuperset"}
+
+
+def identical(first: Value, second: Value) -> bool:
+    """`first is second`."""
+    first, second = first.realize(), second.realize()
+    if first is second:
+        return True
+    mine, other = first.identity(), second.identity()
+    if mine is other:
+        return True
+    return isinstance(first, ConstantValue) and isinstance(second, ConstantValue) and mine == other
+
+
+def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
+    """`-x`, `+x`, `~x`."""
+    value = value.realize()
+    function, method = UNARY[symbol]
+    if isinstance(value, TensorValue):
+        return interp.tracer.graph.call(interp, "call_function", function, (value,), {})
+    if isinstance(value, ObjectValue) and value.special(interp, method) is not None and value.storage is None:
+        return value.call_method(interp, method, [], {})
+    return interp.fold(function, [value], {})
+
+
+def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
+    """`left symbol right`; a symbol with `=` is the in-place form."""
+    left, right = left.realize(), right.realize()
+    in_place = symbol.endswith("=")
+    row = BINARY[symbol.rstrip("=")]
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+        return interp.fold(row.function, (left, right), {})
+    if isinstance(left, TensorValue) or (isinstance(right, TensorValue) and not isinstance(left, (ObjectValue, ListValue))):
+        if not (isinstance(right, ObjectValue) and right.special(interp, row.reflected) is not None and right.storage is None):
+            function = row.in_place if in_place and isinstance(left, TensorValue) else row.function
+            return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+    if in_place:
+        done = _in_place(interp, row, left, right)
+        if done is not None:
+            return done
+    result = _by_objects(interp, row, left, right)
+    if result is None:
+        result = _by_containers(interp, row.symbol, _plain(left), _plain(right))
+    if result is None:
+        return interp.fold(row.function, (left, right), {})
+    return result
+
+
+def _plain(value: Value) -> Value:
+    return value.storage if isinstance(value, ObjectValue) and value.storage is not None else value
+
+
+def _in_place(interp: Interpreter, row: BinaryRow, left: Value, right: Value) -> Value | None:
+    if isinstance(left, ObjectValue):
+        method = left.special(interp, row.assigned)
+        if method is not None and left.storage is None:
+            result = method.realize().call(interp, [right], {})
+            return None if _not_implemented(result) else result
+    plain = _plain(left)
+    if isinstance(plain, ListValue) and row.symbol == "+":
+        plain.call_method(interp, "extend", [right], {})
+        return left
+    if isinstance(plain, ListValue) and row.symbol == "*":
+        interp.tracer.effects.mutated(plain)
+        plain.items *= interp.index_of(right)
+        return left
+    if isinstance(plain, DictValue) and row.symbol == "|":
+        plain.call_method(interp, "update", [right], {})
+        return left
+    if isinstance(plain, SetValue) and plain.cls is set and row.symbol in _SET_OPERATORS:
+        name = _SET_OPERATORS[row.symbol]
+        plain.call_method(interp, "update" if name == "union" else f"{name}_update", [right], {})
+        return left
+    return None
+
+
+def _not_implemented(value: Value) -> bool:
+    value = value.realize()
+    return isinstance(value, ConstantValue) and value.value is NotImplemented
+
+
+def _by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value) -> Value | None:
+    attempts = [(left, row.method, right), (right, row.reflected, left)]
+    if left.python_type() is not right.python_type() and issubclass(right.python_type(), left.python_type()):
+        attempts.reverse()
+    tried = False
+    for owner, name, other in attempts:
+        if isinstance(owner, ObjectValue):
+            found, _ = class_lookup(owner.cls, name)
+            if found is not MISSING and hasattr(found, "__code__"):
+                tried = True
+                result = interp.tracer.function(found).call(interp, [owner, other], {})
+                if not _not_implemented(result):
+                    return result
+    if tried and not (_plain(left) is not left and _plain(right) is not right):
+        names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
+        interp.raise_new(TypeError, f"unsupported operand type(s) for {row.symbol}: {names}")
+    return None
+
+
+def _by_containers(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value | None:
+    if symbol == "+" and isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
+        if isinstance(left, TupleValue) and isinstance(right, TupleValue):
+            kind = torch_size(left, right)
+            return TupleValue(left.items + right.items, cls=kind)
+        if type(left) is type(right):
+            return ListValue(left.items + right.items) if not isinstance(left, DequeValue) else DequeValue(left.items + right.items)
+        names = f'"{right.python_type().__name__}") to {left.python_type().__name__}'
+        interp.raise_new(TypeError, f"can only concatenate {left.python_type().__name__} (not {names}")
+    if symbol == "*":
+        if isinstance(right, SequenceValue):
+            left, right = right, left
+        if isinstance(left, SequenceValue):
+            return left.copy_with(left.items * interp.index_of(right))
+    if symbol == "%" and isinstance(left, ConstantValue) and isinstance(left.value, (str, bytes)):
+        return _percent(interp, left, right)
+    if isinstance(left, (SetValue, ViewValue)) and isinstance(right, (SetValue, ViewValue)) and symbol in _SET_OPERATORS:
+        mine = left if isinstance(left, SetValue) else SetValue.of(interp, left.iterate(interp))
+        return SET_METHODS[_SET_OPERATORS[symbol]](interp, mine, [right], {})
+    if symbol == "|" and isinstance(left, DictValue) and isinstance(right, DictValue):
+        joined = left.call_method(interp, "copy", [], {})
+        joined.call_method(interp, "update", [right], {})
+        return joined
+    return None
+
+
+def torch_size(left: TupleValue, right: TupleValue) -> type:
+    """Class of the concatenation of two tuples."""
+    kind = left.cls if left.cls.__name__ == "Size" else right.cls
+    return kind if kind.__name__ == "Size" else tuple
+
+
+def _percent(interp: Interpreter, left: ConstantValue, right: Value) -> Value:
+    items = right.items if isinstance(right, TupleValue) else [right]
+    shown = []
+    for item in items:
+        real = item.realize()
+        shown.append(real if real.is_constant() else interp.formatted(real, "", ""))
+    if isinstance(right, DictValue):
+        return interp.fold(operator.mod, (left, right), {})
+    return interp.fold(lambda text, *parts: text % parts, [left, *shown], {})
+
+
+def special_method(interp: Interpreter, value: Value, name: str, args: Sequence[Value]) -> Value | None:
+    """An operator that is called by the name of its special method on a built-in kind; None if it is none."""
+    if name in _BY_METHOD and len(args) == 1:
+        return binary(interp, _BY_METHOD[name], value, args[0])
+    for symbol, (_, method, _) in COMPARE.items():
+        if method == name and len(args) == 1:
+            return compare(interp, symbol, value, args[0])
+    if name == "__len__":
+        return ConstantValue(value.length(interp))
+    if name == "__bool__":
+        return ConstantValue(value.truth(interp))
+    return None
+
+
+def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
+    """`left symbol right` for the six comparisons."""
+    left, right = left.realize(), right.realize()
+    function, method, reflected = COMPARE[symbol]
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+        return interp.fold(function, (left, right), {})
+    if isinstance(left, TensorValue) or isinstance(right, TensorValue):
+        other = right if isinstance(left, TensorValue) else left
+        if symbol in ("==", "!=") and not isinstance(other, (TensorValue, ConstantValue)):
+            return ConstantValue(symbol == "!=")
+        return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+    for owner, name, other in ((left, method, right), (right, reflected, left)):
+        if isinstance(owner, ObjectValue):
+            found, _ = class_lookup(owner.cls, name)
+            if hasattr(found, "__code__"):
+                result = interp.tracer.function(found).call(interp, [owner, other], {})
+                if not _not_implemented(result):
+                    return result
+            elif symbol == "!=" and hasattr(class_lookup(owner.cls, "__eq__")[0], "__code__"):
+                equal = compare(interp, "==", left, right).realize()
+                return ConstantValue(not equal.truth(interp))
+    return _compare_plain(interp, symbol, _plain(left), _plain(right))
+
+
+def _compare_plain(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
+    function = COMPARE[symbol][0]
+    if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
+        if isinstance(left, TupleValue) is isinstance(right, TupleValue):
+            return _compare_sequences(interp, symbol, left, right)
+    if isinstance(left, DictValue) and isinstance(right, DictValue) and symbol in ("==", "!="):
+        equal = _equal_dicts(interp, left, right)
+        return ConstantValue(equal is (symbol == "=="))
+    if isinstance(left, (SetValue, ViewValue)) and isinstance(right, (SetValue, ViewValue)):
+        mine, other = (set(SetValue.of(interp, part.iterate(interp)).entries) for part in (left, right))
+        return ConstantValue(function(mine, other))
+    try:
+        return interp.tracer.fresh(function(left.as_constant(), right.as_constant()))
+    except NotConstant:
+        pass
+    except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
+        interp.raise_real(error)
+    if symbol in ("==", "!="):
+        if isinstance(left, SliceValue) and isinstance(right, SliceValue):
+            return _compare_sequences(interp, symbol, TupleValue(list(left.children())), TupleValue(list(right.children())))
+        return ConstantValue(identical(left, right) is (symbol == "=="))
+    names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
+    interp.raise_new(TypeError, f"{symbol!r} not supported between instances of {names}")
+
+
+def _compare_sequences(interp: Interpreter, symbol: str, left: SequenceValue, right: SequenceValue) -> Value:
+    if symbol in ("==", "!=") and len(left.items) != len(right.items):
+        return ConstantValue(symbol == "!=")
+    for mine, other in zip(left.items, right.items, strict=False):
+        if not interp.same_or_equal(mine, other):
+            return ConstantValue(symbol == "!=") if symbol in ("==", "!=") else compare(interp, symbol, mine, other)
+    return ConstantValue(COMPARE[symbol][0](len(left.items), len(right.items)))
+
+
+def _equal_dicts(interp: Interpreter, left: DictValue, right: DictValue) -> bool:
+    mine, other = left.whole(interp), right.whole(interp)
+    if mine.keys() != other.keys():
+        return False
+    return all(interp.same_or_equal(entry[1], other[host][1]) for host, entry in mine.items())
+
+
+def contains(interp: Interpreter, container: Value, item: Value) -> bool:
+    """`item in container`."""
+    container = container.realize()
+    if isinstance(container, ConstantValue):
+        return interp.fold(operator.contains, [container, item], {}).truth(interp)
+    if isinstance(container, ObjectValue):
+        found, _ = class_lookup(container.cls, "__contains__")
+        if found is MISSING and container.storage is None:
+            return any(interp.same_or_equal(other, item) for other in container.iterate(interp))
+    if isinstance(container, TensorValue):
+        raise Break("data-dependent-branch", "`in` on a tensor")
+    if hasattr(container.python_type(), "__contains__"):
+        return container.call_method(interp, "__contains__", [item], {}).realize().truth(interp)
+    return any(interp.same_or_equal(other, item) for other in container.iterate(interp))
+
+
+def host_text(interp: Interpreter, value: Value) -> Any:
+    """An object whose text is that of a container of constants.
+
+    Raises:
+        Break: the text depends on tensors or on the user's classes.
+    """
+    value = value.realize()
+    if isinstance(value, SequenceValue):
+        return value.build([host_text(interp, item) for item in value.items])
+    if isinstance(value, DictValue):
+        return {host_text(interp, key): host_text(interp, item) for key, item in value.whole(interp).values()}
+    if isinstance(value, SetValue):
+        return value.cls(host_text(interp, item) for item in value.iterate(interp))
+    try:
+        return value.as_constant()
+    except NotConstant:
+        raise Break("unsupported-operation", f"text of {value.describe()}") from None

@@ -1,0 +1,255 @@
+"""Instructions that decide where to go on: jumps, loops, returns, exceptions, `with`, generators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.semantics.registry import Signal, executes
+from firebrick.capture.values.base import Raised, Value
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.exception import ExceptionValue
+from firebrick.capture.values.iterator import GeneratorValue, IteratorValue
+from firebrick.capture.version import LOOP_END, SEND_KEEPS_RECEIVER
+
+if TYPE_CHECKING:
+    from firebrick.capture.instructions import Instruction
+    from firebrick.capture.interpreter import Interpreter
+
+# -- jumps ------------------------------------------------------------------------
+
+
+@executes("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+def _jump(interp: Interpreter, at: Instruction) -> None:
+    interp.index = at.argval
+
+
+@executes("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
+def _pop_jump_if_true(interp: Interpreter, at: Instruction) -> None:
+    if interp.pop().truth(interp):
+        interp.index = at.argval
+
+
+@executes("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE")
+def _pop_jump_if_false(interp: Interpreter, at: Instruction) -> None:
+    if not interp.pop().truth(interp):
+        interp.index = at.argval
+
+
+def _is_none(interp: Interpreter) -> bool:
+    return interp.pop().python_type() is type(None)
+
+
+@executes("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")
+def _pop_jump_if_none(interp: Interpreter, at: Instruction) -> None:
+    if _is_none(interp):
+        interp.index = at.argval
+
+
+@executes("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE")
+def _pop_jump_if_not_none(interp: Interpreter, at: Instruction) -> None:
+    if not _is_none(interp):
+        interp.index = at.argval
+
+
+@executes("JUMP_IF_TRUE_OR_POP")
+def _jump_if_true_or_pop(interp: Interpreter, at: Instruction) -> None:
+    if interp.stack[-1].realize().truth(interp):
+        interp.index = at.argval
+    else:
+        interp.stack.pop()
+
+
+@executes("JUMP_IF_FALSE_OR_POP")
+def _jump_if_false_or_pop(interp: Interpreter, at: Instruction) -> None:
+    if not interp.stack[-1].realize().truth(interp):
+        interp.index = at.argval
+    else:
+        interp.stack.pop()
+
+
+# -- loops --------------------------------------------------------------------------
+
+
+@executes("GET_ITER")
+def _get_iter(interp: Interpreter, at: Instruction) -> None:
+    interp.push(interp.iterator(interp.pop()))
+
+
+@executes("FOR_ITER")
+def _for_iter(interp: Interpreter, at: Instruction) -> None:
+    iterator = interp.stack[-1].realize()
+    try:
+        item = interp.next_of(iterator)
+    except Raised as raised:
+        if not interp.is_instance(raised.value, StopIteration):
+            raise
+        interp.stack.pop()
+        interp.index = at.argval + LOOP_END
+        return
+    interp.push(item)
+
+
+@executes("RETURN_VALUE")
+def _return_value(interp: Interpreter, at: Instruction) -> Signal:
+    interp.result = interp.pop_raw()
+    interp.finished = True
+    return Signal.RETURN
+
+
+@executes("RETURN_CONST")
+def _return_const(interp: Interpreter, at: Instruction) -> Signal:
+    interp.result = interp.tracer.code_constant(at.argval)
+    interp.finished = True
+    return Signal.RETURN
+
+
+# -- exceptions ----------------------------------------------------------------------
+
+
+@executes("RAISE_VARARGS")
+def _raise(interp: Interpreter, at: Instruction) -> None:
+    if at.arg == 0:
+        if interp.handled is NONE:
+            interp.raise_new(RuntimeError, "No active exception to reraise")
+        raise Raised(interp.handled)
+    cause = _as_exception(interp, interp.pop()) if at.arg == 2 else None
+    error = _as_exception(interp, interp.pop())
+    if cause is not None and isinstance(error, ExceptionValue):
+        error.cause = cause
+    raise Raised(error)
+
+
+def _as_exception(interp: Interpreter, value: Value) -> Value:
+    kind = value.python_type()
+    if issubclass(kind, BaseException) or kind is type(None):
+        return value
+    try:
+        cls = value.as_constant()
+    except Exception:  # noqa: BLE001  whatever it is, it is no exception class
+        cls = None
+    if isinstance(cls, type) and issubclass(cls, BaseException):
+        return value.call(interp, [], {}).realize()
+    interp.raise_new(TypeError, "exceptions must derive from BaseException")
+
+
+@executes("PUSH_EXC_INFO")
+def _push_exc_info(interp: Interpreter, at: Instruction) -> None:
+    error = interp.pop_raw()
+    interp.push(interp.handled)
+    interp.push(error)
+    interp.handled = error
+
+
+@executes("POP_EXCEPT")
+def _pop_except(interp: Interpreter, at: Instruction) -> None:
+    interp.handled = interp.pop_raw()
+
+
+@executes("CHECK_EXC_MATCH")
+def _check_exc_match(interp: Interpreter, at: Instruction) -> None:
+    classes = interp.pop().as_constant()
+    interp.push(ConstantValue(interp.is_instance(interp.stack[-1], classes)))
+
+
+@executes("RERAISE")
+def _reraise(interp: Interpreter, at: Instruction) -> None:
+    error = interp.pop()
+    raise Raised(error)
+
+
+@executes("CHECK_EG_MATCH", "PREP_RERAISE_STAR")
+def _exception_group(interp: Interpreter, at: Instruction) -> None:
+    raise Break("unsupported-instruction", "except*")
+
+
+@executes("BEFORE_WITH")
+def _before_with(interp: Interpreter, at: Instruction) -> None:
+    manager = interp.pop()
+    interp.push(_special(interp, manager, "__exit__"))
+    interp.push(_special(interp, manager, "__enter__").realize().call(interp, [], {}))
+
+
+def _special(interp: Interpreter, manager: Value, name: str) -> Value:
+    try:
+        return manager.get_attr(interp, name)
+    except Raised:
+        kind = manager.python_type().__qualname__
+        interp.raise_new(TypeError, f"{kind!r} object does not support the context manager protocol")
+
+
+@executes("WITH_EXCEPT_START")
+def _with_except_start(interp: Interpreter, at: Instruction) -> None:
+    error = interp.stack[-1].realize()
+    leave = interp.stack[-4].realize()
+    interp.push(leave.call(interp, [interp.tracer.known(error.python_type()), error, NONE], {}))
+
+
+# -- generators -----------------------------------------------------------------------
+
+
+@executes("RETURN_GENERATOR")
+def _return_generator(interp: Interpreter, at: Instruction) -> None:
+    interp.push(NONE)  # CPython pops the value that starts the generator
+
+
+@executes("YIELD_VALUE")
+def _yield_value(interp: Interpreter, at: Instruction) -> Signal:
+    return Signal.YIELD
+
+
+@executes("GET_YIELD_FROM_ITER")
+def _get_yield_from_iter(interp: Interpreter, at: Instruction) -> None:
+    interp.push(interp.iterator(interp.pop()))
+
+
+@executes("SEND")
+def _send(interp: Interpreter, at: Instruction) -> None:
+    sent = interp.pop()
+    receiver = interp.stack[-1].realize()
+    try:
+        if isinstance(receiver, GeneratorValue):
+            item = receiver.frame.resume_generator(sent, interp)
+            if item is None:
+                _end_of_send(interp, at, receiver.frame.result or NONE)
+                return
+        elif isinstance(receiver, IteratorValue) or sent.python_type() is type(None):
+            item = interp.next_of(receiver)
+        else:
+            item = receiver.call_method(interp, "send", [sent], {})
+    except Raised as raised:
+        if not interp.is_instance(raised.value, StopIteration):
+            raise
+        _end_of_send(interp, at, raised.value.realize().get_attr(interp, "value"))
+        return
+    interp.push(item)
+
+
+def _end_of_send(interp: Interpreter, at: Instruction, result: Value) -> None:
+    if not SEND_KEEPS_RECEIVER:
+        interp.stack.pop()
+    interp.push(result)
+    interp.index = at.argval
+
+
+@executes("END_SEND")
+def _end_send(interp: Interpreter, at: Instruction) -> None:
+    del interp.stack[-2]
+
+
+@executes("CLEANUP_THROW")
+def _cleanup_throw(interp: Interpreter, at: Instruction) -> None:
+    error = interp.pop()
+    if interp.is_instance(error, StopIteration):
+        del interp.stack[-2:]
+        interp.push(NONE)
+        interp.push(error.get_attr(interp, "value"))
+        return
+    raise Raised(error)
+
+
+@executes(
+    "GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH", "ASYNC_GEN_WRAP"
+)
+def _async(interp: Interpreter, at: Instruction) -> None:
+    raise Break("unsupported-instruction", "async code")

@@ -1,0 +1,416 @@
+"""Instructions that compute: operators, subscripts, containers, unpacking, text, `match`, functions, calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from firebrick.capture import operators
+from firebrick.capture.breaks import Break
+from firebrick.capture.opcodes import INTRINSICS_1, INTRINSICS_2
+from firebrick.capture.semantics.registry import executes
+from firebrick.capture.values.base import NULL, Value
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.function import FunctionValue
+from firebrick.capture.values.mapping import DictValue, SetValue, key_of
+from firebrick.capture.values.sequence import ListValue, SliceValue, TupleValue
+from firebrick.capture.version import HAS_FUNCTION_ATTRIBUTES
+
+if TYPE_CHECKING:
+    from firebrick.capture.instructions import Instruction
+    from firebrick.capture.interpreter import Interpreter
+
+# -- operators ------------------------------------------------------------------------
+
+
+@executes("BINARY_OP")
+def _binary_op(interp: Interpreter, at: Instruction) -> None:
+    left, right = interp.pop_two()
+    interp.push(operators.binary(interp, at.argval, left, right))
+
+
+@executes("UNARY_NEGATIVE")
+def _negative(interp: Interpreter, at: Instruction) -> None:
+    interp.push(operators.unary(interp, "-", interp.pop()))
+
+
+@executes("UNARY_POSITIVE")
+def _positive(interp: Interpreter, at: Instruction) -> None:
+    interp.push(operators.unary(interp, "+", interp.pop()))
+
+
+@executes("UNARY_INVERT")
+def _invert(interp: Interpreter, at: Instruction) -> None:
+    interp.push(operators.unary(interp, "~", interp.pop()))
+
+
+@executes("UNARY_NOT")
+def _not(interp: Interpreter, at: Instruction) -> None:
+    interp.push(ConstantValue(not interp.pop().truth(interp)))
+
+
+@executes("TO_BOOL")
+def _to_bool(interp: Interpreter, at: Instruction) -> None:
+    interp.push(ConstantValue(interp.pop().truth(interp)))
+
+
+@executes("COMPARE_OP")
+def _compare_op(interp: Interpreter, at: Instruction) -> None:
+    left, right = interp.pop_two()
+    found = operators.compare(interp, at.argval, left, right)
+    interp.push(ConstantValue(found.realize().truth(interp)) if at.flag else found)
+
+
+@executes("IS_OP")
+def _is_op(interp: Interpreter, at: Instruction) -> None:
+    left, right = interp.pop_two()
+    interp.push(ConstantValue(operators.identical(left, right) is not bool(at.arg)))
+
+
+@executes("CONTAINS_OP")
+def _contains_op(interp: Interpreter, at: Instruction) -> None:
+    item, container = interp.pop_two()
+    interp.push(ConstantValue(operators.contains(interp, container, item) is not bool(at.arg)))
+
+
+# -- subscripts ------------------------------------------------------------------------
+
+
+@executes("BINARY_SUBSCR")
+def _binary_subscr(interp: Interpreter, at: Instruction) -> None:
+    owner, key = interp.pop_two()
+    interp.push(owner.get_item(interp, key))
+
+
+@executes("STORE_SUBSCR")
+def _store_subscr(interp: Interpreter, at: Instruction) -> None:
+    owner, key = interp.pop_two()
+    owner.set_item(interp, key, interp.pop_raw())
+
+
+@executes("DELETE_SUBSCR")
+def _delete_subscr(interp: Interpreter, at: Instruction) -> None:
+    owner, key = interp.pop_two()
+    owner.del_item(interp, key)
+
+
+@executes("BINARY_SLICE")
+def _binary_slice(interp: Interpreter, at: Instruction) -> None:
+    stop, start, owner = interp.pop(), interp.pop(), interp.pop()
+    interp.push(owner.get_item(interp, SliceValue(start, stop)))
+
+
+@executes("STORE_SLICE")
+def _store_slice(interp: Interpreter, at: Instruction) -> None:
+    stop, start, owner = interp.pop(), interp.pop(), interp.pop()
+    owner.set_item(interp, SliceValue(start, stop), interp.pop_raw())
+
+
+# -- containers --------------------------------------------------------------------------
+
+
+@executes("BUILD_TUPLE")
+def _build_tuple(interp: Interpreter, at: Instruction) -> None:
+    interp.push(TupleValue(interp.pop_many(at.arg)))
+
+
+@executes("BUILD_LIST")
+def _build_list(interp: Interpreter, at: Instruction) -> None:
+    interp.push(ListValue(interp.pop_many(at.arg)))
+
+
+@executes("BUILD_SET")
+def _build_set(interp: Interpreter, at: Instruction) -> None:
+    interp.push(SetValue.of(interp, iter(interp.pop_many(at.arg))))
+
+
+@executes("BUILD_MAP")
+def _build_map(interp: Interpreter, at: Instruction) -> None:
+    items = interp.pop_many(2 * at.arg)
+    made = DictValue({})
+    for index in range(0, len(items), 2):
+        made.set_item(interp, items[index], items[index + 1])
+    interp.push(made)
+
+
+@executes("BUILD_CONST_KEY_MAP")
+def _build_const_key_map(interp: Interpreter, at: Instruction) -> None:
+    keys = interp.pop().as_constant()
+    made = DictValue({})
+    for key, item in zip(keys, interp.pop_many(at.arg), strict=True):
+        made.set_item(interp, interp.tracer.known(key), item)
+    interp.push(made)
+
+
+@executes("BUILD_SLICE")
+def _build_slice(interp: Interpreter, at: Instruction) -> None:
+    interp.push(SliceValue(*interp.pop_many(at.arg)))
+
+
+@executes("BUILD_STRING")
+def _build_string(interp: Interpreter, at: Instruction) -> None:
+    interp.push(interp.fold(lambda *parts: "".join(parts), interp.pop_many(at.arg), {}))
+
+
+@executes("LIST_APPEND")
+def _list_append(interp: Interpreter, at: Instruction) -> None:
+    item = interp.pop_raw()
+    target = interp.stack[-at.arg]
+    assert isinstance(target, ListValue)
+    target.items.append(item)
+
+
+@executes("SET_ADD")
+def _set_add(interp: Interpreter, at: Instruction) -> None:
+    item = interp.pop_raw()
+    interp.stack[-at.arg].call_method(interp, "add", [item], {})
+
+
+@executes("MAP_ADD")
+def _map_add(interp: Interpreter, at: Instruction) -> None:
+    item, key = interp.pop_raw(), interp.pop_raw()
+    interp.stack[-at.arg].set_item(interp, key, item)
+
+
+@executes("LIST_EXTEND")
+def _list_extend(interp: Interpreter, at: Instruction) -> None:
+    items = interp.pop()
+    interp.stack[-at.arg].call_method(interp, "extend", [items], {})
+
+
+@executes("SET_UPDATE")
+def _set_update(interp: Interpreter, at: Instruction) -> None:
+    items = interp.pop()
+    interp.stack[-at.arg].call_method(interp, "update", [items], {})
+
+
+@executes("DICT_UPDATE")
+def _dict_update(interp: Interpreter, at: Instruction) -> None:
+    items = interp.pop()
+    interp.stack[-at.arg].call_method(interp, "update", [items], {})
+
+
+@executes("DICT_MERGE")
+def _dict_merge(interp: Interpreter, at: Instruction) -> None:
+    items = interp.pop()
+    target = interp.stack[-at.arg].realize()
+    assert isinstance(target, DictValue)
+    for key in list(interp.iterate(items)):
+        if target.entries.get(key_of(key)) is not None:
+            interp.raise_new(TypeError, f"got multiple values for keyword argument {key.realize().as_constant()!r}")
+        target.set_item(interp, key, items.get_item(interp, key))
+
+
+@executes("LIST_TO_TUPLE")
+def _list_to_tuple(interp: Interpreter, at: Instruction) -> None:
+    interp.push(TupleValue(list(interp.iterate(interp.pop()))))
+
+
+# -- unpacking -----------------------------------------------------------------------------
+
+
+@executes("UNPACK_SEQUENCE")
+def _unpack_sequence(interp: Interpreter, at: Instruction) -> None:
+    items = _take(interp, interp.pop(), at.arg + 1)
+    if len(items) < at.arg:
+        interp.raise_new(ValueError, f"not enough values to unpack (expected {at.arg}, got {len(items)})")
+    if len(items) > at.arg:
+        interp.raise_new(ValueError, f"too many values to unpack (expected {at.arg})")
+    interp.stack.extend(reversed(items))
+
+
+def _take(interp: Interpreter, value: Value, count: int) -> list[Value]:
+    if value.python_type() in (int, float, bool, type(None)):
+        interp.raise_new(TypeError, f"cannot unpack non-iterable {value.python_type().__name__} object")
+    found: list[Value] = []
+    for item in interp.iterate(value):
+        found.append(item)
+        if len(found) == count:
+            break
+    return found
+
+
+@executes("UNPACK_EX")
+def _unpack_ex(interp: Interpreter, at: Instruction) -> None:
+    before, after = at.arg & 0xFF, at.arg >> 8
+    items = list(interp.iterate(interp.pop()))
+    if len(items) < before + after:
+        text = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        interp.raise_new(ValueError, text)
+    middle = len(items) - after
+    for item in reversed(items[middle:]):
+        interp.push(item)
+    interp.push(ListValue(items[before:middle]))
+    for item in reversed(items[:before]):
+        interp.push(item)
+
+
+# -- text ------------------------------------------------------------------------------------
+
+_CONVERSIONS = ("", "s", "r", "a")
+
+
+@executes("FORMAT_VALUE")
+def _format_value(interp: Interpreter, at: Instruction) -> None:
+    spec = interp.pop().as_constant() if at.arg & 4 else ""
+    interp.push(interp.formatted(interp.pop(), _CONVERSIONS[at.arg & 3], spec))
+
+
+@executes("FORMAT_SIMPLE")
+def _format_simple(interp: Interpreter, at: Instruction) -> None:
+    interp.push(interp.formatted(interp.pop(), "", ""))
+
+
+@executes("FORMAT_WITH_SPEC")
+def _format_with_spec(interp: Interpreter, at: Instruction) -> None:
+    spec = interp.pop().as_constant()
+    interp.push(interp.formatted(interp.pop(), "", spec))
+
+
+@executes("CONVERT_VALUE")
+def _convert_value(interp: Interpreter, at: Instruction) -> None:
+    interp.push(interp.formatted(interp.pop(), _CONVERSIONS[at.arg], ""))
+
+
+# -- functions and calls ---------------------------------------------------------------------
+
+
+@executes("MAKE_FUNCTION")
+def _make_function(interp: Interpreter, at: Instruction) -> None:
+    code = interp.pop().as_constant()
+    flags = 0 if HAS_FUNCTION_ATTRIBUTES else at.arg
+    parts: dict[int, Value] = {}
+    for bit in (8, 4, 2, 1):
+        if flags & bit:
+            parts[bit] = interp.pop()
+    made = FunctionValue(code, interp.globals)
+    for bit, part in parts.items():
+        _function_part(interp, made, bit, part)
+    interp.push(made)
+
+
+@executes("SET_FUNCTION_ATTRIBUTE")
+def _set_function_attribute(interp: Interpreter, at: Instruction) -> None:
+    made = interp.pop()
+    assert isinstance(made, FunctionValue)
+    _function_part(interp, made, at.arg, interp.pop())
+    interp.push(made)
+
+
+def _function_part(interp: Interpreter, made: FunctionValue, bit: int, part: Value) -> None:
+    if bit == 1:
+        made.defaults = list(interp.iterate(part))
+    elif bit == 2:
+        made.kwdefaults = {key.realize().as_constant(): part.get_item(interp, key) for key in interp.iterate(part)}
+    elif bit == 8:
+        made.closure = list(interp.iterate(part))  # type: ignore[arg-type]
+    else:
+        made.annotations = part
+
+
+@executes("KW_NAMES")
+def _kw_names(interp: Interpreter, at: Instruction) -> None:
+    interp.keywords = at.argval if isinstance(at.argval, tuple) else interp.code.co_consts[at.arg]
+
+
+@executes("CALL")
+def _call(interp: Interpreter, at: Instruction) -> None:
+    interp.call_on_stack(at.arg)
+
+
+@executes("CALL_KW")
+def _call_kw(interp: Interpreter, at: Instruction) -> None:
+    interp.keywords = interp.pop().as_constant()
+    interp.call_on_stack(at.arg)
+
+
+@executes("CALL_FUNCTION_EX")
+def _call_function_ex(interp: Interpreter, at: Instruction) -> None:
+    kwargs: dict[str, Value] = {}
+    if at.arg & 1:
+        mapping = interp.pop()
+        for key in list(interp.iterate(mapping)):
+            name: Any = key.realize().as_constant()
+            if not isinstance(name, str):
+                interp.raise_new(TypeError, "keywords must be strings")
+            kwargs[name] = mapping.get_item(interp, key)
+    args = list(interp.iterate(interp.pop()))
+    first, second = interp.pop_raw(), interp.pop_raw()
+    function = second if first is NULL else first
+    interp.push(function.realize().call(interp, args, kwargs))
+
+
+@executes("LOAD_BUILD_CLASS")
+def _load_build_class(interp: Interpreter, at: Instruction) -> None:
+    raise Break("unsupported-instruction", "class definition")
+
+
+@executes("CALL_INTRINSIC_1")
+def _intrinsic(interp: Interpreter, at: Instruction) -> None:
+    name, meaning = INTRINSICS_1[at.arg]
+    if name == "LIST_TO_TUPLE":
+        interp.push(TupleValue(list(interp.iterate(interp.pop()))))
+    elif name == "UNARY_POSITIVE":
+        interp.push(operators.unary(interp, "+", interp.pop()))
+    elif name == "STOPITERATION_ERROR":
+        pass
+    else:
+        raise Break("unsupported-instruction", meaning)
+
+
+@executes("CALL_INTRINSIC_2")
+def _intrinsic_2(interp: Interpreter, at: Instruction) -> None:
+    raise Break("unsupported-instruction", INTRINSICS_2[at.arg][1])
+
+
+# -- match -------------------------------------------------------------------------------------
+
+
+@executes("GET_LEN")
+def _get_len(interp: Interpreter, at: Instruction) -> None:
+    interp.push(ConstantValue(interp.stack[-1].realize().length(interp)))
+
+
+@executes("MATCH_SEQUENCE")
+def _match_sequence(interp: Interpreter, at: Instruction) -> None:
+    kind = interp.stack[-1].realize().python_type()
+    interp.push(ConstantValue(bool(kind.__flags__ & (1 << 5))))
+
+
+@executes("MATCH_MAPPING")
+def _match_mapping(interp: Interpreter, at: Instruction) -> None:
+    kind = interp.stack[-1].realize().python_type()
+    interp.push(ConstantValue(bool(kind.__flags__ & (1 << 6))))
+
+
+@executes("MATCH_KEYS")
+def _match_keys(interp: Interpreter, at: Instruction) -> None:
+    keys, subject = interp.stack[-1].realize(), interp.stack[-2].realize()
+    found: list[Value] = []
+    for key in interp.iterate(keys):
+        if not operators.contains(interp, subject, key):
+            interp.push(NONE)
+            return
+        found.append(subject.get_item(interp, key))
+    interp.push(TupleValue(found))
+
+
+@executes("MATCH_CLASS")
+def _match_class(interp: Interpreter, at: Instruction) -> None:
+    names, cls, subject = interp.pop().as_constant(), interp.pop().as_constant(), interp.pop()
+    if not interp.is_instance(subject, cls):
+        interp.push(NONE)
+        return
+    found: list[Value] = []
+    positional = at.arg
+    if positional:
+        fields = getattr(cls, "__match_args__", None)
+        if fields is None and positional == 1:
+            found.append(subject)
+            fields, positional = (), 0
+        names = (*(fields or ())[:positional], *names)
+    for name in names:
+        if not interp.has_attr(subject, name):
+            interp.push(NONE)
+            return
+        found.append(subject.get_attr(interp, name))
+    interp.push(TupleValue(found))

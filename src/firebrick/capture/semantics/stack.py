@@ -1,0 +1,267 @@
+"""Instructions that move values: the stack, locals, cells, globals, names, attributes, imports."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.semantics.registry import executes
+from firebrick.capture.values.base import NULL, Raised, Value
+from firebrick.capture.values.function import BoundMethodValue, CellValue
+from firebrick.capture.version import NULL_BEFORE_CALLABLE
+
+if TYPE_CHECKING:
+    from firebrick.capture.instructions import Instruction
+    from firebrick.capture.interpreter import Interpreter
+
+
+@executes("RESUME", "NOP", "CACHE", "PRECALL", "SETUP_ANNOTATIONS", "INTERPRETER_EXIT")
+def _nothing(interp: Interpreter, at: Instruction) -> None:
+    pass
+
+
+@executes("POP_TOP", "END_FOR")
+def _pop_top(interp: Interpreter, at: Instruction) -> None:
+    interp.stack.pop()
+
+
+@executes("PUSH_NULL")
+def _push_null(interp: Interpreter, at: Instruction) -> None:
+    interp.push(NULL)
+
+
+@executes("COPY")
+def _copy(interp: Interpreter, at: Instruction) -> None:
+    interp.push(interp.stack[-at.arg])
+
+
+@executes("SWAP")
+def _swap(interp: Interpreter, at: Instruction) -> None:
+    stack = interp.stack
+    stack[-1], stack[-at.arg] = stack[-at.arg], stack[-1]
+
+
+@executes("LOAD_CONST")
+def _load_const(interp: Interpreter, at: Instruction) -> None:
+    interp.push(interp.tracer.code_constant(at.argval))
+
+
+def _local(interp: Interpreter, name: str) -> Value:
+    value = interp.slots.get(name)
+    if value is None:
+        interp.raise_new(
+            UnboundLocalError, f"cannot access local variable {name!r} where it is not associated with a value"
+        )
+    return value
+
+
+@executes("LOAD_FAST", "LOAD_FAST_CHECK")
+def _load_fast(interp: Interpreter, at: Instruction) -> None:
+    interp.stack.append(_local(interp, at.argval))
+
+
+@executes("LOAD_FAST_LOAD_FAST")
+def _load_fast_twice(interp: Interpreter, at: Instruction) -> None:
+    first, second = at.argval
+    interp.push(_local(interp, first))
+    interp.push(_local(interp, second))
+
+
+@executes("LOAD_FAST_AND_CLEAR")
+def _load_fast_and_clear(interp: Interpreter, at: Instruction) -> None:
+    interp.push(interp.slots.pop(at.argval, NULL))
+
+
+def _store(interp: Interpreter, name: str, value: Value) -> None:
+    if value is NULL:
+        interp.slots.pop(name, None)
+    else:
+        interp.slots[name] = value
+
+
+@executes("STORE_FAST")
+def _store_fast(interp: Interpreter, at: Instruction) -> None:
+    _store(interp, at.argval, interp.stack.pop())
+
+
+@executes("STORE_FAST_STORE_FAST")
+def _store_fast_twice(interp: Interpreter, at: Instruction) -> None:
+    first, second = at.argval
+    _store(interp, first, interp.pop_raw())
+    _store(interp, second, interp.pop_raw())
+
+
+@executes("STORE_FAST_LOAD_FAST")
+def _store_and_load(interp: Interpreter, at: Instruction) -> None:
+    first, second = at.argval
+    _store(interp, first, interp.pop_raw())
+    interp.push(_local(interp, second))
+
+
+@executes("DELETE_FAST")
+def _delete_fast(interp: Interpreter, at: Instruction) -> None:
+    _local(interp, at.argval)
+    del interp.slots[at.argval]
+
+
+@executes("MAKE_CELL")
+def _make_cell(interp: Interpreter, at: Instruction) -> None:
+    cell = CellValue(interp.slots.get(at.argval), at.argval)
+    interp.slots[at.argval] = cell
+
+
+@executes("COPY_FREE_VARS")
+def _copy_free_vars(interp: Interpreter, at: Instruction) -> None:
+    for name, cell in zip(interp.code.co_freevars, interp.closure, strict=True):
+        interp.slots[name] = cell
+
+
+@executes("LOAD_CLOSURE")
+def _load_closure(interp: Interpreter, at: Instruction) -> None:
+    interp.push(interp.slots[at.argval])
+
+
+@executes("LOAD_DEREF")
+def _load_deref(interp: Interpreter, at: Instruction) -> None:
+    cell = interp.cell(at.argval)
+    if cell.content is None:
+        if at.argval in interp.code.co_freevars:
+            text = f"cannot access free variable {at.argval!r} where it is not associated with a value in enclosing scope"
+            interp.raise_new(NameError, text)
+        interp.raise_new(
+            UnboundLocalError, f"cannot access local variable {at.argval!r} where it is not associated with a value"
+        )
+    interp.push(cell.content)
+
+
+@executes("STORE_DEREF")
+def _store_deref(interp: Interpreter, at: Instruction) -> None:
+    cell = interp.cell(at.argval)
+    interp.tracer.effects.mutated(cell)
+    cell.content = interp.pop_raw()
+
+
+@executes("DELETE_DEREF")
+def _delete_deref(interp: Interpreter, at: Instruction) -> None:
+    _load_deref(interp, at)
+    interp.pop_raw()
+    cell = interp.cell(at.argval)
+    interp.tracer.effects.mutated(cell)
+    cell.content = None
+
+
+def push_callable(interp: Interpreter, value: Value, *, null: bool) -> None:
+    """Push what a call will be made of, with its NULL where this version wants it."""
+    if null and NULL_BEFORE_CALLABLE:
+        interp.push(NULL)
+    interp.push(value)
+    if null and not NULL_BEFORE_CALLABLE:
+        interp.push(NULL)
+
+
+@executes("LOAD_GLOBAL")
+def _load_global(interp: Interpreter, at: Instruction) -> None:
+    value = interp.load_global(at.argval)
+    push_callable(interp, value, null=bool(at.flag))
+
+
+@executes("LOAD_NAME")
+def _load_name(interp: Interpreter, at: Instruction) -> None:
+    value = interp.slots.get(at.argval)
+    interp.push(interp.load_global(at.argval) if value is None else value)
+
+
+@executes("STORE_NAME")
+def _store_name(interp: Interpreter, at: Instruction) -> None:
+    interp.slots[at.argval] = interp.pop_raw()
+
+
+@executes("STORE_GLOBAL")
+def _store_global(interp: Interpreter, at: Instruction) -> None:
+    interp.tracer.effects.set_global(interp.globals, at.argval, interp.pop_raw())
+
+
+@executes("DELETE_GLOBAL")
+def _delete_global(interp: Interpreter, at: Instruction) -> None:
+    raise Break("unsupported-instruction", f"del of global {at.argval}")
+
+
+@executes("LOAD_ATTR")
+def _load_attr(interp: Interpreter, at: Instruction) -> None:
+    if at.flag:
+        _load_method(interp, at)
+        return
+    interp.push(interp.pop().get_attr(interp, at.argval))
+
+
+@executes("LOAD_METHOD")
+def _load_method(interp: Interpreter, at: Instruction) -> None:
+    found = interp.pop().get_attr(interp, at.argval)
+    if isinstance(found, BoundMethodValue) and found.source is None:
+        interp.push(found.function)
+        interp.push(found.owner)
+    else:
+        push_callable(interp, found, null=True)
+
+
+@executes("STORE_ATTR")
+def _store_attr(interp: Interpreter, at: Instruction) -> None:
+    owner = interp.pop()
+    owner.set_attr(interp, at.argval, interp.pop_raw())
+
+
+@executes("DELETE_ATTR")
+def _delete_attr(interp: Interpreter, at: Instruction) -> None:
+    interp.pop().del_attr(interp, at.argval)
+
+
+@executes("LOAD_SUPER_ATTR")
+def _load_super_attr(interp: Interpreter, at: Instruction) -> None:
+    owner, cls, super_class = interp.pop(), interp.pop(), interp.pop()
+    args = [cls, owner] if at.flag & 2 else []
+    if args:
+        proxy = super_class.call(interp, args, {})
+    else:
+        proxy = super_class.call(interp, [cls, owner], {})
+    found = proxy.realize().get_attr(interp, at.argval)
+    if not at.flag & 1:
+        interp.push(found)
+    elif isinstance(found, BoundMethodValue) and found.source is None:
+        interp.push(found.function)
+        interp.push(found.owner)
+    else:
+        push_callable(interp, found, null=True)
+
+
+@executes("IMPORT_NAME")
+def _import_name(interp: Interpreter, at: Instruction) -> None:
+    names, level = interp.pop(), interp.pop()
+    package = interp.globals.get("__package__") or interp.globals.get("__name__", "")
+    if level.as_constant() and not package:
+        raise Break("unsupported-instruction", f"relative import of {at.argval}")
+    try:
+        module = __import__(at.argval, interp.globals, {}, names.as_constant() or (), level.as_constant())
+    except ImportError as error:
+        interp.raise_real(error)
+    interp.push(interp.tracer.known(module))
+
+
+@executes("IMPORT_FROM")
+def _import_from(interp: Interpreter, at: Instruction) -> None:
+    module = interp.stack[-1].realize()
+    try:
+        interp.push(module.get_attr(interp, at.argval))
+    except Raised:
+        try:
+            name = f"{module.as_constant().__name__}.{at.argval}"
+            interp.push(interp.tracer.known(importlib.import_module(name)))
+        except ImportError as error:
+            interp.raise_real(error)
+
+
+@executes("LOAD_ASSERTION_ERROR")
+def _load_assertion_error(interp: Interpreter, at: Instruction) -> None:
+    interp.push(interp.tracer.known(AssertionError))
+
+

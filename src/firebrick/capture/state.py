@@ -1,0 +1,86 @@
+"""Torch's global state as numbers, one a kind: how torch's Python functions tell it, and how it prints."""
+
+from __future__ import annotations
+
+import torch
+
+from firebrick import _native
+
+__all__ = ["STATE_KINDS", "state_text", "state_value"]
+
+STATE_KINDS: dict[str, tuple[str, str]] = {
+    "GRAD_MODE": ("grad_mode", "Whether autograd records."),
+    "INFERENCE_MODE": ("inference_mode", "Whether inference mode is on."),
+    "AUTOCAST": ("autocast", "Devices, dtypes and cache of autocast."),
+    "DETERMINISTIC": ("deterministic algorithms", "torch.use_deterministic_algorithms."),
+    "DEFAULT_DTYPE": ("default dtype", "torch.get_default_dtype."),
+    "TORCH_FUNCTION": ("torch function", "Whether __torch_function__ is on, and how many function and dispatch modes are."),
+}
+"""Kind of state -> its name in prints, its meaning."""
+
+_BY_NUMBER = {
+    _native.tensor_meta(torch.empty(0, dtype=dtype, device="cpu"))[0]: dtype
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+}
+"""Torch's numbers of the dtypes that can be the default or autocast's."""
+_NUMBERS = {dtype: number for number, dtype in _BY_NUMBER.items()}
+
+
+def _autocast() -> int:
+    cpu, cuda = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
+    if not cpu and not cuda:
+        return 0
+    number = cpu | cuda << 1 | torch.is_autocast_cache_enabled() << 2
+    if cpu:
+        number |= _NUMBERS.get(torch.get_autocast_dtype("cpu"), 0xFF) << 8
+    if cuda:
+        number |= _NUMBERS.get(torch.get_autocast_dtype("cuda"), 0xFF) << 16
+    return number
+
+
+def _deterministic() -> int:
+    if not torch.are_deterministic_algorithms_enabled():
+        return 0
+    return 2 if torch.is_deterministic_algorithms_warn_only_enabled() else 1
+
+
+def _torch_function() -> int:
+    disabled = 0 if torch._C._is_torch_function_enabled() else 2 if torch._C._is_torch_function_all_disabled() else 1
+    return disabled | torch._C._len_torch_function_stack() << 8 | torch._C._len_torch_dispatch_stack() << 24
+
+
+_READERS = {
+    "GRAD_MODE": torch.is_grad_enabled,
+    "INFERENCE_MODE": torch.is_inference_mode_enabled,
+    "AUTOCAST": _autocast,
+    "DETERMINISTIC": _deterministic,
+    "DEFAULT_DTYPE": lambda: _NUMBERS[torch.get_default_dtype()],
+    "TORCH_FUNCTION": _torch_function,
+}
+
+_native.set_state_readers(tuple(_READERS[name] for name in _native.STATES))
+
+
+def state_value(kind: str) -> int:
+    """The state of a kind now, as a number."""
+    return _native.state_read(_native.STATES[kind])
+
+
+def state_text(kind: str, value: int) -> str:
+    """How a number of a kind reads."""
+    if kind == "DEFAULT_DTYPE":
+        return str(_BY_NUMBER.get(value, value))
+    if kind == "AUTOCAST" and value:
+        devices = [
+            f"{device} {_BY_NUMBER.get(value >> shift & 0xFF, '?')}"
+            for bit, device, shift in ((0, "cpu", 8), (1, "cuda", 16))
+            if value >> bit & 1
+        ]
+        return ", ".join(devices) + ("" if value & 4 else ", no cache")
+    if kind == "TORCH_FUNCTION":
+        parts = [("on", "off for subclasses", "off")[value & 3]]
+        for shift, name in ((8, "function"), (24, "dispatch")):
+            if count := value >> shift & 0xFFFF:
+                parts.append(f"{count} {name} modes")
+        return ", ".join(parts)
+    return ("off", "on", "on, warning only")[value] if 0 <= value < 3 else str(value)

@@ -1,0 +1,188 @@
+"""Classes: attribute reads on them and the construction of instances."""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections import OrderedDict, defaultdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.exception import ExceptionValue
+from firebrick.capture.values.function import BoundMethodValue, CallableValue
+from firebrick.capture.values.mapping import DictValue, SetValue
+from firebrick.capture.values.object import MISSING, ObjectValue, builtin_base, class_lookup
+from firebrick.capture.values.sequence import ListValue, TupleValue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.sources import Source
+
+__all__ = ["ClassValue"]
+
+
+class ClassValue(Value):
+    """A class."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: type, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.obj = obj
+
+    def python_type(self) -> type:
+        """Its metaclass."""
+        return type(self.obj)
+
+    def identity(self) -> object:
+        """The class."""
+        return self.obj
+
+    def as_constant(self) -> Any:
+        """The class."""
+        return self.obj
+
+    def describe(self) -> str:
+        """Its name."""
+        return f"class {self.obj.__qualname__}"
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Class attributes, methods unbound or bound to the class."""
+        tracer = interp.tracer
+        meta, meta_owner = class_lookup(type(self.obj), name)
+        if meta is not MISSING and meta_owner is not type and meta_owner is not object:
+            if isinstance(meta, property) and meta.fget is not None:
+                return tracer.known(meta.fget).call(interp, [self], {})
+        found, owner = class_lookup(self.obj, name)
+        if found is MISSING or isinstance(found, types.GetSetDescriptorType):
+            if isinstance(meta, types.FunctionType):
+                return BoundMethodValue(tracer.function(meta), self)
+            try:
+                return tracer.known(getattr(self.obj, name))
+            except AttributeError as error:
+                interp.raise_real(error)
+        assert owner is not None
+        if isinstance(found, types.FunctionType):
+            return tracer.function(found)
+        if isinstance(found, staticmethod):
+            return tracer.known(found.__func__)
+        if isinstance(found, classmethod):
+            return BoundMethodValue(tracer.known(found.__func__), self)
+        if isinstance(found, types.ClassMethodDescriptorType):
+            return CallableValue(getattr(self.obj, name))
+        getter, _ = class_lookup(type(found), "__get__")
+        if getter is MISSING or isinstance(found, type):
+            return tracer.class_value(owner, name, found)
+        if isinstance(getter, types.FunctionType) and not isinstance(found, (property, enum.property)):
+            none = ConstantValue(None)
+            return tracer.known(found).call_method(interp, "__get__", [none, self], {})
+        return tracer.known(getattr(self.obj, name))
+
+    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
+        """Changing classes breaks."""
+        raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
+
+    def iterate(self, interp: Interpreter) -> Iterator[Value]:
+        """Members of an enum."""
+        if issubclass(self.obj, enum.Enum):
+            return iter([interp.tracer.known(member) for member in self.obj])
+        return super().iterate(interp)
+
+    def length(self, interp: Interpreter) -> int:
+        """Number of members of an enum."""
+        if issubclass(self.obj, enum.Enum):
+            return len(self.obj)
+        return super().length(interp)
+
+    def get_item(self, interp: Interpreter, key: Value) -> Value:
+        """`Enum["name"]` or a generic alias."""
+        return interp.fold(lambda cls, index: cls[index], [self, key.realize()], {})
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Make an instance."""
+        handler = interp.handler(self.obj)
+        if handler is not None:
+            return handler(interp, args, kwargs)
+        if interp.is_graph_function(self.obj):
+            return interp.call_known(self.obj, self, args, kwargs)
+        if issubclass(self.obj, enum.Enum):
+            return interp.fold(self.obj, args, kwargs)
+        return self.construct(interp, args, kwargs)
+
+    def construct(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`__new__` and `__init__`, or the metaclass's own `__call__`."""
+        cls = self.obj
+        caller, owner = class_lookup(type(cls), "__call__")
+        if owner is not type and isinstance(caller, types.FunctionType):
+            return interp.tracer.function(caller).call(interp, [self, *args], kwargs)
+        if issubclass(cls, BaseException) and not isinstance(class_lookup(cls, "__new__")[0], types.FunctionType):
+            instance: Value = ExceptionValue(cls, list(args))
+        else:
+            instance = self.new(interp, args, kwargs)
+        if not issubclass(instance.realize().python_type(), cls):
+            return instance
+        initialize, owner = class_lookup(cls, "__init__")
+        if isinstance(initialize, types.FunctionType):
+            interp.tracer.function(initialize).call(interp, [instance, *args], kwargs)
+        elif isinstance(instance, ObjectValue) and instance.storage is not None:
+            self._fill(interp, instance.storage, args, kwargs)
+        elif initialize is not object.__init__ and not isinstance(instance, (ExceptionValue, TupleValue)):
+            raise Break("unsupported-call", f"{self.describe()} is called")
+        elif (args or kwargs) and class_lookup(cls, "__new__")[1] is object:
+            interp.raise_new(TypeError, f"{cls.__name__}() takes no arguments")
+        return instance
+
+    def new(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`cls.__new__(cls, ...)`."""
+        maker, owner = class_lookup(self.obj, "__new__")
+        if isinstance(maker, staticmethod):
+            maker = maker.__func__
+        if isinstance(maker, types.FunctionType):
+            return interp.tracer.function(maker).call(interp, [self, *args], kwargs)
+        return self.blank(interp, args)
+
+    def blank(self, interp: Interpreter, args: Sequence[Value]) -> Value:
+        """A new instance by the built-in `__new__` below the class."""
+        cls = self.obj
+        if issubclass(cls, (torch.nn.Module, torch.Tensor)):
+            raise Break("unsupported-call", f"an instance of {self.describe()} is made")
+        base = builtin_base(cls)
+        if base is object:
+            return ObjectValue(cls)
+        if base in (dict, OrderedDict, defaultdict):
+            return ObjectValue(cls, storage=DictValue({}, cls=base))
+        if base is list:
+            return ObjectValue(cls, storage=ListValue([]))
+        if base is set:
+            return ObjectValue(cls, storage=SetValue({}))
+        if base is tuple:
+            items = list(interp.iterate(args[0])) if args else []
+            if hasattr(cls, "_fields") and cls.__dict__.get("__slots__") == ():
+                return TupleValue(items, cls=cls)
+            return ObjectValue(cls, storage=TupleValue(items))
+        if base in (str, int, float) and all(arg.realize().is_constant() for arg in args):
+            return ObjectValue(cls, storage=ConstantValue(base(*[arg.realize().as_constant() for arg in args])))
+        if issubclass(cls, BaseException):
+            return ExceptionValue(cls, list(args))
+        raise Break("unsupported-call", f"{self.describe()} is called")
+
+    def _fill(
+        self, interp: Interpreter, storage: Value, args: Sequence[Value], kwargs: Mapping[str, Value]
+    ) -> None:
+        if isinstance(storage, DictValue):
+            if storage.cls is defaultdict and args:
+                storage.factory, args = args[0], args[1:]
+            storage.call_method(interp, "update", args, kwargs)
+        elif isinstance(storage, (ListValue, SetValue)) and args:
+            storage.call_method(interp, "extend" if isinstance(storage, ListValue) else "update", args, {})
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Load the class."""
+        emitter.load_const(self.obj)

@@ -1,0 +1,161 @@
+"""Constants: objects that are known now, can't change, and are equal wherever they are equal once."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.method import MethodValue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.sources import Source
+
+__all__ = ["LITERAL_TYPES", "NONE", "ConstantValue", "is_literal"]
+
+LITERAL_TYPES: frozenset[type] = frozenset(
+    {
+        int,
+        float,
+        complex,
+        bool,
+        str,
+        bytes,
+        type(None),
+        type(Ellipsis),
+        type(NotImplemented),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    }
+)
+"""Exact types whose objects are guarded by equality."""
+
+
+def is_literal(obj: object) -> bool:
+    """Whether `obj` is of a literal type, or a tuple, frozenset, range or slice of literals."""
+    kind = type(obj)
+    if kind in LITERAL_TYPES:
+        return True
+    if kind is tuple or kind is frozenset:
+        return all(is_literal(item) for item in obj)  # type: ignore[attr-defined]
+    return kind is range
+
+
+class ConstantValue(Value):
+    """A literal."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.value = value
+
+    def python_type(self) -> type:
+        """Class of the literal."""
+        return type(self.value)
+
+    def is_constant(self) -> bool:
+        """Literals are."""
+        return True
+
+    def as_constant(self) -> Any:
+        """The literal."""
+        return self.value
+
+    def as_argument(self) -> Any:
+        """Literals stand for themselves in a graph."""
+        return self.value
+
+    def identity(self) -> object:
+        """Small constants are taken as identical where CPython would share them."""
+        value = self.value
+        return (type(value), value) if not (isinstance(value, float) and math.isnan(value)) else self
+
+    def describe(self) -> str:
+        """Its text."""
+        text = repr(self.value)
+        return text if len(text) <= 60 else text[:57] + "..."
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Attributes are evaluated now, methods are bound."""
+        try:
+            found = getattr(self.value, name)
+        except AttributeError as error:
+            interp.raise_real(error)
+        if callable(found) and not isinstance(found, type):
+            return MethodValue(self, name)
+        return interp.tracer.known(found)
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Methods on constant arguments are evaluated now."""
+        method = getattr(self.value, name, None)
+        if method is None:
+            return super().call_method(interp, name, args, kwargs)
+        handler = CONSTANT_METHODS.get((type(self.value), name))
+        if handler is not None:
+            return handler(interp, self, args, kwargs)
+        return interp.fold(method, args, kwargs)
+
+    def get_item(self, interp: Interpreter, key: Value) -> Value:
+        """Evaluated now."""
+        return interp.fold(lambda value, index: value[index], [self, key.realize()], {})
+
+    def iterate(self, interp: Interpreter) -> Iterator[Value]:
+        """Elements of text, bytes, ranges and frozensets."""
+        try:
+            items = iter(self.value)
+        except TypeError as error:
+            interp.raise_real(error)
+        known = interp.tracer.known
+        return (known(item) for item in items)
+
+    def length(self, interp: Interpreter) -> int:
+        """Evaluated now."""
+        try:
+            return len(self.value)
+        except TypeError as error:
+            interp.raise_real(error)
+
+    def truth(self, interp: Interpreter) -> bool:
+        """Evaluated now."""
+        return bool(self.value)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Load the literal."""
+        emitter.load_const(self.value)
+
+    def __repr__(self) -> str:
+        return f"ConstantValue({self.value!r})"
+
+
+def _join(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    parts = [part.realize() for part in interp.iterate(args[0])]
+    return interp.fold(lambda *texts: value.value.join(texts), parts, {})
+
+
+def _format(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    shown = [interp.formatted(arg, "", "") for arg in args]
+    if all(arg.realize().is_constant() for arg in (*args, *kwargs.values())):
+        return interp.fold(value.value.format, args, kwargs)
+    named = {name: interp.formatted(arg, "", "") for name, arg in kwargs.items()}
+    return interp.fold(value.value.format, shown, named)
+
+
+CONSTANT_METHODS: Mapping[tuple[type, str], Any] = {
+    (str, "join"): _join,
+    (bytes, "join"): _join,
+    (str, "format"): _format,
+}
+"""Methods that take containers or any object, so that plain evaluation is not enough."""
+
+NONE = ConstantValue(None)
+"""None, not read from anywhere."""
+

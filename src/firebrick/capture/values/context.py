@@ -1,0 +1,72 @@
+"""Context managers of torch that set a mode of the thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.constant import NONE
+from firebrick.capture.values.method import MethodValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+
+__all__ = ["ContextValue"]
+
+
+class ContextValue(Value):
+    """A mode switch made in captured code.
+
+    `enter(interp)` switches and gives the function that switches back; `make` with `args` builds the
+    real context manager where the value leaves.
+    """
+
+    __slots__ = ("args", "enter", "leave", "make")
+
+    def __init__(
+        self, make: Callable[..., Any], args: Sequence[Value], enter: Callable[[Interpreter], Callable[[Interpreter], None]]
+    ) -> None:
+        super().__init__(None)
+        self.make, self.args, self.enter = make, list(args), enter
+        self.leave: Callable[[Interpreter], None] | None = None
+
+    def python_type(self) -> type:
+        """The context manager's class."""
+        return self.make if isinstance(self.make, type) else type(self)
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Bound methods."""
+        return MethodValue(self, name)
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`__enter__` and `__exit__`."""
+        if name == "__enter__":
+            self.leave = self.enter(interp)
+            return self
+        if name == "__exit__":
+            leave, self.leave = self.leave, None
+            if leave is not None:
+                leave(interp)
+            return NONE
+        return super().call_method(interp, name, args, kwargs)
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """As a decorator."""
+        return interp.decorate_with(self, args[0])
+
+    def children(self) -> Sequence[Value]:
+        """Arguments."""
+        return self.args
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Make the context manager; one that was entered is entered again."""
+        emitter.load_callable(self.make)
+        for arg in self.args:
+            emitter.load(arg)
+        emitter.call(len(self.args))
+        if self.leave is not None:
+            emitter.remember(self)
+            emitter.call_method_on(self, "__enter__")

@@ -1,0 +1,416 @@
+"""Functions, closures' cells, bound methods, partial objects, and callables known by identity."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.sources import Attr, DictItem, FunctionPart, Item
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.mapping import DictValue
+from firebrick.capture.values.sequence import TupleValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.sources import Source
+    from firebrick.capture.tracer import Tracer
+
+__all__ = [
+    "BoundMethodValue",
+    "CallableValue",
+    "CellValue",
+    "FunctionValue",
+    "PartialValue",
+    "bind_arguments",
+]
+
+_VARARGS, _VARKEYWORDS = 0x04, 0x08
+
+
+class CellValue(Value):
+    """A closure's cell; `content` is None while it is empty."""
+
+    __slots__ = ("content", "name", "obj")
+
+    def __init__(
+        self,
+        content: Value | None,
+        name: str,
+        source: Source | None = None,
+        obj: types.CellType | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.content, self.name, self.obj = content, name, obj
+
+    def python_type(self) -> type:
+        """Cell."""
+        return types.CellType
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """`cell_contents`."""
+        if name == "cell_contents":
+            if self.content is None:
+                interp.raise_new(ValueError, "cell is empty")
+            return self.content
+        return super().get_attr(interp, name)
+
+    def children(self) -> Sequence[Value]:
+        """The content."""
+        return () if self.content is None else (self.content,)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """A frame's own cell, or a new one that is filled once it is known."""
+        emitter.load_callable(types.CellType)
+        emitter.call(0)
+        emitter.remember(self)
+        if self.content is not None:
+            emitter.dup()
+            emitter.load(self.content)
+            emitter.swap(2)
+            emitter.store_attr("cell_contents")
+
+    def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
+        """Load the new content; the function returned stores it."""
+        temp = emitter.load_to_temp(self.content) if self.content is not None else None
+
+        def store() -> None:
+            if temp is not None:
+                emitter.load_fast(temp)
+            emitter.load(self)
+            if temp is None:
+                emitter.delete_attr("cell_contents")
+            else:
+                emitter.store_attr("cell_contents")
+
+        return store
+
+
+class CallableValue(Value):
+    """A callable object that is known by identity: a built-in function, a torch operator, a descriptor."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.obj = obj
+
+    def python_type(self) -> type:
+        """Class of the object."""
+        return type(self.obj)
+
+    def identity(self) -> object:
+        """The object."""
+        return self.obj
+
+    def as_constant(self) -> Any:
+        """The object."""
+        return self.obj
+
+    def describe(self) -> str:
+        """Its name."""
+        return f"{getattr(self.obj, '__module__', '') or ''}.{getattr(self.obj, '__qualname__', self.obj)}".strip(".")
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """By the tables of known functions."""
+        return interp.call_known(self.obj, self, args, kwargs)
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Attributes are known too."""
+        try:
+            found = getattr(self.obj, name)
+        except AttributeError as error:
+            interp.raise_real(error)
+        return interp.tracer.known(found)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Load the object."""
+        emitter.load_const(self.obj)
+
+
+class FunctionValue(Value):
+    """A Python function; `obj` is the real one, None if captured code made it."""
+
+    __slots__ = ("annotations", "attributes", "closure", "code", "defaults", "globals", "kwdefaults", "name", "obj")
+
+    def __init__(
+        self,
+        code: types.CodeType,
+        namespace: dict[str, Any],
+        *,
+        obj: types.FunctionType | None = None,
+        source: Source | None = None,
+        defaults: Sequence[Value] = (),
+        kwdefaults: Mapping[str, Value] | None = None,
+        closure: Sequence[CellValue] = (),
+    ) -> None:
+        super().__init__(source)
+        self.code, self.globals, self.obj, self.name = code, namespace, obj, code.co_name
+        self.defaults, self.kwdefaults, self.closure = defaults, dict(kwdefaults or {}), closure
+        self.attributes: dict[str, Value] = {}
+        self.annotations: Value | None = None
+
+    @classmethod
+    def of(cls, tracer: Tracer, fn: types.FunctionType, source: Source | None) -> FunctionValue:
+        """A real function; defaults and cells are read lazily."""
+        base = source if source is not None else tracer.const_source(fn)
+        defaults = [
+            tracer.read(item, Item(FunctionPart(base, "__defaults__"), index), pinned=True)
+            for index, item in enumerate(fn.__defaults__ or ())
+        ]
+        kwdefaults = {
+            name: tracer.read(item, DictItem(FunctionPart(base, "__kwdefaults__"), name), pinned=True)
+            for name, item in (fn.__kwdefaults__ or {}).items()
+        }
+        closure = [
+            tracer.cell(cell, name, Item(FunctionPart(base, "__closure__"), index))
+            for index, (cell, name) in enumerate(zip(fn.__closure__ or (), fn.__code__.co_freevars, strict=True))
+        ]
+        return cls(
+            fn.__code__,
+            fn.__globals__,
+            obj=fn,
+            source=source,
+            defaults=defaults,
+            kwdefaults=kwdefaults,
+            closure=closure,
+        )
+
+    def python_type(self) -> type:
+        """Function."""
+        return types.FunctionType
+
+    def identity(self) -> object:
+        """The real function, or this value."""
+        return self if self.obj is None else self.obj
+
+    def as_constant(self) -> Any:
+        """The real function."""
+        return super().as_constant() if self.obj is None else self.obj
+
+    def describe(self) -> str:
+        """Its name."""
+        return f"function {self.code.co_qualname}"
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """By the tables of known functions, else inlined."""
+        if self.obj is not None:
+            return interp.call_known(self.obj, self, args, kwargs)
+        return interp.inline(self, args, kwargs)
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Function attributes."""
+        if name in self.attributes:
+            return self.attributes[name]
+        if name == "__get__":
+            return CallableValue(types.MethodType)
+        if self.obj is not None:
+            try:
+                found = getattr(self.obj, name)
+            except AttributeError as error:
+                interp.raise_real(error)
+            if name in ("__dict__",):
+                raise Break("unsupported-attribute", "__dict__ of a function is read")
+            base = self.source if self.source is not None else interp.tracer.const_source(self.obj)
+            return interp.tracer.read(found, Attr(base, name), pinned=name.startswith("__"))
+        match name:
+            case "__name__":
+                return ConstantValue(self.name)
+            case "__qualname__":
+                return ConstantValue(self.code.co_qualname)
+            case "__module__":
+                return ConstantValue(self.globals.get("__name__"))
+            case "__doc__":
+                consts = self.code.co_consts
+                return ConstantValue(consts[0] if consts and isinstance(consts[0], str) else None)
+            case "__code__":
+                return interp.tracer.known(self.code)
+            case "__defaults__":
+                return TupleValue(list(self.defaults)) if self.defaults else NONE
+            case "__kwdefaults__":
+                return DictValue.of(self.kwdefaults) if self.kwdefaults else NONE
+            case "__closure__":
+                return TupleValue(list(self.closure)) if self.closure else NONE
+            case "__annotations__" | "__dict__" | "__type_params__":
+                return DictValue.of(self.attributes if name == "__dict__" else {})
+        interp.raise_new(AttributeError, f"'function' object has no attribute {name!r}")
+
+    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
+        """Attributes of functions that captured code made."""
+        if self.obj is not None:
+            raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
+        if name == "__name__" and isinstance(value.realize(), ConstantValue):
+            self.name = value.realize().as_constant()
+        self.attributes[name] = value
+
+    def children(self) -> Sequence[Value]:
+        """Defaults and cells of new functions."""
+        return () if self.obj is not None else (*self.defaults, *self.kwdefaults.values(), *self.closure)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """`FunctionType(code, globals, name, defaults, closure)`, then the rest as attributes."""
+        if self.obj is not None:
+            emitter.load_const(self.obj)
+            return
+        emitter.load_callable(types.FunctionType)
+        emitter.load_const(self.code)
+        emitter.load_const(self.globals)
+        emitter.load_const(self.name)
+        if self.defaults:
+            emitter.load(TupleValue(list(self.defaults)))
+        else:
+            emitter.load_const(None)
+        if self.closure:
+            for cell in self.closure:
+                emitter.load(cell)
+            emitter.build_tuple(len(self.closure))
+        else:
+            emitter.load_const(None)
+        emitter.call(5)
+        emitter.remember(self)
+        attributes = dict(self.attributes)
+        if self.kwdefaults:
+            attributes["__kwdefaults__"] = DictValue.of(self.kwdefaults)
+        for name, item in attributes.items():
+            emitter.dup()
+            emitter.load(item)
+            emitter.swap(2)
+            emitter.store_attr(name)
+
+
+class BoundMethodValue(Value):
+    """A function bound to the value that it gets as first argument."""
+
+    __slots__ = ("function", "owner")
+
+    def __init__(self, function: Value, owner: Value, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.function, self.owner = function, owner
+
+    def python_type(self) -> type:
+        """Method."""
+        return types.MethodType
+
+    def describe(self) -> str:
+        """Its function's name."""
+        return self.function.describe()
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Call the function with the owner first."""
+        return self.function.realize().call(interp, [self.owner, *args], kwargs)
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """`__self__`, `__func__`, then the function's."""
+        if name == "__self__":
+            return self.owner
+        if name == "__func__":
+            return self.function
+        return self.function.realize().get_attr(interp, name)
+
+    def children(self) -> Sequence[Value]:
+        """Function and owner."""
+        return (self.function, self.owner)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """`MethodType(function, owner)`."""
+        emitter.load_callable(types.MethodType)
+        emitter.load(self.function)
+        emitter.load(self.owner)
+        emitter.call(2)
+
+
+class PartialValue(Value):
+    """A functools.partial."""
+
+    __slots__ = ("args", "function", "kwargs", "obj")
+
+    def __init__(
+        self,
+        function: Value,
+        args: Sequence[Value],
+        kwargs: Mapping[str, Value],
+        source: Source | None = None,
+        obj: Any = None,
+    ) -> None:
+        super().__init__(source)
+        self.function, self.args, self.kwargs, self.obj = function, list(args), dict(kwargs), obj
+
+    def python_type(self) -> type:
+        """Partial."""
+        return functools.partial
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Call the function with the arguments joined."""
+        return self.function.realize().call(interp, [*self.args, *args], {**self.kwargs, **kwargs})
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """`func`, `args`, `keywords`."""
+        if name == "func":
+            return self.function
+        if name == "args":
+            return TupleValue(list(self.args))
+        if name == "keywords":
+            return DictValue.of(self.kwargs)
+        return super().get_attr(interp, name)
+
+    def children(self) -> Sequence[Value]:
+        """Function and arguments."""
+        return (self.function, *self.args, *self.kwargs.values())
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """`partial(function, *args, **kwargs)`."""
+        emitter.load_callable(functools.partial)
+        emitter.load(self.function)
+        for item in (*self.args, *self.kwargs.values()):
+            emitter.load(item)
+        emitter.call(1 + len(self.args) + len(self.kwargs), tuple(self.kwargs))
+
+
+def bind_arguments(
+    interp: Interpreter, function: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]
+) -> dict[str, Value]:
+    """Parameters of a call by name, as CPython binds them; raises the user's TypeError."""
+    code = function.code
+    names, count, keyword_only = code.co_varnames, code.co_argcount, code.co_kwonlyargcount
+    bound: dict[str, Value] = dict(zip(names[:count], args, strict=False))
+    extra = list(args[count:])
+    rest: dict[str, Value] = {}
+    for name, value in kwargs.items():
+        if name in names[code.co_posonlyargcount : count + keyword_only]:
+            if name in bound:
+                interp.raise_new(TypeError, f"{code.co_qualname}() got multiple values for argument {name!r}")
+            bound[name] = value
+        elif code.co_flags & _VARKEYWORDS:
+            rest[name] = value
+        else:
+            interp.raise_new(TypeError, f"{code.co_qualname}() got an unexpected keyword argument {name!r}")
+    if len(bound) < count + keyword_only:
+        first = count - len(function.defaults)
+        for index in range(first, count):
+            bound.setdefault(names[index], function.defaults[index - first])
+        for name in names[count : count + keyword_only]:
+            if name not in bound and name in function.kwdefaults:
+                bound[name] = function.kwdefaults[name]
+        missing = [repr(name) for name in names[: count + keyword_only] if name not in bound]
+        if missing:
+            plural = "s" if len(missing) > 1 else ""
+            text = f"{code.co_qualname}() missing {len(missing)} required argument{plural}: {' and '.join(missing)}"
+            interp.raise_new(TypeError, text)
+    place = count + keyword_only
+    if code.co_flags & _VARARGS:
+        bound[names[place]] = TupleValue(extra)
+        place += 1
+    elif extra:
+        interp.raise_new(
+            TypeError, f"{code.co_qualname}() takes {count} positional arguments but {len(args)} were given"
+        )
+    if code.co_flags & _VARKEYWORDS:
+        bound[names[place]] = DictValue.of(rest)
+    return bound
+
+

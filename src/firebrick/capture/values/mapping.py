@@ -1,0 +1,613 @@
+"""Dictionaries of all kinds and their views, and sets."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict
+from typing import TYPE_CHECKING, Any
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.values.base import NotConstant, Value
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.method import MethodValue
+from firebrick.capture.values.sequence import TupleValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.sources import Source
+
+    Method = Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]
+
+__all__ = ["DICT_CLASSES", "DictValue", "SetValue", "ViewValue", "key_of"]
+
+DICT_CLASSES = (dict, OrderedDict, defaultdict, Counter)
+"""Dictionary classes that are represented in full by `DictValue`."""
+
+
+def key_of(value: Value) -> Hashable:
+    """A host object that hashes and compares as the value does.
+
+    Raises:
+        Break: its hash is written by the user, or it has none.
+    """
+    value = value.realize()
+    if isinstance(value, ConstantValue):
+        hash(value.value)
+        key: Hashable = value.value
+        return key
+    if isinstance(value, TupleValue):
+        return tuple(key_of(item) for item in value.items)
+    try:
+        constant = value.as_constant()
+    except NotConstant:
+        kind = value.python_type()
+        if kind.__hash__ is None:
+            raise TypeError(f"unhashable type: {kind.__name__!r}") from None
+        if kind.__hash__ is not object.__hash__ and not kind.__module__.startswith("torch"):
+            raise Break("unsupported-operation", f"{value.describe()} is hashed by its own __hash__") from None
+        return value.identity()  # type: ignore[return-value]
+    hash(constant)
+    return constant  # type: ignore[no-any-return]
+
+
+class DictValue(Value):
+    """A dict, OrderedDict, defaultdict or Counter.
+
+    `entries` maps a key's host equivalent to the key and item values. One read from outside is
+    guarded key by key, until its keys as a whole are looked at.
+    """
+
+    __slots__ = ("cls", "entries", "factory", "keys_guarded", "obj")
+
+    def __init__(
+        self,
+        entries: dict[Hashable, tuple[Value, Value]],
+        source: Source | None = None,
+        cls: type = dict,
+        obj: dict[Any, Any] | None = None,
+        factory: Value | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.entries, self.cls, self.obj, self.factory = entries, cls, obj, factory
+        self.keys_guarded = obj is None
+
+    @classmethod
+    def of(cls, items: Mapping[str, Value]) -> DictValue:
+        """A new dict with text keys."""
+        return cls({name: (ConstantValue(name), item) for name, item in items.items()})
+
+    def python_type(self) -> type:
+        """The dictionary's class."""
+        return self.cls
+
+    def as_argument(self) -> Any:
+        """A dict of graph arguments, keyed by constants."""
+        return {
+            key.realize().as_constant(): item.realize().as_argument() for key, item in self.entries.values()
+        }
+
+    def whole(self, interp: Interpreter) -> dict[Hashable, tuple[Value, Value]]:
+        """The entries, after guarding the set and order of keys."""
+        if not self.keys_guarded:
+            self.keys_guarded = True
+            interp.tracer.guard_keys(self)
+        return self.entries
+
+    def mutate(self, interp: Interpreter) -> dict[Hashable, tuple[Value, Value]]:
+        """The entries, to be changed."""
+        interp.tracer.effects.mutated(self)
+        return self.whole(interp)
+
+    def lookup(self, interp: Interpreter, key: Value) -> Value | None:
+        """The item at `key`, guarding its absence if there is none."""
+        try:
+            found = self.entries.get(key_of(key))
+        except TypeError as error:
+            interp.raise_real(error)
+        if found is not None:
+            return found[1]
+        if not self.keys_guarded:
+            interp.tracer.guard_missing_key(self, key)
+        return None
+
+    def length(self, interp: Interpreter) -> int:
+        """Number of entries."""
+        return len(self.whole(interp))
+
+    def truth(self, interp: Interpreter) -> bool:
+        """Whether there are entries."""
+        return bool(self.whole(interp))
+
+    def iterate(self, interp: Interpreter) -> Iterator[Value]:
+        """Keys in order."""
+        entries = self.whole(interp)
+        try:
+            for key, _ in entries.values():
+                yield key
+        except RuntimeError as error:
+            interp.raise_real(error)
+
+    def get_item(self, interp: Interpreter, key: Value) -> Value:
+        """The item, `__missing__`'s, or KeyError."""
+        found = self.lookup(interp, key)
+        if found is not None:
+            return found
+        if self.factory is not None and self.factory.realize().python_type() is not type(None):
+            made = self.factory.realize().call(interp, [], {})
+            self.set_item(interp, key, made)
+            return made
+        if self.cls is Counter:
+            return ConstantValue(0)
+        interp.raise_value(KeyError, [key])
+
+    def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
+        """Add or replace an entry."""
+        entries = self.mutate(interp)
+        try:
+            host = key_of(key)
+        except TypeError as error:
+            interp.raise_real(error)
+        entries[host] = (entries[host][0] if host in entries else key, value)
+
+    def del_item(self, interp: Interpreter, key: Value) -> None:
+        """Remove an entry."""
+        if self.lookup(interp, key) is None:
+            interp.raise_value(KeyError, [key])
+        del self.mutate(interp)[key_of(key)]
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Bound methods."""
+        if name == "__class__":
+            return interp.tracer.known(self.cls)
+        if name == "default_factory" and self.cls is defaultdict:
+            return self.factory or NONE
+        if not hasattr(self.cls, name):
+            interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        return MethodValue(self, name)
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Methods by table."""
+        method = DICT_METHODS.get(name)
+        if method is None:
+            return interp.fallback_method(self, name, args, kwargs)
+        return method(interp, self, args, kwargs)
+
+    def children(self) -> Sequence[Value]:
+        """Keys and items."""
+        return [part for entry in self.entries.values() for part in entry]
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """A new dictionary, registered before its entries are loaded."""
+        if self.cls is dict:
+            emitter.build_map(0)
+        else:
+            emitter.load_callable(self.cls)
+            if self.cls is defaultdict:
+                emitter.load(self.factory or NONE)
+            emitter.call(1 if self.cls is defaultdict else 0)
+        emitter.remember(self)
+        if self.entries:
+            for key, item in self.entries.values():
+                emitter.load(key)
+                emitter.load(item)
+            emitter.build_map(len(self.entries))
+            emitter.dict_update()
+
+    def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
+        """Load the new entries; the function returned stores them."""
+        for key, item in self.entries.values():
+            emitter.load(key)
+            emitter.load(item)
+        emitter.build_map(len(self.entries))
+        temp = emitter.new_temp()
+        emitter.store_fast(temp)
+
+        def store() -> None:
+            emitter.call_method_on(self, "clear", of=dict if self.cls is not OrderedDict else OrderedDict)
+            emitter.call_method_on(self, "update", temp, of=dict if self.cls is not OrderedDict else OrderedDict)
+
+        return store
+
+
+class SetValue(Value):
+    """A set or frozenset; `entries` maps a member's host equivalent to it."""
+
+    __slots__ = ("cls", "entries", "obj")
+
+    def __init__(
+        self, entries: dict[Hashable, Value], source: Source | None = None, cls: type = set, obj: Any = None
+    ) -> None:
+        super().__init__(source)
+        self.entries, self.cls, self.obj = entries, cls, obj
+
+    @classmethod
+    def of(cls, interp: Interpreter, items: Iterator[Value], kind: type = set) -> SetValue:
+        """A new set of `items`."""
+        entries: dict[Hashable, Value] = {}
+        try:
+            for item in items:
+                entries.setdefault(key_of(item), item)
+        except TypeError as error:
+            interp.raise_real(error)
+        return cls(entries, cls=kind)
+
+    def python_type(self) -> type:
+        """Set or frozenset."""
+        return self.cls
+
+    def as_constant(self) -> Any:
+        """A frozenset of constants; sets can change."""
+        if self.cls is not frozenset:
+            raise NotConstant("set")
+        return frozenset(item.as_constant() for item in self.entries.values())
+
+    def as_argument(self) -> Any:
+        """A set of graph arguments."""
+        return self.cls(item.realize().as_argument() for item in self.entries.values())
+
+    def length(self, interp: Interpreter) -> int:
+        """Number of members."""
+        return len(self.entries)
+
+    def truth(self, interp: Interpreter) -> bool:
+        """Whether there are members."""
+        return bool(self.entries)
+
+    def iterate(self, interp: Interpreter) -> Iterator[Value]:
+        """Members in the order that a real set of them gives, where that can be known."""
+        try:
+            order = list(self.cls(item.as_constant() for item in self.entries.values()))
+        except NotConstant:
+            return iter(list(self.entries.values()))
+        return iter([self.entries[item] for item in order])
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Bound methods."""
+        if name == "__class__":
+            return interp.tracer.known(self.cls)
+        if not hasattr(self.cls, name):
+            interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        return MethodValue(self, name)
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Methods by table."""
+        method = SET_METHODS.get(name)
+        if method is None:
+            return interp.fallback_method(self, name, args, kwargs)
+        return method(interp, self, args, kwargs)
+
+    def children(self) -> Sequence[Value]:
+        """Members."""
+        return list(self.entries.values())
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Build from the members."""
+        if self.cls is not set:
+            emitter.load_callable(self.cls)
+        for item in self.entries.values():
+            emitter.load(item)
+        emitter.build_set(len(self.entries))
+        if self.cls is not set:
+            emitter.call(1)
+
+    def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
+        """`clear()` and `update(members)`."""
+        temp = emitter.load_to_temp(list(self.entries.values()))
+
+        def store() -> None:
+            emitter.call_method_on(self, "clear")
+            emitter.call_method_on(self, "update", temp)
+
+        return store
+
+
+class ViewValue(Value):
+    """`keys()`, `values()` or `items()` of a dictionary."""
+
+    __slots__ = ("kind", "owner")
+
+    def __init__(self, owner: DictValue, kind: str) -> None:
+        super().__init__(None)
+        self.owner, self.kind = owner, kind
+
+    def python_type(self) -> type:
+        """The view's class."""
+        return type(getattr(self.owner.cls(), self.kind)())
+
+    def length(self, interp: Interpreter) -> int:
+        """Number of entries."""
+        return self.owner.length(interp)
+
+    def truth(self, interp: Interpreter) -> bool:
+        """Whether there are entries."""
+        return self.owner.truth(interp)
+
+    def iterate(self, interp: Interpreter) -> Iterator[Value]:
+        """What the view shows."""
+        entries = self.owner.whole(interp)
+        try:
+            for key, item in entries.values():
+                yield key if self.kind == "keys" else item if self.kind == "values" else TupleValue([key, item])
+        except RuntimeError as error:
+            interp.raise_real(error)
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Bound methods."""
+        return MethodValue(self, name)
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Set methods of key views."""
+        if self.kind == "keys" and name == "__contains__":
+            return ConstantValue(self.owner.lookup(interp, args[0]) is not None)
+        if self.kind == "keys" and name in SET_METHODS:
+            return SET_METHODS[name](interp, SetValue.of(interp, self.iterate(interp)), args, kwargs)
+        return interp.fallback_method(self, name, args, kwargs)
+
+    def children(self) -> Sequence[Value]:
+        """The dictionary."""
+        return (self.owner,)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Ask the dictionary for it."""
+        emitter.call_method_on(self.owner, self.kind, keep=True)
+
+
+# -- methods of dictionaries ------------------------------------------------------
+
+
+def _get(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    found = value.lookup(interp, args[0])
+    default = args[1] if len(args) > 1 else kwargs.get("default", NONE)
+    return default if found is None else found
+
+
+def _set_default(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    found = value.lookup(interp, args[0])
+    if found is not None:
+        return found
+    default = args[1] if len(args) > 1 else NONE
+    value.set_item(interp, args[0], default)
+    return default
+
+
+def _pop(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    found = value.lookup(interp, args[0])
+    if found is not None:
+        del value.mutate(interp)[key_of(args[0])]
+        return found
+    if len(args) > 1:
+        return args[1]
+    if "default" in kwargs:
+        return kwargs["default"]
+    interp.raise_value(KeyError, [args[0]])
+
+
+def _pop_item(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    entries = value.mutate(interp)
+    if not entries:
+        interp.raise_new(KeyError, "popitem(): dictionary is empty")
+    last = interp.flag(args[0] if args else kwargs.get("last"), True)
+    host = next(reversed(entries)) if last else next(iter(entries))
+    return TupleValue(list(entries.pop(host)))
+
+
+def pairs_of(interp: Interpreter, other: Value) -> Iterator[tuple[Value, Value]]:
+    """Entries that `dict(other)` would have."""
+    other = other.realize()
+    storage = interp.tracer.dict_storage(other)
+    if storage is not None:
+        yield from list(storage.whole(interp).values())
+        return
+    if interp.has_attr(other, "keys"):
+        for key in interp.iterate(other.call_method(interp, "keys", [], {})):
+            yield key, other.get_item(interp, key)
+        return
+    for pair in interp.iterate(other):
+        items = list(interp.iterate(pair))
+        if len(items) != 2:
+            interp.raise_new(ValueError, "dictionary update sequence element has the wrong length; 2 is required")
+        yield items[0], items[1]
+
+
+def _update(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    if value.cls is Counter:
+        return interp.fallback_method(value, "update", args, kwargs)
+    for other in args:
+        for key, item in pairs_of(interp, other):
+            value.set_item(interp, key, item)
+    for name, item in kwargs.items():
+        value.set_item(interp, ConstantValue(name), item)
+    return NONE
+
+
+def _clear(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    value.mutate(interp).clear()
+    return NONE
+
+
+def _copy(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return DictValue(dict(value.whole(interp)), cls=value.cls, factory=value.factory)
+
+
+def _contains(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return ConstantValue(value.lookup(interp, args[0]) is not None)
+
+
+def _view(kind: str) -> Method:
+    return lambda interp, value, args, kwargs: ViewValue(value, kind)
+
+
+def _move_to_end(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    entries = value.mutate(interp)
+    host = key_of(args[0])
+    if host not in entries:
+        interp.raise_value(KeyError, [args[0]])
+    entry = entries.pop(host)
+    if interp.flag(args[1] if len(args) > 1 else kwargs.get("last"), True):
+        entries[host] = entry
+    else:
+        others = dict(entries)
+        entries.clear()
+        entries[host] = entry
+        entries.update(others)
+    return NONE
+
+
+def _get_item(interp: Interpreter, value: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return value.get_item(interp, args[0])
+
+
+def _set_item(interp: Interpreter, value: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    value.set_item(interp, args[0], args[1])
+    return NONE
+
+
+def _del_item(interp: Interpreter, value: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    value.del_item(interp, args[0])
+    return NONE
+
+
+def _length(interp: Interpreter, value: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return ConstantValue(value.length(interp))
+
+
+DICT_METHODS: Mapping[str, Method] = {
+    "__contains__": _contains,
+    "__delitem__": _del_item,
+    "__getitem__": _get_item,
+    "__len__": _length,
+    "__setitem__": _set_item,
+    "clear": _clear,
+    "copy": _copy,
+    "get": _get,
+    "items": _view("items"),
+    "keys": _view("keys"),
+    "move_to_end": _move_to_end,
+    "pop": _pop,
+    "popitem": _pop_item,
+    "setdefault": _set_default,
+    "update": _update,
+    "values": _view("values"),
+}
+
+# -- methods of sets ----------------------------------------------------------------
+
+
+def _changing(interp: Interpreter, value: SetValue) -> dict[Hashable, Value]:
+    interp.tracer.effects.mutated(value)
+    return value.entries
+
+
+def _add(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    try:
+        _changing(interp, value).setdefault(key_of(args[0]), args[0])
+    except TypeError as error:
+        interp.raise_real(error)
+    return NONE
+
+
+def _discard(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    _changing(interp, value).pop(key_of(args[0]), None)
+    return NONE
+
+
+def _remove(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    if _changing(interp, value).pop(key_of(args[0]), None) is None:
+        interp.raise_value(KeyError, [args[0]])
+    return NONE
+
+
+def _clear_set(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    _changing(interp, value).clear()
+    return NONE
+
+
+def _copy_set(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return SetValue(dict(value.entries), cls=value.cls)
+
+
+def _has(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return ConstantValue(key_of(args[0]) in value.entries)
+
+
+def _members(interp: Interpreter, others: Sequence[Value]) -> list[dict[Hashable, Value]]:
+    return [SetValue.of(interp, interp.iterate(other)).entries for other in others]
+
+
+def _union(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    entries = dict(value.entries)
+    for other in _members(interp, args):
+        for host, item in other.items():
+            entries.setdefault(host, item)
+    return SetValue(entries, cls=value.cls)
+
+
+def _intersection(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    others = _members(interp, args)
+    kept = {host: item for host, item in value.entries.items() if all(host in other for other in others)}
+    return SetValue(kept, cls=value.cls)
+
+
+def _difference(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    others = _members(interp, args)
+    kept = {host: item for host, item in value.entries.items() if not any(host in other for other in others)}
+    return SetValue(kept, cls=value.cls)
+
+
+def _symmetric(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    (other,) = _members(interp, args)
+    kept = {host: item for host, item in value.entries.items() if host not in other}
+    kept.update({host: item for host, item in other.items() if host not in value.entries})
+    return SetValue(kept, cls=value.cls)
+
+
+def _in_place(method: Callable[..., Any]) -> Method:
+    def changed(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        entries = method(interp, value, args, kwargs).entries
+        _changing(interp, value)
+        value.entries = dict(entries)
+        return NONE
+
+    return changed
+
+
+def _relation(test: Callable[[Any, Any], bool]) -> Method:
+    def related(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        (other,) = _members(interp, args)
+        return ConstantValue(test(value.entries.keys(), other.keys()))
+
+    return related
+
+
+def _pop_member(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    entries = _changing(interp, value)
+    if not entries:
+        interp.raise_new(KeyError, "pop from an empty set")
+    first = next(value.iterate(interp))
+    del entries[key_of(first)]
+    return first
+
+
+SET_METHODS: Mapping[str, Method] = {
+    "__contains__": _has,
+    "__len__": _length,
+    "add": _add,
+    "clear": _clear_set,
+    "copy": _copy_set,
+    "difference": _difference,
+    "difference_update": _in_place(_difference),
+    "discard": _discard,
+    "intersection": _intersection,
+    "intersection_update": _in_place(_intersection),
+    "isdisjoint": _relation(lambda mine, other: mine.isdisjoint(other)),
+    "issubset": _relation(lambda mine, other: mine <= other),
+    "issuperset": _relation(lambda mine, other: mine >= other),
+    "pop": _pop_member,
+    "remove": _remove,
+    "symmetric_difference": _symmetric,
+    "symmetric_difference_update": _in_place(_symmetric),
+    "union": _union,
+    "update": _in_place(_union),
+}

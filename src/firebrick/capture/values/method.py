@@ -1,0 +1,54 @@
+"""Methods of built-in kinds, bound to a value whose class here implements them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from firebrick.capture.values.base import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+
+__all__ = ["MethodValue"]
+
+
+class MethodValue(Value):
+    """`owner.name`, where `owner.call_method(name, ...)` is what a call means."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: Value, name: str) -> None:
+        super().__init__(None)
+        self.owner, self.name = owner, name
+
+    def python_type(self) -> type:
+        """Class of a bound method of a built-in type."""
+        return type([].append)
+
+    def identity(self) -> object:
+        """Bound methods are new objects each time."""
+        return self
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Call the owner's method."""
+        return self.owner.call_method(interp, self.name, args, kwargs)
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """`__self__` and `__name__`."""
+        if name == "__self__":
+            return self.owner
+        if name == "__name__":
+            return interp.tracer.known(self.name)
+        return super().get_attr(interp, name)
+
+    def children(self) -> Sequence[Value]:
+        """The owner."""
+        return (self.owner,)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Load the owner and its attribute."""
+        emitter.load(self.owner)
+        emitter.load_attr(self.name)

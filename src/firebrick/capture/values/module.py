@@ -1,0 +1,204 @@
+"""torch.nn.Module trees, and Python's own modules.
+
+A module tree is guarded as a whole by its version at the root, so reading attributes, parameters
+and submodules costs no guard of its own. `__call__` runs `forward` directly when there are no hooks.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.sources import InstanceAttr, ModuleItem
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.sources import Source
+
+__all__ = ["ModuleValue", "PythonModuleValue"]
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+_CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
+
+
+class ModuleValue(ObjectValue):
+    """A torch.nn.Module that existed before; `path` is its place below the guarded root."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, obj: torch.nn.Module, source: Source, path: str) -> None:
+        super().__init__(type(obj), obj, source)
+        self.path = path
+
+    def own(self, interp: Interpreter, name: str) -> Any:
+        """Own attributes, then parameters, buffers and submodules."""
+        found = self.fields.get(name)
+        if found is not None:
+            return found
+        namespace = self.obj.__dict__
+        if name in _TABLES or name in _HOOKS:
+            value: Value = interp.tracer.module_table(self, name)
+        elif name in namespace:
+            value = interp.tracer.module_attribute(self, name, namespace[name], InstanceAttr(self.base(interp), name))
+        else:
+            for table in _TABLES:
+                items = namespace.get(table)
+                if items is not None and name in items:
+                    source = ModuleItem(self.base(interp), table, name)
+                    value = interp.tracer.module_attribute(self, name, items[name], source)
+                    break
+            else:
+                if id(self.obj) in interp.tracer.unversioned:
+                    interp.tracer.guard_no_attribute(self, name)
+                return MISSING
+        self.fields[name] = value
+        return value
+
+    def generic_get_attr(self, interp: Interpreter, name: str) -> Value:
+        """As for any object, with `nn.Module.__getattr__` done by `own`."""
+        if name in self.fields or (name in self.obj._modules and name not in self.cls.__dict__):
+            value = self.own(interp, name)
+            if value is not MISSING:
+                return value  # type: ignore[no-any-return]
+        return super().generic_get_attr(interp, name)
+
+    def _missing(self, interp: Interpreter, name: str, raised: Any) -> Value:
+        hook, owner = class_lookup(self.cls, "__getattr__")
+        if owner is torch.nn.Module or hook is MISSING:
+            if raised is not None:
+                raise raised
+            interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        return super()._missing(interp, name, raised)
+
+    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
+        """Plain attributes are written as an effect; parameters and submodules break."""
+        _, owner = class_lookup(self.cls, "__setattr__")
+        if owner is not torch.nn.Module and owner is not object:
+            super().set_attr(interp, name, value)
+            return
+        self.generic_set_attr(interp, name, value)
+
+    def store(self, interp: Interpreter, name: str, value: Value) -> None:
+        """Write an attribute; its module is then guarded attribute by attribute."""
+        real = value.realize()
+        namespace = self.obj.__dict__
+        if isinstance(real, ModuleValue) or issubclass(real.python_type(), torch.nn.Parameter):
+            raise Break("unsupported-attribute", f"a parameter or submodule of {self.describe()} is set")
+        if name in namespace.get("_parameters", ()) or name in namespace.get("_modules", ()):
+            raise Break("unsupported-attribute", f"a parameter or submodule of {self.describe()} is set")
+        interp.tracer.module_changes(self)
+        super().store(interp, name, value)
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`forward`, if the class does not override `__call__` and there are no hooks."""
+        method, owner = class_lookup(self.cls, "__call__")
+        if owner is not torch.nn.Module:
+            return super().call(interp, args, kwargs)
+        if self.has_hooks():
+            return interp.call_hooked_module(self, args, kwargs)
+        return self.get_attr(interp, "forward").realize().call(interp, args, kwargs)
+
+    def has_hooks(self) -> bool:
+        """Whether forward or backward hooks are set on it or globally."""
+        namespace = self.obj.__dict__
+        if any(namespace.get(name) for name in _HOOKS):
+            return True
+        return any(getattr(torch.nn.modules.module, name) for name in _GLOBAL_HOOKS)
+
+    def iterate(self, interp: Interpreter) -> Iterator[Value]:
+        """Submodules of containers; keys of ModuleDict."""
+        _, owner = class_lookup(self.cls, "__iter__")
+        if owner in (torch.nn.ModuleList, torch.nn.Sequential):
+            return iter([self.own(interp, name) for name in self.obj._modules])
+        return super().iterate(interp)
+
+    def length(self, interp: Interpreter) -> int:
+        """Number of submodules of a container."""
+        _, owner = class_lookup(self.cls, "__len__")
+        if owner in _CONTAINERS:
+            return len(self.obj._modules)
+        return super().length(interp)
+
+    def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
+        """Load changed attributes; the function returned writes them below `nn.Module.__setattr__`."""
+        temps = {
+            name: None if self.fields[name] is MISSING else emitter.load_to_temp(self.fields[name])
+            for name in self.changed
+        }
+
+        def store() -> None:
+            for name, temp in temps.items():
+                table = "_buffers" if name in self.obj._buffers else None
+                if temp is not None:
+                    emitter.load_fast(temp)
+                emitter.load(self)
+                emitter.load_attr(table or "__dict__")
+                emitter.load_const(name)
+                if temp is not None:
+                    emitter.store_subscr()
+                else:
+                    emitter.delete_subscr()
+
+        return store
+
+
+class PythonModuleValue(Value):
+    """A Python module; its attributes are guarded by identity unless it is a library's."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: types.ModuleType, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.obj = obj
+
+    def python_type(self) -> type:
+        """Module."""
+        return types.ModuleType
+
+    def identity(self) -> object:
+        """The module."""
+        return self.obj
+
+    def as_constant(self) -> Any:
+        """The module."""
+        return self.obj
+
+    def describe(self) -> str:
+        """Its name."""
+        return f"module {self.obj.__name__}"
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """A module's global."""
+        try:
+            found = getattr(self.obj, name)
+        except AttributeError as error:
+            interp.raise_real(error)
+        changed = interp.tracer.effects.global_value(self.obj.__dict__, name)
+        if changed is not None:
+            return changed
+        return interp.tracer.module_global(self.obj, name, found)
+
+    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
+        """Write a module's global as an effect."""
+        interp.tracer.effects.set_global(self.obj.__dict__, name, value)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Load the module."""
+        emitter.load_const(self.obj)
+
+

@@ -1,0 +1,477 @@
+"""Instances of Python classes, by the rules of `object.__getattribute__` and `object.__setattr__`."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.sources import Attr, InstanceAttr, InstanceDict
+from firebrick.capture.values.base import NotConstant, Raised, Value
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.function import BoundMethodValue, CallableValue
+from firebrick.capture.values.mapping import DictValue, SetValue
+from firebrick.capture.values.method import MethodValue
+from firebrick.capture.values.sequence import ListValue, TupleValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.sources import Source
+
+__all__ = ["MISSING", "InstanceDictValue", "ObjectValue", "bind", "class_lookup"]
+
+MISSING: Any = object()
+"""No such attribute."""
+
+_MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+
+
+def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
+    """The raw attribute in the class or its bases, and its owner; MISSING if there is none."""
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name], base
+    return MISSING, None
+
+
+def bind(interp: Interpreter, found: Any, owner: type, instance: Value, name: str) -> Value:
+    """What reading class attribute `found` through `instance` gives."""
+    tracer = interp.tracer
+    if isinstance(found, types.FunctionType):
+        return BoundMethodValue(tracer.function(found), instance)
+    if isinstance(found, property):
+        if found.fget is None:
+            interp.raise_new(AttributeError, f"property {name!r} has no getter")
+        return tracer.known(found.fget).call(interp, [instance], {})
+    if isinstance(found, staticmethod):
+        return tracer.known(found.__func__)
+    if isinstance(found, classmethod):
+        return BoundMethodValue(tracer.known(found.__func__), tracer.known(instance.python_type()))
+    if isinstance(found, functools.cached_property):
+        value = tracer.known(found.func).call(interp, [instance], {})
+        if isinstance(instance, ObjectValue):
+            instance.store(interp, name, value)
+        return value
+    if isinstance(found, _BUILTIN_METHODS):
+        return BoundMethodValue(CallableValue(found), instance)
+    if isinstance(found, types.BuiltinFunctionType):
+        return CallableValue(found)
+    getter, _ = class_lookup(type(found), "__get__")
+    if isinstance(getter, types.FunctionType):
+        return tracer.known(found).call_method(interp, "__get__", [instance, tracer.known(instance.python_type())], {})
+    if getter is not MISSING and not isinstance(found, type):
+        raise Break("unsupported-attribute", f"{name} of {instance.describe()} is a {type(found).__name__}")
+    return tracer.class_value(owner, name, found)
+
+
+class ObjectValue(Value):
+    """An instance. `obj` is the real one, None if captured code made it.
+
+    `fields` overlays the instance's attributes: what was read or written so far. Instances of
+    subclasses of built-in containers keep the container's part in `storage`.
+    """
+
+    __slots__ = ("changed", "cls", "fields", "fixed", "obj", "storage")
+
+    def __init__(
+        self,
+        cls: type,
+        obj: Any = None,
+        source: Source | None = None,
+        storage: Value | None = None,
+        *,
+        fixed: bool = False,
+    ) -> None:
+        super().__init__(source)
+        self.cls, self.obj, self.storage, self.fixed = cls, obj, storage, fixed
+        self.fields: dict[str, Any] = {}
+        self.changed: dict[str, None] = {}
+
+    def python_type(self) -> type:
+        """Its class."""
+        return self.cls
+
+    def identity(self) -> object:
+        """The real object, or this value."""
+        return self if self.obj is None else self.obj
+
+    def as_constant(self) -> Any:
+        """The real object, where it is known by identity."""
+        if self.fixed and not self.changed:
+            return self.obj
+        raise NotConstant(self.cls.__name__)
+
+    def as_argument(self) -> Any:
+        """Containers stand as their storage."""
+        if self.storage is not None:
+            return self.storage.as_argument()
+        if self.fixed:
+            return self.obj
+        return super().as_argument()
+
+    # -- attributes -----------------------------------------------------------
+
+    def own(self, interp: Interpreter, name: str) -> Any:
+        """The instance's own attribute, or MISSING; a guard says which."""
+        found = self.fields.get(name)
+        if found is not None:
+            return found
+        if self.obj is None:
+            return MISSING
+        namespace = getattr(self.obj, "__dict__", None)
+        if namespace is not None and name in namespace:
+            value = interp.tracer.read(namespace[name], InstanceAttr(self.base(interp), name))
+            self.fields[name] = value
+            return value
+        if namespace is not None:
+            interp.tracer.guard_no_attribute(self, name)
+        return MISSING
+
+    def base(self, interp: Interpreter) -> Source:
+        """Source that attributes are read from."""
+        return self.source if self.source is not None else interp.tracer.const_source(self.obj)
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """`object.__getattribute__`, or the class's own, then `__getattr__`."""
+        getter, owner = class_lookup(self.cls, "__getattribute__")
+        if isinstance(getter, types.FunctionType) and owner is not object:
+            return interp.tracer.function(getter).call(interp, [self, ConstantValue(name)], {})
+        return self.generic_get_attr(interp, name)
+
+    def generic_get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Data descriptor, own attribute, class attribute, `__getattr__`, in this order."""
+        if name == "__dict__":
+            return InstanceDictValue(self)
+        if name == "__class__":
+            return interp.tracer.known(self.cls)
+        found, owner = class_lookup(self.cls, name)
+        if found is not MISSING:
+            assert owner is not None
+            if isinstance(found, _MEMBERS):
+                return self.member(interp, found, name)
+            if _is_data_descriptor(found):
+                try:
+                    return bind(interp, found, owner, self, name)
+                except Raised as raised:
+                    return self._missing(interp, name, raised)
+        value = self.own(interp, name)
+        if value is not MISSING:
+            return value  # type: ignore[no-any-return]
+        if found is not MISSING:
+            assert owner is not None
+            if self.storage is not None and isinstance(found, _BUILTIN_METHODS) and hasattr(self.storage, "methods"):
+                return MethodValue(self.storage, name)
+            if isinstance(found, _BUILTIN_METHODS) and isinstance(self.storage, (DictValue, SetValue)):
+                return MethodValue(self.storage, name)
+            return bind(interp, found, owner, self, name)
+        return self._missing(interp, name, None)
+
+    def member(self, interp: Interpreter, found: Any, name: str) -> Value:
+        """A slot, or an attribute computed in C."""
+        own = self.fields.get(name)
+        if own is not None:
+            return own  # type: ignore[no-any-return]
+        if self.obj is None:
+            return self._missing(interp, name, None)
+        try:
+            real = found.__get__(self.obj, self.cls)
+        except AttributeError:
+            return self._missing(interp, name, None)
+        value = self.fields[name] = interp.tracer.read(real, Attr(self.base(interp), name))
+        return value
+
+    def _missing(self, interp: Interpreter, name: str, raised: Raised | None) -> Value:
+        if raised is not None and not interp.is_instance(raised.value, AttributeError):
+            raise raised
+        hook, _ = class_lookup(self.cls, "__getattr__")
+        if isinstance(hook, types.FunctionType):
+            return interp.tracer.function(hook).call(interp, [self, ConstantValue(name)], {})
+        if raised is not None:
+            raise raised
+        interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+
+    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
+        """The class's `__setattr__`, or `object.__setattr__`."""
+        setter, owner = class_lookup(self.cls, "__setattr__")
+        if isinstance(setter, types.FunctionType) and owner is not object:
+            interp.tracer.function(setter).call(interp, [self, ConstantValue(name), value], {})
+            return
+        self.generic_set_attr(interp, name, value)
+
+    def generic_set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
+        """Data descriptor, else own attribute."""
+        found, _ = class_lookup(self.cls, name)
+        if isinstance(found, property):
+            if found.fset is None:
+                interp.raise_new(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no setter")
+            interp.tracer.known(found.fset).call(interp, [self, value], {})
+            return
+        if found is not MISSING and not isinstance(found, _MEMBERS) and _is_data_descriptor(found):
+            setter, _ = class_lookup(type(found), "__set__")
+            if not isinstance(setter, types.FunctionType):
+                raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
+            interp.tracer.known(found).call_method(interp, "__set__", [self, value], {})
+            return
+        if name == "__class__":
+            raise Break("unsupported-attribute", f"__class__ of {self.describe()} is set")
+        self.store(interp, name, value)
+
+    def store(self, interp: Interpreter, name: str, value: Value) -> None:
+        """Write the instance's own attribute."""
+        interp.tracer.effects.mutated(self)
+        self.fields[name] = value
+        self.changed[name] = None
+
+    def del_attr(self, interp: Interpreter, name: str) -> None:
+        """The class's `__delattr__`, or the own attribute."""
+        deleter, owner = class_lookup(self.cls, "__delattr__")
+        if isinstance(deleter, types.FunctionType) and owner is not object:
+            interp.tracer.function(deleter).call(interp, [self, ConstantValue(name)], {})
+            return
+        if self.own(interp, name) is MISSING:
+            interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        interp.tracer.effects.mutated(self)
+        self.fields[name] = MISSING
+        self.changed[name] = None
+
+    # -- operations through special methods -------------------------------------
+
+    def special(self, interp: Interpreter, name: str) -> Value | None:
+        """The special method of the class, bound; None if it has none."""
+        found, owner = class_lookup(self.cls, name)
+        if found is MISSING or found is None:
+            return None
+        assert owner is not None
+        if self.storage is not None and not isinstance(found, types.FunctionType):
+            return MethodValue(self.storage, name)
+        return bind(interp, found, owner, self, name)
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`__call__`."""
+        method = self.special(interp, "__call__")
+        if method is None:
+            interp.raise_new(TypeError, f"{self.cls.__name__!r} object is not callable")
+        return method.call(interp, args, kwargs)
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Special methods are looked up in the class, others as attributes."""
+        if name.startswith("__") and name.endswith("__"):
+            method = self.special(interp, name)
+            if method is not None:
+                return method.realize().call(interp, args, kwargs)
+        return super().call_method(interp, name, args, kwargs)
+
+    def iterate(self, interp: Interpreter) -> Iterator[Value]:
+        """`__iter__`, the container's own, or `__getitem__` from 0 on."""
+        found, _ = class_lookup(self.cls, "__iter__")
+        if isinstance(found, types.FunctionType):
+            return interp.iterate(interp.tracer.function(found).call(interp, [self], {}))
+        if self.storage is not None:
+            return self.storage.iterate(interp)
+        if class_lookup(self.cls, "__next__")[0] is not MISSING and found is not MISSING:
+            return interp.iterate_next(self)
+        if class_lookup(self.cls, "__getitem__")[0] is not MISSING:
+            return interp.iterate_items(self)
+        return super().iterate(interp)
+
+    def length(self, interp: Interpreter) -> int:
+        """`__len__`, or the container's own."""
+        found, _ = class_lookup(self.cls, "__len__")
+        if isinstance(found, types.FunctionType):
+            return interp.index_of(interp.tracer.function(found).call(interp, [self], {}))
+        if self.storage is not None:
+            return self.storage.length(interp)
+        interp.raise_new(TypeError, f"object of type {self.cls.__name__!r} has no len()")
+
+    def truth(self, interp: Interpreter) -> bool:
+        """`__bool__`, `__len__`, else true."""
+        found, _ = class_lookup(self.cls, "__bool__")
+        if isinstance(found, types.FunctionType):
+            return interp.tracer.function(found).call(interp, [self], {}).realize().truth(interp)
+        if self.storage is not None and not isinstance(class_lookup(self.cls, "__len__")[0], types.FunctionType):
+            return self.storage.truth(interp)
+        if class_lookup(self.cls, "__len__")[0] is not MISSING:
+            return self.length(interp) != 0
+        if found is not MISSING:
+            return bool(self.as_constant())
+        return True
+
+    # -- leaving ----------------------------------------------------------------
+
+    def children(self) -> Sequence[Value]:
+        """Attributes of new objects and the container's items."""
+        parts = [] if self.storage is None else [self.storage]
+        return [*parts, *(value for value in self.fields.values() if value is not MISSING)]
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """`cls.__new__(cls)`, then the attributes as they are now."""
+        if self.obj is not None:
+            emitter.load_const(self.obj)
+            return
+        storage = self.storage
+        kind = builtin_base(self.cls)
+        emitter.load_callable(kind.__new__)
+        emitter.load_const(self.cls)
+        immutable = isinstance(storage, (TupleValue, ConstantValue)) or (
+            isinstance(storage, SetValue) and storage.cls is frozenset
+        )
+        if immutable:
+            assert storage is not None
+            emitter.load(TupleValue(storage.items) if isinstance(storage, TupleValue) else storage)
+        emitter.call(2 if immutable else 1)
+        emitter.remember(self)
+        if isinstance(storage, (DictValue, ListValue, SetValue)) and not immutable:
+            self._fill(emitter, storage)
+        for name, value in self.fields.items():
+            if value is not MISSING:
+                emitter.load_callable(object.__setattr__)
+                emitter.load(self)
+                emitter.load_const(name)
+                emitter.load(value)
+                emitter.call(3)
+                emitter.pop()
+
+    def _fill(self, emitter: ValueEmitter, storage: DictValue | ListValue | SetValue) -> None:
+        kind = builtin_base(self.cls)
+        if isinstance(storage, DictValue):
+            # OrderedDict.update calls the class's own __setitem__, which must not run again
+            put = kind.__setitem__
+            for key, value in storage.entries.values():
+                emitter.load_callable(put)
+                emitter.load(self)
+                emitter.load(key)
+                emitter.load(value)
+                emitter.call(3)
+                emitter.pop()
+            return
+        emitter.load_callable(kind.extend if isinstance(storage, ListValue) else kind.update)  # type: ignore[attr-defined]
+        emitter.load(self)
+        for item in storage.children():
+            emitter.load(item)
+        emitter.build_tuple(len(storage.children()))
+        emitter.call(2)
+        emitter.pop()
+
+    def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
+        """Load the changed attributes; the function returned stores them."""
+        temps = {
+            name: None if self.fields[name] is MISSING else emitter.load_to_temp(self.fields[name])
+            for name in self.changed
+        }
+        plain = class_lookup(self.cls, "__setattr__")[1] is object and class_lookup(self.cls, "__delattr__")[1] is object
+
+        def store() -> None:
+            for name, temp in temps.items():
+                if plain and temp is not None:
+                    emitter.load_fast(temp)
+                    emitter.load(self)
+                    emitter.store_attr(name)
+                    continue
+                emitter.load_callable(object.__delattr__ if temp is None else object.__setattr__)
+                emitter.load(self)
+                emitter.load_const(name)
+                if temp is not None:
+                    emitter.load_fast(temp)
+                emitter.call(2 if temp is None else 3)
+                emitter.pop()
+
+        return store
+
+
+class InstanceDictValue(Value):
+    """`obj.__dict__`: reads and writes go to the object's own attributes."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: ObjectValue) -> None:
+        super().__init__(None if owner.source is None else InstanceDict(owner.source))
+        self.owner = owner
+
+    def python_type(self) -> type:
+        """Dict."""
+        return dict
+
+    def snapshot(self, interp: Interpreter) -> DictValue:
+        """A dict of all own attributes as they are now."""
+        owner = self.owner
+        names = list(owner.fields)
+        if owner.obj is not None:
+            names = list(dict.fromkeys([*owner.obj.__dict__, *names]))
+            interp.tracer.guard_attribute_names(owner)
+        return DictValue.of({name: value for name in names if (value := owner.own(interp, name)) is not MISSING})
+
+    def get_item(self, interp: Interpreter, key: Value) -> Value:
+        """An own attribute, or KeyError."""
+        value = self.owner.own(interp, key.realize().as_constant())
+        if value is MISSING:
+            interp.raise_value(KeyError, [key])
+        return value  # type: ignore[no-any-return]
+
+    def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
+        """Write an own attribute."""
+        self.owner.store(interp, key.realize().as_constant(), value)
+
+    def iterate(self, interp: Interpreter) -> Iterator[Value]:
+        """Names."""
+        return self.snapshot(interp).iterate(interp)
+
+    def length(self, interp: Interpreter) -> int:
+        """Number of own attributes."""
+        return self.snapshot(interp).length(interp)
+
+    def truth(self, interp: Interpreter) -> bool:
+        """Whether there are own attributes."""
+        return self.length(interp) > 0
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Bound methods of dict."""
+        return MethodValue(self, name)
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Methods of dict."""
+        match name:
+            case "__contains__":
+                return ConstantValue(self.owner.own(interp, args[0].realize().as_constant()) is not MISSING)
+            case "get":
+                value = self.owner.own(interp, args[0].realize().as_constant())
+                return (args[1] if len(args) > 1 else NONE) if value is MISSING else value
+            case "__getitem__":
+                return self.get_item(interp, args[0])
+            case "__setitem__":
+                self.set_item(interp, args[0], args[1])
+                return NONE
+            case "update":
+                for other in args:
+                    for key in list(interp.iterate(other)):
+                        self.set_item(interp, key, other.realize().get_item(interp, key))
+                for key_name, value in kwargs.items():
+                    self.owner.store(interp, key_name, value)
+                return NONE
+            case "pop" | "clear" | "popitem" | "setdefault":
+                raise Break("unsupported-call", f"__dict__.{name}() of {self.owner.describe()}")
+        return self.snapshot(interp).call_method(interp, name, args, kwargs)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Read it from the object."""
+        emitter.load(self.owner)
+        emitter.load_attr("__dict__")
+
+
+def _is_data_descriptor(found: Any) -> bool:
+    kind = type(found)
+    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+
+
+def builtin_base(cls: type) -> type:
+    """The first class of the MRO that is written in C."""
+    for base in cls.__mro__:
+        if not base.__flags__ & (1 << 9):
+            return base
+    return object
+
+

@@ -1,0 +1,479 @@
+"""Tuples, lists, named tuples, torch.Size, slices and deques: ordered holders of values."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.method import MethodValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.sources import Source
+
+    Method = Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]
+
+__all__ = ["DequeValue", "ListValue", "SequenceValue", "SliceValue", "TupleValue"]
+
+
+class SequenceValue(Value):
+    """What tuples and lists share."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[Value], source: Source | None = None) -> None:
+        super().__init__(source)
+        self.items = items
+
+    def as_argument(self) -> Any:
+        """A tuple or list of graph arguments."""
+        return self.build([item.realize().as_argument() for item in self.items])
+
+    def build(self, items: list[Any]) -> Any:
+        """A host object of this kind over `items`."""
+        raise NotImplementedError
+
+    def length(self, interp: Interpreter) -> int:
+        """Number of items."""
+        return len(self.items)
+
+    def truth(self, interp: Interpreter) -> bool:
+        """Whether there are items."""
+        return bool(self.items)
+
+    def iterate(self, interp: Interpreter) -> Iterator[Value]:
+        """Items in order; items appended while iterating are seen."""
+        index = 0
+        while index < len(self.items):
+            yield self.items[index]
+            index += 1
+
+    def children(self) -> Sequence[Value]:
+        """The items."""
+        return self.items
+
+    def get_item(self, interp: Interpreter, key: Value) -> Value:
+        """An item or, by slice, a new sequence."""
+        key = key.realize()
+        if isinstance(key, SliceValue):
+            return self.copy_with(self.items[key.as_slice(interp)])
+        try:
+            return self.items[interp.index_of(key)]
+        except IndexError as error:
+            interp.raise_new(IndexError, f"{self.python_type().__name__} {str(error).split(' ', 1)[1]}")
+
+    def copy_with(self, items: list[Value]) -> Value:
+        """What a slice of this sequence is."""
+        return type(self)(items)
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Bound methods."""
+        if name == "__class__":
+            return interp.tracer.known(self.python_type())
+        if not hasattr(self.python_type(), name):
+            interp.raise_new(AttributeError, f"{self.python_type().__name__!r} object has no attribute {name!r}")
+        return MethodValue(self, name)
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Methods by table."""
+        method = self.methods().get(name)
+        if method is None:
+            return interp.fallback_method(self, name, args, kwargs)
+        return method(interp, self, args, kwargs)
+
+    def methods(self) -> Mapping[str, Method]:
+        """Method name -> function."""
+        return SEQUENCE_METHODS
+
+
+class TupleValue(SequenceValue):
+    """A tuple, or an instance of `cls`: a named tuple, torch.Size or torch.return_types."""
+
+    __slots__ = ("cls",)
+
+    def __init__(self, items: list[Value], source: Source | None = None, cls: type = tuple) -> None:
+        super().__init__(items, source)
+        self.cls = cls
+
+    def python_type(self) -> type:
+        """The tuple's class."""
+        return self.cls
+
+    def build(self, items: list[Any]) -> Any:
+        """A real tuple of the class."""
+        if self.cls is tuple:
+            return tuple(items)
+        if hasattr(self.cls, "_fields"):
+            return self.cls(*items)
+        if self.cls is torch.Size and not all(type(item) is int for item in items):
+            return tuple(items)
+        return self.cls(items)
+
+    def as_constant(self) -> Any:
+        """A real tuple, if all items are constant."""
+        return self.build([item.as_constant() for item in self.items])
+
+    def identity(self) -> object:
+        """Tuples of one source are one object."""
+        return self
+
+    def copy_with(self, items: list[Value]) -> Value:
+        """Slices of torch.Size keep their class, of named tuples do not."""
+        return TupleValue(items, cls=self.cls if self.cls is torch.Size else tuple)
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Fields by name, then methods."""
+        fields = getattr(self.cls, "_fields", None) or getattr(self.cls, "__match_args__", ())
+        if name in fields:
+            return self.items[fields.index(name)]
+        if self.cls is not tuple:
+            found = interp.tracer.class_attribute(self, name)
+            if found is not None:
+                return found
+        return super().get_attr(interp, name)
+
+    def methods(self) -> Mapping[str, Method]:
+        """Methods of tuples, and of torch.Size."""
+        return SIZE_METHODS if self.cls is torch.Size else TUPLE_METHODS
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Build the tuple from its items."""
+        if self.is_constant_literal():
+            emitter.load_const(self.as_constant())
+            return
+        fields = hasattr(self.cls, "_fields")
+        if self.cls is not tuple:
+            emitter.load_callable(tuple.__new__ if fields else self.cls)
+            if fields:
+                emitter.load_const(self.cls)
+        for item in self.items:
+            emitter.load(item)
+        emitter.build_tuple(len(self.items))
+        if self.cls is not tuple:
+            emitter.call(2 if fields else 1)
+
+    def is_constant_literal(self) -> bool:
+        """Whether it is a plain tuple of literals, which code objects can hold."""
+        return self.cls is tuple and all(isinstance(item, ConstantValue) for item in self.items)
+
+
+class ListValue(SequenceValue):
+    """A list; mutations of one that was read from outside are replayed."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, items: list[Value], source: Source | None = None, obj: list[Any] | None = None) -> None:
+        super().__init__(items, source)
+        self.obj = obj
+
+    def python_type(self) -> type:
+        """List."""
+        return list
+
+    def build(self, items: list[Any]) -> Any:
+        """A real list."""
+        return items
+
+    def methods(self) -> Mapping[str, Method]:
+        """Methods of lists."""
+        return LIST_METHODS
+
+    def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
+        """Assign an item or a slice."""
+        interp.tracer.effects.mutated(self)
+        key = key.realize()
+        if isinstance(key, SliceValue):
+            try:
+                self.items[key.as_slice(interp)] = list(interp.iterate(value))
+            except ValueError as error:
+                interp.raise_real(error)
+            return
+        try:
+            self.items[interp.index_of(key)] = value
+        except IndexError as error:
+            interp.raise_real(error)
+
+    def del_item(self, interp: Interpreter, key: Value) -> None:
+        """Delete an item or a slice."""
+        interp.tracer.effects.mutated(self)
+        key = key.realize()
+        try:
+            del self.items[key.as_slice(interp) if isinstance(key, SliceValue) else interp.index_of(key)]
+        except IndexError as error:
+            interp.raise_real(error)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """A new list, registered before its items are loaded, so that it may hold itself."""
+        emitter.build_list(0)
+        emitter.remember(self)
+        if self.items:
+            for item in self.items:
+                emitter.load(item)
+            emitter.build_tuple(len(self.items))
+            emitter.list_extend()
+
+    def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
+        """Load the new items; the function returned stores them."""
+        temp = emitter.load_to_temp(self.items)
+
+        def store() -> None:
+            emitter.load_fast(temp)
+            emitter.load(self)
+            emitter.load_const(slice(None))
+            emitter.store_subscr()
+
+        return store
+
+
+class DequeValue(ListValue):
+    """A collections.deque."""
+
+    __slots__ = ("maxlen",)
+
+    def __init__(
+        self, items: list[Value], source: Source | None = None, obj: Any = None, maxlen: int | None = None
+    ) -> None:
+        super().__init__(items if maxlen is None else items[len(items) - maxlen :] if maxlen else [], source, obj)
+        self.maxlen = maxlen
+
+    def python_type(self) -> type:
+        """Deque."""
+        return deque
+
+    def as_argument(self) -> Any:
+        """Deques are no graph arguments."""
+        return Value.as_argument(self)
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """`maxlen`, then methods."""
+        return ConstantValue(self.maxlen) if name == "maxlen" else super().get_attr(interp, name)
+
+    def trim(self, *, left: bool) -> None:
+        """Keep `maxlen` items, dropping those on the left or the right."""
+        if self.maxlen is not None and len(self.items) > self.maxlen:
+            extra = len(self.items) - self.maxlen
+            del self.items[slice(0, extra) if left else slice(self.maxlen, None)]
+
+    def methods(self) -> Mapping[str, Method]:
+        """Methods of deques."""
+        return DEQUE_METHODS
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """`deque(items, maxlen)`."""
+        emitter.load_callable(deque)
+        for item in self.items:
+            emitter.load(item)
+        emitter.build_tuple(len(self.items))
+        emitter.load_const(self.maxlen)
+        emitter.call(2)
+
+    def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
+        """`clear()` and `extend(items)`."""
+        temp = emitter.load_to_temp(self.items)
+
+        def store() -> None:
+            emitter.call_method_on(self, "clear")
+            emitter.call_method_on(self, "extend", temp)
+
+        return store
+
+
+class SliceValue(Value):
+    """A slice object."""
+
+    __slots__ = ("start", "step", "stop")
+
+    def __init__(self, start: Value, stop: Value, step: Value = NONE, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.start, self.stop, self.step = start, stop, step
+
+    def python_type(self) -> type:
+        """Slice."""
+        return slice
+
+    def as_constant(self) -> Any:
+        """A real slice of constants."""
+        return slice(self.start.as_constant(), self.stop.as_constant(), self.step.as_constant())
+
+    def as_argument(self) -> Any:
+        """A slice of graph arguments."""
+        return slice(*(part.realize().as_argument() for part in self.children()))
+
+    def as_slice(self, interp: Interpreter) -> slice:
+        """A host slice of whole numbers."""
+        parts = [part.realize() for part in self.children()]
+        return slice(*(None if part.python_type() is type(None) else interp.index_of(part) for part in parts))
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """`start`, `stop`, `step` and methods."""
+        if name in ("start", "stop", "step"):
+            part: Value = getattr(self, name)
+            return part
+        if name == "indices":
+            return MethodValue(self, name)
+        return super().get_attr(interp, name)
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`indices(length)`."""
+        if name == "indices":
+            return interp.tracer.known(self.as_slice(interp).indices(interp.index_of(args[0])))
+        return super().call_method(interp, name, args, kwargs)
+
+    def children(self) -> Sequence[Value]:
+        """Start, stop and step."""
+        return (self.start, self.stop, self.step)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Build from the three parts."""
+        for part in self.children():
+            emitter.load(part)
+        emitter.build_slice(3)
+
+
+def _mutating(function: Callable[..., Any], *, trims: bool | None = None) -> Method:
+    """A method that changes the host list by `function(items, *args)`."""
+
+    def method(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        interp.tracer.effects.mutated(value)
+        try:
+            result = function(interp, value.items, *args)
+        except (IndexError, TypeError, ValueError) as error:
+            interp.raise_real(error)
+        if trims is not None and isinstance(value, DequeValue):
+            value.trim(left=trims)
+        return NONE if result is None else result
+
+    return method
+
+
+def _pop(interp: Interpreter, items: list[Value], index: Value | None = None) -> Value:
+    if not items:
+        raise IndexError("pop from empty list")
+    return items.pop() if index is None else items.pop(interp.index_of(index.realize()))
+
+
+def _insert(interp: Interpreter, items: list[Value], index: Value, item: Value) -> None:
+    items.insert(interp.index_of(index.realize()), item)
+
+
+def _extend(interp: Interpreter, items: list[Value], others: Value) -> None:
+    items.extend(list(interp.iterate(others)))
+
+
+def _extend_left(interp: Interpreter, items: list[Value], others: Value) -> None:
+    items[:0] = list(interp.iterate(others))[::-1]
+
+
+def _find(interp: Interpreter, items: list[Value], item: Value, start: Value | None = None) -> int:
+    for index, other in enumerate(items):
+        if interp.same_or_equal(other, item):
+            return index
+    raise ValueError(f"{item.describe()} is not in the sequence")
+
+
+def _remove(interp: Interpreter, items: list[Value], item: Value) -> None:
+    del items[_find(interp, items, item)]
+
+
+def _rotate(interp: Interpreter, items: list[Value], count: Value | None = None) -> None:
+    steps = 1 if count is None else interp.index_of(count.realize())
+    if items:
+        steps %= len(items)
+        items[:] = items[len(items) - steps :] + items[: len(items) - steps]
+
+
+def _sort(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    interp.tracer.effects.mutated(value)
+    value.items[:] = interp.sorted_items(value.items, kwargs.get("key"), kwargs.get("reverse"))
+    return NONE
+
+
+def _index(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    start = interp.index_of(args[1].realize()) if len(args) > 1 else 0
+    try:
+        return ConstantValue(_find(interp, value.items[start:], args[0]) + start)
+    except ValueError as error:
+        interp.raise_real(error)
+
+
+def _count(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return ConstantValue(sum(interp.same_or_equal(item, args[0]) for item in value.items))
+
+
+def _copy(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    if isinstance(value, DequeValue):
+        return DequeValue(list(value.items), maxlen=value.maxlen)
+    return ListValue(list(value.items))
+
+
+def _length(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return ConstantValue(len(value.items))
+
+
+def _contains(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return ConstantValue(any(interp.same_or_equal(item, args[0]) for item in value.items))
+
+
+def _get_item(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return value.get_item(interp, args[0])
+
+
+def _set_item(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    value.set_item(interp, args[0], args[1])
+    return NONE
+
+
+def _del_item(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    value.del_item(interp, args[0])
+    return NONE
+
+
+def _numel(interp: Interpreter, value: TupleValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return interp.fold(torch.Size.numel, [value], {})
+
+
+def _replace(interp: Interpreter, value: TupleValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    names = value.cls._fields  # type: ignore[attr-defined]
+    return TupleValue([kwargs.get(name, item) for name, item in zip(names, value.items, strict=True)], cls=value.cls)
+
+
+SEQUENCE_METHODS: Mapping[str, Method] = {
+    "__contains__": _contains,
+    "__getitem__": _get_item,
+    "__len__": _length,
+    "count": _count,
+    "index": _index,
+}
+TUPLE_METHODS: Mapping[str, Method] = {**SEQUENCE_METHODS, "_replace": _replace}
+SIZE_METHODS: Mapping[str, Method] = {**SEQUENCE_METHODS, "numel": _numel}
+LIST_METHODS: Mapping[str, Method] = {
+    **SEQUENCE_METHODS,
+    "__delitem__": _del_item,
+    "__setitem__": _set_item,
+    "append": _mutating(lambda interp, items, item: items.append(item)),
+    "clear": _mutating(lambda interp, items: items.clear()),
+    "copy": _copy,
+    "extend": _mutating(_extend),
+    "insert": _mutating(_insert),
+    "pop": _mutating(_pop),
+    "remove": _mutating(_remove),
+    "reverse": _mutating(lambda interp, items: items.reverse()),
+    "sort": _sort,
+}
+DEQUE_METHODS: Mapping[str, Method] = {
+    **{name: method for name, method in LIST_METHODS.items() if name != "sort"},
+    "append": _mutating(lambda interp, items, item: items.append(item), trims=True),
+    "appendleft": _mutating(lambda interp, items, item: items.insert(0, item), trims=False),
+    "extend": _mutating(_extend, trims=True),
+    "extendleft": _mutating(_extend_left, trims=False),
+    "popleft": _mutating(lambda interp, items: _pop(interp, items, ConstantValue(0))),
+    "rotate": _mutating(_rotate),
+}
+

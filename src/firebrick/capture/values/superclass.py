@@ -1,0 +1,127 @@
+"""`super()`: attribute reads that start behind a class in the method resolution order."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.classes import ClassValue
+from firebrick.capture.values.constant import NONE
+from firebrick.capture.values.function import BoundMethodValue, CallableValue
+from firebrick.capture.values.mapping import DictValue, SetValue
+from firebrick.capture.values.method import MethodValue
+from firebrick.capture.values.module import ModuleValue
+from firebrick.capture.values.object import ObjectValue, bind
+from firebrick.capture.values.sequence import ListValue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+
+__all__ = ["SuperValue"]
+
+
+class SuperValue(Value):
+    """`super(cls, owner)`."""
+
+    __slots__ = ("cls", "owner")
+
+    def __init__(self, cls: type, owner: Value) -> None:
+        super().__init__(None)
+        self.cls, self.owner = cls, owner
+
+    def python_type(self) -> type:
+        """Super."""
+        return super
+
+    def find(self, name: str) -> tuple[Any, type] | None:
+        """The raw attribute behind `cls`, and its owner."""
+        owner = self.owner
+        start = owner.obj if isinstance(owner, ClassValue) else owner.python_type()
+        mro = start.__mro__
+        for base in mro[mro.index(self.cls) + 1 :]:
+            if name in base.__dict__:
+                return base.__dict__[name], base
+        return None
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """The attribute, bound to the owner."""
+        found = self.find(name)
+        if found is None:
+            interp.raise_new(AttributeError, f"'super' object has no attribute {name!r}")
+        raw, base = found
+        owner = self.owner
+        if isinstance(owner, ClassValue):
+            return self._of_class(interp, raw, base, owner, name)
+        if isinstance(owner, ModuleValue) and base is torch.nn.Module and name == "__setattr__":
+            return _Raw(owner, "set")
+        if isinstance(owner, ModuleValue) and base is torch.nn.Module and name == "__getattr__":
+            return _Raw(owner, "get")
+        if isinstance(owner, ObjectValue) and not isinstance(raw, (types.FunctionType, property, staticmethod, classmethod)):
+            if base is object and name in ("__setattr__", "__getattribute__", "__delattr__"):
+                return BoundMethodValue(CallableValue(raw), owner)
+            if name in ("__init__", "__init_subclass__") and owner.storage is None:
+                return _Raw(owner, "init")
+            if name == "__init__" and owner.storage is not None:
+                return _Raw(owner, "fill")
+            if owner.storage is not None and base is not object:
+                return MethodValue(owner.storage, name)
+        return bind(interp, raw, base, owner, name)
+
+    def _of_class(self, interp: Interpreter, raw: Any, base: type, owner: ClassValue, name: str) -> Value:
+        if name == "__new__" and not isinstance(raw, staticmethod):
+            return CallableValue(base.__new__)
+        if isinstance(raw, classmethod):
+            return BoundMethodValue(interp.tracer.known(raw.__func__), owner)
+        if isinstance(raw, staticmethod):
+            return interp.tracer.known(raw.__func__)
+        if isinstance(raw, types.FunctionType):
+            return interp.tracer.function(raw)
+        return interp.tracer.known(getattr(super(self.cls, owner.obj), name))
+
+    def children(self) -> Sequence[Value]:
+        """The owner."""
+        return (self.owner,)
+
+
+class _Raw(Value):
+    """A built-in method reached through `super()`."""
+
+    __slots__ = ("kind", "owner")
+
+    def __init__(self, owner: ObjectValue, kind: str) -> None:
+        super().__init__(None)
+        self.owner, self.kind = owner, kind
+
+    def python_type(self) -> type:
+        """Method wrapper."""
+        return types.MethodWrapperType
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Do what the built-in method does."""
+        owner = self.owner
+        match self.kind:
+            case "set":
+                owner.generic_set_attr(interp, args[0].realize().as_constant(), args[1])
+            case "get":
+                name = args[0].realize().as_constant()
+                found = owner.own(interp, name)
+                if not isinstance(found, Value):
+                    interp.raise_new(AttributeError, f"{owner.cls.__name__!r} object has no attribute {name!r}")
+                return found
+            case "fill":
+                storage = owner.storage
+                if isinstance(storage, DictValue):
+                    storage.call_method(interp, "update", args, kwargs)
+                elif isinstance(storage, (ListValue, SetValue)) and args:
+                    storage.call_method(interp, "extend" if isinstance(storage, ListValue) else "update", args, {})
+                elif not args or storage is not None:
+                    pass
+                else:
+                    raise Break("unsupported-call", f"super().__init__() of {owner.describe()}")
+        return NONE

@@ -1,0 +1,238 @@
+"""Tensors: nodes of the graph that is being built, with the fake tensor that says what they are like."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.method import MethodValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch import fx
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.sources import Source
+
+    Method = Callable[["Interpreter", "TensorValue", Sequence[Value], Mapping[str, Value]], Value]
+
+__all__ = ["TensorValue"]
+
+_METADATA = frozenset(
+    {
+        "device",
+        "dtype",
+        "is_complex",
+        "is_cpu",
+        "is_cuda",
+        "is_leaf",
+        "is_meta",
+        "is_mkldnn",
+        "is_mps",
+        "is_nested",
+        "is_quantized",
+        "is_sparse",
+        "is_sparse_csr",
+        "is_xla",
+        "is_xpu",
+        "itemsize",
+        "layout",
+        "names",
+        "nbytes",
+        "ndim",
+        "requires_grad",
+        "retains_grad",
+        "shape",
+    }
+)
+"""Attributes that the fake tensor answers."""
+
+_VIEWS = frozenset({"H", "T", "data", "imag", "mH", "mT", "real"})
+"""Attributes that are tensors: `getattr` nodes."""
+
+_METADATA_METHODS = frozenset(
+    {
+        "dim",
+        "dim_order",
+        "element_size",
+        "get_device",
+        "has_names",
+        "is_complex",
+        "is_conj",
+        "is_contiguous",
+        "is_floating_point",
+        "is_inference",
+        "is_neg",
+        "is_shared",
+        "is_signed",
+        "ndimension",
+        "nelement",
+        "numel",
+        "size",
+        "storage_offset",
+        "stride",
+        "type",
+    }
+)
+"""Methods that the fake tensor answers, where they give no tensor."""
+
+_READS = {
+    "__bool__": "the truth of a tensor",
+    "__complex__": "complex() of a tensor",
+    "__float__": "float() of a tensor",
+    "__index__": "a tensor used as an index",
+    "__int__": "int() of a tensor",
+    "item": "Tensor.item()",
+    "numpy": "Tensor.numpy()",
+    "tolist": "Tensor.tolist()",
+    "data_ptr": "Tensor.data_ptr()",
+    "untyped_storage": "Tensor.untyped_storage()",
+    "storage": "Tensor.storage()",
+}
+"""Methods that need the tensor's data now."""
+
+
+class TensorValue(Value):
+    """A tensor; `node` computes it and `fake` has its shape, strides, dtype and device."""
+
+    __slots__ = ("cls", "fake", "node", "obj")
+
+    def __init__(
+        self,
+        node: fx.Node,
+        fake: torch.Tensor,
+        source: Source | None = None,
+        cls: type = torch.Tensor,
+        obj: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.node, self.fake, self.cls, self.obj = node, fake, cls, obj
+
+    def python_type(self) -> type:
+        """torch.Tensor, or Parameter."""
+        return self.cls
+
+    def as_argument(self) -> Any:
+        """Its node."""
+        return self.node
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Metadata are constants under the tensor's guard; the rest are nodes or bound methods."""
+        if name in _METADATA:
+            return interp.tracer.known(getattr(self.fake, name))
+        if name in _VIEWS:
+            return interp.tracer.graph.call(interp, "call_function", getattr, (self, ConstantValue(name)), {})
+        if name == "__class__":
+            return interp.tracer.known(self.cls)
+        if name == "grad":
+            return self._grad(interp)
+        if name in ("grad_fn", "_version", "_backward_hooks", "_base"):
+            raise Break("unsupported-attribute", f"{name} of a tensor is read")
+        if self.obj is not None and name in getattr(self.obj, "__dict__", {}):
+            return interp.tracer.own_attribute(self, name)
+        if not hasattr(self.cls, name):
+            interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        return MethodValue(self, name)
+
+    def _grad(self, interp: Interpreter) -> Value:
+        if self.obj is None:
+            raise Break("unsupported-attribute", "grad of a tensor made in captured code is read")
+        return interp.tracer.own_attribute(self, "grad")
+
+    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
+        """`requires_grad`, `data` and `grad` break; they change what the graph computes."""
+        raise Break("unsupported-attribute", f"{name} of a tensor is set")
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Metadata are evaluated now; what reads data breaks; the rest are nodes."""
+        if name in _METADATA_METHODS and not (name == "type" and (args or kwargs)):
+            return self._metadata(interp, name, args, kwargs)
+        if name in _READS:
+            raise Break("data-dependent-value", _READS[name])
+        method = _METHODS.get(name)
+        if method is not None:
+            return method(interp, self, args, kwargs)
+        if not hasattr(self.cls, name):
+            interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        return interp.tracer.graph.call(interp, "call_method", name, (self, *args), kwargs)
+
+    def _metadata(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        if not args and not kwargs:
+            return interp.tracer.known(getattr(self.fake, name)())
+        return interp.fold(getattr(self.fake, name), args, kwargs)
+
+    def get_item(self, interp: Interpreter, key: Value) -> Value:
+        """An indexing node."""
+        return interp.tracer.graph.call(interp, "call_function", operator.getitem, (self, key), {})
+
+    def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
+        """An in-place node."""
+        interp.tracer.graph.call(interp, "call_function", operator.setitem, (self, key, value), {})
+
+    def iterate(self, interp: Interpreter) -> Iterator[Value]:
+        """Rows."""
+        if self.fake.ndim == 0:
+            interp.raise_new(TypeError, "iteration over a 0-d tensor")
+        return interp.tracer.graph.call(interp, "call_method", "unbind", (self,), {}).iterate(interp)
+
+    def length(self, interp: Interpreter) -> int:
+        """Size of the first dimension."""
+        if self.fake.ndim == 0:
+            interp.raise_new(TypeError, "len() of a 0-d tensor")
+        return int(self.fake.shape[0])
+
+    def truth(self, interp: Interpreter) -> bool:
+        """Depends on data."""
+        raise Break("data-dependent-branch", "the truth of a tensor is asked")
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Take it from the graph's results."""
+        emitter.load_graph_output(self)
+
+
+def _requires_grad(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    raise Break("unsupported-call", "Tensor.requires_grad_() is called")
+
+
+def _backward(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    raise Break("unsupported-call", "Tensor.backward() is called")
+
+
+def _register_hook(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    raise Break("unsupported-call", "Tensor.register_hook() is called")
+
+
+def _contains(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    raise Break("data-dependent-branch", "`in` on a tensor")
+
+
+def _length(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return ConstantValue(value.length(interp))
+
+
+def _get(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return value.get_item(interp, args[0])
+
+
+def _set(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    value.set_item(interp, args[0], args[1])
+    return NONE
+
+
+_METHODS: Mapping[str, Method] = {
+    "__contains__": _contains,
+    "__getitem__": _get,
+    "__len__": _length,
+    "__setitem__": _set,
+    "backward": _backward,
+    "register_hook": _register_hook,
+    "register_post_accumulate_grad_hook": _register_hook,
+    "requires_grad_": _requires_grad,
+}

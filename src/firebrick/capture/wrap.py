@@ -1,0 +1,333 @@
+"""From real objects to values: one row a kind of object, with the guard that the value needs."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.library import registry
+from firebrick.capture.sources import Attr, Const, DictItem, DictKey, Item, MethodPart
+from firebrick.capture.values.classes import ClassValue
+from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, is_literal
+from firebrick.capture.values.exception import ExceptionValue
+from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
+from firebrick.capture.values.mapping import DictValue, SetValue, key_of
+from firebrick.capture.values.module import ModuleValue, PythonModuleValue
+from firebrick.capture.values.object import ObjectValue, builtin_base
+from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+
+    from firebrick.capture.sources import Source
+    from firebrick.capture.tracer import Tracer
+    from firebrick.capture.values.base import Value
+
+    Wrapper = Callable[[Tracer, Any, Source, bool], Value]
+
+__all__ = ["dict_entries", "fresh", "wrap"]
+
+
+def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    """The value of a real object that was read from `source`; `pinned` says that it can't be another one."""
+    kind = type(obj)
+    if kind in LITERAL_TYPES:
+        if not pinned:
+            tracer.guards.equals(source, obj)
+        return ConstantValue(obj, source)
+    known = tracer.objects.get(id(obj))
+    if known is not None:
+        tracer.guards.alias(source, known, obj, pinned=pinned)
+        return known
+    wrapper = _EXACT.get(kind) or _by_class(kind) or _object
+    value = wrapper(tracer, obj, source, pinned)
+    tracer.remember(obj, value)
+    return value
+
+
+def _by_class(kind: type) -> Wrapper | None:
+    for cls, wrapper in _CLASSES:
+        if issubclass(kind, cls):
+            _EXACT[kind] = wrapper
+            return wrapper
+    return None
+
+
+def _identity(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> None:
+    if not pinned and not isinstance(source, Const):
+        tracer.guards.identity(source, obj)
+
+
+def _tuple(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    if not pinned:
+        tracer.guards.type(source, type(obj))
+        tracer.guards.length(source, len(obj))
+    items = [tracer.read(item, Item(source, index), pinned=pinned) for index, item in enumerate(obj)]
+    return TupleValue(items, source, type(obj))
+
+
+def _tuple_subclass(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    kind = type(obj)
+    if hasattr(kind, "_fields") or kind is torch.Size or kind.__module__ == "torch.return_types":
+        return _tuple(tracer, obj, source, pinned)
+    value = _object(tracer, obj, source, pinned)
+    assert isinstance(value, ObjectValue)
+    items = [tracer.read(item, Item(source, index), pinned=pinned) for index, item in enumerate(obj)]
+    value.storage = TupleValue(items, source)
+    return value
+
+
+def _list(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, list)
+    tracer.guards.length(source, len(obj))
+    return ListValue([tracer.read(item, Item(source, index)) for index, item in enumerate(obj)], source, obj)
+
+
+def _deque(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, deque)
+    tracer.guards.length(source, len(obj))
+    items: list[Value] = [tracer.read(item, Item(source, index)) for index, item in enumerate(obj)]
+    return DequeValue(items, source, obj, obj.maxlen)
+
+
+def dict_entries(tracer: Tracer, obj: dict[Any, Any], source: Source) -> dict[Hashable, tuple[Value, Value]]:
+    """Entries of a real dictionary, to be read lazily."""
+    entries: dict[Hashable, tuple[Value, Value]] = {}
+    for index, (key, item) in enumerate(dict.items(obj)):
+        if is_literal(key):
+            entry: tuple[Value, Value] = (ConstantValue(key), tracer.read(item, DictItem(source, key)))
+            if type(key) is tuple:
+                entry = (tracer.known(key), entry[1])
+            entries[key] = entry
+        else:
+            key_value = tracer.read(key, DictKey(source, index))
+            entries[key_of(key_value)] = (key_value, tracer.read(item, Item(source, key)))
+    return entries
+
+
+def _dict(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, type(obj))
+    factory = None
+    if isinstance(obj, defaultdict):
+        factory = tracer.read(obj.default_factory, Attr(source, "default_factory"))
+    return DictValue(dict_entries(tracer, obj, source), source, type(obj), obj, factory)
+
+
+def _set(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    kind = type(obj)
+    tracer.guards.type(source, kind)
+    tracer.guards.length(source, len(obj))
+    entries: dict[Hashable, Value] = {}
+    for member in obj:
+        value = tracer.known(member)
+        entries[key_of(value)] = value
+        tracer.guards.has_key(source, member)
+    return SetValue(entries, source, kind, obj)
+
+
+def _slice(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, slice)
+    parts = [tracer.read(getattr(obj, name), Attr(source, name)) for name in ("start", "stop", "step")]
+    return SliceValue(parts[0], parts[1], parts[2], source)
+
+
+def _range(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    if not pinned:
+        tracer.guards.type(source, range)
+        for name in ("start", "stop", "step"):
+            tracer.guards.equals(Attr(source, name), getattr(obj, name))
+    return ConstantValue(obj, source)
+
+
+def _function(tracer: Tracer, obj: types.FunctionType, source: Source, pinned: bool) -> Value:
+    if not pinned and not isinstance(source, Const):
+        if obj.__closure__ or "<locals>" in obj.__qualname__:
+            tracer.guards.code(source, obj)
+        else:
+            tracer.guards.identity(source, obj)
+    return FunctionValue.of(tracer, obj, source)
+
+
+def _method(tracer: Tracer, obj: types.MethodType, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, types.MethodType)
+    function = tracer.read(obj.__func__, MethodPart(source, "__func__"), pinned=pinned)
+    owner = tracer.read(obj.__self__, MethodPart(source, "__self__"), pinned=pinned)
+    return BoundMethodValue(function, owner, source)
+
+
+def _callable(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    _identity(tracer, obj, source, pinned)
+    return CallableValue(obj, source)
+
+
+def _class(tracer: Tracer, obj: type, source: Source, pinned: bool) -> Value:
+    _identity(tracer, obj, source, pinned)
+    return ClassValue(obj, source)
+
+
+def _python_module(tracer: Tracer, obj: types.ModuleType, source: Source, pinned: bool) -> Value:
+    _identity(tracer, obj, source, pinned)
+    return PythonModuleValue(obj, source)
+
+
+def _module(tracer: Tracer, obj: torch.nn.Module, source: Source, pinned: bool) -> Value:
+    _identity(tracer, obj, source, pinned)
+    return ModuleValue(obj, source, tracer.module_path(source))
+
+
+def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> Value:
+    if type(obj) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise Break("tensor-subclass", f"{source} is a {type(obj).__name__}")
+    path = tracer.parameter_path(source)
+    if path is not None:
+        _identity(tracer, obj, source, pinned)
+        tracer.guards.requires_grad(source, obj)
+        return tracer.graph.attribute(obj, path, source)
+    tracer.guards.tensor(source, obj)
+    return tracer.graph.input(obj, source)
+
+
+def _partial(tracer: Tracer, obj: functools.partial[Any], source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, type(obj))
+    args, keywords = Attr(source, "args"), Attr(source, "keywords")
+    tracer.guards.length(args, len(obj.args))
+    tracer.guards.keys(keywords, tuple(obj.keywords))
+    return PartialValue(
+        tracer.read(obj.func, Attr(source, "func")),
+        [tracer.read(item, Item(args, index)) for index, item in enumerate(obj.args)],
+        {name: tracer.read(item, DictItem(keywords, name)) for name, item in obj.keywords.items()},
+        source,
+        obj,
+    )
+
+
+def _cell(tracer: Tracer, obj: types.CellType, source: Source, pinned: bool) -> Value:
+    return tracer.cell(obj, "", source)
+
+
+def _fixed(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    _identity(tracer, obj, source, pinned)
+    return ObjectValue(type(obj), obj, source, fixed=True)
+
+
+def _exception(tracer: Tracer, obj: BaseException, source: Source, pinned: bool) -> Value:
+    _identity(tracer, obj, source, pinned)
+    return ExceptionValue(type(obj), [tracer.known(arg) for arg in obj.args], obj)
+
+
+def _object(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    if registry.find(obj) is not None or registry.is_graph_function(obj):
+        return _callable(tracer, obj, source, pinned)
+    if isinstance(source, Const):
+        return ObjectValue(type(obj), obj, source, fixed=True)
+    tracer.guards.type(source, type(obj))
+    return ObjectValue(type(obj), obj, source)
+
+
+def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    """An instance of a class derived from a built-in container or number."""
+    value = _object(tracer, obj, source, pinned)
+    if not isinstance(value, ObjectValue):
+        return value
+    base = builtin_base(type(obj))
+    if base in (dict, OrderedDict, defaultdict, Counter):
+        value.storage = DictValue(dict_entries(tracer, obj, source), source, base, obj)
+    elif base is list:
+        tracer.guards.length(source, len(obj))
+        items = [tracer.read(item, Item(source, index)) for index, item in enumerate(list(obj))]
+        value.storage = ListValue(items, source, obj)
+    elif base in (set, frozenset):
+        storage = _set(tracer, base(obj), source, True)
+        assert isinstance(storage, SetValue)
+        storage.cls, storage.obj = base, obj
+        value.storage = storage
+    elif base in (int, float, str, bytes, complex):
+        tracer.guards.identity(source, obj)
+        value.storage = ConstantValue(base(obj))
+    return value
+
+
+_EXACT: dict[type, Wrapper] = {
+    tuple: _tuple,
+    list: _list,
+    dict: _dict,
+    OrderedDict: _dict,
+    defaultdict: _dict,
+    Counter: _dict,
+    deque: _deque,
+    set: _set,
+    frozenset: _set,
+    slice: _slice,
+    range: _range,
+    types.FunctionType: _function,
+    types.MethodType: _method,
+    types.BuiltinFunctionType: _callable,
+    types.MethodDescriptorType: _callable,
+    types.WrapperDescriptorType: _callable,
+    types.MethodWrapperType: _callable,
+    types.ClassMethodDescriptorType: _callable,
+    types.GetSetDescriptorType: _callable,
+    types.MemberDescriptorType: _callable,
+    types.CellType: _cell,
+    functools.partial: _partial,
+    type(functools.lru_cache(lambda: None)): _callable,
+}
+_CLASSES: tuple[tuple[type, Wrapper], ...] = (
+    (torch.nn.Module, _module),
+    (torch.Tensor, _tensor),
+    (type, _class),
+    (types.ModuleType, _python_module),
+    (enum.Enum, _fixed),
+    (tuple, _tuple_subclass),
+    (torch._ops.OpOverload, _callable),
+    (torch._ops.OpOverloadPacket, _callable),
+    (BaseException, _exception),
+    ((dict, list, set, frozenset, int, float, str, bytes, complex), _container),  # type: ignore[arg-type]
+)
+
+
+_FRESH: Mapping[type, Any] = {
+    tuple: lambda tracer, obj: TupleValue([fresh(tracer, item) for item in obj]),
+    list: lambda tracer, obj: ListValue([fresh(tracer, item) for item in obj]),
+    deque: lambda tracer, obj: DequeValue([fresh(tracer, item) for item in obj], maxlen=obj.maxlen),
+    dict: lambda tracer, obj: _fresh_dict(tracer, obj),
+    OrderedDict: lambda tracer, obj: _fresh_dict(tracer, obj),
+    Counter: lambda tracer, obj: _fresh_dict(tracer, obj),
+    set: lambda tracer, obj: _fresh_set(tracer, obj),
+    frozenset: lambda tracer, obj: _fresh_set(tracer, obj),
+    slice: lambda tracer, obj: SliceValue(*(fresh(tracer, part) for part in (obj.start, obj.stop, obj.step))),
+    range: lambda tracer, obj: ConstantValue(obj),
+    types.CellType: lambda tracer, obj: CellValue(fresh(tracer, obj.cell_contents), "", obj=obj),
+}
+
+
+def _fresh_dict(tracer: Tracer, obj: dict[Any, Any]) -> Value:
+    entries: dict[Hashable, tuple[Value, Value]] = {}
+    for key, item in obj.items():
+        value = fresh(tracer, key)
+        entries[key_of(value)] = (value, fresh(tracer, item))
+    return DictValue(entries, cls=type(obj))
+
+
+def _fresh_set(tracer: Tracer, obj: Any) -> Value:
+    values = [fresh(tracer, member) for member in obj]
+    return SetValue({key_of(value): value for value in values}, cls=type(obj))
+
+
+def fresh(tracer: Tracer, obj: Any) -> Value:
+    """The value of an object that an evaluation has just made: containers are new ones."""
+    kind = type(obj)
+    if kind in LITERAL_TYPES:
+        return ConstantValue(obj)
+    make = _FRESH.get(kind)
+    if make is not None:
+        return make(tracer, obj)  # type: ignore[no-any-return]
+    if isinstance(obj, tuple) and (hasattr(kind, "_fields") or kind is torch.Size):
+        return TupleValue([fresh(tracer, item) for item in obj], cls=kind)
+    return tracer.known(obj)
