@@ -9,6 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from firebrick.config import Config
 from firebrick.extend.graph import AtenGraph
+from firebrick.loops.check import check as check_legal
 from firebrick.loops.interp import run
 from firebrick.loops.ir import Extern, LoopProgram, Nest
 from firebrick.lowering import lower
@@ -52,6 +53,7 @@ def check(
     """Lower `fn`, run it with the interpreter and compare with eager: values, dtypes, shapes and strides."""
     aten = trace(fn, inputs, decompositions)
     program = lower(aten, CONFIG)
+    check_legal(program)
     expected = fn(*[t.clone() for t in inputs])
     expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
     actual = run(program, [_copy(t) for t in inputs], aten.constants)

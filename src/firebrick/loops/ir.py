@@ -65,6 +65,8 @@ class _Interned(type):
             args += tuple(kwargs.pop(name) for name in names if name in kwargs)
             if kwargs:
                 raise TypeError(f"{cls.__name__} has no {', '.join(kwargs)} in this place")
+        if len(args) < len(cls.__match_args__):  # type: ignore[attr-defined]
+            args += ((),)  # the binds of a Load are the only default
         # Numbers that compare equal are different constants: 1, 1.0 and True, 0.0 and -0.0.
         key = (cls, args[0], type(args[1]), repr(args[1])) if cls.__name__ == "Const" else (cls, *args)
         found = _Interned._known.get(key)

@@ -9,7 +9,7 @@ import torch
 from firebrick.errors import LoweringError
 from firebrick.loops.build import reduce
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.loops.ir import Axis, Buffer, Enum, Extern, Nest, Node, Ref, Store, Value
+from firebrick.loops.ir import Axis, Buffer, Const, Enum, Extern, Index, Nest, Node, Ref, Store, Value
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
 from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, exprs, total, var
 
@@ -24,6 +24,8 @@ __all__ = ["Declined", "Lowering", "broadcast", "is_loop_dtype", "loop_axes", "s
 
 EXPENSIVE = 8
 """Cost from which a value is stored rather than computed again for each element that reads it."""
+SHARED = 3
+"""Cost from which a value that several nests read is stored: it has more than one load."""
 DEEP = 400
 """Cost of a formula beyond which it is stored, so that kernels stay readable and compile fast."""
 
@@ -113,11 +115,17 @@ class Lowering:
             self.realize(made)
         return made
 
-    def reread(self, value: TensorValue) -> TensorValue:
-        """Make a value cheap to read many times: store it if computing it costs more than loading it."""
+    def reread(self, value: TensorValue) -> None:
+        """Make a value cheap to read many times in one nest: store it if computing it is expensive."""
         if value.ref is None and value.cost >= EXPENSIVE:
             self.realize(value)
-        return value
+
+    def share(self, value: TensorValue) -> None:
+        """Store a value that several nests read, unless it costs little more than a load or needs no load at all."""
+        if value.ref is None and value.cost >= SHARED:
+            _, at = self.axes(value.shape, value.strides)
+            if not isinstance(value.at(at), (Index, Const)):
+                self.realize(value)
 
     def reduction(
         self,

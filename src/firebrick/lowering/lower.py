@@ -11,7 +11,7 @@ from torch import fx
 
 from firebrick.errors import LoweringError
 from firebrick.loops.dtypes import BY_TORCH
-from firebrick.loops.ir import Const, Extern, Index, Load, LoopProgram, Recipe, Ref
+from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref
 from firebrick.loops.walk import values_of
 from firebrick.lowering import calls, indexing, normalization, pointwise, reductions, views
 from firebrick.lowering.context import Declined, Lowering, strides_of
@@ -35,9 +35,6 @@ RULES: dict[Any, Callable[..., Any]] = {
     **calls.RULES,
 }
 """OpOverload -> rule, a function of the lowering and the op's arguments."""
-
-SHARED = 3
-"""Cost from which a value with several consumers is stored."""
 
 
 def lower(aten: AtenGraph, config: Config) -> LoopProgram:
@@ -72,7 +69,9 @@ class _Lowerer:
             elif node.op == "get_attr":
                 self.env[node] = self.derived[node.target] if node.target in self.derived else self.consts[node.target]
             elif node.op == "call_function":
-                self.env[node] = self._call(node)
+                self.env[node] = result = self._call(node)
+                if isinstance(result, TensorValue) and len(node.users) > 1:
+                    self.lw.share(result)
             elif node.op == "output":
                 outputs = self._outputs(node)
         lw = self.lw
@@ -140,10 +139,6 @@ class _Lowerer:
             if not isinstance(node.target, torch._ops.OpOverload):
                 raise LoweringError(f"{node.target} is not an operator")
             result = calls.call(lw, *args, **kwargs)
-        if isinstance(result, TensorValue) and result.ref is None and result.cost >= SHARED and len(node.users) > 1:
-            _, at = lw.axes(result.shape, result.strides)
-            if not isinstance(result.at(at), (Index, Const)):
-                lw.realize(result)
         return result
 
     def _arguments(self, value: Any) -> Any:

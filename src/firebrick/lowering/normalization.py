@@ -97,7 +97,7 @@ def _rms_norm(
     val, rstd_val = lw.node.meta["val"]
     out, compute = BY_TORCH[val.dtype].name, DTYPES[x.dtype].accumulate
     k = x.rank - len(normalized)
-    lw.reread(x)
+    lw.share(x)
     n = product(x.shape[k:])
     small = torch.finfo(val.dtype).eps if eps is None else eps
 
@@ -134,7 +134,7 @@ def _group_norm(
 ) -> tuple[TensorValue, TensorValue, TensorValue]:
     val, mean_val, rstd_val = lw.node.meta["val"]
     out, compute = BY_TORCH[val.dtype].name, DTYPES[x.dtype].accumulate
-    lw.reread(x)
+    lw.share(x)
     width = channels // groups
     # Split the channels only, so that other dimensions are read in their own order.
     split = (x.shape[0], const(groups), const(width), *x.shape[2:])

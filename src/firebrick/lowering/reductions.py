@@ -137,7 +137,7 @@ def _best(lw: Lowering, name: str, x: TensorValue, dim: int, keepdim: bool) -> t
     compute = DTYPES[x.dtype].compute
     if compute == "b8":
         raise Declined
-    lw.reread(x)
+    lw.share(x)
     values, places = lw.node.meta["val"]
     best = _fold(lw, name, x, _dims(x, dim), keepdim, compute, fake=values)
     return best, _fold(lw, f"arg{name}", x, _dims(x, dim), keepdim, compute, fake=places)
@@ -170,7 +170,7 @@ def _logsumexp(lw: Lowering, x: TensorValue, dim: Any, keepdim: bool = False) ->
     """log(sum(exp(x))) = m + log(sum(exp(x - m))) with m the maximum, or 0 if that is infinite."""
     out = _out(lw)
     compute, dims = DTYPES[out].accumulate, _dims(x, dim)
-    lw.reread(x)
+    lw.share(x)
     high = lw.reduction("max", x, dims, body=lambda v, _: cast(v, compute))
 
     def shift(at: tuple[Expr, ...]) -> Value:
@@ -192,7 +192,7 @@ def mean_and_variance(
     lw: Lowering, x: TensorValue, dims: Sequence[int], compute: str, correction: float = 0
 ) -> tuple[TensorValue, TensorValue]:
     """Mean and variance over `dims`, kept with size 1, in two passes; both of dtype `compute`."""
-    lw.reread(x)
+    lw.share(x)
     n = count(x, dims)
     mean = lw.reduction("sum", x, dims, body=lambda v, _: cast(v, compute), finish=lambda v, _: divide(v, n))
 
@@ -310,7 +310,7 @@ def _log_softmax(lw: Lowering, x: TensorValue, dim: int, half_to_float: bool) ->
 
 def _shifted_exp(lw: Lowering, x: TensorValue, dim: int, compute: str) -> tuple[TensorValue, TensorValue]:
     """exp(x - max) as a formula, and the maximum."""
-    lw.reread(x)
+    lw.share(x)
     high = lw.reduction("max", x, _dims(x, dim), body=lambda v, _: cast(v, compute))
     at_row = _row(x, dim)
 
