@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from firebrick.config import Config
 from firebrick.errors import PassError, VerificationError
@@ -85,7 +86,7 @@ def _apply_one(gm: fx.GraphModule, step: Pass, context: Context) -> None:
         return
     if report.changed and context.verify and before is not None:
         inputs = context.example_inputs
-        if inputs is None:
+        if inputs is None or any(isinstance(i, FakeTensor) for i in inputs):
             inputs = example_tensors([n.meta.get("val") for n in before.nodes if n.op == "placeholder"])
         result = compare_graphs(gm, before, inputs, tolerance=step.tolerance)
         if not isinstance(result, Difference):

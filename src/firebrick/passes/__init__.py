@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from firebrick.extend import apply_passes, as_passes, registry
-from firebrick.extend.registry import fingerprint as _fingerprint
+from firebrick.extend import apply_passes, as_passes, fingerprint, registry
 from firebrick.passes import rules
 from firebrick.passes.activations import gelu_to_relu
 from firebrick.passes.batchnorm import FeatureBatchNorm, fold_batchnorm, layernorm_to_batchnorm
@@ -38,11 +37,11 @@ __all__ = [
     "Swap",
     "SwapReport",
     "active_passes",
-    "fingerprint",
     "fold_batchnorm",
     "fuse_qkv",
     "gelu_to_relu",
     "layernorm_to_batchnorm",
+    "passes_key",
     "quantize_linear",
     "rules",
     "run_graph_passes",
@@ -69,9 +68,9 @@ def active_passes(level: Level, passes: Sequence[Any], config: Config) -> tuple[
     return chosen
 
 
-def fingerprint(config: Config, passes: Sequence[Any] = ()) -> str | None:
+def passes_key(passes: Sequence[Any], config: Config) -> str | None:
     """Content hash of all passes of a compile, for the cache key; None forbids caching its artifact."""
-    parts = [_fingerprint(active_passes(level, passes, config)) for level in ("torch", "joint", "aten")]
+    parts = [fingerprint(active_passes(level, passes, config)) for level in ("torch", "joint", "aten")]
     return None if None in parts else "/".join(part or "" for part in parts)
 
 
