@@ -144,7 +144,7 @@ class Capture:
             recorder.count("breaks")
             recorder.reason("break", str(reason))
         module = one.module
-        if module is None and reason is None and not one.tracer.effects:
+        if module is None and reason is None:
             raise SkipFrame("nothing to capture", always=True)
         if module is None and reason is not None and one.is_at_start():
             raise SkipFrame("nothing to capture before the first break", always=False)

@@ -213,7 +213,7 @@ def build_plan(guards: Iterable[Guard], code: CodeType) -> Plan:
         earlier, later = sorted((one, other), key=lambda node: node.number)
         later.checks.append(("SAME", earlier.number, False, guard))
     rows, checks, check_guards = _rows(order)
-    plan = Plan(rows, checks, [(_STATES[guard.kind], guard.payload) for guard in state_guards])
+    plan = Plan(rows, checks, [(_STATES[guard.kind], guard.payload) for guard in state_guards], [])
     plan.guards, plan.check_guards, plan.state_guards = tuple(kept), check_guards, state_guards
     return plan
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+import decimal
 import enum
+import fractions
 import functools
+import inspect
+import pathlib
+import re
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Any
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
 
     Wrapper = Callable[[Tracer, Any, Source, bool], Value]
 
-__all__ = ["dict_entries", "fresh", "wrap"]
+__all__ = ["UNCHANGING", "dict_entries", "fresh", "wrap"]
 
 
 def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
@@ -216,6 +223,12 @@ def _fixed(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     return ObjectValue(type(obj), obj, source, fixed=True)
 
 
+def _unchanging(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    """An instance of a class whose instances never change: evaluated like a literal, guarded by identity."""
+    _identity(tracer, obj, source, pinned)
+    return ConstantValue(obj, source)
+
+
 def _exception(tracer: Tracer, obj: BaseException, source: Source, pinned: bool) -> Value:
     _identity(tracer, obj, source, pinned)
     return ExceptionValue(type(obj), [tracer.known(arg) for arg in obj.args], obj)
@@ -253,6 +266,26 @@ def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     return value
 
 
+UNCHANGING: tuple[type, ...] = (
+    inspect.Signature,
+    inspect.Parameter,
+    types.MappingProxyType,
+    types.CodeType,
+    types.UnionType,
+    types.GenericAlias,
+    re.Pattern,
+    re.Match,
+    torch.finfo,
+    torch.iinfo,
+    fractions.Fraction,
+    decimal.Decimal,
+    datetime.timedelta,
+    pathlib.PosixPath,
+    dataclasses.Field,
+    type(inspect.Parameter.POSITIONAL_ONLY),
+)
+"""Classes whose instances never change."""
+
 _EXACT: dict[type, Wrapper] = {
     tuple: _tuple,
     list: _list,
@@ -277,6 +310,7 @@ _EXACT: dict[type, Wrapper] = {
     types.CellType: _cell,
     functools.partial: _partial,
     type(functools.lru_cache(lambda: None)): _callable,
+    **dict.fromkeys(UNCHANGING, _unchanging),
 }
 _CLASSES: tuple[tuple[type, Wrapper], ...] = (
     (torch.nn.Module, _module),

@@ -50,7 +50,7 @@ def is_literal(obj: object) -> bool:
 
 
 class ConstantValue(Value):
-    """A literal."""
+    """A literal, or an object of a class whose instances never change."""
 
     __slots__ = ("value",)
 
@@ -77,6 +77,8 @@ class ConstantValue(Value):
     def identity(self) -> object:
         """Small constants are taken as identical where CPython would share them."""
         value = self.value
+        if type(value) not in LITERAL_TYPES:
+            return value  # type: ignore[no-any-return]
         return (type(value), value) if not (isinstance(value, float) and math.isnan(value)) else self
 
     def describe(self) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Method = Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]
 
-__all__ = ["DICT_CLASSES", "DictValue", "SetValue", "ViewValue", "key_of"]
+__all__ = ["DICT_CLASSES", "DictValue", "SetValue", "ViewValue", "key_of", "pairs_of", "replace_entries"]
 
 DICT_CLASSES = (dict, OrderedDict, defaultdict, Counter)
 """Dictionary classes that are represented in full by `DictValue`."""
@@ -50,6 +50,14 @@ def key_of(value: Value) -> Hashable:
         return value.identity()  # type: ignore[return-value]
     hash(constant)
     return constant  # type: ignore[no-any-return]
+
+
+def replace_entries(target: dict[Any, Any], entries: dict[Any, Any]) -> None:
+    """Give a dictionary new entries without running methods that its class overrides; called by compiled code."""
+    kind = OrderedDict if isinstance(target, OrderedDict) else dict
+    kind.clear(target)
+    for key, item in entries.items():
+        kind.__setitem__(target, key, item)
 
 
 class DictValue(Value):
@@ -205,8 +213,11 @@ class DictValue(Value):
         emitter.store_fast(temp)
 
         def store() -> None:
-            emitter.call_method_on(self, "clear", of=dict if self.cls is not OrderedDict else OrderedDict)
-            emitter.call_method_on(self, "update", temp, of=dict if self.cls is not OrderedDict else OrderedDict)
+            emitter.load_callable(replace_entries)
+            emitter.load(self)
+            emitter.load_fast(temp)
+            emitter.call(2)
+            emitter.pop()
 
         return store
 

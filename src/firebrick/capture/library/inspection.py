@@ -1,0 +1,107 @@
+"""Rules for functions that ask about classes and functions: inspect, dataclasses, typing."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.library.registry import handles
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
+from firebrick.capture.values.object import ObjectValue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+
+    Args = Sequence[Value]
+    Kwargs = Mapping[str, Value]
+
+
+def real_callable(value: Value) -> Any:
+    """A real object with the signature of a value.
+
+    Raises:
+        Break: captured code made the function.
+    """
+    value = value.realize()
+    if isinstance(value, BoundMethodValue):
+        owner = value.owner.realize()
+        return types.MethodType(real_callable(value.function), getattr(owner, "obj", None) or object())
+    if isinstance(value, FunctionValue) and value.obj is not None:
+        return value.obj
+    if isinstance(value, PartialValue) and value.obj is not None:
+        return value.obj
+    if isinstance(value, CallableValue):
+        return value.obj
+    real = getattr(value, "obj", None)
+    if real is not None:
+        return real
+    raise Break("unsupported-call", f"inspect.signature() of {value.describe()}")
+
+
+@handles(inspect.signature)
+def _signature(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    try:
+        return interp.tracer.known(inspect.signature(real_callable(args[0])))
+    except (TypeError, ValueError) as error:
+        interp.raise_real(error)
+
+
+@handles(inspect.getfullargspec)
+def _getfullargspec(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.tracer.fresh(inspect.getfullargspec(real_callable(args[0])))
+
+
+def _asks(test: Any) -> None:
+    @handles(test)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        return ConstantValue(test(real_callable(args[0])))
+
+
+for _test in (inspect.isfunction, inspect.ismethod, inspect.isclass, inspect.iscoroutinefunction, inspect.isgeneratorfunction):
+    _asks(_test)
+
+
+@handles(inspect.unwrap)
+def _unwrap(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.tracer.known(inspect.unwrap(real_callable(args[0])))
+
+
+@handles(dataclasses.fields)
+def _fields(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    cls = value.python_type() if isinstance(value, ObjectValue) else value.as_constant()
+    try:
+        return interp.tracer.fresh(dataclasses.fields(cls))
+    except TypeError as error:
+        interp.raise_real(error)
+
+
+@handles(dataclasses.is_dataclass)
+def _is_dataclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    cls = value.python_type() if isinstance(value, ObjectValue) else getattr(value, "obj", None)
+    return ConstantValue(cls is not None and dataclasses.is_dataclass(cls))
+
+
+@handles(typing.cast)
+def _cast(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return args[1]
+
+
+def _evaluated(function: Any) -> None:
+    @handles(function)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        return interp.fold(function, args, kwargs)
+
+
+for _function in (typing.get_origin, typing.get_args, typing.get_type_hints, functools.cache):
+    _evaluated(_function)
