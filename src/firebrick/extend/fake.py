@@ -4,6 +4,9 @@ PyTorch's own mode imports `torch._dynamo` when it is made and sympy when it fir
 in all, and spends 100 us an op. Most calls need none of that: they are one run of the op's meta
 kernel and one wrap of its result. `new_fake_mode` does those itself and leaves symbolic sizes,
 data-dependent ops, sparse tensors, constants and custom ops to PyTorch's code.
+
+Most results follow from a rule of `firebrick.extend.shapes`. Views and the remaining ops run on plain
+meta tensors, one kept beside each fake one: calls on fake ones make PyTorch import its distributed package.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from firebrick.extend.shapes import NoRule, Spec, contiguous, dense_strides, find_rule
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -32,6 +37,7 @@ __all__ = ["new_fake_mode"]
 aten = torch.ops.aten
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
+_TWIN = "_firebrick_meta"
 
 _FIRST_ARGUMENT_DEVICE: frozenset[OpOverload] = frozenset(
     {
@@ -58,25 +64,6 @@ _PLAIN_IMPLS: frozenset[OpOverload] = _FIRST_ARGUMENT_DEVICE | {
 """Ops that PyTorch's mode treats specially only for symbolic sizes or devices."""
 
 _SLOW_TAGS = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
-
-
-_SAME, _FLOAT, _BOOL, _INTEGER_POWER = "same", "float", "bool", "power"
-_POINTWISE: dict[str, str] = {
-    **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum", "fmax", "fmin", "fmod", "remainder", "gcd"), _SAME),
-    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "clamp", "relu", "nextafter"), _SAME),
-    **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift", "hypot", "lcm", "heaviside"), _SAME),
-    **dict.fromkeys(("gelu", "elu", "celu", "selu", "leaky_relu", "hardtanh", "softplus", "mish", "threshold"), _SAME),
-    **dict.fromkeys(("atan2", "copysign", "xlogy", "special_xlog1py", "logit", "special_zeta"), _FLOAT),
-    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"), _BOOL),
-    "pow": _INTEGER_POWER,
-}
-"""Ops whose meta kernels are Python that imports torch._dynamo, by name -> how the result's dtype follows.
-
-same: the promoted dtype. float: integers become the default float. bool: always bool. power: bool becomes int64.
-"""
-_PARAMETERS = {"gelu": 1, "elu": 1, "celu": 1, "selu": 1, "leaky_relu": 1, "hardtanh": 1, "softplus": 1, "threshold": 1}
-_PARAMETERS |= {"mish": 1, "relu": 1, "logit": 1, "add": 2, "sub": 2}
-"""How many leading arguments are operands, where not all are."""
 
 
 class _Slow(Exception):
@@ -158,17 +145,34 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
+def _fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> FakeTensor:
+    """Make a fake tensor of a meta tensor and keep that beside it."""
+    fake = FakeTensor(mode, meta, device, requires_grad=requires_grad)
+    fake.__dict__[_TWIN] = meta
+    return fake
+
+
+def _twin(fake: FakeTensor) -> torch.Tensor:
+    """Return the meta tensor of a fake one."""
+    meta: torch.Tensor | None = fake.__dict__.get(_TWIN)
+    if meta is None:
+        meta = fake.__dict__[_TWIN] = _empty(tuple(fake.shape), fake.stride(), fake.dtype, fake.storage_offset())
+    return meta
+
+
+def _empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
+    if not offset:
+        return torch.empty_strided(shape, stride, dtype=dtype, device=_META)
+    extent = offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True) if n)
+    return torch.empty(extent, dtype=dtype, device=_META).as_strided(shape, stride, offset)
+
+
 def fake_of(mode: FakeTensorMode, tensor: torch.Tensor) -> FakeTensor:
     """Make a new fake tensor with the metadata of a plain or fake tensor."""
-    shape, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
     with torch._C._DisableTorchDispatch():
-        if offset:
-            extent = offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True) if n)
-            meta = torch.empty(extent, dtype=tensor.dtype, device=_META).as_strided(shape, stride, offset)
-        else:
-            meta = torch.empty_strided(shape, stride, dtype=tensor.dtype, device=_META)
+        meta = _empty(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.storage_offset())
     device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
-    fake = FakeTensor(mode, meta, device, requires_grad=tensor.requires_grad)
+    fake = _fake(mode, meta, device, requires_grad=tensor.requires_grad)
     if isinstance(tensor, torch.nn.Parameter):
         fake._is_param = True
     return fake
@@ -184,11 +188,14 @@ def _choose(func: Any) -> Callable[..., Any]:
         return _lift
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         return _composite
-    special = _SPECIAL.get(func)
-    if special is not None:
-        return special
-    if func._opname.removesuffix("_") in _POINTWISE and not func._overloadname.endswith("out"):
-        return _pointwise
+    if func in _LIKE:
+        return _constructor_like
+    if func in _RETURNS_FIRST:
+        return _return_first
+    if find_rule(func) is not None:
+        return _by_rule
+    if func.is_view and torch.Tag.inplace_view not in func.tags:
+        return _view
     if any(a.name == "device" for a in func._schema.arguments) and func.namespace == "aten":
         return _with_device
     if func.tags and not _SLOW_TAGS.isdisjoint(func.tags) and func is not aten.index.Tensor:
@@ -308,13 +315,64 @@ def _devices_of(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     return devices
 
 
+def _by_rule(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    devices = _devices_of(mode, func, args, kwargs)
+    rule = find_rule(func)
+    if devices.found is None or rule is None:
+        raise _Slow
+    try:
+        spec = rule(*args, **kwargs)
+    except (NoRule, TypeError):
+        return _kernel(mode, func, args, kwargs)
+    if func._schema.is_mutable:
+        if spec.shape != tuple(args[0].shape):
+            raise _Slow  # PyTorch's code says what is wrong
+        return args[0]
+    if isinstance(spec, Spec):
+        return _of_spec(mode, spec, devices.found)
+    return tuple([_of_spec(mode, one, devices.found) for one in spec])
+
+
+def _of_spec(mode: _FakeMode, spec: Spec, device: torch.device) -> FakeTensor:
+    strides = contiguous(spec.shape) if spec.strides is None else spec.strides
+    with torch._C._DisableTorchDispatch():
+        return _fake(mode, torch.empty_strided(spec.shape, strides, dtype=spec.dtype, device=_META), device)
+
+
+def _return_first(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    _devices_of(mode, func, args, kwargs)
+    return args[0]
+
+
+def _view(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    source = args[0]
+    devices = _devices_of(mode, func, args, kwargs)
+    if type(source) is not FakeTensor or devices.tensors != 1 or devices.found is None:
+        raise _Slow
+    with torch._C._DisableTorchDispatch():
+        return _wrap(mode, func(_twin(source), *args[1:], **kwargs), devices.found)
+
+
 def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the op's own meta kernel."""
     devices = _devices_of(mode, func, args, kwargs)
     if devices.found is None:
         raise _Slow
-    with in_kernel_invocation_manager(mode):
-        result = func(*args, **kwargs)
-    return _wrap(mode, result, devices.found)
+    if func._schema.is_mutable:
+        with in_kernel_invocation_manager(mode):
+            result = func(*args, **kwargs)
+        for arg in (*args, *kwargs.values()):
+            if isinstance(arg, FakeTensor):
+                arg.__dict__.pop(_TWIN, None)
+        return _wrap(mode, result, devices.found)
+    with torch._C._DisableTorchDispatch():
+        return _wrap(mode, func(*_twins(args), **{k: _twins(v) for k, v in kwargs.items()}), devices.found)
+
+
+def _twins(value: Any) -> Any:
+    if isinstance(value, FakeTensor):
+        return _twin(value)
+    return type(value)([_twins(v) for v in value]) if type(value) in (tuple, list) else value
 
 
 def _compute(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -334,49 +392,6 @@ def _compute(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     return fake
 
 
-def _promoted(kind: str, operands: list[Any]) -> torch.dtype:
-    if kind is _BOOL:
-        return torch.bool
-    dtype = operands[0].dtype if isinstance(operands[0], torch.Tensor) else None
-    if len(operands) == 2:
-        dtype = torch.result_type(operands[0], operands[1])
-    elif len(operands) > 2:
-        dtype = _promote_all(operands)
-    assert dtype is not None
-    if kind is _FLOAT and not (dtype.is_floating_point or dtype.is_complex):
-        return torch.get_default_dtype()
-    if kind is _INTEGER_POWER and dtype is torch.bool:
-        return torch.int64
-    return dtype
-
-
-def _promote_all(operands: list[Any]) -> torch.dtype:
-    """Promotion folds over operands of equal standing; others are left to PyTorch."""
-    tensors = [o for o in operands if isinstance(o, torch.Tensor)]
-    dtype: torch.dtype = tensors[0].dtype
-    for other in operands:
-        if isinstance(other, torch.Tensor):
-            if other.dtype != dtype:
-                raise _Slow
-        elif torch.result_type(tensors[0], other) != dtype:
-            raise _Slow
-    return dtype
-
-
-def _empty_like(like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`empty_like` on the meta device; strides are kept if they are those of a dense tensor, as elementwise ops do."""
-    shape, stride = like.shape, like.stride()
-    expected = 1
-    for step, size in sorted(zip(stride, shape, strict=True)):
-        if size == 1:
-            continue
-        if step != expected:
-            stride = aten.div.Tensor(like, like).stride()
-            break
-        expected *= size
-    return torch.empty_strided(shape, stride, dtype=dtype, device=_META)
-
-
 def _constructor_like(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`zeros_like` and the like, and `_to_copy`."""
     devices = _devices_of(mode, func, args, kwargs)
@@ -384,80 +399,20 @@ def _constructor_like(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs:
     if devices.found is None or kwargs.get("layout") not in (None, torch.strided) or kwargs.get("pin_memory"):
         raise _Slow
     dtype = kwargs.get("dtype") or args[0].dtype
-    with in_kernel_invocation_manager(mode):
+    with torch._C._DisableTorchDispatch():
         if preserve:
-            result = _empty_like(args[0], dtype)
+            meta = torch.empty_strided(args[0].shape, dense_strides(args[0]), dtype=dtype, device=_META)
         else:
-            options = {"dtype": dtype, "device": _META, "memory_format": kwargs["memory_format"]}
-            result = torch.empty(args[0].shape, **options)
+            meta = torch.empty(args[0].shape, dtype=dtype, device=_META, memory_format=kwargs["memory_format"])
     wanted = kwargs.get("device")
-    return FakeTensor(mode, result, torch.device(wanted) if wanted is not None else devices.found)
-
-
-def _pointwise(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An elementwise op: broadcast shape and strides by a C++ kernel that every op of this kind shares."""
-    devices = _devices_of(mode, func, args, kwargs)
-    if devices.found is None:
-        raise _Slow
-    name = func._opname
-    in_place = name.endswith("_")
-    name = name.removesuffix("_")
-    operands = [a for a in args[: _PARAMETERS.get(name, len(args))] if a is not None]
-    tensors = [a for a in operands if isinstance(a, FakeTensor)]
-    if any(t.dtype.is_complex for t in tensors) and name not in ("add", "sub", "mul", "eq", "ne"):
-        raise _Slow
-    with in_kernel_invocation_manager(mode):
-        dtype = _promoted(_POINTWISE[name], operands)
-        if len(tensors) == 1:
-            result = _empty_like(tensors[0], dtype)
-        elif len(tensors) == 2:
-            result = aten.div.Tensor(tensors[0], tensors[1])
-        else:
-            raise _Slow
-        if in_place:
-            if result.shape != args[0].shape:
-                raise _Slow
-            return args[0]
-        if result.dtype != dtype:
-            result = _empty_like(result, dtype)
-    return FakeTensor(mode, result, devices.found)
-
-
-def _where(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    devices = _devices_of(mode, func, args, kwargs)
-    if devices.found is None:
-        raise _Slow
-    with in_kernel_invocation_manager(mode):
-        dtype = torch.result_type(args[1], args[2])
-        like = [torch.empty_strided(a.shape, a.stride(), dtype=torch.float32, device=_META) for a in args]
-        result = _empty_like(aten.addcdiv.default(*like), dtype)
-    return FakeTensor(mode, result, devices.found)
-
-
-def _cat(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    devices = _devices_of(mode, func, args, kwargs)
-    tensors = args[0]
-    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-    first = tensors[0]
-    alike = all(t.dtype == first.dtype and t.dim() == first.dim() and t.is_contiguous() for t in tensors)
-    if devices.found is None or first.dim() == 0 or not alike:
-        raise _Slow
-    dim %= first.dim()
-    shapes = [list(t.shape) for t in tensors]
-    total = sum(shape.pop(dim) for shape in shapes)
-    if any(shape != shapes[0] for shape in shapes):
-        raise _Slow
-    shapes[0].insert(dim, total)
-    with in_kernel_invocation_manager(mode):
-        result = torch.empty(shapes[0], dtype=first.dtype, device=_META)
-    return FakeTensor(mode, result, devices.found)
+    return _fake(mode, meta, torch.device(wanted) if wanted is not None else devices.found)
 
 
 def _wrap(mode: _FakeMode, result: Any, device: torch.device) -> Any:
     if isinstance(result, FakeTensor):
         return result
     if isinstance(result, torch.Tensor):
-        return FakeTensor(mode, result, device)
+        return _fake(mode, result, device)
     if isinstance(result, (tuple, list)):
         return type(result)([_wrap(mode, r, device) for r in result])
     return result
@@ -473,41 +428,44 @@ def _with_device(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict
         raise _Slow
     wanted = kwargs.get("device")
     device = torch.device(wanted) if wanted is not None else devices.found or _CPU
-    with in_kernel_invocation_manager(mode):
-        result = func(*args, **{**kwargs, "device": _META})
+    with torch._C._DisableTorchDispatch():
+        result = func(*_twins(args), **{**{k: _twins(v) for k, v in kwargs.items()}, "device": _META})
     return _wrap(mode, result, device)
 
 
-def _convolution(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The memory format of the result is the chosen backend's."""
-    devices = _devices_of(mode, func, args, kwargs)
-    if func is not aten.convolution.default or kwargs or len(args) != 9 or devices.found is None:
-        raise _Slow
-    names = [a.name for a in func._schema.arguments]
-    named = dict(zip(names, args, strict=True))
-    memory_format = None
-    if args[1].dim() != 3:
-        with mode:
-            backend = torch._C._select_conv_backend(**named)
-            memory_format = torch._C._conv_determine_backend_memory_format(args[0], args[1], backend)
-    with in_kernel_invocation_manager(mode):
-        result = func(*args)
-        if memory_format is not None:
-            result = result.to(memory_format=memory_format)
-    return _wrap(mode, result, devices.found)
+_LIKE: frozenset[Any] = frozenset(
+    {
+        aten.empty_like.default,
+        aten.zeros_like.default,
+        aten.ones_like.default,
+        aten.full_like.default,
+        aten.rand_like.default,
+        aten.randn_like.default,
+        aten._to_copy.default,
+    }
+)
+"""Ops that make a tensor like their first argument, with options."""
 
+_RETURNS_FIRST: frozenset[Any] = frozenset(
+    {
+        aten.copy_.default,
+        aten.fill_.Scalar,
+        aten.fill_.Tensor,
+        aten.zero_.default,
+        aten.uniform_.default,
+        aten.normal_.default,
+        aten.bernoulli_.float,
+        aten.bernoulli_.Tensor,
+        aten.exponential_.default,
+        aten.random_.default,
+        aten.random_.to,
+        aten.index_put_.default,
+        aten.index_fill_.int_Scalar,
+        aten.scatter_.value,
+        aten.scatter_.src,
+    }
+)
+"""Ops that write their first argument and return it."""
 
-_SPECIAL: dict[Any, Callable[..., Any]] = {
-    aten.convolution.default: _convolution,
-    aten.where.self: _where,
-    aten.cat.default: _cat,
-    aten.empty_like.default: _constructor_like,
-    aten.zeros_like.default: _constructor_like,
-    aten.ones_like.default: _constructor_like,
-    aten.full_like.default: _constructor_like,
-    aten.rand_like.default: _constructor_like,
-    aten.randn_like.default: _constructor_like,
-    aten._to_copy.default: _constructor_like,
-}
 _PATHS: dict[Any, Callable[..., Any]] = {}
 """Op -> path, filled as ops are met."""

@@ -1,0 +1,634 @@
+"""What the common ops return: shape, strides and dtype, computed from those of their arguments.
+
+PyTorch's meta kernels of most of these ops are Python, and the first one that runs imports sympy and
+`torch._dynamo`. These rules need nothing, and are several times as fast. A rule raises `NoRule` for
+arguments that it doesn't know; the meta kernel then answers. A test compares all of them with it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["RULES", "NoRule", "Spec", "contiguous", "dense_strides", "find_rule"]
+
+aten = torch.ops.aten
+
+
+class NoRule(Exception):
+    """The meta kernel has to answer."""
+
+
+class Spec(NamedTuple):
+    """A tensor to be: strides None means contiguous."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    strides: tuple[int, ...] | None = None
+
+
+Shape = tuple[int, ...]
+
+
+def contiguous(shape: Sequence[int]) -> Shape:
+    """Return the strides of a contiguous tensor."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _is_dense(shape: Shape, strides: Shape) -> bool:
+    step = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def dense_strides(tensor: torch.Tensor) -> Shape:
+    """Return the strides that `empty_like` gives: the tensor's own if dense, else packed in the same order."""
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    return strides if _is_dense(shape, strides) else _packed(shape, [_broadcast_strides(tensor, shape)])
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape:
+    """Return the shape that shapes broadcast to."""
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return first
+    rank = max(len(s) for s in shapes)
+    result = []
+    for i in range(-rank, 0):
+        size = 1
+        for shape in shapes:
+            if len(shape) >= -i and shape[i] != 1:
+                if size not in (1, shape[i]):
+                    raise NoRule
+                size = shape[i]
+        result.append(size)
+    return tuple(result)
+
+
+def _broadcast_strides(tensor: torch.Tensor, shape: Shape) -> Shape:
+    own, strides = tensor.shape, tensor.stride()
+    lead = len(shape) - len(own)
+    return (0,) * lead + tuple(
+        0 if own[i] == 1 and shape[lead + i] != 1 else strides[i] for i in range(len(own))
+    )
+
+
+def _packed(shape: Shape, operands: list[Shape]) -> Shape:
+    """Order the dimensions as elementwise kernels do: by the operands' strides, the first operand that tells decides."""
+    rank = len(shape)
+    order = list(range(rank - 1, -1, -1))  # fastest first
+
+    def compare(a: int, b: int) -> int:
+        for strides in operands:
+            x, y = strides[a], strides[b]
+            if x == 0 or y == 0:
+                continue
+            if x != y:
+                return -1 if x < y else 1
+            if shape[a] > shape[b]:
+                return 1
+        return 0
+
+    for i in range(1, rank):
+        place = i
+        for other in range(i - 1, -1, -1):
+            found = compare(order[other], order[place])
+            if found > 0:
+                order[other], order[place] = order[place], order[other]
+                place = other
+            elif found < 0:
+                break
+    strides, step = [0] * rank, 1
+    for dim in order:
+        strides[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(strides)
+
+
+def elementwise(tensors: Sequence[torch.Tensor]) -> tuple[Shape, Shape]:
+    """Return shape and strides of an elementwise result."""
+    shapes = [tuple(t.shape) for t in tensors]
+    shape = broadcast(shapes)
+    strides = tensors[0].stride()
+    if all(s == shape for s in shapes):
+        if all(t.is_contiguous() for t in tensors):
+            return shape, contiguous(shape)
+        if all(t.stride() == strides for t in tensors) and _is_dense(shape, strides):
+            return shape, strides
+    if len(shape) < 2:
+        return shape, contiguous(shape)
+    return shape, _packed(shape, [_broadcast_strides(t, shape) for t in tensors])
+
+
+# ---------------------------------------------------------------- dtypes
+
+
+def _category(number: Any) -> torch.dtype:
+    if isinstance(number, bool):
+        return torch.bool
+    if isinstance(number, int):
+        return torch.int64
+    if isinstance(number, float):
+        return torch.get_default_dtype()
+    raise NoRule
+
+
+def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
+    if higher is None or lower is None:
+        return higher or lower
+    if higher.is_complex or lower.is_complex:
+        raise NoRule
+    if higher.is_floating_point:
+        return higher
+    if higher is torch.bool or lower.is_floating_point:
+        return torch.promote_types(higher, lower)
+    return higher
+
+
+def promote(operands: Sequence[Any]) -> torch.dtype:
+    """Return the dtype that operands are computed in: tensors before 0-dimensional ones before numbers."""
+    first = operands[0]
+    if len(operands) == 1 or all(isinstance(o, torch.Tensor) and o.dtype == first.dtype for o in operands):
+        found: torch.dtype = first.dtype
+        if found.is_complex:
+            raise NoRule
+        return found
+    ranks: list[torch.dtype | None] = [None, None, None]
+    for operand in operands:
+        if isinstance(operand, torch.Tensor):
+            rank, dtype = (0 if operand.dim() else 1), operand.dtype
+        else:
+            rank, dtype = 2, _category(operand)
+        known = ranks[rank]
+        ranks[rank] = dtype if known is None else torch.promote_types(known, dtype)
+    result = _combine(_combine(ranks[0], ranks[1]), ranks[2])
+    if result is None or result.is_complex:
+        raise NoRule
+    return result
+
+
+def _as_float(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype.is_floating_point else torch.get_default_dtype()
+
+
+# ---------------------------------------------------------------- elementwise ops
+
+_Rule = Any
+
+
+def _pointwise(kind: str, count: int) -> _Rule:
+    """Rule of an elementwise op whose first `count` arguments are operands."""
+
+    def rule(*args: Any, **kwargs: Any) -> Spec:
+        operands = [a for a in args[:count] if a is not None]
+        tensors = [a for a in operands if isinstance(a, torch.Tensor)]
+        shape, strides = elementwise(tensors)
+        dtype = promote(operands)
+        if kind == "float" or (kind == "div" and not kwargs.get("rounding_mode")):
+            dtype = _as_float(dtype)
+        elif kind == "bool":
+            dtype = torch.bool
+        elif kind == "self":
+            dtype = args[0].dtype
+        elif kind == "power" and dtype is torch.bool:
+            dtype = torch.int64
+        return Spec(shape, dtype, strides)
+
+    return rule
+
+
+_POINTWISE: dict[str, tuple[str, int]] = {
+    **dict.fromkeys(("neg", "relu", "sign", "floor", "ceil", "trunc", "round", "bitwise_not", "abs"), ("same", 1)),
+    **dict.fromkeys(("gelu", "silu", "hardswish", "hardsigmoid", "mish", "leaky_relu", "elu", "softplus"), ("same", 1)),
+    **dict.fromkeys(("selu", "celu", "hardtanh", "threshold", "nan_to_num", "frac", "positive", "relu6"), ("same", 1)),
+    **dict.fromkeys(("log_sigmoid", "softshrink", "hardshrink"), ("same", 1)),
+    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt"), ("float", 1)),
+    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh"), ("float", 1)),
+    **dict.fromkeys(("acosh", "atanh", "sigmoid", "erf", "erfc", "erfinv", "reciprocal", "lgamma"), ("float", 1)),
+    **dict.fromkeys(("digamma", "logit", "sinc"), ("float", 1)),
+    **dict.fromkeys(("isnan", "isinf", "isfinite", "signbit", "logical_not", "isposinf", "isneginf"), ("bool", 1)),
+    **dict.fromkeys(("add", "sub", "mul", "rsub", "maximum", "minimum", "fmax", "fmin", "fmod"), ("same", 2)),
+    **dict.fromkeys(("remainder", "bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "gcd"), ("same", 2)),
+    **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift", "hypot", "nextafter"), ("same", 2)),
+    **dict.fromkeys(("clamp_min", "clamp_max"), ("same", 2)),
+    **dict.fromkeys(("atan2", "copysign", "xlogy"), ("float", 2)),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"), ("bool", 2)),
+    "div": ("div", 2),
+    "true_divide": ("float", 2),
+    "pow": ("power", 2),
+    "clamp": ("same", 3),
+    "addcmul": ("same", 3),
+    "addcdiv": ("same", 3),
+    "masked_fill": ("self", 2),
+}
+"""Op name -> (how its dtype follows, number of operands).
+
+same: the promoted dtype. float: integers become the default float. bool. self: the first operand's. power: bool
+becomes int64. div: float unless rounded.
+"""
+
+
+def _where(cond: Any, a: Any, b: Any) -> Spec:
+    shape, strides = elementwise([cond, a, b])
+    return Spec(shape, promote([a, b]), strides)
+
+
+# ---------------------------------------------------------------- reductions
+
+
+def _reduced(shape: Shape, dims: Any, keep: bool) -> Shape:
+    rank = len(shape)
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        gone = set(range(rank))
+    else:
+        gone = {d % rank if rank else 0 for d in ([dims] if isinstance(dims, int) else dims)}
+    if keep:
+        return tuple(1 if i in gone else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i not in gone)
+
+
+def _no_complex(dtype: torch.dtype) -> torch.dtype:
+    if dtype.is_complex:
+        raise NoRule
+    return dtype
+
+
+def _sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Spec:
+    if dtype is None:
+        dtype = x.dtype if x.dtype.is_floating_point else torch.int64
+    return Spec(_reduced(tuple(x.shape), dim, keepdim), _no_complex(dtype))
+
+
+def _mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Spec:
+    dtype = dtype or x.dtype
+    if not dtype.is_floating_point:
+        raise NoRule
+    return Spec(_reduced(tuple(x.shape), dim, keepdim), dtype)
+
+
+def _extreme(x: Any, dim: Any = None, keepdim: bool = False) -> Spec:
+    return Spec(_reduced(tuple(x.shape), dim, keepdim), _no_complex(x.dtype))
+
+
+def _truth(x: Any, dim: Any = None, keepdim: bool = False) -> Spec:
+    return Spec(_reduced(tuple(x.shape), dim, keepdim), torch.uint8 if x.dtype is torch.uint8 else torch.bool)
+
+
+def _position(x: Any, dim: Any = None, keepdim: bool = False) -> Spec:
+    shape = tuple(x.shape)
+    if dim is None and keepdim:
+        raise NoRule
+    return Spec(_reduced(shape, dim, keepdim), torch.int64)
+
+
+def _extreme_and_position(x: Any, dim: int, keepdim: bool = False) -> tuple[Spec, Spec]:
+    shape = _reduced(tuple(x.shape), dim, keepdim)
+    return Spec(shape, _no_complex(x.dtype)), Spec(shape, torch.int64)
+
+
+def _variance(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Spec:
+    return _mean(x, dim, keepdim)
+
+
+def _variance_and_mean(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Spec, Spec]:
+    spec = _mean(x, dim, keepdim)
+    return spec, spec
+
+
+def _same_contiguous(x: Any, *args: Any) -> Spec:
+    return Spec(tuple(x.shape), _no_complex(x.dtype))
+
+
+def _softmax(x: Any, dim: int, to_float: bool) -> Spec:
+    if not x.dtype.is_floating_point or to_float:
+        raise NoRule
+    return Spec(tuple(x.shape), x.dtype)
+
+
+def _cumulative(x: Any, dim: int, *, dtype: Any = None) -> Spec:
+    if dtype is None:
+        dtype = x.dtype if x.dtype.is_floating_point else torch.int64
+    return Spec(tuple(x.shape), _no_complex(dtype))
+
+
+def _topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Spec, Spec]:
+    shape = list(x.shape)
+    if not shape or k > shape[dim]:
+        raise NoRule
+    shape[dim] = k
+    return Spec(tuple(shape), x.dtype), Spec(tuple(shape), torch.int64)
+
+
+# ---------------------------------------------------------------- matrix products
+
+
+def _mm(a: Any, b: Any) -> Spec:
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or a.dtype != b.dtype:
+        raise NoRule
+    return Spec((a.shape[0], b.shape[1]), a.dtype)
+
+
+def _bmm(a: Any, b: Any) -> Spec:
+    wrong = a.dim() != 3 or b.dim() != 3 or a.shape[2] != b.shape[1] or a.shape[0] != b.shape[0]
+    if wrong or a.dtype != b.dtype:
+        raise NoRule
+    return Spec((a.shape[0], a.shape[1], b.shape[2]), a.dtype)
+
+
+def _added(product: Callable[[Any, Any], Spec]) -> _Rule:
+    def rule(bias: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Spec:
+        spec = product(a, b)
+        if bias.dtype != spec.dtype or broadcast([tuple(bias.shape), spec.shape]) != spec.shape:
+            raise NoRule
+        return spec
+
+    return rule
+
+
+def _attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Any = None,
+    scale: Any = None,
+) -> tuple[Spec, Spec]:
+    batch, heads, length, width = q.shape
+    wide = torch.float64 if q.dtype is torch.float64 else torch.float32
+    out = (length * heads * width, width, heads * width, 1)
+    return (
+        Spec((batch, heads, length, width), q.dtype, out),
+        Spec((batch, heads, length), wide, (length * heads, 1, heads)),
+    )
+
+
+# ---------------------------------------------------------------- networks
+
+
+def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> tuple[Spec, Spec, Spec]:
+    if x.device.type != "cpu" or (weight is not None and weight.dtype != x.dtype):
+        raise NoRule
+    lead = x.dim() - len(shape)
+    stat = Spec((*x.shape[:lead], *([1] * len(shape))), x.dtype)
+    return Spec(tuple(x.shape), x.dtype), stat, stat
+
+
+def _group_norm(
+    x: Any, weight: Any, bias: Any, n: int, c: int, hw: int, group: int, eps: float
+) -> tuple[Spec, Spec, Spec]:
+    if not x.is_contiguous() or x.device.type != "cpu" or (weight is not None and weight.dtype != x.dtype):
+        raise NoRule
+    stat = Spec((n, group), x.dtype)
+    return Spec(tuple(x.shape), x.dtype), stat, stat
+
+
+def _embedding(weight: Any, indices: Any, *args: Any) -> Spec:
+    if weight.dim() != 2 or indices.dtype not in (torch.int32, torch.int64):
+        raise NoRule
+    return Spec((*indices.shape, weight.shape[1]), weight.dtype)
+
+
+def _convolution(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Spec:
+    spatial = weight.dim() - 2
+    plain = x.is_contiguous() and weight.is_contiguous() and x.device.type == "cpu" and not transposed
+    if not plain or x.dim() != weight.dim() or x.dtype != weight.dtype or x.shape[1] != weight.shape[1] * groups:
+        raise NoRule
+    if _prefers_channels_last(x) or _prefers_channels_last(weight):
+        raise NoRule
+
+    def at(row: Sequence[int], i: int) -> int:
+        return row[i] if len(row) > 1 else row[0]
+
+    sizes = [
+        (x.shape[i + 2] + 2 * at(padding, i) - at(dilation, i) * (weight.shape[i + 2] - 1) - 1) // at(stride, i) + 1
+        for i in range(spatial)
+    ]
+    if min(sizes) < 1:
+        raise NoRule
+    return Spec((x.shape[0], weight.shape[0], *sizes), x.dtype)
+
+
+def _prefers_channels_last(x: Any) -> bool:
+    """A contiguous tensor that is channels-last as well, such as one of a single channel, may count as either."""
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _max_pool(
+    x: Any,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Spec, Spec]:
+    spec = _pool(x, kernel, stride, padding, dilation, ceil_mode)
+    return spec, spec._replace(dtype=torch.int64)
+
+
+def _avg_pool(
+    x: Any,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    *args: Any,
+) -> Spec:
+    return _pool(x, kernel, stride, padding, (1,), ceil_mode)
+
+
+def _pool(
+    x: Any,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> Spec:
+    if ceil_mode or not x.is_contiguous() or _prefers_channels_last(x) or x.dim() < 3:
+        raise NoRule
+
+    def at(row: Sequence[int], i: int) -> int:
+        return row[i] if len(row) > 1 else row[0]
+
+    sizes = [
+        (x.shape[i - 2] + 2 * at(padding, i) - at(dilation, i) * (at(kernel, i) - 1) - 1) // at(stride or kernel, i) + 1
+        for i in range(2)
+    ]
+    if min(sizes) < 1:
+        raise NoRule
+    return Spec((*x.shape[:-2], *sizes), x.dtype)
+
+
+# ---------------------------------------------------------------- moving data
+
+
+def _clone(x: Any, *, memory_format: Any = None) -> Spec:
+    if memory_format in (None, torch.preserve_format):
+        return Spec(tuple(x.shape), x.dtype, dense_strides(x))
+    if memory_format is torch.contiguous_format:
+        return Spec(tuple(x.shape), x.dtype)
+    raise NoRule
+
+
+def _cat(tensors: Sequence[Any], dim: int = 0) -> Spec:
+    first = tensors[0]
+    if first.dim() == 0 or any(t.dim() != first.dim() or not t.is_contiguous() for t in tensors):
+        raise NoRule
+    dim %= first.dim()
+    shapes = [list(t.shape) for t in tensors]
+    total = sum(shape.pop(dim) for shape in shapes)
+    if any(shape != shapes[0] for shape in shapes) or any(_prefers_channels_last(t) for t in tensors):
+        raise NoRule
+    shapes[0].insert(dim, total)
+    return Spec(tuple(shapes[0]), promote(list(tensors)))
+
+
+def _gather(x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Spec:
+    return Spec(tuple(index.shape), x.dtype)
+
+
+def _index_select(x: Any, dim: int, index: Any) -> Spec:
+    shape = list(x.shape)
+    if not shape or index.dim() != 1:
+        raise NoRule
+    shape[dim] = index.shape[0]
+    return Spec(tuple(shape), x.dtype)
+
+
+def _index(x: Any, indices: Sequence[Any]) -> Spec:
+    """Integer index tensors next to each other; their broadcast shape takes the place of the dimensions."""
+    places = [i for i, index in enumerate(indices) if index is not None]
+    found = [indices[i] for i in places]
+    adjacent = places == list(range(places[0], places[0] + len(places)))
+    if not adjacent or any(t.dtype not in (torch.int64, torch.int32) for t in found) or not x.is_contiguous():
+        raise NoRule
+    shape = broadcast([tuple(t.shape) for t in found])
+    if places[0] != 0 or any(not t.is_contiguous() for t in found):
+        raise NoRule  # the strides of the result follow an order of their own
+    return Spec((*shape, *x.shape[len(places) :]), x.dtype)
+
+
+def _like_first(x: Any, *args: Any, **kwargs: Any) -> Spec:
+    return Spec(tuple(x.shape), x.dtype, dense_strides(x))
+
+
+def _pad(x: Any, pad: Sequence[int], value: Any = 0) -> Spec:
+    if not x.is_contiguous() or _prefers_channels_last(x):
+        raise NoRule
+    shape = list(x.shape)
+    for i in range(len(pad) // 2):
+        shape[-1 - i] += pad[2 * i] + pad[2 * i + 1]
+    if any(n < 0 for n in shape):
+        raise NoRule
+    return Spec(tuple(shape), x.dtype)
+
+
+def _repeat(x: Any, repeats: Sequence[int]) -> Spec:
+    shape = (1,) * (len(repeats) - x.dim()) + tuple(x.shape)
+    return Spec(tuple(n * r for n, r in zip(shape, repeats, strict=True)), x.dtype)
+
+
+def _triangle(x: Any, diagonal: int = 0) -> Spec:
+    return Spec(tuple(x.shape), x.dtype, dense_strides(x))
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    aten.where.self: _where,
+    aten.sum.default: _sum,
+    aten.sum.dim_IntList: _sum,
+    aten.mean.default: lambda x, *, dtype=None: _mean(x, dtype=dtype),
+    aten.mean.dim: _mean,
+    aten.amax.default: _extreme,
+    aten.amin.default: _extreme,
+    aten.max.default: _extreme,
+    aten.min.default: _extreme,
+    aten.max.dim: _extreme_and_position,
+    aten.min.dim: _extreme_and_position,
+    aten.any.default: _truth,
+    aten.any.dim: _truth,
+    aten.all.default: _truth,
+    aten.all.dim: _truth,
+    aten.argmax.default: _position,
+    aten.argmin.default: _position,
+    aten.var.correction: _variance,
+    aten.std.correction: _variance,
+    aten.var_mean.correction: _variance_and_mean,
+    aten._softmax.default: _softmax,
+    aten._log_softmax.default: _softmax,
+    aten._safe_softmax.default: lambda x, dim, dtype=None: _softmax(x, dim, dtype is not None),
+    aten.cumsum.default: _cumulative,
+    aten.topk.default: _topk,
+    aten.mm.default: _mm,
+    aten.bmm.default: _bmm,
+    aten.addmm.default: _added(_mm),
+    aten.baddbmm.default: _added(_bmm),
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.native_group_norm.default: _group_norm,
+    aten.embedding.default: _embedding,
+    aten.convolution.default: _convolution,
+    aten.max_pool2d_with_indices.default: _max_pool,
+    aten.avg_pool2d.default: _avg_pool,
+    aten.clone.default: _clone,
+    aten.cat.default: _cat,
+    aten.gather.default: _gather,
+    aten.index_select.default: _index_select,
+    aten.index.Tensor: _index,
+    aten.constant_pad_nd.default: _pad,
+    aten.repeat.default: _repeat,
+    aten.tril.default: _triangle,
+    aten.triu.default: _triangle,
+    aten.flip.default: _like_first,
+    aten.roll.default: _like_first,
+    aten.slice_scatter.default: _like_first,
+    aten.select_scatter.default: _like_first,
+    aten.diagonal_scatter.default: _like_first,
+    aten.index_put.default: _like_first,
+    aten.scatter.value: _like_first,
+    aten.scatter.src: _like_first,
+    aten.bernoulli.default: _like_first,
+    aten.bernoulli.p: _like_first,
+}
+"""Op -> rule of its arguments, for ops that have one of their own."""
+
+
+def find_rule(func: Any) -> Callable[..., Any] | None:
+    """Return the rule of an op that makes new tensors or writes its first argument, None if there is none."""
+    found = RULES.get(func)
+    if found is not None:
+        return found
+    if func.namespace != "aten" or func._overloadname.endswith("out"):
+        return None
+    return _pointwise_rule(func._opname.removesuffix("_"))
+
+
+@cache
+def _pointwise_rule(name: str) -> _Rule | None:
+    row = _POINTWISE.get(name)
+    return None if row is None else _pointwise(*row)
