@@ -33,7 +33,6 @@ class Recorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._listeners: list[list[tuple[str, dict[str, Any]]]] = []
         self._clear()
 
     def _clear(self) -> None:
@@ -62,22 +61,8 @@ class Recorder:
         """Append an event (JSON-able data) for reports; the list keeps the last 10,000."""
         with self._lock:
             self.events.append((kind, data))
-            for heard in self._listeners:
-                heard.append((kind, data))
             if len(self.events) > 10_000:
                 del self.events[:1_000]
-
-    @contextmanager
-    def collected(self) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-        """Gather the events of the block, of this thread and of others."""
-        found: list[tuple[str, dict[str, Any]]] = []
-        with self._lock:
-            self._listeners.append(found)
-        try:
-            yield found
-        finally:
-            with self._lock:
-                self._listeners = [heard for heard in self._listeners if heard is not found]
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

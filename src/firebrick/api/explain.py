@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from firebrick.api.compile import _compile, compiled_settings, original_callable
+from firebrick.api.compile import compiled_settings, original_callable
 from firebrick.api.settings import Settings
-from firebrick.report import recorder
+from firebrick.capture import hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from torch import fx
+
+    from firebrick.capture.frame import FrameReport
 
 __all__ = ["Explanation", "explain"]
 
@@ -37,14 +39,13 @@ class GraphFacts:
 class Explanation:
     """What capture made of one call.
 
-    frames, breaks, skips: events as capture recorded them. ops, captured_ops: calls of ATen kernels in all, and
+    frames, breaks: what capture reported of each frame. ops, captured_ops: calls of ATen kernels in all, and
     inside of graphs. seconds, captured_seconds: likewise. result: what the call returned.
     """
 
     graphs: list[GraphFacts]
     frames: list[dict[str, Any]]
     breaks: list[dict[str, Any]]
-    skips: list[dict[str, Any]]
     ops: int
     captured_ops: int
     seconds: float
@@ -69,7 +70,6 @@ class Explanation:
             "break_count": len(self.breaks),
             "frames": self.frames,
             "breaks": self.breaks,
-            "skips": self.skips,
             "ops": self.ops,
             "captured_ops": self.captured_ops,
             "coverage_percent": self.coverage,
@@ -85,14 +85,11 @@ class Explanation:
         for i, graph in enumerate(self.graphs):
             lines.append(f"graph {i} {graph.name}: {_count(graph.ops, 'op')}")
         for event in self.breaks:
-            lines.append(f"break {event.get('place', '')}: {event.get('name', '')} {event.get('detail', '')}".rstrip())
-            if event.get("fix"):
-                lines.append(f"  fix: {event['fix']}")
+            lines.append(f"break {event['place']}: {event['cause']}")
+            lines.append(f"  fix: {event['fix']}")
         for frame in self.frames:
-            lines.append(f"frame {frame.get('frame', '')} {frame.get('place', '')}")
-            lines += [f"  guard {guard}" for guard in frame.get("guards", ())]
-        for event in self.skips:
-            lines.append(f"skip {event.get('frame', '')} {event.get('place', '')}: {event.get('cause', '')}")
+            lines.append(f"frame {frame['frame']} {frame['place']}")
+            lines += [f"  guard {guard}" for guard in frame["guards"]]
         return "\n".join(lines)
 
     def to_html(self, path: str | Path) -> None:
@@ -168,6 +165,30 @@ class _Watch:
         ]
 
 
+def _frame_facts(report: FrameReport) -> dict[str, Any]:
+    return {
+        "frame": report.name,
+        "place": f"{report.file}:{report.line}",
+        "ops": report.op_count,
+        "guards": list(report.guards),
+        "recompiled_because": report.recompile,
+    }
+
+
+def _break_facts(report: FrameReport) -> dict[str, Any]:
+    found = report.break_
+    assert found is not None
+    error = found.unsupported()
+    return {
+        "frame": report.name,
+        "place": str(error.where or f"{report.file}:{report.line}"),
+        "cause": str(found),
+        "number": found.kind.number,
+        "name": found.kind.name,
+        "fix": found.kind.fix,
+    }
+
+
 def explain(fn: Any) -> Callable[..., Explanation]:
     """Return a function that calls `fn` once, captured anew, and reports graphs, breaks, guards and coverage.
 
@@ -181,15 +202,13 @@ def explain(fn: Any) -> Callable[..., Explanation]:
         watch = _Watch(meter)
         given = settings or Settings()
         mine = Settings.make(watch, None, False, given.dynamic, None, ())
-        target = _compile(original, mine)
-        with recorder.collected() as events, meter:
-            result = target(*args, **kwargs)
-        found = {kind: [dict(data) for k, data in events if k == kind] for kind in ("capture", "graph break", "skip")}
+        reports: list[FrameReport] = []
+        with hook.installed(mine.capturer(reports.append), object()), meter:
+            result = original(*args, **kwargs)
         return Explanation(
             graphs=watch.facts(),
-            frames=found["capture"],
-            breaks=found["graph break"],
-            skips=found["skip"],
+            frames=[_frame_facts(report) for report in reports],
+            breaks=[_break_facts(report) for report in reports if report.break_ is not None],
             ops=meter.ops,
             captured_ops=meter.captured_ops,
             seconds=meter.seconds,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from firebrick import backends, pipeline
-from firebrick.capture import Capturer
+from firebrick.capture.frame import Capture, FrameReport
 from firebrick.config import Config
 from firebrick.errors import ConfigError
 
@@ -85,6 +85,6 @@ class Settings:
 
         return other
 
-    def capturer(self) -> Capturer:
+    def capturer(self, on_frame: Callable[[FrameReport], None] | None = None) -> Capture:
         """Return the callback that captures frames for this compile."""
-        return Capturer(self.compiler(), self.config, fullgraph=self.fullgraph)
+        return Capture(self.compiler(), self.config, on_frame=on_frame)
