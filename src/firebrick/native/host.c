@@ -6,35 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 enum { MAX_DIM = 64, SPACES_KEPT = 2 };
-
-/* What a constant looked like when the derived constants were computed. */
-typedef struct {
-    void *data;
-    int64_t version;
-    uint64_t *prints; /* fingerprint by phase */
-    uint8_t *known;   /* phases whose fingerprint was taken */
-    int phases;
-} Stamp;
-
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    Program program;
-    PyObject *constants; /* list of tensors */
-    PyObject *derived;   /* list of tensors, or NULL before the first call */
-    PyObject *refresh;   /* computes the derived constants */
-    PyObject *changed;   /* exception class: a constant is not what the table was made for */
-    PyObject *libraries; /* keeps the kernels' code loaded */
-    int *sources;        /* positions of constants that derived ones come from */
-    Stamp *stamps;
-    int source_count;
-    int64_t calls;
-    Space *spaces;
-    int spaces_kept;
-} Executable;
 
 static int32_t strided_layout;
 
@@ -217,128 +190,6 @@ static int fits(const Space *space, const Slot *slot, FbHandle handle) {
     return empty || strides_fit;
 }
 
-/* ---- derived constants ------------------------------------------------------------ */
-
-enum { SAMPLES = 1024 };
-
-/* Samples along the diagonal of the tensor's memory, so that a change of any row or column is seen; a tensor of
- * more than SAMPLES rows and columns is covered in `phases` calls. */
-static uint64_t fingerprint(FbHandle handle, int item, int64_t rows, int64_t columns, int phase, int phases) {
-    void *data;
-    uint64_t sum = 1469598103934665603u;
-    int64_t longest = rows > columns ? rows : columns;
-    if (fb_torch.get_data_ptr(handle, &data) != 0 || data == NULL || rows * columns == 0) return 0;
-    const char *bytes = data;
-    for (int64_t i = phase; i < longest; i += phases) {
-        const char *place = bytes + ((i % rows) * columns + i % columns) * item;
-        uint64_t word = 0;
-        if (item >= 8) {
-            memcpy(&word, place, 8);
-        } else if (item == 4) {
-            uint32_t half;
-            memcpy(&half, place, 4);
-            word = half;
-        } else {
-            memcpy(&word, place, item);
-        }
-        sum = (sum ^ word) * 1099511628211u;
-    }
-    return sum;
-}
-
-/* The tensor's memory as rows of columns; 0 when it is not dense, then only its first element is sampled. */
-static void memory_shape(FbHandle handle, int64_t *rows, int64_t *columns) {
-    int64_t dim, *sizes, *strides, count = 1, widest = 0;
-    *rows = *columns = 1;
-    if (fb_torch.get_dim(handle, &dim) != 0 || fb_torch.get_sizes(handle, &sizes) != 0 || fb_torch.get_strides(handle, &strides) != 0) return;
-    int64_t reach = 1;
-    for (int64_t d = 0; d < dim; d++) {
-        count *= sizes[d];
-        if (sizes[d] == 0) return;
-        reach += (sizes[d] - 1) * strides[d];
-        if (sizes[d] > 1 && strides[d] > widest) {
-            widest = strides[d];
-            *rows = sizes[d];
-        }
-    }
-    if (reach != count) {
-        *rows = 1;
-        *columns = reach;
-        return;
-    }
-    *columns = count / *rows;
-}
-
-static int read_stamp(Executable *self, int source, int take, int *same) {
-    Stamp *stamp = &self->stamps[source];
-    PyObject *tensor = PyList_GET_ITEM(self->constants, self->sources[source]);
-    const Slot *slot = &self->program.slots[self->program.consts[self->sources[source]]];
-    FbHandle handle = FB_HANDLE(tensor);
-    void *data = NULL;
-    int64_t rows, columns, version = fb_version(tensor);
-    if (fb_torch.get_data_ptr(handle, &data) != 0) data = NULL;
-    if (take) {
-        stamp->data = data;
-        stamp->version = version;
-        memset(stamp->known, 0, stamp->phases);
-    }
-    if (data != stamp->data || version != stamp->version) {
-        *same = 0;
-        return 0;
-    }
-    memory_shape(handle, &rows, &columns);
-    int phase = (int)(self->calls % stamp->phases), first = take ? 0 : phase, last = take ? stamp->phases - 1 : phase;
-    for (phase = first; phase <= last; phase++) {
-        uint64_t print = fingerprint(handle, slot->dtype->size, rows, columns, phase, stamp->phases);
-        if (stamp->known[phase] && stamp->prints[phase] != print) *same = 0;
-        stamp->prints[phase] = print;
-        stamp->known[phase] = 1;
-    }
-    return 0;
-}
-
-static int stamp_sources(Executable *self) {
-    for (int i = 0; i < self->source_count; i++) {
-        int same = 1;
-        int64_t rows, columns;
-        Stamp *stamp = &self->stamps[i];
-        if (stamp->prints == NULL) {
-            memory_shape(FB_HANDLE(PyList_GET_ITEM(self->constants, self->sources[i])), &rows, &columns);
-            int64_t longest = rows > columns ? rows : columns;
-            stamp->phases = (int)((longest + SAMPLES - 1) / SAMPLES);
-            if (stamp->phases < 1) stamp->phases = 1;
-            stamp->prints = calloc(stamp->phases, sizeof *stamp->prints);
-            stamp->known = calloc(stamp->phases, 1);
-            if (stamp->prints == NULL || stamp->known == NULL) {
-                PyErr_NoMemory();
-                return -1;
-            }
-        }
-        if (read_stamp(self, i, 1, &same) < 0) return -1;
-    }
-    return 0;
-}
-
-/* Runs the recipe when a source is not what it was. */
-static int update_derived(Executable *self) {
-    int same = self->derived != NULL;
-    for (int i = 0; i < self->source_count && same; i++) {
-        if (read_stamp(self, i, 0, &same) < 0) return -1;
-    }
-    self->calls++;
-    if (same) return 0;
-    if (stamp_sources(self) < 0) return -1;
-    PyObject *fresh = PyObject_CallOneArg(self->refresh, self->constants);
-    if (fresh == NULL) return -1;
-    if (!PyList_Check(fresh) || PyList_GET_SIZE(fresh) != self->program.derived_count) {
-        PyErr_SetString(PyExc_RuntimeError, "the recipe made another number of tensors than the table has");
-        Py_DECREF(fresh);
-        return -1;
-    }
-    Py_XSETREF(self->derived, fresh);
-    return 0;
-}
-
 /* ---- one call ------------------------------------------------------------------------ */
 
 static int64_t floor_div(int64_t a, int64_t b) {
@@ -411,7 +262,7 @@ static int bind_all(Executable *self, Space *space, PyObject *const *args) {
         }
         if (bind(space, slot, tensor) != 0) goto torch_error;
     }
-    if (program->derived_count > 0 && update_derived(self) < 0) return -1;
+    if (program->derived_count > 0 && fb_update_derived(self) < 0) return -1;
     for (int i = 0; i < program->derived_count; i++) {
         if (bind_derived(space, program->derived[i], PyList_GET_ITEM(self->derived, i)) != 0) goto torch_error;
     }
@@ -563,7 +414,7 @@ static int parse_sources(Executable *self, PyObject *sources) {
     }
     self->source_count = (int)PyList_GET_SIZE(sources);
     self->sources = calloc(self->source_count + 1, sizeof *self->sources);
-    self->stamps = calloc(self->source_count + 1, sizeof *self->stamps);
+    self->stamps = calloc(2 * self->source_count + 1, sizeof *self->stamps);
     if (self->sources == NULL || self->stamps == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -621,10 +472,6 @@ static void executable_dealloc(Executable *self) {
         free_space(&self->program, self->spaces);
         self->spaces = next;
     }
-    for (int i = 0; self->stamps != NULL && i < self->source_count; i++) {
-        free(self->stamps[i].prints);
-        free(self->stamps[i].known);
-    }
     free(self->stamps);
     free(self->sources);
     fb_program_clear(&self->program);
@@ -669,94 +516,15 @@ static PyTypeObject executable_type = {
     .tp_methods = executable_methods,
 };
 
-/* ---- native libraries ------------------------------------------------------------------------ */
-
-typedef struct {
-    PyObject_HEAD
-    void *handle;
-} Library;
-
-/* A path of the descriptor that no earlier library was opened by: the loader knows libraries by their path. */
-static void unique_path(int descriptor, char *path, size_t size) {
-    static unsigned opened;
-    size_t used = (size_t)snprintf(path, size, "/proc/self/");
-    for (unsigned bits = ++opened; bits != 0 && used + 32 < size; bits >>= 1) {
-        used += (size_t)snprintf(path + used, size - used, "%s", bits & 1 ? "./" : "/");
-    }
-    snprintf(path + used, size - used, "fd/%d", descriptor);
-}
-
-static PyObject *library_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"code", "name", NULL};
-    const char *code, *name = "kernels";
-    Py_ssize_t size, written = 0;
-    char path[160];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#|s:Library", names, &code, &size, &name)) return NULL;
-    int descriptor = memfd_create(name, MFD_CLOEXEC);
-    if (descriptor < 0) return PyErr_SetFromErrno(PyExc_OSError);
-    while (written < size) {
-        ssize_t step = write(descriptor, code + written, (size_t)(size - written));
-        if (step <= 0) {
-            close(descriptor);
-            return PyErr_SetFromErrno(PyExc_OSError);
-        }
-        written += step;
-    }
-    unique_path(descriptor, path, sizeof path);
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    close(descriptor);
-    if (handle == NULL) {
-        PyErr_Format(PyExc_OSError, "can't load kernels: %s", dlerror());
-        return NULL;
-    }
-    Library *self = (Library *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        dlclose(handle);
-    } else {
-        self->handle = handle;
-    }
-    return (PyObject *)self;
-}
-
-static void library_dealloc(Library *self) {
-    if (self->handle != NULL) dlclose(self->handle);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
-
-static PyObject *library_symbol(Library *self, PyObject *name) {
-    const char *text = PyUnicode_AsUTF8(name);
-    void *symbol = text == NULL ? NULL : dlsym(self->handle, text);
-    if (text == NULL) return NULL;
-    if (symbol == NULL) {
-        PyErr_Format(PyExc_KeyError, "no function %s", text);
-        return NULL;
-    }
-    return PyLong_FromVoidPtr(symbol);
-}
-
-static PyMethodDef library_methods[] = {
-    {"symbol", (PyCFunction)library_symbol, METH_O, "Address of a function."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyTypeObject library_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "firebrick._native.Library",
-    .tp_doc = "Machine code loaded from the bytes of a shared library.",
-    .tp_basicsize = sizeof(Library),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = library_new,
-    .tp_dealloc = (destructor)library_dealloc,
-    .tp_methods = library_methods,
-};
-
 int fb_host_init(PyObject *module) {
     int32_t (*strided)(void);
     void *symbol = dlsym(fb_torch_library(), "aoti_torch_layout_strided");
     if (fb_libcall_init() < 0) return -1;
+    fb_derived_init();
     if (symbol != NULL) {
         memcpy(&strided, &symbol, sizeof strided);
         strided_layout = strided();
     }
     if (PyModule_AddType(module, &executable_type) < 0) return -1;
-    return PyModule_AddType(module, &library_type);
+    return fb_library_init(module);
 }

@@ -159,6 +159,36 @@ typedef struct Space {
     PyThreadState *thread; /* set while the GIL is released */
 } Space;
 
+/* ---- the executable --------------------------------------------------------- */
+
+/* What a constant looked like when the derived constants were computed. */
+typedef struct {
+    void *data;
+    int64_t version;
+    uint64_t print;
+} Stamp;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Program program;
+    PyObject *constants; /* list of tensors */
+    PyObject *derived;   /* list of tensors, or NULL before the first call */
+    PyObject *refresh;   /* computes the derived constants */
+    PyObject *changed;   /* exception class: a constant is not what the table was made for */
+    PyObject *libraries; /* keeps the kernels' code loaded */
+    int *sources;        /* positions of constants that derived ones come from */
+    Stamp *stamps; /* as they were at the last call, and room for those of this one */
+    int source_count;
+    Space *spaces;
+    int spaces_kept;
+} Executable;
+
+/* Runs the recipe if a source is not what it was; -1 with an exception set. */
+int fb_update_derived(Executable *self);
+void fb_derived_init(void);
+int fb_library_init(PyObject *module);
+
 /* The tensor of a view; *temporary is 1 when the caller must delete it. NULL on an error of torch. */
 FbHandle fb_view(const Program *program, Space *space, int view, int *temporary);
 int fb_call(const Program *program, Space *space, Call *call);
