@@ -125,6 +125,7 @@ class Capture:
         recorder.count("frames")
         break_step: int | None = None
         reason: Break | None = None
+        moved = False
         for attempt in range(_MAX_ATTEMPTS):
             one = Attempt(frame, break_step)
             try:
@@ -133,8 +134,10 @@ class Capture:
                 reason = error
                 if self.config.fullgraph:
                     raise error.unsupported() from error
+                moved = moved or one.is_at_break()
                 break_step = one.step_to_break_at()
                 continue
+            one.moved = moved
             return self._finish(frame, one, reason, attempt + 1)
         raise SkipFrame(f"{frame.code.co_qualname} could not be broken anywhere", always=True)
 
@@ -146,8 +149,8 @@ class Capture:
         module = one.module
         if module is None and reason is None:
             raise SkipFrame("nothing to capture", always=True)
-        if module is None and reason is not None and one.is_at_start():
-            raise SkipFrame("nothing to capture before the first break", always=False)
+        if module is None and one.moved:
+            raise SkipFrame("nothing to capture before a break that is not possible where it is needed", always=True)
         compiled = None
         if module is not None:
             recorder.count("graphs")
@@ -210,6 +213,7 @@ class Attempt:
         self.result: Value | None = None
         self.module: fx.GraphModule | None = None
         self.emitter: ValueEmitter | None = None
+        self.moved = False  # the break is earlier than where it was needed
 
     def _free_cell(self, name: str, cell: Any) -> CellValue:
         try:
@@ -241,16 +245,16 @@ class Attempt:
         """The step at which the next attempt is to end."""
         root = self.root
         limit = root.steps if self.break_step is None else min(self.break_step, root.steps)
-        if self.break_step is not None and limit == self.break_step:
+        if self.is_at_break():
             earlier = [step for step in root.statement_steps if step < limit]
             if not earlier:
                 raise SkipFrame(f"{self.code.co_qualname} could not be broken anywhere", always=True)
             return earlier[-1]
         return limit
 
-    def is_at_start(self) -> bool:
-        """Whether the capture ended before the frame did anything."""
-        return self.result is None and self.root.steps == 0
+    def is_at_break(self) -> bool:
+        """Whether the execution came to `break_step`, so that it is this place that can't be left."""
+        return self.root.steps == self.break_step
 
     # -- new code -------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorMode,
     UnsupportedOperatorException,
 )
 
@@ -20,6 +19,7 @@ from firebrick.capture.breaks import Break
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.extend.fake import new_fake_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ class GraphBuilder:
 
     def __init__(self) -> None:
         self.graph = fx.Graph()
-        self.mode = FakeTensorMode(allow_non_fake_inputs=False)
+        self.mode = new_fake_mode()
         self.inputs: list[TensorValue] = []
         self.attributes: dict[str, torch.Tensor] = {}
         self.outputs: list[TensorValue] = []

@@ -14,6 +14,7 @@ from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.iterator import GeneratorValue, IteratorValue
+from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup
 from firebrick.capture.values.tensor import TensorValue
 
@@ -175,6 +176,14 @@ class Operations:
         runner = registry.polyfill("call_hooked_module")
         return self.inline(self.tracer.function(runner), [module, *args], kwargs)
 
+    def method(self, value: Value, name: str) -> Value:
+        """A method of a built-in kind, bound; AttributeError if its class has none."""
+        if name == "__class__":
+            return self.tracer.known(value.python_type())
+        if not hasattr(value.python_type(), name):
+            self.raise_new(AttributeError, f"{value.python_type().__name__!r} object has no attribute {name!r}")
+        return MethodValue(value, name)
+
     # -- attributes and kinds -----------------------------------------------------
 
     def has_attr(self, value: Value, name: str) -> bool:
@@ -293,10 +302,12 @@ class Operations:
         if value.storage is not None:
             return self.formatted(value.storage, conversion, spec)
         if isinstance(value, ExceptionValue):
-            args = [self.formatted(arg, "r" if conversion == "r" or len(value.args) > 1 else "s", "").as_constant() for arg in value.args]
-            inner = ", ".join(args)
-            shown = f"{value.cls.__name__}({inner})" if conversion == "r" else f"({inner})" if len(args) > 1 else inner
-            return ConstantValue(format(shown, spec))
+            base = next(cls for cls in value.cls.__mro__ if cls.__module__ == "builtins")
+            parts = [operators.host_text(self.interpreter, arg) for arg in value.args]
+            text = str(base(*parts))
+            if conversion == "r":
+                text = repr(base(*parts)).replace(base.__name__, value.cls.__name__, 1)
+            return ConstantValue(format(text, spec))
         raise Break("unsupported-operation", f"text of {value.describe()}")
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from firebrick.capture.breaks import Break
 from firebrick.capture.values.base import Raised, Value
 from firebrick.capture.values.constant import NONE
-from firebrick.capture.values.method import MethodValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ class IteratorValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Bound methods."""
-        return MethodValue(self, name)
+        return interp.method(self, name)
 
     def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`__next__` and `__iter__`."""
@@ -92,7 +91,7 @@ class GeneratorValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Bound methods."""
-        return MethodValue(self, name)
+        return interp.method(self, name)
 
     def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`__next__`, `send`, `throw`, `close`."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from firebrick.capture.breaks import Break
 from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
-from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
@@ -167,13 +166,9 @@ class DictValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Bound methods."""
-        if name == "__class__":
-            return interp.tracer.known(self.cls)
         if name == "default_factory" and self.cls is defaultdict:
             return self.factory or NONE
-        if not hasattr(self.cls, name):
-            interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
-        return MethodValue(self, name)
+        return interp.method(self, name)
 
     def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """Methods by table."""
@@ -276,11 +271,7 @@ class SetValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Bound methods."""
-        if name == "__class__":
-            return interp.tracer.known(self.cls)
-        if not hasattr(self.cls, name):
-            interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
-        return MethodValue(self, name)
+        return interp.method(self, name)
 
     def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """Methods by table."""
@@ -346,7 +337,7 @@ class ViewValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Bound methods."""
-        return MethodValue(self, name)
+        return interp.method(self, name)
 
     def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """Set methods of key views."""

@@ -75,11 +75,7 @@ class SequenceValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Bound methods."""
-        if name == "__class__":
-            return interp.tracer.known(self.python_type())
-        if not hasattr(self.python_type(), name):
-            interp.raise_new(AttributeError, f"{self.python_type().__name__!r} object has no attribute {name!r}")
-        return MethodValue(self, name)
+        return interp.method(self, name)
 
     def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """Methods by table."""
