@@ -157,18 +157,22 @@ class _Lowerer:
         count = len(written)
         taken = {_buffer_of(v) for v in written}
         aliases = self.aten.outputs or [None] * (len(results) - count)
-        outputs: list[object] = []
-        for result, alias in zip(results[count:], aliases, strict=True):
-            outputs.append(self._alias(alias, outputs) if alias is not None else self._fresh(result, taken))
+        # By position in the graph's flat results: outputs made here, then the bases that only aliases show.
+        own = {
+            i: self._fresh(results[i], taken)
+            for i in range(count, len(results))
+            if i - count >= len(aliases) or aliases[i - count] is None
+        }
+        outputs = [self._alias(a, own) if a is not None else own[count + i] for i, a in enumerate(aliases)]
         self._write_back(written, [self.env[r] for r in results[:count]], taken)
         return tuple(outputs)
 
     def _target(self, name: str) -> TensorValue:
         return self.placeholders[name] if name in self.placeholders else self.consts[name]
 
-    def _alias(self, alias: Alias, outputs: list[object]) -> object:
+    def _alias(self, alias: Alias, own: dict[int, object]) -> object:
         if alias.base == "output":
-            base: Any = outputs[int(alias.index)]
+            base: Any = own[int(alias.index)]
         elif alias.base == "input":
             base = self.inputs[int(alias.index)].ref
         else:

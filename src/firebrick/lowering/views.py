@@ -43,7 +43,7 @@ def restride(
     shape, strides = shape_of(val), strides_of(val)
     base: torch.Tensor = lw.node.args[0].meta["val"]  # type: ignore[union-attr]
     known = strides_of(base)
-    shared = val.untyped_storage()._cdata == base.untyped_storage()._cdata
+    shared = _shares(lw.node.target, val, base)
     shift = int(val.storage_offset()) - int(base.storage_offset()) if shared else 0
 
     def see(ref: Ref) -> Ref | None:
@@ -59,6 +59,20 @@ def restride(
     if shared and made.ref is None and x.ref is None and val.numel() >= base.numel():
         made.base, made.see = x, see
     return made
+
+
+def _shares(target: Any, val: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether a view op looks at the memory of its argument.
+
+    Equal calls of repeated layers carry the fake values of the first, so storages of two nodes can't be compared.
+    """
+    if target in _MAY_COPY:
+        return val.is_contiguous() and base.is_contiguous()
+    return True
+
+
+_MAY_COPY = frozenset({aten.reshape.default, aten.flatten.using_ints})
+"""Ops that look where the layout allows it and copy where not."""
 
 
 # ---------------------------------------------------------------- maps of indices
