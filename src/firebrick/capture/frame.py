@@ -180,8 +180,10 @@ class Capture:
             compiled = module.forward
         if not callable(compiled):
             raise BackendError(f"backend returned {type(compiled).__name__}, which can't be called")
-        # what a backend runs in Python is not captured again
-        return compiled if isinstance(compiled, _native.Executable) else Wrapped(compiled, None)
+        # what a backend runs in Python is not captured again, nor are operators written in Python
+        if isinstance(compiled, _native.Executable) and all(route == "direct" for _, route in compiled.routes()):
+            return compiled
+        return Wrapped(compiled, None)
 
 
 def is_capturable(code: CodeType, variables: dict[str, Any]) -> bool:
