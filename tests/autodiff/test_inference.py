@@ -12,18 +12,31 @@ from torch import fx, nn
 from firebrick.autodiff import trace_inference
 from firebrick.backends.aten import run_aten
 from firebrick.config import Config
+from firebrick.pipeline import compile_graph
 
 
-def check(fn: Any, *inputs: torch.Tensor, module: nn.Module | None = None) -> Any:
-    """Run `fn` eagerly and traced on equal inputs; compare outputs, inputs and aliasing; return the AtenGraph."""
+def on_eager_kernels(gm: fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+    aten = trace_inference(gm, inputs, Config())
+    for node in aten.gm.graph.nodes:
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+            assert not node.target._schema.is_mutable, node.target
+    return run_aten(aten)
+
+
+def compiled(gm: fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+    return compile_graph(gm, inputs, Config.from_env())
+
+
+def check(make: Any, fn: Any, *inputs: torch.Tensor, module: nn.Module | None = None) -> None:
+    """Run `fn` eagerly and as `make` makes it, on equal inputs; compare outputs, inputs, state and aliasing."""
     gm = fx.symbolic_trace(module if module is not None else fn)
     eager_in = [t.clone() for t in inputs]
     ours_in = [t.clone() for t in inputs]
     state = {k: v.clone() for k, v in gm.state_dict().items()}
     with torch.no_grad():
-        aten = trace_inference(gm, ours_in, Config())
+        call = make(gm, ours_in)
         torch.manual_seed(0)
-        ours = run_aten(aten)(*ours_in)
+        ours = call(*ours_in)
         ours_state = {k: v.clone() for k, v in gm.state_dict().items()}
         gm.load_state_dict(state)
         torch.manual_seed(0)
@@ -45,10 +58,6 @@ def check(fn: Any, *inputs: torch.Tensor, module: nn.Module | None = None) -> An
             if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
                 ours_b = [*ours[:i], *ours_in][j]
                 assert shares(a, b) == shares(ours[i], ours_b), f"aliasing of output {i} with {j}"
-    for node in aten.gm.graph.nodes:
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-            assert not node.target._schema.is_mutable, node.target
-    return aten
 
 
 def shares(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -58,10 +67,7 @@ def shares(a: torch.Tensor, b: torch.Tensor) -> bool:
 X = torch.arange(24.0).reshape(4, 6)
 
 
-def ops(aten: Any) -> list[str]:
-    return [n.target._opname for n in aten.gm.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
-
-
+@pytest.mark.parametrize("make", [on_eager_kernels, compiled])
 @pytest.mark.parametrize(
     "fn",
     [
@@ -119,8 +125,8 @@ def ops(aten: Any) -> list[str]:
         lambda x: x.clone().fill_diagonal_(3.0),
     ],
 )
-def test_equals_eager(fn: Any) -> None:
-    check(fn, X)
+def test_equals_eager(fn: Any, make: Any) -> None:
+    check(make, fn, X)
 
 
 def test_setitem() -> None:

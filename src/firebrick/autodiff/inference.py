@@ -282,11 +282,11 @@ class _Finish:
         inputs = [v.storage.origin for v in self.trace.inputs]
         placeholders = [r for r in tape.records if r.op == "placeholder"]
         assert len(placeholders) == len(inputs)
-        graph = tape.to_graph(placeholders, self.flat)
+        shown = {o.name for o in mutated if o.kind == "const"}
+        shown |= {str(a.index) for a in outputs if a is not None and a.base == "const"}
+        graph = tape.to_graph(placeholders, self.flat, shown)
         gm = module_of(graph, self.tracer.constants)
         used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
-        used |= {o.name for o in mutated if o.kind == "const"}
-        used |= {str(a.index) for a in outputs if a is not None and a.base == "const"}
         constants = {n: t for n, t in self.tracer.constants.items() if n in used}
         names = [o.name for o in mutated]
         return AtenGraph(

@@ -13,7 +13,7 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from torch._ops import OpOverload
 
@@ -73,8 +73,8 @@ class Tape:
             known = self._impure[op] = isinstance(op, torch._ops.OpOverload) and _impure(op)
         return known
 
-    def _live(self, outputs: Iterable[Any]) -> set[int]:
-        live: set[int] = set()
+    def _live(self, outputs: Iterable[Any], attributes: Container[str]) -> set[int]:
+        live = {id(r) for r in self.records if r.op == "get_attr" and r.args[0] in attributes}
 
         def mark(record: Record) -> None:
             live.add(id(record))
@@ -89,10 +89,10 @@ class Tape:
                     map_records(record.kwargs, mark)
         return live
 
-    def to_graph(self, inputs: Iterable[Record], outputs: list[Any]) -> fx.Graph:
-        """Make an fx graph of the records that `outputs` need; `inputs` become placeholders, used or not."""
+    def to_graph(self, inputs: Iterable[Record], outputs: list[Any], attributes: Container[str] = ()) -> fx.Graph:
+        """Make an fx graph of the records that `outputs` need; `inputs` and `attributes` are in it, used or not."""
         graph = fx.Graph()
-        live = self._live(outputs)
+        live = self._live(outputs, attributes)
 
         def node_of(record: Record) -> fx.Node:
             if record.node is None:
