@@ -57,3 +57,9 @@ bench: $(EXTENSION) ## The five models beside eager and torch.compile; results t
 
 clean: ## Remove what was built, not .venv
 	rm -rf build src/firebrick/*.so src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+
+fuzz: $(EXTENSION) ## Random programs, plain against compiled; COUNT and SEED choose them
+	@$(BIN)/python -m tests.fuzz --count $(or $(COUNT),1000) --seed $(or $(SEED),0)
+
+null-rewrite: $(EXTENSION) ## Take apart and reassemble every function of the standard library, numpy and transformers
+	@$(BIN)/python tests/sweeps/null_rewrite.py --run

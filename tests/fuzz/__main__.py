@@ -1,0 +1,240 @@
+"""Differential fuzzing of capture: random programs, plain against `firebrick.compile(main, backend="eager")`.
+
+    python -m tests.fuzz --count 1000 --seed 0 [--jobs 2] [--json] [--no-shrink] [--out build/fuzz]
+
+Programs run in worker processes, so that a crash is a result too; failures are shrunk and written to `--out`.
+`--show SEED` prints a program, `--only SEED...` runs some.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from tests.fuzz.programs import generate
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+# -- in the worker ------------------------------------------------------------------
+
+
+def try_program(text: str, backend: str) -> dict:
+    """What became of one program."""
+    from tests.fuzz.compare import TimedOut, compare
+
+    try:
+        found = compare(text, backend=backend)
+    except TimedOut:
+        return {"status": "timeout"}
+    except Exception as error:
+        return {"status": "broken", "kind": f"{type(error).__name__}: {error}"[:200]}
+    if found is None:
+        return {"status": "same"}
+    return {
+        "status": "different",
+        "kind": found.kind,
+        "call": found.call,
+        "plain": found.plain,
+        "compiled": found.compiled,
+    }
+
+
+def work(options: argparse.Namespace) -> None:
+    """Read jobs from stdin, write one line of JSON for each to the real stdout."""
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # programs print; that's not for the protocol
+    import torch
+
+    import firebrick
+
+    torch.set_num_threads(1)
+    counts: dict[str, int] = {}
+    breaks: dict[str, int] = {}
+    for line in sys.stdin:
+        job = json.loads(line)
+        text = job.get("text") or generate(job["seed"])
+        start = time.perf_counter()
+        row = try_program(text, options.backend)
+        row["seconds"] = time.perf_counter() - start
+        row["seed"] = job["seed"]
+        if row["status"] == "different" and options.shrink and not job.get("text"):
+            row["text"] = shrunk(text, row["kind"], options)
+        stats = firebrick.stats()
+        row["counts"] = _since(counts, stats["counts"])
+        row["breaks"] = _since(breaks, stats["reasons"].get("break", {}))
+        firebrick.reset()
+        out.write(json.dumps(row) + "\n")
+
+
+def _since(last: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    new = {name: count - last.get(name, 0) for name, count in now.items() if count != last.get(name, 0)}
+    last.clear()
+    last.update(now)
+    return new
+
+
+def shrunk(text: str, kind: str, options: argparse.Namespace) -> str:
+    from tests.fuzz.shrink import shrink
+
+    def fails(candidate: str) -> bool:
+        row = try_program(candidate, options.backend)
+        return row["status"] == "different" and row["kind"] == kind
+
+    return shrink(text, fails, options.shrink_seconds)
+
+
+# -- in the parent ------------------------------------------------------------------
+
+
+class Worker:
+    """One child process; it is started again when it dies."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.child: subprocess.Popen | None = None
+
+    def start(self) -> subprocess.Popen:
+        options = self.options
+        args = [sys.executable, "-m", "tests.fuzz", "--worker", "--backend", options.backend]
+        args += ["--shrink-seconds", str(options.shrink_seconds)] + ([] if options.shrink else ["--no-shrink"])
+        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+        env.setdefault("FIREBRICK_STRICT", "1")
+        log = options.out / "worker.log"
+        return subprocess.Popen(
+            args, cwd=ROOT, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("a")
+        )
+
+    def run(self, job: dict) -> dict:
+        if self.child is None or self.child.poll() is not None:
+            self.child = self.start()
+        child = self.child
+        line = ""
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(json.dumps(job) + "\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+        if not line:
+            code = child.wait()
+            self.child = None
+            return {"status": "crash", "seed": job["seed"], "kind": f"exit {code}"}
+        return json.loads(line)
+
+    def stop(self) -> None:
+        if self.child is not None:
+            self.child.stdin.close()
+            self.child.wait(timeout=30)
+
+
+def run_all(seeds: list[int], options: argparse.Namespace, progress) -> list[dict]:
+    rows: list[dict] = []
+    todo = iter(seeds)
+    lock = threading.Lock()
+    task = progress.add_task("programs", total=len(seeds))
+
+    def loop() -> None:
+        worker = Worker(options)
+        while True:
+            with lock:
+                seed = next(todo, None)
+            if seed is None:
+                break
+            row = worker.run({"seed": seed})
+            with lock:
+                rows.append(row)
+                failed = sum(r["status"] in ("different", "crash", "timeout") for r in rows)
+                progress.update(task, advance=1, description=f"programs, {failed} differ")
+        worker.stop()
+
+    threads = [threading.Thread(target=loop) for _ in range(options.jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(rows, key=lambda r: r["seed"])
+
+
+def shrink_crash(seed: int, options: argparse.Namespace) -> str:
+    """Crashes are shrunk from outside, a process for each death."""
+    from tests.fuzz.shrink import shrink
+
+    worker = Worker(options)
+
+    def fails(candidate: str) -> bool:
+        return worker.run({"seed": seed, "text": candidate})["status"] == "crash"
+
+    text = shrink(generate(seed), fails, options.shrink_seconds)
+    worker.stop()
+    return text
+
+
+def summary(rows: list[dict]) -> dict:
+    totals: dict[str, int] = {}
+    breaks: dict[str, int] = {}
+    statuses: dict[str, int] = {}
+    for row in rows:
+        statuses[row["status"]] = statuses.get(row["status"], 0) + 1
+        for name, count in row.get("counts", {}).items():
+            totals[name] = totals.get(name, 0) + count
+        for name, count in row.get("breaks", {}).items():
+            breaks[name] = breaks.get(name, 0) + count
+    common = sorted(breaks.items(), key=lambda kv: -kv[1])[:15]
+    return {"programs": len(rows), "statuses": statuses, "counts": totals, "breaks": dict(common)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=max((os.cpu_count() or 2) // 2, 1))
+    parser.add_argument("--backend", default="eager")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--no-shrink", dest="shrink", action="store_false")
+    parser.add_argument("--shrink-seconds", type=float, default=40.0)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "fuzz")
+    parser.add_argument("--only", type=int, nargs="*")
+    parser.add_argument("--show", type=int)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.show is not None:
+        print(generate(options.show))
+        return 0
+    if options.worker:
+        work(options)
+        return 0
+    from rich.console import Console
+    from rich.progress import Progress
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    seeds = options.only or list(range(options.seed, options.seed + options.count))
+    console = Console(stderr=True)
+    start = time.perf_counter()
+    with Progress(console=console) as progress:
+        rows = run_all(seeds, options, progress)
+    failures = [row for row in rows if row["status"] in ("different", "crash", "timeout")]
+    for row in failures:
+        if row["status"] == "crash" and options.shrink:
+            row["text"] = shrink_crash(row["seed"], options)
+        text = row.get("text") or generate(row["seed"])
+        (options.out / f"seed{row['seed']}.py").write_text(text)
+    result = {**summary(rows), "seconds": round(time.perf_counter() - start, 1), "failures": failures}
+    if options.json:
+        print(json.dumps(result))
+        return int(bool(failures))
+    console.print({k: v for k, v in result.items() if k != "failures"})
+    for row in failures[:20]:
+        console.rule(f"seed {row['seed']}: {row['status']} {row.get('kind', '')}")
+        parts = [f"call {row.get('call')}", *(f"  {side:9}{row.get(side, '')[:400]}" for side in ("plain", "compiled"))]
+        console.print("\n".join(parts), markup=False)
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
