@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import struct
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,7 +28,9 @@ def constant(value: bool | int | float, dtype: str) -> Const:
     row = DTYPES[dtype]
     if row.is_float:
         number = float(value)
-        if dtype != "f64" and number and not math.isinf(number):
+        if dtype == "f32":
+            number = _to_f32(number)
+        elif dtype != "f64":
             number = torch.tensor(number, dtype=torch.float64).to(row.torch).item()
         return Const(dtype, number)
     if row.kind == "bool":
@@ -35,6 +38,13 @@ def constant(value: bool | int | float, dtype: str) -> Const:
     if isinstance(value, float) and not math.isfinite(value):
         raise InternalError(f"{value} as a constant of {dtype}")
     return Const(dtype, (int(value) - row.lo) % (1 << 8 * row.nbytes) + row.lo)
+
+
+def _to_f32(number: float) -> float:
+    try:
+        return float(struct.unpack("f", struct.pack("f", number))[0])
+    except OverflowError:
+        return math.copysign(math.inf, number)
 
 
 TRUE = constant(True, "b8")

@@ -221,14 +221,24 @@ def _size(n: Any) -> Expr | int:
     raise LoweringError(f"size {n} is symbolic")
 
 
+_known_tuples: dict[tuple[int, ...], tuple[Expr, ...]] = {}
+
+
+def _exprs(values: tuple[int, ...]) -> tuple[Expr, ...]:
+    found = _known_tuples.get(values)
+    if found is None:
+        found = _known_tuples[tuple(values)] = exprs(_size(n) for n in values)
+    return found
+
+
 def shape_of(fake: torch.Tensor) -> tuple[Expr, ...]:
     """Sizes of a fake tensor as expressions."""
-    return exprs(_size(n) for n in fake.shape)
+    return _exprs(fake.shape)
 
 
 def strides_of(fake: torch.Tensor) -> tuple[Expr, ...]:
     """Strides of a fake tensor as expressions."""
-    return exprs(_size(n) for n in fake.stride())
+    return _exprs(fake.stride())
 
 
 def broadcast(shape: Sequence[Expr], to: Sequence[Expr]) -> Callable[[tuple[Expr, ...]], tuple[Expr, ...]]:

@@ -53,6 +53,7 @@ class _Lowerer:
         self.aten = aten
         self.lw = Lowering(config)
         self.env: dict[fx.Node, Any] = {}
+        self.known: dict[fx.Node, bool] = {}
         self.inputs: list[TensorValue] = []
         self.consts: dict[str, TensorValue] = {}
         self.derived: dict[str, TensorValue] = {}
@@ -128,7 +129,7 @@ class _Lowerer:
         kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
         rule = RULES.get(node.target)
         result: Any = None
-        if rule is not None and _computable(node):
+        if rule is not None and (node.target in views.RULES or self._computable(node)):
             try:
                 result = rule(lw, *args, **kwargs)
             except Declined:
@@ -140,6 +141,17 @@ class _Lowerer:
                 raise LoweringError(f"{node.target} is not an operator")
             result = calls.call(lw, *args, **kwargs)
         return result
+
+    def _computable(self, node: fx.Node) -> bool:
+        """Whether loops may compute the node; views are only looked at."""
+        known = self.known
+        for n in (node, *node.all_input_nodes):
+            found = known.get(n)
+            if found is None:
+                found = known[n] = _known_to_loops(n.meta["val"])
+            if not found:
+                return False
+        return True
 
     def _arguments(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
@@ -234,19 +246,13 @@ def _buffer_of(value: TensorValue) -> str:
     return value.ref.buffer
 
 
-def _computable(node: fx.Node) -> bool:
-    """Whether loops may compute the node: every tensor of a dtype and a device that they know, or only a view."""
-    if node.target in views.RULES:
-        return True
-    fakes = [node.meta["val"], *(n.meta["val"] for n in node.all_input_nodes)]
-    for fake in fakes:
-        for t in fake if isinstance(fake, (list, tuple)) else (fake,):
-            if isinstance(t, torch.Tensor):
-                if not BY_TORCH[t.dtype].loops or t.device.type != "cpu" or t.layout is not torch.strided:
-                    return False
-            elif t is not None:
-                return False
-    return True
+def _known_to_loops(val: Any) -> bool:
+    """Whether loops compute with a node's value: every tensor of it of a dtype, layout and device that they know."""
+    if isinstance(val, torch.Tensor):
+        return BY_TORCH[val.dtype].loops and val.device.type == "cpu" and val.layout is torch.strided
+    if isinstance(val, (list, tuple)):
+        return all(_known_to_loops(v) for v in val)
+    return val is None
 
 
 def _same_layout(ref: Ref, strides: tuple[Any, ...]) -> bool:
