@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from machine import COMPILER, Runner
 
 from firebrick.config import Config
 from firebrick.loops.build import constant, load, op
@@ -12,7 +13,6 @@ from firebrick.loops.interp import run
 from firebrick.loops.ir import Axis, Buffer, LoopProgram, Nest, Ref, Store
 from firebrick.loops.ops import SCALAR_OPS
 from firebrick.symbolic.expr import ONE, ZERO, const, var
-from machine import COMPILER, Runner
 
 pytestmark = [pytest.mark.compiler, pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")]
 
@@ -66,8 +66,8 @@ def inputs_of(program):
     return made
 
 
-def check(program, labels, inputs, simd, ulps=ULPS):
-    runner = Runner(program, Config(simd=simd, numerics="eager"))
+def check(program, labels, inputs, simd, ulps=ULPS, numerics="eager"):
+    runner = Runner(program, Config(simd=simd, numerics=numerics))
     wanted = run(program, [x.clone() for x in inputs], {})
     problems = []
     for label, want, got in zip(labels, wanted, runner([x.clone() for x in inputs], {}), strict=True):
@@ -94,7 +94,8 @@ def check(program, labels, inputs, simd, ulps=ULPS):
     assert not problems, "\n".join(map(str, problems))
 
 
-def test_every_function(simd):
+@pytest.mark.parametrize("numerics", ["default", "eager"])
+def test_every_function(simd, numerics):
     rows, labels = [], []
     for name, row in SCALAR_OPS.items():
         if name in ("to", "where"):
@@ -104,7 +105,7 @@ def test_every_function(simd):
                 rows.append(((dtype,) * row.arity, lambda *a, name=name: op(name, *a)))
                 labels.append((name, dtype))
     program = program_of(rows)
-    check(program, labels, inputs_of(program), simd)
+    check(program, labels, inputs_of(program), simd, numerics=numerics)
 
 
 def test_where_of_every_dtype(simd):

@@ -73,10 +73,9 @@ def kernel_names(schedule: Schedule) -> list[str]:
 
 def kernel_units(schedule: Schedule, target: Target, config: Config) -> list[str]:
     """Texts of the translation units that hold all kernels of a schedule; none if it has no kernels."""
-    del config
     if not schedule.kernels:
         return []
-    unit = Unit(target)
+    unit = Unit(target, config.numerics == "eager")
     origins: dict[str, dict[str, None]] = {}
     for step in schedule.steps:
         if hasattr(step, "kernel") and step.origin:

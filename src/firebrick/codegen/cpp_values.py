@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from firebrick.codegen.cpp_math import HALF_HARDWARE, INLINE
 from firebrick.codegen.cpp_ops import HELPERS, ROWS, SLEEF
 from firebrick.codegen.cpp_types import (
     FOLD_VECTOR,
@@ -64,9 +65,13 @@ class Local:
 
 @dataclass(slots=True)
 class Unit:
-    """What the kernels of one translation unit need from its prelude."""
+    """What the kernels of one translation unit need from its prelude.
+
+    exact: functions must have the bits of eager PyTorch's.
+    """
 
     target: Target
+    exact: bool = False
     vectors: dict[tuple[str, int], None] = field(default_factory=dict)
     helpers: dict[str, str] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
@@ -85,6 +90,13 @@ class Unit:
             )
             self.helpers[name] = text
         return name
+
+    def inline(self, name: str, width: int) -> str:
+        """Name of a function of f32 lanes that the unit defines."""
+        vector, ints = self.vector("f32", width), self.vector("i32", width)
+        for k, text in enumerate(INLINE[name]):
+            self.helpers.setdefault(f"{text[:40]}{k}{width}", text.format(v=vector, i=ints))
+        return f"fb_{name}_{vector}"
 
     def library(self, name: str, lane: str, width: int, arity: int) -> str:
         """Name of a pointer to a function of SLEEF, bound when the unit is loaded."""
@@ -345,6 +357,8 @@ class Values:
         nbytes = DTYPES[dtype].nbytes * width
         if nbytes not in (16, 32, 64) or nbytes > self.unit.target.vector_bytes:
             return ""
+        if name in INLINE and dtype == "f32" and not self.unit.exact:
+            return f"{self.unit.inline(name, width)}({codes[0]})"
         kind = "f" if dtype == "f32" else "d"
         if name == "sigmoid":
             inner = self._library("exp", dtype, [f"-{codes[0]}"])
@@ -440,33 +454,23 @@ class Values:
         return f"__builtin_convertvector({text.code}, {target})"
 
     def _widen(self, old: str, text: Text) -> str:
-        name = f"fb_from_{old}"
-        if not text.varying:
-            self.unit.helpers[name] = _HALF[name]
-            return f"{name}({text.code})"
-        assert self.lanes is not None
-        width = self.lanes.width
-        self.unit.helpers[f"{name}x{width}"] = _HALF[f"{name}x"].format(
-            w=width,
-            f=self.unit.vector("f32", width),
-            u=self.unit.vector("u32", width),
-            s=self.unit.vector("u16", width),
-        )
-        return f"{name}x{width}({text.code})"
+        return self._half(f"fb_from_{old}", text)
 
     def _narrow(self, new: str, text: Text) -> str:
-        name = f"fb_to_{new}"
+        return self._half(f"fb_to_{new}", text)
+
+    def _half(self, name: str, text: Text) -> str:
+        """A conversion from or to a 16-bit floating-point type."""
+        unit = self.unit
         if not text.varying:
-            self.unit.helpers[name] = _HALF[name]
+            unit.helpers[name] = _HALF[name]
             return f"{name}({text.code})"
         assert self.lanes is not None
         width = self.lanes.width
-        self.unit.helpers[f"{name}x{width}"] = _HALF[f"{name}x"].format(
-            w=width,
-            f=self.unit.vector("f32", width),
-            u=self.unit.vector("u32", width),
-            s=self.unit.vector("u16", width),
-        )
+        rows = HALF_HARDWARE if width in (8, 16) and unit.target.simd in ("avx2", "avx512") else _HALF
+        body = rows.get(f"{name}x") or _HALF[f"{name}x"]
+        f, u, s = (unit.vector(lane, width) for lane in ("f32", "u32", "u16"))
+        unit.helpers[f"{name}x{width}"] = body.format(w=width, f=f, u=u, s=s)
         return f"{name}x{width}({text.code})"
 
 
