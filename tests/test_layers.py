@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import grimp
+import networkx
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "src" / "firebrick"
@@ -42,3 +44,14 @@ def test_only_config_reads_the_environment():
     readers = {p.name for p in FILES if "os.environ" in p.read_text() or "os.getenv" in p.read_text()}
     allowed = {"config.py", "bench.py", "build.py"}  # bench and build pass the environment on to child processes
     assert readers <= allowed
+
+
+def test_no_import_cycles():
+    graph = grimp.build_graph("firebrick", exclude_type_checking_imports=True)
+    modules = networkx.DiGraph()
+    for module in graph.modules:
+        # The extension is no Python module, so `from firebrick import _native` reads as the package itself.
+        found = graph.find_modules_directly_imported_by(module) - {"firebrick"}
+        modules.add_edges_from((module, other) for other in found)
+    cycles = [sorted(part) for part in networkx.strongly_connected_components(modules) if len(part) > 1]
+    assert not cycles
