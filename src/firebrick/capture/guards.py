@@ -7,6 +7,7 @@ is here serves printing and explaining only.
 
 from __future__ import annotations
 
+import itertools
 import types
 import weakref
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick import _native
+from firebrick.capture.shapes import shape_holds, shape_leaves, shape_text, shape_value
 from firebrick.capture.sources import Source
 from firebrick.capture.state import STATE_KINDS, state_text, state_value
 
@@ -172,13 +174,28 @@ class Guard:
         """Whether both say the same; 1, 1.0 and True are different constants."""
         if self.kind != other.kind or self.source != other.source or type(self.payload) is not type(other.payload):
             return False
-        if isinstance(self.payload, (Ref, TensorMeta, Source)):
+        if isinstance(self.payload, (Ref, TensorMeta, Source)) or self.kind in GROUP_KINDS:
             return bool(self.payload == other.payload)
         return _native.same_constant(self.payload, other.payload)
+
+    def sources(self) -> tuple[Source, ...]:
+        """All sources that the guard looks at."""
+        if self.kind == "SHAPE":
+            return tuple(dict.fromkeys(leaf[1] for leaf in shape_leaves(self.payload)))
+        if self.kind in GROUP_KINDS:
+            return tuple(self.payload)
+        others = (self.payload,) if self.kind == "SAME" else ()
+        return others if self.source is None else (self.source, *others)
 
     def holds(self, frame: Frame) -> bool:
         """Evaluate in Python, for explanations; the hook evaluates natively."""
         try:
+            if self.kind == "SHAPE":
+                return shape_holds(self.payload, frame)
+            if self.kind in GROUP_KINDS:
+                return KINDS[self.kind].holds([source.evaluate(frame) for source in self.payload], None)
+            if self.kind == "SAME":
+                return self.sources()[0].evaluate(frame) is self.payload.evaluate(frame)
             return KINDS[self.kind].holds(None if self.source is None else self.source.evaluate(frame), self.payload)
         except (LookupError, AttributeError, TypeError):
             return False
@@ -194,6 +211,22 @@ class Guard:
         except (LookupError, AttributeError, TypeError):
             return f"{self.source} is gone"
         return KINDS[self.kind].explain(str(self.source), value, self.payload)
+
+    def _explain_group(self, frame: Frame) -> str:
+        try:
+            values = [source.evaluate(frame) for source in self.sources()]
+        except (LookupError, AttributeError, TypeError):
+            return f"{' or '.join(str(source) for source in self.sources())} is gone"
+        if self.kind == "SHAPE":
+            now = dict.fromkeys(
+                f"{shape_text(leaf)} is {shape_value(leaf, frame)}" for leaf in shape_leaves(self.payload)
+            )
+            return f"{shape_text(self.payload)} was true, now {', '.join(now)}"
+        related = _identical if self.kind == "DISTINCT" else _overlapping
+        for i, j in itertools.combinations(range(len(values)), 2):
+            if related(values[i], values[j]):
+                return KINDS[self.kind].explain(str(self.payload[i]), str(self.payload[j]), None)
+        return str(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +281,27 @@ def _fits(wanted: tuple[int | None, ...], found: tuple[int | None, ...]) -> bool
     return len(wanted) == len(found) and all(w is None or w == f for w, f in zip(wanted, found, strict=True))
 
 
+def _identical(a: Any, b: Any) -> bool:
+    return a is b
+
+
+def _overlapping(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.numel() == 0 or b.numel() == 0:
+        return False
+    (a_start, a_end), (b_start, b_end) = _bytes(a), _bytes(b)
+    return a_start < b_end and b_start < a_end
+
+
+def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
+    start = tensor.data_ptr()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()
+
+
+def _no_pair(related: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    return lambda values, payload: not any(related(a, b) for a, b in itertools.combinations(values, 2))
+
+
 def _immutable_class(cls: Any) -> bool:
     immutable = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: `x.__class__ = ...` is impossible
     return bool(cls.__flags__ & immutable)
@@ -260,7 +314,9 @@ def _state_kind(name: str) -> Kind:
         doc,
         holds=lambda value, payload: state_value(name) == payload,
         show=lambda guard: f"{label} {state_text(name, guard.payload)}",
-        explain=lambda source, value, payload: _was(label, state_text(name, payload), state_text(name, state_value(name))),
+        explain=lambda source, value, payload: _was(
+            label, state_text(name, payload), state_text(name, state_value(name))
+        ),
     )
 
 
@@ -381,16 +437,41 @@ _ROWS = (
     Kind(
         "SAME",
         "Two sources are the same object; the payload is the other source.",
-        holds=lambda value, payload: True,
+        holds=lambda value, payload: True,  # see Guard.holds
         show=lambda guard: f"{guard.source} is {guard.payload}",
         explain=lambda source, value, payload: f"{source} was {payload}, now they differ",
         stable=lambda payload: False,
+    ),
+    Kind(
+        "DISTINCT",
+        "No two of the sources are the same object; the payload is the sources.",
+        holds=_no_pair(_identical),
+        show=lambda guard: f"{', '.join(map(str, guard.payload))} are distinct",
+        explain=lambda source, value, payload: f"{source} and {value} were two objects, now they are one",
+    ),
+    Kind(
+        "NO_OVERLAP",
+        "No two of the tensors share memory, from first to last element; the payload is the sources.",
+        holds=_no_pair(_overlapping),
+        show=lambda guard: f"{', '.join(map(str, guard.payload))} share no memory",
+        explain=lambda source, value, payload: f"{source} and {value} shared no memory, now they do",
+    ),
+    Kind(
+        "SHAPE",
+        "A condition on sizes, strides and integers; the payload is an expression of `capture.shapes`.",
+        holds=lambda value, payload: True,
+        show=lambda guard: shape_text(guard.payload),
+        explain=lambda source, value, payload: shape_text(payload),
     ),
     *map(_state_kind, STATE_KINDS),
 )
 
 KINDS: dict[str, Kind] = {row.name: row for row in _ROWS}
 """Every kind of guard by name."""
+
+
+GROUP_KINDS = frozenset(_native.GROUPS)
+"""Kinds without a source of their own, whose payload holds several."""
 
 
 def _other(text: str, was: str) -> str:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick import _native
 from firebrick.capture import sources as s
-from firebrick.capture.guards import KINDS, Guard
+from firebrick.capture.guards import GROUP_KINDS, KINDS, Guard
+from firebrick.capture.shapes import program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "build_plan"]
 
-_OPS, _CHECKS, _STATES = _native.OPS, _native.CHECKS, _native.STATES
+_OPS, _CHECKS, _STATES, _GROUPS = _native.OPS, _native.CHECKS, _native.STATES, _native.GROUPS
 _DICT_KINDS = frozenset(("HAS_KEY", "LACKS_KEY"))
 _DICT_CHECKS = _DICT_KINDS | {"KEYS"}
 """Checks that depend on the items of a dict, so on its version."""
@@ -65,6 +66,10 @@ class _Node:
         self.volatile = True
         self.number = -1
 
+    def size(self) -> int:
+        """How many nodes the subtree has."""
+        return 1 + sum(child.size() for child in self.children)
+
     @property
     def versioned(self) -> bool:
         """Whether the dict at this node is guarded by its version."""
@@ -78,6 +83,8 @@ class _Builder:
         self.by_place: dict[tuple[Any, ...], _Node] = {}
         self.by_source: dict[s.Source, _Node] = {}
         self.same: list[tuple[_Node, _Node, Guard]] = []
+        self.states: list[Guard] = []
+        self.groups: list[tuple[Guard, list[_Node], tuple[int, ...]]] = []
         self.free = {name: i for i, name in enumerate(code.co_freevars)}
         slots = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
         self.arguments = {name: i for i, name in enumerate(code.co_varnames[:slots])}
@@ -104,10 +111,43 @@ class _Builder:
             node.exact = node.exact or self.classes.get(source)
         return node
 
+    def order(self) -> list[tuple[_Node, int, int]]:
+        """All nodes in preorder, each with the end of its subtree and of what is settled below it."""
+        order: list[tuple[_Node, int, int]] = []
+        for root in self.roots:
+            _settle(root)
+        # What is cheap to look at goes first: most calls that don't fit differ in an argument.
+        for root in sorted(self.roots, key=_Node.size):
+            _place(root, order)
+        for one, other, guard in self.same:
+            earlier, later = sorted((one, other), key=lambda node: node.number)
+            later.checks.append(("SAME", earlier.number, False, guard))
+        return order
+
+    def add_group(self, guard: Guard) -> bool:
+        """Add a guard on several values; whether it was new."""
+        if any(known.same(guard) for known, *_ in self.groups):
+            return False
+        numbers: tuple[int, ...] = ()
+        sources: Iterable[s.Source] = guard.payload
+        if guard.kind == "SHAPE":
+            sources, numbers = program(guard.payload)
+        nodes = [self.node(source) for source in sources]
+        for node in nodes:
+            node.pinned = True
+        self.groups.append((guard, nodes, numbers))
+        return True
+
     def add(self, guard: Guard) -> bool:
         """Add a guard to its source's node; whether it was new."""
         kind = KINDS[guard.kind]
-        assert guard.source is not None
+        if guard.kind in GROUP_KINDS:
+            return self.add_group(guard)
+        if guard.source is None:
+            if any(known.same(guard) for known in self.states):
+                return False
+            self.states.append(guard)
+            return True
         node = self.node(guard.source)
         if any(known is not None and known.same(guard) for *_, known in node.checks):
             return False
@@ -191,30 +231,18 @@ def _settle(node: _Node) -> bool:
 
 def build_plan(guards: Iterable[Guard], code: CodeType) -> Plan:
     """Compile guards for frames of `code`; guards that say the same are kept once."""
-    unique = tuple(guards)
-    classes = {
-        guard.source: guard.payload.get() for guard in unique if guard.kind == "TYPE" and guard.source is not None
-    }
+    given = tuple(guards)
+    classes = {g.source: g.payload.get() for g in given if g.kind == "TYPE" and g.source is not None}
     builder = _Builder(code, classes)
-    kept: list[Guard] = []
-    state_guards: list[Guard] = []
-    for guard in unique:
-        if guard.source is None:
-            if not any(known.same(guard) for known in state_guards):
-                state_guards.append(guard)
-                kept.append(guard)
-        elif builder.add(guard):
-            kept.append(guard)
-    order: list[tuple[_Node, int, int]] = []
-    for root in builder.roots:
-        _settle(root)
-        _place(root, order)
-    for one, other, guard in builder.same:
-        earlier, later = sorted((one, other), key=lambda node: node.number)
-        later.checks.append(("SAME", earlier.number, False, guard))
+    kept = [guard for guard in given if builder.add(guard)]
+    order = builder.order()
     rows, checks, check_guards = _rows(order)
-    plan = Plan(rows, checks, [(_STATES[guard.kind], guard.payload) for guard in state_guards], [])
-    plan.guards, plan.check_guards, plan.state_guards = tuple(kept), check_guards, state_guards
+    states = [(_STATES[guard.kind], guard.payload) for guard in builder.states]
+    groups = [(_GROUPS[g.kind], tuple(node.number for node in nodes), numbers) for g, nodes, numbers in builder.groups]
+    plan = Plan(rows, checks, states, groups)
+    plan.guards = tuple(kept)
+    plan.check_guards = [*check_guards, *(guard for guard, *_ in builder.groups)]
+    plan.state_guards = builder.states
     return plan
 
 

@@ -60,10 +60,9 @@ class Source:
     base: Source | None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((type(self).__name__, *(_key(part) for part in self.parts()))))
+        object.__setattr__(self, "_hash", hash((type(self).__name__, *(_key(part) for part in self._parts()))))
 
-    def parts(self) -> tuple[Any, ...]:
-        """The values of the fields."""
+    def _parts(self) -> tuple[Any, ...]:
         return tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
 
     def __hash__(self) -> int:
@@ -74,7 +73,7 @@ class Source:
             return True
         if type(self) is not type(other) or self._hash != other._hash:  # type: ignore[attr-defined]
             return False
-        return all(a is b or _key(a) == _key(b) for a, b in zip(self.parts(), other.parts(), strict=True))  # type: ignore[attr-defined]
+        return all(a is b or _key(a) == _key(b) for a, b in zip(self._parts(), other._parts(), strict=True))  # type: ignore[attr-defined]
 
     def evaluate(self, frame: Frame) -> Any:
         """The value for a frame.
@@ -83,10 +82,16 @@ class Source:
             LookupError: there is no such item, variable or argument.
             AttributeError: there is no such attribute.
         """
-        raise NotImplementedError(type(self).__name__)
+        return self._evaluate(frame)
 
     def steps(self) -> Iterator[Step]:
         """How bytecode loads the value."""
+        return self._steps()
+
+    def _evaluate(self, frame: Frame) -> Any:
+        raise NotImplementedError(type(self).__name__)
+
+    def _steps(self) -> Iterator[Step]:
         raise NotImplementedError(type(self).__name__)
 
     def root(self) -> Source:
@@ -138,10 +143,10 @@ class Local(Source):
     def __str__(self) -> str:
         return self.name
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         return frame.locals[self.name]
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield ("fast", self.name)
 
 
@@ -154,13 +159,13 @@ class Cell(Source):
     def __str__(self) -> str:
         return self.name
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         try:
             return frame.closure[frame.code.co_freevars.index(self.name)].cell_contents
         except (TypeError, ValueError):
             raise LookupError(f"the cell of {self.name} is empty") from None
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield ("cell", self.name)
 
 
@@ -174,11 +179,11 @@ class Global(Source):
     def __str__(self) -> str:
         return self.name if self.namespace is None else f"{self.namespace.name}.{self.name}"
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         variables = frame.globals if self.namespace is None else self.namespace.variables
         return variables[self.name]
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         if self.namespace is None:
             yield ("global", self.name)
         else:
@@ -195,12 +200,12 @@ class Builtin(Source):
     def __str__(self) -> str:
         return self.name
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         if self.name in frame.globals:
             raise LookupError(f"a global hides the builtin {self.name}")
         return frame.builtins[self.name]
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield ("global", self.name)
 
 
@@ -211,16 +216,16 @@ class Const(Source):
     value: Any
     text: str
 
-    def parts(self) -> tuple[Any, ...]:
+    def _parts(self) -> tuple[Any, ...]:
         return (id(self.value),)
 
     def __str__(self) -> str:
         return self.text
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         return self.value
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield ("const", self.value)
 
 
@@ -237,10 +242,10 @@ class Attr(Source):
     def __str__(self) -> str:
         return f"{self.base}.{self.name}"
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         return getattr(self.base.evaluate(frame), self.name)
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
         yield ("attr", self.name)
 
@@ -254,10 +259,10 @@ class InstanceDict(Source):
     def __str__(self) -> str:
         return f"{self.base}.__dict__"
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         return object.__getattribute__(self.base.evaluate(frame), "__dict__")
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
         yield ("attr", "__dict__")
 
@@ -272,10 +277,10 @@ class InstanceAttr(Source):
     def __str__(self) -> str:
         return f"{self.base}.{self.name}"
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         return InstanceDict(self.base).evaluate(frame)[self.name]
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
         yield ("attr", self.name)
 
@@ -291,10 +296,10 @@ class ModuleItem(Source):
     def __str__(self) -> str:
         return f"{self.base}[{self.name}]" if self.name.isdigit() else f"{self.base}.{self.name}"
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         return InstanceDict(self.base).evaluate(frame)[self.table][self.name]
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
         if self.name.isidentifier():
             yield ("attr", self.name)
@@ -313,10 +318,10 @@ class Item(Source):
     def __str__(self) -> str:
         return f"{self.base}[{self.key!r}]"
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         return self.base.evaluate(frame)[self.key]
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
         yield ("item", self.key)
 
@@ -331,10 +336,10 @@ class DictItem(Source):
     def __str__(self) -> str:
         return f"{self.base}[{self.key!r}]"
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         return dict.__getitem__(self.base.evaluate(frame), self.key)
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
         yield ("apply", _DictGetter(self.key))
 
@@ -357,10 +362,10 @@ class DictKey(Source):
     def __str__(self) -> str:
         return f"list({self.base})[{self.index}]"
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         return list(dict.keys(self.base.evaluate(frame)))[self.index]
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
         yield ("apply", list)
         yield ("item", self.index)
@@ -375,10 +380,10 @@ class TypeOf(Source):
     def __str__(self) -> str:
         return f"type({self.base})"
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         return type(self.base.evaluate(frame))
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
         yield ("apply", type)
 
@@ -393,10 +398,10 @@ class ClassAttr(Source):
     def __str__(self) -> str:
         return f"{self.base}.{self.name}"
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         return _ClassGetter(self.name)(self.base.evaluate(frame))
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
         yield ("apply", _ClassGetter(self.name))
 
@@ -421,13 +426,13 @@ class CellContents(Source):
     def __str__(self) -> str:
         return f"{self.base}.cell_contents"
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         try:
             return self.base.evaluate(frame).cell_contents
         except ValueError:
             raise LookupError(f"{self} is empty") from None
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
         yield ("attr", "cell_contents")
 
@@ -442,13 +447,13 @@ class FunctionPart(Source):
     def __str__(self) -> str:
         return f"{self.base}.{self.name}"
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         function = self.base.evaluate(frame)
         if not isinstance(function, types.FunctionType):
             raise AttributeError(f"{self.base} is not a function")
         return getattr(function, self.name)
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
         yield ("attr", self.name)
 
@@ -463,19 +468,19 @@ class MethodPart(Source):
     def __str__(self) -> str:
         return f"{self.base}.{self.name}"
 
-    def evaluate(self, frame: Frame) -> Any:
+    def _evaluate(self, frame: Frame) -> Any:
         method = self.base.evaluate(frame)
         if not isinstance(method, types.MethodType):
             raise AttributeError(f"{self.base} is not a bound method")
         return getattr(method, self.name)
 
-    def steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
         yield ("attr", self.name)
 
 
 def module_attr(base: Source, module: torch.nn.Module, name: str) -> Source | None:
-    """The source of `module.name` as nn.Module finds it, None where it is neither in the module's dict nor its tables."""
+    """The source of `module.name` as nn.Module finds it; None where neither its dict nor its tables have it."""
     own = object.__getattribute__(module, "__dict__")
     if name in own:
         return InstanceAttr(base, name)

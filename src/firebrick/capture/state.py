@@ -14,7 +14,10 @@ STATE_KINDS: dict[str, tuple[str, str]] = {
     "AUTOCAST": ("autocast", "Devices, dtypes and cache of autocast."),
     "DETERMINISTIC": ("deterministic algorithms", "torch.use_deterministic_algorithms."),
     "DEFAULT_DTYPE": ("default dtype", "torch.get_default_dtype."),
-    "TORCH_FUNCTION": ("torch function", "Whether __torch_function__ is on, and how many function and dispatch modes are."),
+    "TORCH_FUNCTION": (
+        "torch function",
+        "Whether __torch_function__ is on, and how many function and dispatch modes are.",
+    ),
 }
 """Kind of state -> its name in prints, its meaning."""
 

@@ -143,7 +143,7 @@ int fb_check_other(const Check *check, PyObject *value) {
 
 /* ---- tensors ---------------------------------------------------------------------- */
 
-enum { ANY_SIZE = -1, TENSOR_FACTS = 6 };
+enum { ANY_SIZE = -1, INLINE_DIMS = 5, MOST_DESCRIPTION_WORDS = 4 };
 
 /* What is guarded of a tensor. A size or stride of -1 may be anything. */
 struct FbTensorMeta {
@@ -152,8 +152,14 @@ struct FbTensorMeta {
     int requires_grad;
     uint64_t keys;
     int64_t dim;
+    int described; /* `description` was seen on a tensor that passed the full check */
+    uint64_t description[MOST_DESCRIPTION_WORDS];
     int64_t extent[]; /* sizes, then strides */
 };
+
+/* Places in a TensorImpl, in words; valid where description_words is not 0. Up to five sizes and strides are kept in
+ * line. The words between the number of elements and the dispatch keys, both among them, hold dtype, device and flags. */
+static Py_ssize_t dim_place, sizes_place, strides_place, description_place, description_words;
 
 /* dtype, device type, device index, layout, dim; 0 when a getter failed. */
 static int tensor_facts(FbHandle handle, int32_t *facts, int64_t *dim) {
@@ -168,19 +174,103 @@ static int same_extent(const int64_t *wanted, const int64_t *found, int64_t dim)
     return 1;
 }
 
-int fb_check_tensor(Check *check, PyObject *value) {
-    const FbTensorMeta *meta = check->tensor;
+/* The check that needs no knowledge of TensorImpl. */
+static int check_fully(const FbTensorMeta *meta, PyObject *value) {
+    FbHandle handle = FB_HANDLE(value);
     int32_t facts[4];
     int64_t dim, *sizes, *strides;
-    if (Py_TYPE(value) != meta->type) return 0;
-    FbHandle handle = FB_HANDLE(value);
-    if (*(void **)handle == NULL || fb_dispatch_keys(value) != meta->keys || !tensor_facts(handle, facts, &dim)) return 0;
+    if (fb_dispatch_keys(value) != meta->keys || !tensor_facts(handle, facts, &dim)) return 0;
     if (dim != meta->dim || facts[0] != meta->dtype || facts[1] != meta->device_type || facts[2] != meta->device_index || facts[3] != meta->layout) {
         return 0;
     }
     if (fb_torch.get_sizes(handle, &sizes) != 0 || !same_extent(meta->extent, sizes, dim)) return 0;
     if (meta->layout == 0 && (fb_torch.get_strides(handle, &strides) != 0 || !same_extent(meta->extent + dim, strides, dim))) return 0;
+    return 1;
+}
+
+/* Whether the words of the TensorImpl are those of a tensor that passed; 0 says nothing. */
+static int check_words(const FbTensorMeta *meta, const int64_t *words) {
+    for (Py_ssize_t i = 0; i < description_words; i++) {
+        if ((uint64_t)words[description_place + i] != meta->description[i]) return 0;
+    }
+    return words[dim_place] == meta->dim && same_extent(meta->extent, words + sizes_place, meta->dim) &&
+           same_extent(meta->extent + meta->dim, words + strides_place, meta->dim);
+}
+
+int fb_check_tensor(Check *check, PyObject *value) {
+    FbTensorMeta *meta = check->tensor;
+    if (Py_TYPE(value) != meta->type) return 0;
+    const int64_t *words = FB_IMPL(value);
+    if (words == NULL) return 0;
+    if (meta->described && check_words(meta, words)) return fb_requires_grad(value) == meta->requires_grad;
+    if (!check_fully(meta, value)) return 0;
+    if (description_words > 0 && meta->dim <= INLINE_DIMS && meta->layout == 0) {
+        memcpy(meta->description, words + description_place, sizeof(uint64_t) * (size_t)description_words);
+        meta->described = 1;
+    }
     return fb_requires_grad(value) == meta->requires_grad;
+}
+
+/* The words that decide the check of a tensor that has just passed it, in an order that proves each place. */
+int fb_tensor_words(const Check *check, PyObject *value, LaneWord *words) {
+    const FbTensorMeta *meta = check->tensor;
+    const FbWord *impl = FB_IMPL(value);
+    const void *autograd[2];
+    int count = 0;
+    if (description_words == 0 || !meta->described || !fb_autograd_words(value, autograd)) return 0;
+#define ADD(address) (words[count] = (LaneWord){(const FbWord *)(address), *(const FbWord *)(address)}, count++)
+    ADD(&value->ob_type);
+    ADD(FB_HANDLE(value));
+    ADD(impl + dim_place);
+    for (Py_ssize_t i = 0; i < description_words; i++) ADD(impl + description_place + i);
+    for (int64_t i = 0; i < meta->dim; i++) {
+        if (meta->extent[i] != ANY_SIZE) ADD(impl + sizes_place + i);
+        if (meta->extent[meta->dim + i] != ANY_SIZE) ADD(impl + strides_place + i);
+    }
+    ADD((const char *)impl + fb_autograd_offset);
+    for (int i = 0; i < 2; i++) {
+        if (autograd[i] != NULL) ADD(autograd[i]);
+    }
+#undef ADD
+    return count;
+}
+
+/* Finds the places of sizes and strides, on a tensor whose sizes and strides no other words are likely to hold. */
+static int find_places(PyObject *sample, int64_t dim, int64_t elements) {
+    const int64_t *words = FB_IMPL(sample);
+    int64_t *sizes, *strides;
+    if (fb_torch.get_sizes(FB_HANDLE(sample), &sizes) != 0 || fb_torch.get_strides(FB_HANDLE(sample), &strides) != 0) return 0;
+    dim_place = sizes - words - 1;
+    sizes_place = sizes - words;
+    strides_place = strides - words;
+    if (dim_place <= 0 || sizes_place > 64 || strides_place != sizes_place + INLINE_DIMS || words[dim_place] != dim) return 0;
+    Py_ssize_t elements_place = strides_place + INLINE_DIMS + 1, keys_place = fb_keys_offset / 8; /* after the storage offset */
+    description_place = elements_place + 1;
+    Py_ssize_t count = keys_place + 1 - description_place;
+    if (fb_keys_offset < 0 || count < 2 || count > MOST_DESCRIPTION_WORDS || words[elements_place] != elements) return 0;
+    return (int)count;
+}
+
+static PyObject *use_tensor_words(PyObject *self, PyObject *args) {
+    PyObject *sample;
+    long long dim, elements;
+    if (!PyArg_ParseTuple(args, "O!LL:use_tensor_words", fb_tensor_type, &sample, &dim, &elements)) return NULL;
+    description_words = find_places(sample, dim, elements);
+    return PyBool_FromLong(description_words > 0);
+}
+
+/* The words that stand for dtype, device and flags, to test that they tell tensors apart. */
+static PyObject *tensor_description(PyObject *self, PyObject *tensor) {
+    if (!PyObject_TypeCheck(tensor, fb_tensor_type)) {
+        PyErr_SetString(PyExc_TypeError, "tensor_description needs a torch.Tensor");
+        return NULL;
+    }
+    return PyBytes_FromStringAndSize((const char *)FB_IMPL(tensor) + 8 * description_place, 8 * description_words);
+}
+
+static PyObject *forget_tensor_words(PyObject *self, PyObject *none) {
+    description_words = 0;
+    Py_RETURN_NONE;
 }
 
 static PyObject *extent_tuple(const int64_t *numbers, int64_t dim) {
@@ -228,7 +318,7 @@ static int fill_extent(int64_t *place, PyObject *numbers, Py_ssize_t dim) {
 
 static FbTensorMeta *make_meta(PyObject *payload) {
     PyObject *type, *sizes, *strides;
-    FbTensorMeta read;
+    FbTensorMeta read = {0};
     unsigned long long keys;
     if (!PyArg_ParseTuple(payload, "O!iiiiiKO!O!", &PyType_Type, &type, &read.dtype, &read.device_type, &read.device_index, &read.layout,
                           &read.requires_grad, &keys, &PyTuple_Type, &sizes, &PyTuple_Type, &strides)) {
@@ -307,6 +397,10 @@ static PyObject *constants_equal(PyObject *self, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"tensor_meta", tensor_meta, METH_O, "What a guard on the tensor holds, after its type."},
+    {"use_tensor_words", use_tensor_words, METH_VARARGS,
+     "use_tensor_words(tensor, dim, numel): find where TensorImpl keeps what guards compare; whether it was found."},
+    {"tensor_description", tensor_description, METH_O, "The words of TensorImpl that hold dtype, device, flags and dispatch keys."},
+    {"forget_tensor_words", forget_tensor_words, METH_NOARGS, "Compare by torch's C ABI alone."},
     {"same_constant", constants_equal, METH_VARARGS, "Whether two constants have the same exact type and value (NaN equals itself, 0.0 is not -0.0)."},
     {NULL, NULL, 0, NULL},
 };

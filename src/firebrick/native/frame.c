@@ -44,6 +44,18 @@
 #define CODE_REQUEST_EXTRA _PyEval_RequestCodeExtraIndex
 #endif
 
+/* The object of a weak reference, a new reference; NULL when it is gone. */
+static PyObject *weak_target(PyObject *reference) {
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *target = NULL;
+    if (PyWeakref_GetRef(reference, &target) < 0) PyErr_Clear();
+    return target;
+#else
+    PyObject *target = PyWeakref_GET_OBJECT(reference);
+    return target == Py_None ? NULL : Py_NewRef(target);
+#endif
+}
+
 /* ---- entries --------------------------------------------------------------- */
 
 typedef struct Site Site;
@@ -53,7 +65,9 @@ typedef struct Entry {
     PyObject_HEAD
     struct Entry *next; /* owned */
     Site *site;         /* NULL once removed */
-    PyObject *plan, *code, *function;
+    PyObject *plan, *code;
+    PyObject *function; /* kept between calls without globals, builtins and closure, so that it keeps nothing of the user's alive */
+    int lent;           /* a call is using `function` */
     PyObject *scope; /* compared, never used: the weak reference below tells when it dies */
     PyObject *scope_hold; /* weak reference to the scope, or the scope where it can't have one */
     Py_ssize_t hits;
@@ -160,8 +174,8 @@ static PyObject *entry_get(PyObject *self, void *place) {
 
 static PyObject *entry_get_scope(PyObject *self, void *unused) {
     PyObject *hold = ((Entry *)self)->scope_hold;
-    if (hold == NULL) Py_RETURN_NONE;
-    return Py_NewRef(PyWeakref_CheckRef(hold) ? PyWeakref_GET_OBJECT(hold) : hold);
+    PyObject *scope = hold == NULL ? NULL : PyWeakref_CheckRef(hold) ? weak_target(hold) : Py_NewRef(hold);
+    return scope == NULL ? Py_NewRef(Py_None) : scope;
 }
 
 static PyObject *entry_get_hits(PyObject *self, void *unused) { return PyLong_FromSsize_t(((Entry *)self)->hits); }
@@ -197,15 +211,19 @@ static PyTypeObject entry_type = {
 
 /* ---- scopes ---------------------------------------------------------------- */
 
+static int has_lost_scope(const Entry *entry, PyObject *address) {
+    if (entry->scope != address || entry->scope_hold == NULL || !PyWeakref_CheckRef(entry->scope_hold)) return 0;
+    PyObject *scope = weak_target(entry->scope_hold);
+    Py_XDECREF(scope);
+    return scope == NULL;
+}
+
 /* Entries hold their scope weakly: when it dies, so do they. The key is the address that the scope had. */
 static PyObject *scope_died(PyObject *key, PyObject *reference) {
-    PyObject *scope = PyLong_AsVoidPtr(key);
+    PyObject *address = PyLong_AsVoidPtr(key);
     for (Site *site = all_sites.following; site != &all_sites;) {
         Entry *entry = site->first;
-        while (entry != NULL && !(entry->scope == scope && entry->scope_hold != NULL && PyWeakref_CheckRef(entry->scope_hold) &&
-                                  PyWeakref_GET_OBJECT(entry->scope_hold) == Py_None)) {
-            entry = entry->next;
-        }
+        while (entry != NULL && !has_lost_scope(entry, address)) entry = entry->next;
         if (entry == NULL) {
             site = site->following;
             continue;
@@ -244,7 +262,7 @@ typedef struct {
 static _Thread_local Thread *current;
 static PyObject *thread_key;
 static Py_ssize_t active_threads;
-static _PyFrameEvalFunction next_evaluator; /* what evaluated frames before the hook was put in */
+static _PyFrameEvalFunction next_evaluator = _PyEval_EvalFrameDefault; /* what evaluated frames before the hook was put in */
 
 static PyObject *hook(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag);
 
@@ -254,7 +272,7 @@ static void thread_set_mode(Thread *thread, enum Mode mode) {
     thread->mode = mode;
     _PyFrameEvalFunction evaluator = _PyInterpreterState_GetEvalFrameFunc(interpreter);
     if (active_threads > 0 && evaluator != hook) {
-        if (next_evaluator == NULL || evaluator != next_evaluator) next_evaluator = evaluator;
+        next_evaluator = evaluator;
         _PyInterpreterState_SetEvalFrameFunc(interpreter, hook);
     } else if (active_threads == 0 && evaluator == hook) {
         _PyInterpreterState_SetEvalFrameFunc(interpreter, next_evaluator);
@@ -462,34 +480,65 @@ static PyObject *frame_finish(PyThreadState *tstate, _PyInterpreterFrame *frame,
 #define frame_finish(tstate, frame, result) (result)
 #endif
 
-static PyObject *evaluate(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag) {
-    _PyFrameEvalFunction evaluator = next_evaluator;
-    return evaluator == NULL || evaluator == hook ? _PyEval_EvalFrameDefault(tstate, frame, throwflag) : evaluator(tstate, frame, throwflag);
+/* The frame that was handed to another tool's evaluator: if it comes back, that tool had been put in over the hook. */
+static _Thread_local const _PyInterpreterFrame *forwarded;
+
+static PyObject *evaluate_foreign(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag) {
+    const _PyInterpreterFrame *outer = forwarded;
+    if (outer == frame) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    forwarded = frame;
+    PyObject *result = next_evaluator(tstate, frame, throwflag);
+    forwarded = outer;
+    return result;
 }
 
-/* The compiled function for this frame's globals and closure; the entry keeps the last one. A new reference. */
-static PyObject *entry_function(Entry *entry, _PyInterpreterFrame *frame, PyFunctionObject *original) {
+static inline PyObject *evaluate(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag) {
+    if (next_evaluator == _PyEval_EvalFrameDefault) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    return evaluate_foreign(tstate, frame, throwflag);
+}
+
+/* A function for the compiled code with this frame's globals and closure; a new reference. */
+static PyFunctionObject *entry_borrow_function(Entry *entry, const _PyInterpreterFrame *frame, const PyFunctionObject *original) {
     PyFunctionObject *function = (PyFunctionObject *)entry->function;
-    if (function != NULL && function->func_globals == frame->f_globals && function->func_closure == original->func_closure &&
-        function->func_builtins == frame->f_builtins) {
-        return Py_NewRef(function);
+    if (function != NULL && !entry->lent) {
+        Py_INCREF(function);
+        function->func_globals = Py_NewRef(frame->f_globals);
+    } else {
+        function = (PyFunctionObject *)PyFunction_New(entry->code, frame->f_globals);
+        if (function == NULL) return NULL;
+        Py_CLEAR(function->func_builtins);
+        if (entry->function == NULL) entry->function = Py_NewRef(function);
     }
-    function = (PyFunctionObject *)PyFunction_New(entry->code, frame->f_globals);
-    if (function == NULL) return NULL;
+    function->func_builtins = Py_NewRef(frame->f_builtins);
     function->func_closure = Py_XNewRef(original->func_closure);
-    if (function->func_builtins != frame->f_builtins) Py_SETREF(function->func_builtins, Py_NewRef(frame->f_builtins));
-    Py_XSETREF(entry->function, Py_NewRef(function));
-    return (PyObject *)function;
+    if (entry->function == (PyObject *)function) entry->lent = 1;
+    return function;
 }
 
-/* The entry of `scope` whose guards hold, moved to the front; a new reference. `skip` is set by a skip mark. */
-static Entry *site_match(Site *site, PyObject *scope, const FbFrame *view, int *skip) {
+static void entry_return_function(Entry *entry, PyFunctionObject *function) {
+    if (entry->function == (PyObject *)function) {
+        entry->lent = 0;
+        if (Py_REFCNT(function) == 2) {
+            Py_CLEAR(function->func_globals);
+            Py_CLEAR(function->func_builtins);
+            Py_CLEAR(function->func_closure);
+        } else { /* a frame that outlives its call refers to it */
+            Py_CLEAR(entry->function);
+        }
+    }
+    Py_DECREF(function);
+}
+
+/* The entry of the thread's scope whose guards hold, moved to the front; a new reference. `skip` is set by a skip mark. */
+static Entry *site_match(Site *site, const Thread *thread, const FbFrame *view, int *skip) {
+    PyObject *scope = thread->scope;
+    int any_scope = thread->mode == RUN_ONLY && scope == Py_None;
     for (int attempt = 0; attempt < 4; attempt++) {
         uint32_t changes = site->changes;
         Entry **link = &site->first;
         int disturbed = 0;
         for (Entry *entry = *link; entry != NULL; link = &entry->next, entry = *link) {
-            if (entry->scope != scope && scope != Py_None) continue;
+            if (entry->scope != scope && !any_scope) continue;
             if (entry->plan == NULL) {
                 *skip = 1;
                 continue;
@@ -557,6 +606,7 @@ static Entry *site_add(Site *site, PyObject *scope, PyObject *plan, PyCodeObject
     entry->plan = Py_XNewRef(plan);
     entry->code = plain;
     entry->function = NULL;
+    entry->lent = 0;
     entry->scope = scope;
     entry->scope_hold = hold;
     entry->hits = 0;
@@ -586,11 +636,12 @@ static int site_answer(Site *site, PyObject *scope, PyObject *answer) {
 }
 
 static PyObject *call_entry(PyThreadState *tstate, _PyInterpreterFrame *frame, Entry *entry, PyFunctionObject *original) {
-    PyObject *function = entry_function(entry, frame, original), *result = NULL;
+    PyFunctionObject *function = entry_borrow_function(entry, frame, original);
+    PyObject *result = NULL;
     entry->hits++;
     if (function != NULL) {
-        result = PyObject_Vectorcall(function, frame->localsplus, ((PyCodeObject *)entry->code)->co_argcount, NULL);
-        Py_DECREF(function);
+        result = PyObject_Vectorcall((PyObject *)function, frame->localsplus, (size_t)((PyCodeObject *)entry->code)->co_argcount, NULL);
+        entry_return_function(entry, function);
     }
     Py_DECREF(entry);
     return frame_finish(tstate, frame, result);
@@ -618,10 +669,9 @@ static PyObject *hook_slow(PyThreadState *tstate, _PyInterpreterFrame *frame, Th
     PyFunctionObject *original = (PyFunctionObject *)FRAME_FUNCTION(frame);
     if (!PyFunction_Check(original) || (PyCodeObject *)original->func_code != FRAME_CODE(frame)) return evaluate(tstate, frame, 0);
     FbFrame view = {frame->localsplus, frame->f_globals, frame->f_builtins, original->func_closure};
-    PyObject *scope = thread->scope;
     for (int asked = 0;; asked = 1) {
         int skip = site->skip;
-        Entry *entry = site_match(site, scope, &view, &skip);
+        Entry *entry = site_match(site, thread, &view, &skip);
         if (entry != NULL) return call_entry(tstate, frame, entry, original);
         if (asked || skip || thread->mode != CAPTURE) return evaluate(tstate, frame, 0);
         if (ask(thread, site, original, frame) < 0) return frame_finish(tstate, frame, NULL);
@@ -630,7 +680,7 @@ static PyObject *hook_slow(PyThreadState *tstate, _PyInterpreterFrame *frame, Th
 
 static PyObject *hook(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag) {
     Thread *thread = current;
-    if (thread == NULL || thread->mode == OFF || thread->busy || throwflag) return evaluate(tstate, frame, throwflag);
+    if (thread == NULL || thread->mode == OFF || thread->busy || throwflag || forwarded == frame) return evaluate(tstate, frame, throwflag);
     Site *site = site_find(FRAME_CODE(frame));
     if (site == NULL) {
         if (thread->mode == RUN_ONLY) return evaluate(tstate, frame, 0);

@@ -44,6 +44,10 @@ extern FbTorch fb_torch;
 /* libtorch_cpu.so as torch loaded it, for dlsym; NULL when it is not there. */
 void *fb_torch_library(void);
 
+/* Byte offsets of the dispatch key set and of the pointer to an AutogradMeta in a TensorImpl, -1 where not found. */
+extern Py_ssize_t fb_keys_offset, fb_autograd_offset;
+/* Words whose change may change `requires_grad`, NULL for none; 0 when they are unknown. */
+int fb_autograd_words(PyObject *tensor, const void *words[2]);
 /* Raw bits of the tensor's dispatch key set; 0 when their place could not be found. */
 uint64_t fb_dispatch_keys(PyObject *tensor);
 /* The tensor's version counter, -1 when it has none or its place could not be found. */

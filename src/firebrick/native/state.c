@@ -1,14 +1,82 @@
-/* Torch's global state as numbers. Functions of libtorch are used where they are found and agree with torch's
- * Python functions at import; else the Python functions are called.
+/* Torch's global state as numbers.
+ *
+ * Each kind has a Python function of torch's, and a native reader where libtorch exports what it needs. A native
+ * reader is used only while `set_state_readers` found that both agree.
  */
 #define _GNU_SOURCE
 #include "plan.h"
 
 #include <dlfcn.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <string.h>
 
-/* Python functions of torch, each the fallback of one kind. */
 static PyObject *readers[STATE_COUNT];
+static char trusted[STATE_COUNT];
+
+/* ---- native readers ----------------------------------------------------------------- */
+
+enum { CPU = 0, CUDA = 1 };
+
+/* Functions of libc10 and libtorch_cpu by their mangled names: they take and return plain numbers, or a reference. */
+static struct {
+    bool (*is_inference)(void);
+    bool (*autocast_enabled)(int8_t device);
+    int8_t (*autocast_dtype)(int8_t device);
+    bool (*autocast_cache)(void);
+    void *(*context)(void);
+    bool (*deterministic)(const void *context);
+    bool (*deterministic_warn)(const void *context);
+    uint16_t (*default_dtype)(void);
+    int8_t (*function_disabled)(void);
+    int64_t (*function_modes)(void);
+    int64_t (*dispatch_modes)(void);
+} torch_state;
+
+static const struct {
+    const char *symbol;
+    size_t place;
+} symbols[] = {
+    {"_ZN3c1013InferenceMode10is_enabledEv", offsetof(__typeof__(torch_state), is_inference)},
+    {"_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", offsetof(__typeof__(torch_state), autocast_enabled)},
+    {"_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE", offsetof(__typeof__(torch_state), autocast_dtype)},
+    {"_ZN2at8autocast25is_autocast_cache_enabledEv", offsetof(__typeof__(torch_state), autocast_cache)},
+    {"_ZN2at13globalContextEv", offsetof(__typeof__(torch_state), context)},
+    {"_ZNK2at7Context23deterministicAlgorithmsEv", offsetof(__typeof__(torch_state), deterministic)},
+    {"_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv", offsetof(__typeof__(torch_state), deterministic_warn)},
+    {"_ZN3c1017get_default_dtypeEv", offsetof(__typeof__(torch_state), default_dtype)},
+    {"_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", offsetof(__typeof__(torch_state), function_disabled)},
+    {"_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", offsetof(__typeof__(torch_state), function_modes)},
+    {"_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", offsetof(__typeof__(torch_state), dispatch_modes)},
+};
+
+/* Enabled flags of CPU and CUDA, the cache flag, and the dtypes of those that are enabled. */
+static int64_t autocast_number(int64_t cpu, int64_t cuda, int64_t cpu_dtype, int64_t cuda_dtype, int64_t cache) {
+    if (!cpu && !cuda) return 0;
+    return cpu | cuda << 1 | (cache != 0) << 2 | (cpu ? cpu_dtype << 8 : 0) | (cuda ? cuda_dtype << 16 : 0);
+}
+
+/* -1 where a function is missing. */
+static int64_t read_native(int kind) {
+    switch (kind) {
+    case STATE_GRAD_MODE: return fb_torch.grad_mode_is_enabled() != 0;
+    case STATE_INFERENCE_MODE: return torch_state.is_inference == NULL ? -1 : torch_state.is_inference();
+    case STATE_AUTOCAST:
+        if (torch_state.autocast_enabled == NULL || torch_state.autocast_dtype == NULL || torch_state.autocast_cache == NULL) return -1;
+        return autocast_number(torch_state.autocast_enabled(CPU), torch_state.autocast_enabled(CUDA), torch_state.autocast_dtype(CPU),
+                               torch_state.autocast_dtype(CUDA), torch_state.autocast_cache());
+    case STATE_DETERMINISTIC: {
+        if (torch_state.context == NULL || torch_state.deterministic == NULL || torch_state.deterministic_warn == NULL) return -1;
+        void *context = torch_state.context();
+        return !torch_state.deterministic(context) ? 0 : torch_state.deterministic_warn(context) ? 2 : 1;
+    }
+    case STATE_DEFAULT_DTYPE: return torch_state.default_dtype == NULL ? -1 : torch_state.default_dtype();
+    case STATE_TORCH_FUNCTION:
+        if (torch_state.function_disabled == NULL || torch_state.function_modes == NULL || torch_state.dispatch_modes == NULL) return -1;
+        return torch_state.function_disabled() | torch_state.function_modes() << 8 | torch_state.dispatch_modes() << 24;
+    default: return -1;
+    }
+}
 
 static int64_t read_python(int kind) {
     PyObject *answer = readers[kind] == NULL ? NULL : PyObject_CallNoArgs(readers[kind]);
@@ -18,15 +86,18 @@ static int64_t read_python(int kind) {
     return value;
 }
 
-int64_t fb_state_read(int kind) {
-    if (kind == STATE_GRAD_MODE) return fb_torch.grad_mode_is_enabled() != 0;
-    return kind >= 0 && kind < STATE_COUNT ? read_python(kind) : -1;
-}
+int64_t fb_state_read(int kind) { return trusted[kind] ? read_native(kind) : read_python(kind); }
 
-static PyObject *state_read(PyObject *self, PyObject *number) {
-    long kind = PyLong_AsLong(number);
-    if (kind == -1 && PyErr_Occurred()) return NULL;
-    return PyLong_FromLongLong(fb_state_read((int)kind));
+/* ---- module ----------------------------------------------------------------------------- */
+
+static PyObject *state_read(PyObject *self, PyObject *args) {
+    int kind, native = -1;
+    if (!PyArg_ParseTuple(args, "i|p:state_read", &kind, &native)) return NULL;
+    if (kind < 0 || kind >= STATE_COUNT) {
+        PyErr_SetString(PyExc_ValueError, "no such kind of state");
+        return NULL;
+    }
+    return PyLong_FromLongLong(native < 0 ? fb_state_read(kind) : native ? read_native(kind) : read_python(kind));
 }
 
 static PyObject *set_state_readers(PyObject *self, PyObject *functions) {
@@ -35,13 +106,24 @@ static PyObject *set_state_readers(PyObject *self, PyObject *functions) {
         return NULL;
     }
     for (int i = 0; i < STATE_COUNT; i++) Py_XSETREF(readers[i], Py_NewRef(PyTuple_GET_ITEM(functions, i)));
+    for (int i = 0; i < STATE_COUNT; i++) trusted[i] = read_native(i) >= 0 && read_native(i) == read_python(i);
     Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
-    {"state_read", state_read, METH_O, "One kind of torch's global state as a number."},
-    {"set_state_readers", set_state_readers, METH_O, "Python functions, one a kind, that read torch's global state as numbers."},
+    {"state_read", state_read, METH_VARARGS, "state_read(kind, native=None): one kind of torch's global state as a number."},
+    {"set_state_readers", set_state_readers, METH_O, "Python functions, one a kind; a native reader that agrees with its function replaces it."},
     {NULL, NULL, 0, NULL},
 };
 
-int fb_state_init(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+int fb_state_init(PyObject *module) {
+    static const char *const libraries[] = {"libtorch_cpu.so", "libc10.so"};
+    for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++) {
+        void *library = dlopen(libraries[i], RTLD_NOLOAD | RTLD_LAZY);
+        for (size_t j = 0; library != NULL && j < sizeof symbols / sizeof *symbols; j++) {
+            void *function = dlsym(library, symbols[j].symbol);
+            if (function != NULL) memcpy((char *)&torch_state + symbols[j].place, &function, sizeof function);
+        }
+    }
+    return PyModule_AddFunctions(module, methods);
+}

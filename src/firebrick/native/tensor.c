@@ -16,10 +16,13 @@ PyTypeObject *fb_tensor_type, *fb_parameter_type;
 FbTorch fb_torch;
 
 /* Byte offsets inside a TensorImpl; -1 when not found. */
-static Py_ssize_t keys_offset = -1, autograd_offset = -1, counter_offset = -1, counter_value_offset = -1;
+Py_ssize_t fb_keys_offset = -1, fb_autograd_offset = -1;
+static Py_ssize_t counter_offset = -1, counter_value_offset = -1;
+/* Byte offsets inside an AutogradMeta, all found or all -1. */
+static Py_ssize_t flag_offset = -1, view_flag_offset = -1, grad_fn_offset = -1;
 static PyGetSetDef *version_getter, *requires_grad_getter;
 
-enum { OBJECT_WORDS = 10, IMPL_WORDS = 48, COUNTER_WORDS = 6, SAMPLES = 4 };
+enum { OBJECT_WORDS = 10, IMPL_WORDS = 48, META_BYTES = 160, COUNTER_WORDS = 6, SAMPLES = 4 };
 
 static uint64_t word_at(const void *base, Py_ssize_t offset) {
     uint64_t word;
@@ -118,7 +121,7 @@ static int find_keys(PyObject *torch_c, PyObject *const *samples) {
         int same = 0;
         for (int i = 0; i < SAMPLES; i++) same += word_at(FB_IMPL(samples[i]), offset) == keys[i];
         if (same == SAMPLES) {
-            keys_offset = offset;
+            fb_keys_offset = offset;
             return 0;
         }
     }
@@ -134,7 +137,7 @@ static void find_autograd(PyObject *const *samples, const int *needs_grad, const
             fits = needs_grad[i] ? (word > 4096 && word % 8 == 0 && readable((void *)word, 16)) : word == 0;
         }
         if (fits) {
-            autograd_offset = offset;
+            fb_autograd_offset = offset;
             break;
         }
     }
@@ -157,6 +160,42 @@ static void find_autograd(PyObject *const *samples, const int *needs_grad, const
             }
         }
     }
+}
+
+/* Where `requires_grad` is written down: a flag of leaves, a grad_fn of results, and for views possibly their base. */
+static void find_requires_grad(PyObject *leaf, PyObject *result, PyObject *view) {
+    const char *metas[3];
+    PyObject *samples[3] = {leaf, result, view};
+    char on[META_BYTES];
+    Py_ssize_t flag = -1, grad_fn = -1;
+    if (fb_autograd_offset < 0) return;
+    for (int i = 0; i < 3; i++) {
+        metas[i] = (const char *)word_at(FB_IMPL(samples[i]), fb_autograd_offset);
+        if (metas[i] == NULL || !readable(metas[i], META_BYTES)) return;
+    }
+    memcpy(on, metas[0], META_BYTES);
+    PyObject *same = PyObject_CallMethod(leaf, "requires_grad_", "O", Py_False);
+    if (same == NULL) {
+        PyErr_Clear();
+        return;
+    }
+    Py_DECREF(same);
+    if ((const char *)word_at(FB_IMPL(leaf), fb_autograd_offset) != metas[0]) return;
+    for (Py_ssize_t offset = 8; offset < META_BYTES; offset++) {
+        if (on[offset] == metas[0][offset]) continue;
+        if (flag >= 0 || on[offset] != 1 || metas[0][offset] != 0) return; /* more than the one flag has changed */
+        flag = offset;
+    }
+    for (Py_ssize_t offset = 8; offset < flag - 7; offset += 8) {
+        uint64_t word = word_at(metas[1], offset);
+        if (word_at(metas[0], offset) != 0 || word_at(metas[2], offset) == 0 || word == 0) continue;
+        if (grad_fn >= 0) return;
+        grad_fn = offset;
+    }
+    if (flag < 0 || grad_fn < 0 || metas[0][flag + 2] != 0 || metas[1][flag + 2] != 0 || metas[2][flag + 2] != 1) return;
+    flag_offset = flag;
+    view_flag_offset = flag + 2;
+    grad_fn_offset = grad_fn;
 }
 
 static PyGetSetDef *find_getter(const char *name) {
@@ -210,7 +249,11 @@ static int calibrate(PyObject *torch) {
     int status = -1;
     if (torch_c != NULL && make_samples(torch, samples, versions) == 0 && find_handle(samples) == 0 && find_keys(torch_c, samples) == 0) {
         find_autograd(samples, needs_grad, versions);
-        status = 0;
+        PyObject *result = PyObject_CallMethod(samples[3], "mul", "i", 2), *view = PyObject_CallMethod(samples[3], "view", "i", 2);
+        if (result != NULL && view != NULL) find_requires_grad(samples[3], result, view);
+        status = result == NULL || view == NULL ? -1 : 0;
+        Py_XDECREF(result);
+        Py_XDECREF(view);
     }
     for (int i = 0; i < SAMPLES; i++) Py_XDECREF(samples[i]);
     Py_XDECREF(torch_c);
@@ -220,7 +263,7 @@ static int calibrate(PyObject *torch) {
 /* ---- questions about a tensor -------------------------------------------- */
 
 uint64_t fb_dispatch_keys(PyObject *tensor) {
-    return keys_offset < 0 ? 0 : word_at(FB_IMPL(tensor), keys_offset);
+    return fb_keys_offset < 0 ? 0 : word_at(FB_IMPL(tensor), fb_keys_offset);
 }
 
 int64_t fb_version(PyObject *tensor) {
@@ -240,13 +283,32 @@ int64_t fb_version(PyObject *tensor) {
 }
 
 int fb_requires_grad(PyObject *tensor) {
-    if (autograd_offset >= 0 && word_at(FB_IMPL(tensor), autograd_offset) == 0) return 0;
+    if (fb_autograd_offset >= 0) {
+        const char *meta = (const char *)word_at(FB_IMPL(tensor), fb_autograd_offset);
+        if (meta == NULL) return 0;
+        if (flag_offset >= 0) {
+            if (meta[flag_offset] || word_at(meta, grad_fn_offset) != 0) return 1;
+            if (!meta[view_flag_offset]) return 0;
+        }
+    }
     PyObject *answer = requires_grad_getter != NULL ? requires_grad_getter->get(tensor, requires_grad_getter->closure)
                                                     : PyObject_GetAttrString(tensor, "requires_grad");
     int yes = answer == Py_True;
     Py_XDECREF(answer);
     PyErr_Clear();
     return yes;
+}
+
+/* Where `requires_grad` of a tensor is decided, besides by whether it has an AutogradMeta at all; 0 when unknown. */
+int fb_autograd_words(PyObject *tensor, const void *words[2]) {
+    words[0] = words[1] = NULL;
+    if (fb_autograd_offset < 0) return 0;
+    const char *meta = (const char *)word_at(FB_IMPL(tensor), fb_autograd_offset);
+    if (meta == NULL) return 1;
+    if (flag_offset < 0 || meta[view_flag_offset]) return 0; /* a view asks its base */
+    words[0] = meta + flag_offset / 8 * 8;
+    words[1] = meta + grad_fn_offset;
+    return 1;
 }
 
 /* ---- module --------------------------------------------------------------- */
@@ -264,8 +326,8 @@ static PyObject *tensor_facts(PyObject *self, PyObject *tensor) {
 }
 
 static PyObject *tensor_layout(PyObject *self, PyObject *none) {
-    return Py_BuildValue("{s:n,s:n,s:n,s:n}", "handle", fb_handle_offset, "dispatch_keys", keys_offset, "autograd", autograd_offset, "version",
-                         counter_offset);
+    return Py_BuildValue("{s:n,s:n,s:n,s:n,s:n}", "handle", fb_handle_offset, "dispatch_keys", fb_keys_offset, "autograd", fb_autograd_offset, "version",
+                         counter_offset, "requires_grad", flag_offset);
 }
 
 static PyMethodDef methods[] = {
@@ -273,6 +335,24 @@ static PyMethodDef methods[] = {
     {"tensor_layout", tensor_layout, METH_NOARGS, "Offsets found in this torch's tensors; -1 where one was not found."},
     {NULL, NULL, 0, NULL},
 };
+
+/* Calibrates with autograd on and inference mode off, whatever mode the import happens in. */
+static int calibrate_plainly(PyObject *torch) {
+    PyObject *mode = PyObject_CallMethod(torch, "inference_mode", "O", Py_False);
+    PyObject *entered = mode == NULL ? NULL : PyObject_CallMethod(mode, "__enter__", NULL);
+    int status = entered == NULL ? -1 : calibrate(torch);
+    if (entered != NULL) {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        PyObject *left = PyObject_CallMethod(mode, "__exit__", "OOO", Py_None, Py_None, Py_None);
+        if (left == NULL) PyErr_Clear();
+        Py_XDECREF(left);
+        PyErr_Restore(type, value, traceback);
+    }
+    Py_XDECREF(entered);
+    Py_XDECREF(mode);
+    return status;
+}
 
 static PyTypeObject *import_type(const char *module, const char *name) {
     PyObject *owner = PyImport_ImportModule(module);
@@ -291,7 +371,7 @@ int fb_tensor_init(PyObject *module) {
     if (torch == NULL) return -1;
     fb_tensor_type = import_type("torch", "Tensor");
     fb_parameter_type = import_type("torch.nn", "Parameter");
-    if (fb_tensor_type != NULL && fb_parameter_type != NULL && find_functions() == 0 && calibrate(torch) == 0) {
+    if (fb_tensor_type != NULL && fb_parameter_type != NULL && find_functions() == 0 && calibrate_plainly(torch) == 0) {
         version_getter = find_getter("_version");
         requires_grad_getter = find_getter("requires_grad");
         status = PyModule_AddFunctions(module, methods);
