@@ -91,6 +91,12 @@ class _Writer:
         if name not in layout.varnames and name not in layout.cellvars and name not in layout.freevars:
             layout.varnames.append(name)
 
+    def clear_temps(self) -> None:
+        """Unbind all temporaries made so far, every one of which is bound here: what they hold may go now."""
+        for name in self.layout.varnames:
+            if name.startswith(_TEMP):
+                self.emit("DELETE_FAST", name)
+
     def new_temp(self) -> str:
         """A local that nothing else uses."""
         name = f"{_TEMP}{self._temps[0]}"

@@ -75,12 +75,18 @@ class Capture:
         backend: `(gm, example_inputs) -> callable`.
         config: settings of this compile.
         on_frame: is given a report of each captured frame.
+        scope: what the hook was given with this callback; only its entries count as recompiles.
     """
 
     def __init__(
-        self, backend: Backend, config: Config, *, on_frame: Callable[[FrameReport], None] | None = None
+        self,
+        backend: Backend,
+        config: Config,
+        *,
+        on_frame: Callable[[FrameReport], None] | None = None,
+        scope: object = None,
     ) -> None:
-        self.backend, self.config, self.on_frame = backend, config, on_frame
+        self.backend, self.config, self.on_frame, self.scope = backend, config, on_frame, scope
 
     def __call__(self, frame: Frame) -> Any:
         """Capture a frame: None to run it as it is, SKIP never to ask again, or plan and code."""
@@ -109,7 +115,7 @@ class Capture:
         return SKIP
 
     def _over_limit(self, frame: Frame) -> bool:
-        found = entries(frame.code)
+        found = [entry for entry in entries(frame.code) if entry.scope is self.scope]
         if not found:
             return False
         why = found[0].plan.explain_failure(frame)
@@ -248,10 +254,12 @@ class Attempt:
         root = self.root
         limit = root.steps if self.break_step is None else min(self.break_step, root.steps)
         if self.is_at_break():
-            earlier = [step for step in root.statement_steps if step < limit]
-            if not earlier:
+            # where an exception came from, if this is its handler, else the start of a statement
+            steps = [*root.statement_steps, *self.tracer.raise_steps]
+            earlier = max((step for step in steps if step < limit), default=None)
+            if earlier is None:
                 raise SkipFrame(f"{self.code.co_qualname} could not be broken anywhere", always=True)
-            return earlier[-1]
+            return earlier
         return limit
 
     def is_at_break(self) -> bool:
@@ -309,6 +317,7 @@ class Attempt:
                 emitter.push_null()
             else:
                 emitter.load_fast(temp)
+        emitter.clear_temps()
         bound = {name for name, value in root.slots.items() if not isinstance(value, CellValue)}
         bound |= {name for name, value in root.slots.items() if isinstance(value, CellValue) and value.content is not None}
         emit_break(emitter, code, index, nulls, bound)

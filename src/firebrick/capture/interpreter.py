@@ -18,7 +18,7 @@ from firebrick.capture.values.base import NULL, Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import CellValue, FunctionValue, bind_arguments
-from firebrick.capture.values.iterator import GeneratorValue
+from firebrick.capture.values.iterator import GeneratorValue, check_dropped
 from firebrick.errors import UserLocation
 
 if TYPE_CHECKING:
@@ -154,6 +154,10 @@ class Interpreter(Operations):
         if isinstance(value, ExceptionValue) and value is not self.handled and value.context is NONE:
             value.context = self.handled
         entry = instruction.handler
+        try:
+            check_dropped(self.stack if entry is None else self.stack[entry.depth :])
+        except Break as error:
+            raise self.located(error) from None
         if entry is None:
             self.finished = True
             raise raised

@@ -105,6 +105,10 @@ class Operations:
         """Whether calls of it go into the graph."""
         return registry.is_graph_function(obj)
 
+    def has_polyfill(self, obj: Any) -> bool:
+        """Whether a Python stand-in is inlined for it."""
+        return registry.polyfill(obj) is not None
+
     def call_known(self, obj: Any, value: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """Call an object that is known by identity: by its rule, in the graph, inlined or evaluated."""
         interp = self.interpreter
@@ -117,8 +121,13 @@ class Operations:
             replacement = registry.polyfill(obj)
             if replacement is not None:
                 return self.inline(self.tracer.function(replacement), args, kwargs)
+            by_code = registry.CODE_HANDLERS.get(obj.__code__)
+            if by_code is not None:
+                return by_code(interp, obj, args, kwargs)
             assert isinstance(value, FunctionValue)
             return self.inline(value, args, kwargs)
+        if isinstance(obj, _CACHED):
+            return self.tracer.known(obj.__wrapped__).call(interp, args, kwargs)
         if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)) and args:
             return self._call_descriptor(obj, args, kwargs)
         replacement = registry.polyfill(obj)
@@ -309,6 +318,9 @@ class Operations:
                 text = repr(base(*parts)).replace(base.__name__, value.cls.__name__, 1)
             return ConstantValue(format(text, spec))
         raise Break("unsupported-operation", f"text of {value.describe()}")
+
+
+_CACHED = type(functools.lru_cache(lambda: None))
 
 
 def _is_none(value: Value) -> bool:

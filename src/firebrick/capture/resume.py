@@ -90,10 +90,14 @@ def origin(code: CodeType) -> Origin | None:
 
 
 def can_break(code: CodeType, index: int, stack: Sequence[bool] = ()) -> bool:
-    """Whether `emit_break` can go on from before instruction `index`; `stack` tells which items are NULL."""
+    """Whether `emit_break` can go on from before instruction `index`; `stack` tells which items are NULL.
+
+    Not while an exception is dealt with: what is current can't be made again with its traceback and its place.
+    """
     if is_generator(code) or index not in states(code):
         return False
-    return not stack or len(stack) == len(stack_before(code, index))
+    kinds = stack_before(code, index)
+    return HANDLING.isdisjoint(kinds) and (not stack or len(stack) == len(kinds))
 
 
 def emit_break(

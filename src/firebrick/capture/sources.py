@@ -71,9 +71,9 @@ class Source:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if type(self) is not type(other) or self._hash != other._hash:  # type: ignore[attr-defined]
+        if type(self) is not type(other) or self._hash != other._hash:
             return False
-        return all(a is b or _key(a) == _key(b) for a, b in zip(self._parts(), other._parts(), strict=True))  # type: ignore[attr-defined]
+        return all(a is b or _key(a) == _key(b) for a, b in zip(self._parts(), other._parts(), strict=True))
 
     def evaluate(self, frame: Frame) -> Any:
         """The value for a frame.

@@ -220,7 +220,10 @@ def _cell(tracer: Tracer, obj: types.CellType, source: Source, pinned: bool) -> 
 
 def _fixed(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     _identity(tracer, obj, source, pinned)
-    return ObjectValue(type(obj), obj, source, fixed=True)
+    value = ObjectValue(type(obj), obj, source, fixed=True)
+    if isinstance(obj, (int, str, float)):
+        value.storage = ConstantValue(builtin_base(type(obj))(obj))
+    return value
 
 
 def _unchanging(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:

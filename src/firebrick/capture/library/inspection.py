@@ -10,7 +10,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks import Break
-from firebrick.capture.library.registry import handles
+from firebrick.capture.library.registry import CODE_HANDLERS, handles
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
@@ -105,3 +105,12 @@ def _evaluated(function: Any) -> None:
 
 for _function in (typing.get_origin, typing.get_args, typing.get_type_hints, functools.cache):
     _evaluated(_function)
+
+
+def _single_dispatch(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    if not args:
+        interp.raise_new(TypeError, f"{function.__name__} requires at least 1 positional argument")
+    return interp.tracer.known(function.dispatch(args[0].python_type())).call(interp, args, kwargs)
+
+
+CODE_HANDLERS[functools.singledispatch(lambda: None).__code__] = _single_dispatch  # type: ignore[attr-defined]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     Handler = Callable[[Interpreter, Sequence[Value], Mapping[str, Value]], Value]
 
 __all__ = [
+    "CODE_HANDLERS",
     "FOLDABLE",
     "FOLDABLE_MODULES",
     "GRAPH_FUNCTIONS",
@@ -33,6 +34,8 @@ __all__ = [
 _HANDLERS: dict[Any, Handler] = {}
 POLYFILLS: dict[Any, FunctionType] = {}
 """Callable -> Python function that is inlined in its place."""
+CODE_HANDLERS: dict[Any, Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]] = {}
+"""Code object -> rule for all functions that share it: closures that a library makes."""
 GRAPH_FUNCTIONS: dict[int, Any] = {}
 """Identity -> callable whose calls are put in the graph."""
 GRAPH_TYPES: list[type] = []
@@ -106,7 +109,7 @@ OPAQUE_MODULES: set[str] = set()
 
 def is_opaque(module: str | None, function: Any) -> bool:
     """Whether a Python function is not to be looked into."""
-    if module is None:
+    if module is None or module == "firebrick.capture.library.polyfills":
         return False
     name = module
     while name:

@@ -110,17 +110,19 @@ class ClassValue(Value):
         handler = interp.handler(self.obj)
         if handler is not None:
             return handler(interp, args, kwargs)
-        if interp.is_graph_function(self.obj):
+        if interp.is_graph_function(self.obj) or interp.has_polyfill(self.obj):
             return interp.call_known(self.obj, self, args, kwargs)
         if issubclass(self.obj, enum.Enum):
             return interp.fold(self.obj, args, kwargs)
         return self.construct(interp, args, kwargs)
 
-    def construct(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """`__new__` and `__init__`, or the metaclass's own `__call__`."""
+    def construct(
+        self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value], *, plain: bool = False
+    ) -> Value:
+        """`__new__` and `__init__`, or the metaclass's own `__call__` unless `plain`."""
         cls = self.obj
         caller, owner = class_lookup(type(cls), "__call__")
-        if owner is not type and isinstance(caller, types.FunctionType):
+        if not plain and owner is not type and isinstance(caller, types.FunctionType):
             return interp.tracer.function(caller).call(interp, [self, *args], kwargs)
         if issubclass(cls, BaseException) and not isinstance(class_lookup(cls, "__new__")[0], types.FunctionType):
             instance: Value = ExceptionValue(cls, list(args))

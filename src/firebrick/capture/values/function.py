@@ -368,7 +368,7 @@ class PartialValue(Value):
         emitter.load(self.function)
         for item in (*self.args, *self.kwargs.values()):
             emitter.load(item)
-        emitter.call(1 + len(self.args) + len(self.kwargs), tuple(self.kwargs))
+        emitter.call(1 + len(self.args), tuple(self.kwargs))
 
 
 def bind_arguments(

@@ -10,12 +10,12 @@ from firebrick.capture.values.base import Raised, Value
 from firebrick.capture.values.constant import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from firebrick.capture.interpreter import Interpreter
     from firebrick.capture.materialize import ValueEmitter
 
-__all__ = ["GeneratorValue", "IteratorValue"]
+__all__ = ["GeneratorValue", "IteratorValue", "check_dropped"]
 
 
 class IteratorValue(Value):
@@ -118,3 +118,18 @@ class GeneratorValue(Value):
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Only one that has not started could be made again."""
         raise Break("generator-escapes", self.describe())
+
+
+def check_dropped(values: Iterable[Value]) -> None:
+    """Values that nothing holds any more: a generator that is paused inside `try` or `with` would be closed now.
+
+    Raises:
+        Break: there is one; whether something else holds it isn't known.
+    """
+    for value in values:
+        if isinstance(value, GeneratorValue):
+            frame = value.frame
+            if not frame.finished and frame.index and frame.current.handler is not None:
+                raise Break("generator-escapes", f"{value.describe()} is dropped before its end")
+        elif isinstance(value, IteratorValue):
+            check_dropped(value.over)

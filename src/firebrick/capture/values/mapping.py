@@ -191,11 +191,20 @@ class DictValue(Value):
                 emitter.load(self.factory or NONE)
             emitter.call(1 if self.cls is defaultdict else 0)
         emitter.remember(self)
-        if self.entries:
-            for key, item in self.entries.values():
-                emitter.load(key)
-                emitter.load(item)
-            emitter.build_map(len(self.entries))
+        if not self.entries:
+            return
+        ordered = issubclass(self.cls, OrderedDict)  # keeps its order beside the dict, where DICT_UPDATE can't see it
+        if ordered:
+            emitter.load_callable(replace_entries)
+            emitter.load(self)
+        for key, item in self.entries.values():
+            emitter.load(key)
+            emitter.load(item)
+        emitter.build_map(len(self.entries))
+        if ordered:
+            emitter.call(2)
+            emitter.pop()
+        else:
             emitter.dict_update()
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:

@@ -468,10 +468,8 @@ def _is_data_descriptor(found: Any) -> bool:
 
 
 def builtin_base(cls: type) -> type:
-    """The first class of the MRO that is written in C."""
+    """The first class of the MRO whose instances C code makes."""
     for base in cls.__mro__:
-        if not base.__flags__ & (1 << 9):
+        if isinstance(base.__dict__.get("__new__"), types.BuiltinFunctionType) or not base.__flags__ & (1 << 9):
             return base
     return object
-
-

@@ -42,7 +42,9 @@ class SuperValue(Value):
     def find(self, name: str) -> tuple[Any, type] | None:
         """The raw attribute behind `cls`, and its owner."""
         owner = self.owner
-        start = owner.obj if isinstance(owner, ClassValue) else owner.python_type()
+        start = owner.python_type()
+        if isinstance(owner, ClassValue) and issubclass(owner.obj, self.cls):
+            start = owner.obj
         mro = start.__mro__
         for base in mro[mro.index(self.cls) + 1 :]:
             if name in base.__dict__:
@@ -74,6 +76,8 @@ class SuperValue(Value):
         return bind(interp, raw, base, owner, name)
 
     def _of_class(self, interp: Interpreter, raw: Any, base: type, owner: ClassValue, name: str) -> Value:
+        if raw is type.__call__:
+            return _Raw(owner, "construct")
         if name == "__new__" and not isinstance(raw, staticmethod):
             return CallableValue(base.__new__)
         if isinstance(raw, classmethod):
@@ -94,7 +98,7 @@ class _Raw(Value):
 
     __slots__ = ("kind", "owner")
 
-    def __init__(self, owner: ObjectValue, kind: str) -> None:
+    def __init__(self, owner: Any, kind: str) -> None:
         super().__init__(None)
         self.owner, self.kind = owner, kind
 
@@ -106,6 +110,8 @@ class _Raw(Value):
         """Do what the built-in method does."""
         owner = self.owner
         match self.kind:
+            case "construct":
+                return owner.construct(interp, args, kwargs, plain=True)  # type: ignore[no-any-return]
             case "set":
                 owner.generic_set_attr(interp, args[0].realize().as_constant(), args[1])
             case "get":
