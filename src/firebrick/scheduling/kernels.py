@@ -33,6 +33,7 @@ class KernelSet:
         self._facts = facts
         self._target = target
         self._known: dict[tuple[Any, ...], Kernel] = {}
+        self._forms: dict[tuple[object, ...], tuple[str, tuple[int, ...], tuple[Expr, ...]]] = {}
 
     def kernels(self) -> tuple[Kernel, ...]:
         """All kernels in order of first use."""
@@ -40,6 +41,20 @@ class KernelSet:
 
     def launch(self, group: Group, live: set[str]) -> Launch:
         """The launch that does a group's work; `live` names the buffers that are read outside of it."""
+        buffers, form = _form(group, live)
+        found = self._forms.get(form)
+        if found is None:
+            found = self._forms[form] = self._make(group, live, buffers)
+        kernel, order, sizes = found
+        names = list(buffers)
+        nodes = tuple([n.node.name for n in group.nodes])
+        origins = dict.fromkeys(n.node.origin for n in group.nodes if n.node.origin)
+        return Launch(kernel, tuple([names[k] for k in order]), sizes, nodes, ", ".join(origins))
+
+    def _make(
+        self, group: Group, live: set[str], buffers: dict[str, int]
+    ) -> tuple[str, tuple[int, ...], tuple[Expr, ...]]:
+        """The kernel of a group of a new form: its name, which of the group's buffers it takes, and its sizes."""
         statements, names = _statements(group, live)
         statements, plan = plan_loops(statements, group.outer, dict(group.sizes), self._target.vector_bytes)
         body = build_tree(statements, plan, self._facts)
@@ -49,13 +64,30 @@ class KernelSet:
         key = (params, body)
         kernel = self._known.get(key)
         if kernel is None:
-            kernel = Kernel(
-                f"k{len(self._known)}_{_kind(body)}", params, body, tuple([f"s{k}" for k in range(len(sizes))])
-            )
-            self._known[key] = kernel
-        nodes = tuple([n.node.name for n in group.nodes])
-        origins = dict.fromkeys(n.node.origin for n in group.nodes if n.node.origin)
-        return Launch(kernel.name, tuple([names[n][0] for n in order]), tuple(sizes), nodes, ", ".join(origins))
+            symbols = tuple([f"s{k}" for k in range(len(sizes))])
+            kernel = self._known[key] = Kernel(f"k{len(self._known)}_{_kind(body)}", params, body, symbols)
+        return kernel.name, tuple([buffers[names[n][0]] for n in order]), tuple(sizes)
+
+
+def _form(group: Group, live: set[str]) -> tuple[dict[str, int], tuple[object, ...]]:
+    """The buffers of a group, numbered, and what it computes in terms of those numbers and of numbered loops."""
+    buffers: dict[str, int] = {}
+    loops: dict[Var, int] = {}
+    parts: list[object] = []
+    for m in group.members:
+        parts.append(m.facts.form)
+        parts.append(tuple([buffers.setdefault(b, len(buffers)) for b in m.facts.buffers]))
+        for e in m.subs.values():
+            for atom, coeff in e.terms:
+                if isinstance(atom, Var):
+                    parts.append((loops.setdefault(atom, len(loops)), coeff))
+                else:
+                    parts.append(atom)
+            parts.append(e.const)
+    parts.append(tuple([loops.setdefault(v, len(loops)) for v in group.outer]))
+    parts.append(tuple([group.sizes.get(v) for v in loops]))
+    parts.append(tuple([b in live for b in buffers]))
+    return buffers, tuple(parts)
 
 
 def _statements(group: Group, live: set[str]) -> tuple[list[Statement], dict[str, tuple[str, str]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firebrick.loops.ir import Extern, Load, Nest, Reduce, Ref
+from firebrick.loops.ir import Extern, Load, Masked, Nest, Op, Reduce, Ref
 from firebrick.scheduling.values import walk
 
 if TYPE_CHECKING:
@@ -29,7 +29,11 @@ class Access:
 
 @dataclass(slots=True)
 class NodeFacts:
-    """A node with its accesses. mode: that of all stores, "set" unless one is an update."""
+    """A node with its accesses.
+
+    updates: whether a store combines with what is there. form: what the nest computes, buffers numbered by appearance
+    as in `buffers`; nests of equal form do equal work.
+    """
 
     position: int
     node: Node
@@ -39,6 +43,8 @@ class NodeFacts:
     updates: bool = False
     uses: frozenset[str] = field(default_factory=frozenset)
     makes: frozenset[str] = field(default_factory=frozenset)
+    form: tuple[object, ...] = ()
+    buffers: tuple[str, ...] = ()
 
 
 def refs_in(arg: object) -> Iterable[Ref]:
@@ -78,17 +84,44 @@ def nest_facts(position: int, node: Nest) -> NodeFacts:
     """The accesses of a loop nest."""
     reads: dict[Access, None] = {}
     reductions: dict[tuple[Axis, ...], None] = {}
+    buffers: dict[str, int] = {}
+    form: list[object] = [node.axes]
     roots = [s.value for s in node.stores] + [b for s in node.stores for _, b in s.binds]
-    for v in walk(roots):
-        if isinstance(v, Load):
+    values = walk(roots)
+    place = {v: k for k, v in enumerate(values)}
+    for v in values:
+        if isinstance(v, Op):
+            form.append((v.dtype, v.name, *[place[a] for a in v.args]))
+        elif isinstance(v, Load):
             reads[Access(v.buffer, v.index, v.dtype, not v.binds)] = None
+            binds = tuple([(x, place[b]) for x, b in v.binds])
+            form.append((v.dtype, buffers.setdefault(v.buffer, len(buffers)), v.index, binds))
         elif isinstance(v, Reduce):
             reductions[v.axes] = None
+            form.append((v.dtype, v.name, v.axes, place[v.body]))
+        elif isinstance(v, Masked):
+            form.append((v.dtype, place[v.cond], place[v.body], v.other))
+        else:
+            form.append(v)
+    for s in node.stores:
+        binds = tuple([(x, place[b]) for x, b in s.binds])
+        form.append((buffers.setdefault(s.buffer, len(buffers)), s.index, place[s.value], s.mode, binds))
     writes = tuple([Access(s.buffer, s.index, s.value.dtype, not s.binds) for s in node.stores])
     updates = any(s.mode != "set" for s in node.stores)
     uses = {a.buffer for a in reads} | {s.buffer for s in node.stores if s.mode != "set"}
     makes = frozenset(a.buffer for a in writes)
-    return NodeFacts(position, node, tuple(reads), writes, tuple(reductions), updates, frozenset(uses), makes)
+    return NodeFacts(
+        position,
+        node,
+        tuple(reads),
+        writes,
+        tuple(reductions),
+        updates,
+        frozenset(uses),
+        makes,
+        tuple(form),
+        tuple(buffers),
+    )
 
 
 def dependencies(nodes: list[NodeFacts]) -> list[set[int]]:
