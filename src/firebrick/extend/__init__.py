@@ -1,6 +1,7 @@
 """All that a plug-in author imports."""
 
 from firebrick.extend.base import LEVELS, Context, Level, Pass, PassReport, Site, graph_pass
+from firebrick.extend.calls import Call, call_of, value_of
 from firebrick.extend.compiler import SubgraphCompiler
 from firebrick.extend.group import CompiledGroup, forget_groups
 from firebrick.extend.metas import set_fake_values
@@ -13,6 +14,7 @@ from firebrick.extend.verify import Difference, compare, relative_error
 
 __all__ = [
     "LEVELS",
+    "Call",
     "Claim",
     "CompiledGroup",
     "Context",
@@ -28,6 +30,7 @@ __all__ = [
     "SubgraphCompiler",
     "apply_passes",
     "as_passes",
+    "call_of",
     "compare",
     "fingerprint",
     "forget_groups",
@@ -39,4 +42,5 @@ __all__ = [
     "rule",
     "set_fake_values",
     "trace_torch",
+    "value_of",
 ]

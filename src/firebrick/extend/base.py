@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LEVELS", "Context", "Level", "Pass", "PassReport", "Site", "TraceFunction", "graph_pass"]
 
-Level = Literal["torch", "aten", "joint"]
-LEVELS: tuple[Level, ...] = ("torch", "aten", "joint")
+Level = Literal["torch", "aten", "joint", "torchscript"]
+LEVELS: tuple[Level, ...] = ("torch", "aten", "joint", "torchscript")
 """torch: the captured graph of torch calls; aten: functional, decomposed ATen; joint: forward and backward in one."""
 
 TraceFunction = Callable[[Callable[..., Any], Sequence["torch.Tensor"]], "fx.GraphModule"]

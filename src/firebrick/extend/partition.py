@@ -136,7 +136,7 @@ class _Partitioner:
     @staticmethod
     def _is_barrier(node: fx.Node) -> bool:
         """Whether the order of this node among all others matters: writes, and calls that make no tensor."""
-        return is_mutating(node) or ("val" in node.meta and node.meta["val"] is None)
+        return is_mutating(node) or node.meta.get("barrier") or ("val" in node.meta and node.meta["val"] is None)
 
     def offer(self, compiler: SubgraphCompiler) -> None:
         """Let one compiler choose among the nodes that nobody has."""
@@ -168,6 +168,10 @@ class _Partitioner:
                 self.groups.append((compiler, group))
 
     def _ask(self, compiler: SubgraphCompiler, node: fx.Node) -> str:
+        if "val" not in node.meta:
+            return "its shape is not known"
+        if any(not _is_tensor(value_of(n)) for n in node.all_input_nodes):
+            return "it reads a number that the program computes"
         reason = tensor_facts_refuse(compiler, node)
         if reason:
             return reason
@@ -256,7 +260,7 @@ class _Partitioner:
         call.meta = {"val": [value_of(o) for o in outputs], "stack": nodes[0].meta.get("stack", ())}
         for i, old in enumerate(outputs):
             picked = graph.call_function(operator.getitem, (call, i))
-            picked.meta = {k: v for k, v in old.meta.items() if k in ("val", "stack")}
+            picked.meta = dict(old.meta)
             known[old] = picked
 
     def _extract(self, nodes: list[fx.Node]) -> tuple[fx.GraphModule, list[fx.Node], list[fx.Node]]:
@@ -291,6 +295,10 @@ class _Partitioner:
 
     def _may_keep(self, node: fx.Node) -> bool:
         return self.frozen is None or str(node.target) in self.frozen
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or (isinstance(value, (tuple, list)) and all(map(_is_tensor, value)))
 
 
 def _has_several(node: fx.Node) -> bool:
