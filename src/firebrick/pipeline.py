@@ -43,11 +43,16 @@ _NOT_IN_KEY = frozenset(
 
 
 def compile_graph(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any] = ()
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    config: Config,
+    user_passes: Sequence[Any] = (),
+    keys: dict[str, runtime.Key] | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
     """Compile a torch-level graph; the result takes its tensor inputs and returns the tuple of its outputs.
 
-    A graph that can't be compiled runs on eager kernels instead; `config.strict` raises.
+    A graph that can't be compiled runs on eager kernels instead; `config.strict` raises. The cache key is noted in
+    `keys`.
     """
     if autodiff.needs_grad(gm, example_inputs):
         recorder.count("graphs run eagerly: gradients")
@@ -55,7 +60,7 @@ def compile_graph(
         return gm.forward
     try:
         with _collector_paused():
-            compiled = _compile(gm, example_inputs, config, user_passes)
+            compiled = _compile(gm, example_inputs, config, user_passes, {} if keys is None else keys)
     except Exception as error:
         if config.strict:
             raise
@@ -95,7 +100,11 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _compile(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any]
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    config: Config,
+    user_passes: Sequence[Any],
+    keys: dict[str, runtime.Key],
 ) -> Callable[..., tuple[Any, ...]]:
     target = codegen.detect(config)
     _show(config, "graph", gm, lambda: f"graph {_name(gm)}\n{autodiff.show_nodes(gm.graph)}")
@@ -105,6 +114,7 @@ def _compile(
     if key is None:
         artifact, made = _make(gm, example_inputs, config, user_passes, target)
         return runtime.load(artifact, {**captured, **made})
+    keys[key.digest] = key
     cache = runtime.DiskCache(config)
     artifact = cache.fetch(key, lambda: _storable(*_make(gm, example_inputs, config, user_passes, target)))
     return runtime.load(artifact, {**captured, **literals.read(artifact.extra.get("literals", {}))})

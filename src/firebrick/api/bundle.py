@@ -1,7 +1,7 @@
 """`save` and `load`: a compiled module with its machine code in one file.
 
-The file is a zip archive: the module as `torch.save` writes it, how it was compiled, and the cache entries that the
-process made or used for it. Loading a module runs its pickle, so load only files that you trust, as with `torch.load`.
+The file is a zip archive: the module as `torch.save` writes it, how it was compiled, and the compiled graphs that it
+used so far. Loading a module runs its pickle, so load only files that you trust, as with `torch.load`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import nn
 from firebrick import runtime
 from firebrick.api.compile import compile
 from firebrick.api.module import original_of, settings_of
+from firebrick.artifact import decode, encode, read_index
 from firebrick.config import Config
 from firebrick.errors import CacheError, ConfigError
 
@@ -29,14 +30,14 @@ _FORMAT = 1
 
 
 def save(compiled: Any, path: str | Path) -> None:
-    """Write a compiled module and the cache entries of its graphs to `path`.
+    """Write a compiled module and the graphs that were compiled for it to `path`.
 
     Raises:
         ConfigError: `compiled` is not a compiled module, or its backend is a function.
     """
     settings = settings_of(compiled) if isinstance(compiled, nn.Module) else None
     if settings is None:
-        raise ConfigError("save takes a module that firebrick.compile returned", fix="compile a module, not a function")
+        raise ConfigError("save takes a compiled module, as firebrick.compile returns it", fix="compile a module, not a function")
     if not isinstance(settings.backend, str) or settings.passes:
         raise ConfigError("a module compiled by a function or with passes can't be saved", fix="use a named backend")
     about = {
@@ -55,8 +56,11 @@ def save(compiled: Any, path: str | Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("about.json", json.dumps(about))
         archive.writestr("module.pt", module.getvalue())
-        for file, _ in runtime.DiskCache(settings.config).files():
-            archive.writestr(f"cache/{file.parent.name}/{file.name}", file.read_bytes())
+        cache = runtime.DiskCache(settings.config)
+        for digest, key in settings.keys.items():
+            artifact = cache.load(key)
+            if artifact is not None:
+                archive.writestr(f"graphs/{digest}", encode(artifact, {"parts": dict(key.parts)}))
 
 
 def load(path: str | Path) -> nn.Module:
@@ -69,12 +73,14 @@ def load(path: str | Path) -> nn.Module:
         with zipfile.ZipFile(path) as archive:
             about = json.loads(archive.read("about.json"))
             data = archive.read("module.pt")
-            entries = {n: archive.read(n) for n in archive.namelist() if n.startswith("cache/")}
+            graphs = {n.removeprefix("graphs/"): archive.read(n) for n in archive.namelist() if n.startswith("graphs/")}
     except (OSError, KeyError, zipfile.BadZipFile, ValueError) as error:
         raise CacheError(f"{path} is not a file that firebrick.save wrote: {error}") from error
     if about.get("format") != _FORMAT:
         raise CacheError(f"{path} has format {about.get('format')}, this version reads {_FORMAT}")
-    runtime.DiskCache(Config.from_env()).adopt({n.rpartition("/")[2]: blob for n, blob in entries.items()})
+    cache = runtime.DiskCache(Config.from_env())
+    for digest, blob in graphs.items():
+        cache.store(runtime.Key(digest, read_index(blob)["parts"]), decode(blob))
     module = torch.load(io.BytesIO(data), weights_only=False)
     settings = about["settings"]
     compiled: nn.Module = compile(module, **{**settings, "options": settings["options"] or None})

@@ -11,6 +11,7 @@ from torch import nn
 from firebrick import backends
 from firebrick.api.module import compile_module, original_of, settings_of
 from firebrick.api.settings import Settings
+from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched
 from firebrick.capture import hook
 from firebrick.capture.marks import DISABLED
 from firebrick.errors import ConfigError
@@ -95,10 +96,11 @@ def _compile(model: Any, settings: Settings) -> Any:
 def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
     """Return a function that runs `fn` compiled."""
     fn = getattr(fn, _ORIGINAL, fn)
-    call = hook.Wrapped(fn, settings.capturer(), _Scope())
+    scope = _Scope()
+    call = hook.Wrapped(fn, settings.capturer(scope), scope)
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
+        return call_switched(fn, call, args, kwargs) if blocks.open else call(*args, **kwargs)
 
     if hasattr(fn, "__name__"):
         functools.update_wrapper(compiled, fn)
@@ -141,7 +143,7 @@ class optimize:  # noqa: N801  (used as a function)
     ) -> None:
         self.settings = Settings.make(backend, None, nopython, dynamic, None, ())
         self._scope = _Scope()
-        self._capturer = self.settings.capturer()
+        self._capturer = self.settings.capturer(self._scope)
         self._active: list[AbstractContextManager[None]] = []
 
     def __call__(self, fn: F) -> F:
@@ -158,39 +160,11 @@ class optimize:  # noqa: N801  (used as a function)
         self._active.pop().__exit__(None, None, None)
 
 
-class _Switch:
-    """A context manager that is also a decorator."""
-
-    def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
-        self._make = make
-        self._active: list[AbstractContextManager[None]] = []
-
-    def __call__(self, fn: F) -> F:
-        make = self._make
-
-        @functools.wraps(fn)
-        def switched(*args: Any, **kwargs: Any) -> Any:
-            with make():
-                return fn(*args, **kwargs)
-
-        return switched  # type: ignore[return-value]
-
-    def __enter__(self) -> None:
-        block = self._make()
-        block.__enter__()
-        self._active.append(block)
-
-    def __exit__(self, *exc: object) -> None:
-        self._active.pop().__exit__(None, None, None)
-
-
 def run(fn: Any = None) -> Any:
     """Use what was compiled before and compile nothing new: a context manager, or a decorator."""
     if fn is None:
-        return _Switch(hook.run_only)
-    if isinstance(fn, nn.Module):
-        return _RunModule(fn)
-    return _Switch(hook.run_only)(fn)
+        return Switch(RUN_ONLY)
+    return _RunModule(fn) if isinstance(fn, nn.Module) else Switch(RUN_ONLY)(fn)
 
 
 class _RunModule:
@@ -200,7 +174,7 @@ class _RunModule:
         self._module = module
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with hook.run_only():
+        with Switch(RUN_ONLY):
             return self._module(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -213,7 +187,7 @@ def disable(fn: Any = None) -> Any:
     Captured code that calls a disabled function breaks its graph there.
     """
     if fn is None:
-        return _Switch(hook.disabled)
+        return Switch(OFF)
     if inspect.isclass(fn):
         for name, member in list(vars(fn).items()):
             if inspect.isfunction(member):
@@ -226,12 +200,7 @@ def disable(fn: Any = None) -> Any:
 
 
 def _disabled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    fn = getattr(fn, _ORIGINAL, fn)
-    call = hook.Wrapped(fn, None, None)
-
-    @functools.wraps(fn)
-    def plain(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
+    plain = Switch(OFF)(getattr(fn, _ORIGINAL, fn))
 
     setattr(plain, DISABLED, True)
     return plain

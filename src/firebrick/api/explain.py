@@ -7,11 +7,12 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.autograd import profiler_legacy  # the other profiler writes two lines to stderr each time
+from torch.profiler import record_function
 
 from firebrick.api.compile import compiled_settings, original_callable
 from firebrick.api.settings import Settings
+from firebrick.autodiff import show_nodes
 from firebrick.capture import hook
 
 if TYPE_CHECKING:
@@ -105,36 +106,13 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-class _Meter(TorchDispatchMode):
-    """Counts and times the kernels of a call, in graphs and outside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = False
-        self.ops = self.captured_ops = 0
-        self.seconds = self.captured_seconds = 0.0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True would import torch._dynamo at the first op
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        start = time.perf_counter()
-        result = func(*args, **(kwargs or {}))
-        spent = time.perf_counter() - start
-        self.ops += 1
-        self.seconds += spent
-        if self.inside:
-            self.captured_ops += 1
-            self.captured_seconds += spent
-        return result
+_CAPTURE, _GRAPH = "firebrick.capture", "firebrick.graph"
 
 
 class _Watch:
-    """The backend of an explained call: runs each graph eagerly and measures it."""
+    """The backend of an explained call: runs each graph eagerly, under a name that the profiler shows."""
 
-    def __init__(self, meter: _Meter) -> None:
-        self.meter = meter
+    def __init__(self) -> None:
         self.graphs: list[tuple[fx.GraphModule, list[float]]] = []
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -143,12 +121,10 @@ class _Watch:
 
         def measured(*inputs: Any) -> Any:
             start = time.perf_counter()
-            outer, self.meter.inside = self.meter.inside, True
-            try:
-                return gm.forward(*inputs)
-            finally:
-                self.meter.inside = outer
-                spent.append(time.perf_counter() - start)
+            with record_function(_GRAPH):
+                result = gm.forward(*inputs)
+            spent.append(time.perf_counter() - start)
+            return result
 
         return measured
 
@@ -159,10 +135,32 @@ class _Watch:
                 str(gm.meta.get("name") or "graph"),
                 sum(n.op.startswith("call") for n in gm.graph.nodes),
                 sum(spent),
-                str(gm.graph).strip(),
+                show_nodes(gm.graph),
             )
             for gm, spent in self.graphs
         ]
+
+
+def _shares(profiler: Any) -> tuple[int, int, float, float]:
+    """Return (ops, captured ops, seconds, captured seconds) of the outermost kernels; those of captures don't count."""
+    ops = captured_ops = 0
+    seconds = captured_seconds = 0.0
+    for event in profiler.function_events:
+        if not event.name.startswith(("aten::", "mkldnn::")):
+            continue
+        parent, inside = event.cpu_parent, False
+        while parent is not None and not parent.name.startswith(("aten::", _CAPTURE)):
+            inside = inside or parent.name == _GRAPH
+            parent = parent.cpu_parent
+        if parent is not None:
+            continue
+        spent = event.time_range.elapsed_us() / 1e6
+        ops += 1
+        seconds += spent
+        if inside:
+            captured_ops += 1
+            captured_seconds += spent
+    return ops, captured_ops, seconds, captured_seconds
 
 
 def _frame_facts(report: FrameReport) -> dict[str, Any]:
@@ -198,21 +196,27 @@ def explain(fn: Any) -> Callable[..., Explanation]:
     original = original_callable(fn)
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
-        meter = _Meter()
-        watch = _Watch(meter)
+        watch = _Watch()
         given = settings or Settings()
-        mine = Settings.make(watch, None, False, given.dynamic, None, ())
         reports: list[FrameReport] = []
-        with hook.installed(mine.capturer(reports.append), object()), meter:
+        scope = object()
+        capturer = Settings.make(watch, None, False, given.dynamic, None, ()).capturer(scope, reports.append)
+
+        def watched(frame: Any) -> Any:
+            with record_function(_CAPTURE):
+                return capturer(frame)
+
+        with profiler_legacy.profile() as profiler, hook.installed(watched, scope):
             result = original(*args, **kwargs)
+        ops, captured_ops, seconds, captured_seconds = _shares(profiler)
         return Explanation(
             graphs=watch.facts(),
             frames=[_frame_facts(report) for report in reports],
             breaks=[_break_facts(report) for report in reports if report.break_ is not None],
-            ops=meter.ops,
-            captured_ops=meter.captured_ops,
-            seconds=meter.seconds,
-            captured_seconds=meter.captured_seconds,
+            ops=ops,
+            captured_ops=captured_ops,
+            seconds=seconds,
+            captured_seconds=captured_seconds,
             result=result,
         )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from firebrick.api.switches import blocks, call_switched
 from firebrick.capture import hook
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class _State:
     __slots__ = ("call", "forward", "original", "settings")
 
     def __init__(self, original: nn.Module, settings: Settings) -> None:
-        capturer = settings.capturer()
+        capturer = settings.capturer(self)
         self.original, self.settings = original, settings
         self.call = hook.Wrapped(original, capturer, self)
         self.forward = hook.Wrapped(original.forward, capturer, self)
@@ -68,11 +69,17 @@ def settings_of(module: nn.Module) -> Settings | None:
 
 
 def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
-    return type(self)._firebrick.call(*args, **kwargs)
+    state = type(self)._firebrick
+    if blocks.open:
+        return call_switched(state.original, state.call, args, kwargs)
+    return state.call(*args, **kwargs)
 
 
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-    return type(self)._firebrick.forward(*args, **kwargs)
+    state = type(self)._firebrick
+    if blocks.open:
+        return call_switched(state.original.forward, state.forward, args, kwargs)
+    return state.forward(*args, **kwargs)
 
 
 def _reduce(self: Any, protocol: Any) -> Any:

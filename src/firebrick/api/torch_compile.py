@@ -10,6 +10,7 @@ from torch import fx
 
 from firebrick import pipeline
 from firebrick.config import Config
+from firebrick.report import recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Mapping
@@ -26,8 +27,15 @@ def torch_compile_backend(
     **_: Any,
 ) -> Callable[..., Any]:
     """Compile a graph that torch.compile captured. Graphs with symbolic sizes run on eager kernels in this version."""
+    if not all(isinstance(t, torch.Tensor) and _is_concrete(t) for t in example_inputs):
+        recorder.note_once("symbolic", "firebrick: graphs with symbolic sizes run on eager kernels in this version")
+        return gm.forward
     config = Config.from_env().with_mode(mode).with_options(options)
     return pipeline.compile_graph(_own_copy(gm), example_inputs, replace(config, fullgraph=False))
+
+
+def _is_concrete(tensor: torch.Tensor) -> bool:
+    return all(type(n) is int for n in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
 
 
 def _own_copy(gm: fx.GraphModule) -> fx.GraphModule:

@@ -1,0 +1,80 @@
+"""Whether compiled functions of this thread run as usual, use only what exists, or run as plain Python."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from firebrick.capture import hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+__all__ = ["OFF", "RUN_ONLY", "Switch", "blocks", "call_switched"]
+
+OFF, RUN_ONLY = "off", "run only"
+
+_local = threading.local()
+_lock = threading.Lock()
+
+
+class _Blocks:
+    """How many blocks of `run` and `disable` are open in all threads: 0 lets compiled calls skip the question."""
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open = 0
+
+
+blocks = _Blocks()
+
+
+def call_switched(
+    original: Callable[..., Any], call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a compiled function as this thread's innermost block wants: `original` plain, or `call` compiled."""
+    modes = getattr(_local, "modes", None)
+    if not modes:
+        return call(*args, **kwargs)
+    with _MODES[modes[-1]]():
+        return original(*args, **kwargs)
+
+
+_MODES: dict[str, Callable[[], AbstractContextManager[None]]] = {OFF: hook.disabled, RUN_ONLY: hook.run_only}
+
+
+class Switch:
+    """A context manager that sets the mode of its thread; also a decorator."""
+
+    def __init__(self, mode: str) -> None:
+        self._mode = mode
+        self._hooks: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> None:
+        with _lock:
+            blocks.open += 1
+        _local.modes = [*getattr(_local, "modes", ()), self._mode]
+        block = _MODES[self._mode]()
+        block.__enter__()
+        self._hooks.append(block)
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.pop().__exit__(None, None, None)
+        _local.modes = _local.modes[:-1]
+        with _lock:
+            blocks.open -= 1
+
+    def __call__(self, fn: F) -> F:
+        mode = self._mode
+
+        @functools.wraps(fn)
+        def switched(*args: Any, **kwargs: Any) -> Any:
+            with Switch(mode):
+                return fn(*args, **kwargs)
+
+        return switched  # type: ignore[return-value]

@@ -1,0 +1,91 @@
+"""Backends by name, by function and through torch.compile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import firebrick
+from firebrick import errors
+from firebrick.api import torch_compile_backend
+from firebrick.backends import registry
+
+X, W = torch.randn(8, 16), torch.randn(16, 32)
+
+
+def score(x: Tensor, w: Tensor) -> Tensor:
+    return F.gelu(x @ w).softmax(-1)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "firebrick"])
+def test_own_backends(backend: str) -> None:
+    with torch.no_grad():
+        torch.testing.assert_close(firebrick.compile(score, backend=backend)(X, W), score(X, W), atol=1e-5, rtol=1e-5)
+
+
+def test_list_backends() -> None:
+    assert {"eager", "aot_eager", "firebrick", "inductor"} <= set(firebrick.list_backends())
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_backend_of_torch(grad: bool) -> None:
+    net = nn.Linear(16, 4)
+    compiled = firebrick.compile(net, backend="inductor")
+    with torch.set_grad_enabled(grad):
+        torch.testing.assert_close(compiled(X), net(X), atol=1e-5, rtol=1e-5)
+
+
+def test_registered_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+    seen = []
+
+    @firebrick.register_backend(name="counting")
+    def count(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
+        seen.append(gm)
+        return gm.forward
+
+    assert "counting" in firebrick.list_backends()
+    firebrick.compile(score, backend="counting")(X, W)
+    assert len(seen) == 1
+    with pytest.raises(errors.ConfigError, match="firebrick"):
+        firebrick.register_backend(count, name="firebrick")
+
+
+def test_backend_of_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Entry:
+        name = "packaged"
+
+        @staticmethod
+        def load() -> Any:
+            return lambda gm, example_inputs: gm.forward
+
+    monkeypatch.setattr(registry, "_entry_points", lambda: {"packaged": Entry})
+    torch.testing.assert_close(firebrick.compile(score, backend="packaged")(X, W), score(X, W))
+
+
+def test_bad_backends() -> None:
+    with pytest.raises(errors.BackendError, match="can't be called"):
+        firebrick.compile(score, backend=lambda gm, example_inputs: 3)(X, W)
+
+    def broken(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
+        raise ValueError("no such chip")
+
+    with pytest.raises(errors.BackendError, match="broken raised ValueError: no such chip"):
+        firebrick.compile(score, backend=broken)(X, W)
+    with pytest.raises(errors.ConfigError, match="backend"):
+        firebrick.compile(score, backend=3)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_torch_compile_with_our_backend(grad: bool) -> None:
+    net = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.GELU(), nn.Linear(32, 4)).eval()
+    before = firebrick.graphs_compiled()
+    compiled = torch.compile(net, backend=torch_compile_backend)
+    with torch.set_grad_enabled(grad):
+        torch.testing.assert_close(compiled(X), net(X), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(compiled(X[:3]), net(X[:3]), atol=1e-5, rtol=1e-5)
+    assert firebrick.graphs_compiled() >= before + (not grad)
