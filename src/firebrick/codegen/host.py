@@ -3,7 +3,7 @@
 The table is JSON-able data:
 
     slots      [kind, dtype, sizes, strides, arena offset, device] for each buffer; kind is input, const, derived,
-               arena, fresh (allocated by the program) or call (made by a library call)
+               scratch (only within the recipe), arena, fresh (allocated by the program) or call (made by a library call)
     registers  [op, a, b]: numbers computed at each call from the inputs' sizes, for symbolic shapes
     views      [slot, sizes, strides, offset, dtype or null]: what library calls and outputs see of a slot
     steps      ["kernel", name, slots, sizes] | ["call", op, args, types, positional, keywords, outs, into, plain]
@@ -71,8 +71,12 @@ class _Writer:
     def table(self) -> dict[str, Any]:
         program = self.program
         steps = self._steps()
-        recipe = [self._call(call) for call in program.recipe.calls]
         outputs = [self._argument(value) for value in program.outputs]
+        read = {view[0] for view in self.views} | {slot for step in steps if step[0] == "kernel" for slot in step[2]}
+        for slot, row in enumerate(self.slot_rows):
+            if row[0] == "derived" and slot not in read:
+                row[0] = "scratch"
+        recipe = [self._call(call) for call in program.recipe.calls]
         table: dict[str, Any] = {
             "inputs": list(program.inputs),
             "consts": list(program.consts),
@@ -145,7 +149,7 @@ class _Writer:
             raise LoweringError(f"no input has the size {value.name}")
         if isinstance(value, (FloorDiv, Mod)):
             op = "/" if isinstance(value, FloorDiv) else "%"
-            return self._operation(op, self._number(value.a), self._number(value.b))
+            return self._operation(op, *(self._number(a) for a in value.args))
         if isinstance(value, (Min, Max)):
             return self._chain("<" if isinstance(value, Min) else ">", value.args)
         if isinstance(value, Mul) and value.scale == 1:

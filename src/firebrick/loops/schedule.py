@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from firebrick.symbolic.expr import Expr
-
     from firebrick.loops.ir import Extern, LoopProgram
+    from firebrick.symbolic.expr import Expr
 
 
 @dataclass(frozen=True, slots=True)

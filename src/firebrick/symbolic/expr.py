@@ -19,8 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["INF", "ONE", "ZERO", "Add", "Const", "Expr", "FloorDiv", "Max", "Min", "Mod", "Mul", "Terms", "Var"]
-__all__ += ["as_expr", "as_int", "const", "exprs", "floordiv", "known_less", "maximum", "minimum", "mod", "product"]
-__all__ += ["total", "var"]
+__all__ += [
+    "var",
+    "as_expr",
+    "as_int",
+    "const",
+    "exprs",
+    "floordiv",
+    "known_less",
+    "maximum",
+    "minimum",
+    "mod",
+    "product",
+    "total",
+]
 
 INF = 1 << 100
 """Stands for no bound in ranges; every true bound is far smaller."""
@@ -30,7 +42,7 @@ Terms = tuple[tuple["Expr", int], ...]
 
 
 class Expr:
-    """An interned integer expression. `lo` and `hi` bound its value, inclusive."""
+    """An interned integer expression. `lo` and `hi` bound its value, inclusive; -INF and INF where nothing does."""
 
     __slots__ = ("_text", "_vars", "const", "hi", "lo", "terms")
 
@@ -40,10 +52,6 @@ class Expr:
     hi: int
     _text: str | None
     _vars: frozenset[Var] | None
-
-    def range(self) -> tuple[int, int]:
-        """Inclusive bounds of the value; -INF and INF where there is none."""
-        return self.lo, self.hi
 
     def vars(self) -> frozenset[Var]:
         """The variables that occur in it."""
@@ -65,30 +73,19 @@ class Expr:
         return text
 
     def _show(self) -> str:
-        parts: list[str] = []
+        text = ""
         for atom, coeff in self.terms:
-            sign = ("-" if coeff < 0 else "") if not parts else (" - " if coeff < 0 else " + ")
             size = abs(coeff)
             # A leading minus binds tighter than // and %.
-            body = _operand(atom) if size != 1 or sign == "-" else atom.show()
-            parts.append(f"{sign}{size}*{body}" if size != 1 else f"{sign}{body}")
-        if self.const or not parts:
-            sign = ("-" if self.const < 0 else "") if not parts else (" - " if self.const < 0 else " + ")
-            parts.append(f"{sign}{abs(self.const)}")
-        return "".join(parts)
+            body = _operand(atom) if size != 1 or (coeff < 0 and not text) else atom.show()
+            text += _sign(coeff, text) + (body if size == 1 else f"{size}*{body}")
+        return text + f"{_sign(self.const, text)}{abs(self.const)}" if self.const or not text else text
 
     def subs(self, values: Mapping[Var, Expr]) -> Expr:
         """Replace variables, simplifying again."""
         if self.vars().isdisjoint(values):
             return self
-        out: dict[Expr, int] = {}
-        shift = self.const
-        for atom, coeff in self.terms:
-            new = atom._subs(values)
-            shift += coeff * new.const
-            for a, c in new.terms:
-                out[a] = out.get(a, 0) + coeff * c
-        return _linear(shift, out)
+        return _combination(self.const, [(atom._subs(values), coeff) for atom, coeff in self.terms])
 
     def _subs(self, values: Mapping[Var, Expr]) -> Expr:
         """`subs` of an atom."""
@@ -129,9 +126,7 @@ class Expr:
             strides[v] = stride
             if stride is not ZERO:
                 rest = rest - stride * v
-        if not rest.vars().isdisjoint(strides):
-            return None
-        return strides, rest
+        return (strides, rest) if rest.vars().isdisjoint(strides) else None
 
     @property
     def is_const(self) -> bool:
@@ -330,8 +325,7 @@ class Max(_Call):
 
 # ---------------------------------------------------------------- interning
 
-# Expressions live as long as the process: their number is bounded by the different shapes that programs use.
-# `setdefault` is atomic, so threads agree on one object.
+# Expressions live as long as the process, as few as there are shapes. `setdefault` is atomic: threads agree.
 _interned: dict[Any, Expr] = {}
 _quotients: dict[tuple[Expr, Expr], Expr] = {}
 _remainders: dict[tuple[Expr, Expr], Expr] = {}
@@ -541,15 +535,16 @@ def product(factors: Iterable[Expr | int]) -> Expr:
 
 def total(summands: Iterable[Expr | int]) -> Expr:
     """The sum of all; 0 if there are none."""
-    shift = 0
+    return _combination(0, [(as_expr(s), 1) for s in summands])
+
+
+def _combination(shift: int, parts: Iterable[tuple[Expr, int]]) -> Expr:
+    """`shift + sum(factor * part)`."""
     out: dict[Expr, int] = {}
-    for s in summands:
-        if not isinstance(s, Expr):
-            shift += s
-            continue
-        shift += s.const
-        for a, c in s.terms:
-            out[a] = out.get(a, 0) + c
+    for part, factor in parts:
+        shift += factor * part.const
+        for a, c in part.terms:
+            out[a] = out.get(a, 0) + factor * c
     return _linear(shift, out)
 
 
@@ -567,55 +562,37 @@ def _factor_beside(atom: Expr, v: Var) -> Expr | None:
 
 
 def floordiv(a: Expr | int, b: Expr | int) -> Expr:
-    """`a // b`, rounded down.
-
-    Raises:
-        ZeroDivisionError: `b` is 0.
-    """
-    a, b = as_expr(a), as_expr(b)
-    if b is ONE:
-        return a
-    if not b.terms:
-        if b.const == 0:
-            raise ZeroDivisionError(f"{a.show()} // 0")
-        if not a.terms:
-            return const(a.const // b.const)
-        if b.const < 0:
-            return floordiv(-a, const(-b.const))
-    found = _quotients.get((a, b))
-    if found is None:
-        found = _quotient_by_number(a, b.const) if not b.terms else _quotient_by_size(a, b)
-        _remember(_quotients, (a, b), found)
-    return found
+    """`a // b`, rounded down; ZeroDivisionError if `b` is 0."""
+    return _divide(as_expr(a), as_expr(b), quotient=True)
 
 
 def mod(a: Expr | int, b: Expr | int) -> Expr:
-    """`a % b`, with the sign of `b`.
+    """`a % b`, with the sign of `b`; ZeroDivisionError if it is 0."""
+    return _divide(as_expr(a), as_expr(b), quotient=False)
 
-    Raises:
-        ZeroDivisionError: `b` is 0.
-    """
-    a, b = as_expr(a), as_expr(b)
+
+def _divide(a: Expr, b: Expr, quotient: bool) -> Expr:
     if not b.terms:
-        if b.const == 0:
-            raise ZeroDivisionError(f"{a.show()} % 0")
+        n = b.const
         if not a.terms:
-            return const(a.const % b.const)
-        if b.const < 0:
-            return -mod(-a, const(-b.const))
-        if b.const == 1:
-            return ZERO
-    found = _remainders.get((a, b))
+            return const(a.const // n if quotient else a.const % n)
+        if n == 1:
+            return a if quotient else ZERO
+        if n <= 0:
+            if n == 0:
+                raise ZeroDivisionError(f"{a.show()} divided by 0")
+            return _divide(-a, const(-n), True) if quotient else -_divide(-a, const(-n), False)
+    memo = _quotients if quotient else _remainders
+    found = memo.get((a, b))
     if found is None:
-        found = _remainder_by_number(a, b.const) if not b.terms else _remainder_by_size(a, b)
-        _remember(_remainders, (a, b), found)
+        if b.terms:
+            found = _quotient_by_size(a, b) if quotient else _remainder_by_size(a, b)
+        else:
+            found = _quotient_by_number(a, b.const) if quotient else _remainder_by_number(a, b.const)
+        if len(memo) >= _MEMO_LIMIT:
+            memo.clear()
+        memo[a, b] = found
     return found
-
-
-def _remember(memo: dict[tuple[Expr, Expr], Expr], key: tuple[Expr, Expr], value: Expr) -> None:
-    if len(memo) >= _MEMO_LIMIT:
-        memo.clear()
-    memo[key] = value
 
 
 def _quotient_by_number(a: Expr, m: int) -> Expr:
@@ -814,6 +791,10 @@ def _largest(a: Expr) -> Expr:
             part = const(atom.lo)
         result = result + part * c
     return result
+
+
+def _sign(value: int, before: str) -> str:
+    return (" - " if value < 0 else " + ") if before else ("-" if value < 0 else "")
 
 
 def _operand(e: Expr) -> str:
