@@ -19,20 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["INF", "ONE", "ZERO", "Add", "Const", "Expr", "FloorDiv", "Max", "Min", "Mod", "Mul", "Terms", "Var"]
-__all__ += [
-    "var",
-    "as_expr",
-    "as_int",
-    "const",
-    "exprs",
-    "floordiv",
-    "known_less",
-    "maximum",
-    "minimum",
-    "mod",
-    "product",
-    "total",
-]
+__all__ += ["as_expr", "as_int", "const", "exprs", "floordiv", "known_less", "maximum", "minimum", "mod", "product"]
+__all__ += ["total", "var"]
 
 INF = 1 << 100
 """Stands for no bound in ranges; every true bound is far smaller."""
@@ -165,10 +153,8 @@ class Expr:
     def __mul__(self, other: Expr | int) -> Expr:
         if not isinstance(other, Expr):
             return _scale(self, other)
-        if not other.terms:
-            return _scale(self, other.const)
-        if not self.terms:
-            return _scale(other, self.const)
+        if not self.terms or not other.terms:
+            return _scale(other, self.const) if not self.terms else _scale(self, other.const)
         return _multiply(self, other)
 
     def __rmul__(self, other: int) -> Expr:
@@ -382,11 +368,9 @@ def as_int(e: Expr | int) -> int:
     Raises:
         ValueError: it is not constant.
     """
-    if isinstance(e, Expr):
-        if e.terms:
-            raise ValueError(f"{e.show()} is not a constant")
-        return e.const
-    return e
+    if isinstance(e, Expr) and e.terms:
+        raise ValueError(f"{e.show()} is not a constant")
+    return e.const if isinstance(e, Expr) else e
 
 
 ZERO = const(0)
