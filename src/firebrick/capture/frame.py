@@ -222,6 +222,7 @@ class Attempt:
         self.module: fx.GraphModule | None = None
         self.emitter: ValueEmitter | None = None
         self.moved = False  # the break is earlier than where it was needed
+        self.abandoned: int | None = None  # the step that made a generator which this place would give up
 
     def _free_cell(self, name: str, cell: Any) -> CellValue:
         try:
@@ -253,6 +254,8 @@ class Attempt:
         """The step at which the next attempt is to end."""
         root = self.root
         limit = root.steps if self.break_step is None else min(self.break_step, root.steps)
+        if self.abandoned is not None:
+            return self.abandoned
         if self.is_at_break():
             # where an exception came from, if this is its handler, else the start of a statement
             steps = [*root.statement_steps, *self.tracer.raise_steps]
@@ -264,12 +267,16 @@ class Attempt:
 
     def is_at_break(self) -> bool:
         """Whether the execution came to `break_step`, so that it is this place that can't be left."""
-        return self.root.steps == self.break_step
+        return self.root.steps == self.break_step or self.abandoned is not None
 
     # -- new code -------------------------------------------------------------------
 
     def _write_tail(self) -> None:
         root, code = self.root, self.code
+        for step, generator in self.tracer.generators:
+            if generator.is_paused_in_block():
+                self.abandoned = step
+                raise Break("generator-escapes", f"{generator.describe()} is given up before its end")
         own_cells = {id(cell): cell.name for cell in self.free}
         for name, value in root.slots.items():
             if isinstance(value, CellValue) and name in code.co_cellvars:

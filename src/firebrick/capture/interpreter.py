@@ -18,7 +18,7 @@ from firebrick.capture.values.base import NULL, Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import CellValue, FunctionValue, bind_arguments
-from firebrick.capture.values.iterator import GeneratorValue, check_dropped
+from firebrick.capture.values.iterator import GeneratorValue
 from firebrick.errors import UserLocation
 
 if TYPE_CHECKING:
@@ -154,10 +154,6 @@ class Interpreter(Operations):
         if isinstance(value, ExceptionValue) and value is not self.handled and value.context is NONE:
             value.context = self.handled
         entry = instruction.handler
-        try:
-            check_dropped(self.stack if entry is None else self.stack[entry.depth :])
-        except Break as error:
-            raise self.located(error) from None
         if entry is None:
             self.finished = True
             raise raised
@@ -216,7 +212,12 @@ class Interpreter(Operations):
         if code.co_flags & _ASYNC:
             raise Break("unsupported-call", f"{function.describe()} is async")
         if code.co_flags & _GENERATOR:
-            return GeneratorValue(frame)
+            made = GeneratorValue(frame)
+            root = self
+            while root.parent is not None:
+                root = root.parent
+            self.tracer.generators.append((root.steps, made))
+            return made
         return frame.run()
 
     # -- generators -----------------------------------------------------------------------

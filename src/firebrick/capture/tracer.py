@@ -35,6 +35,7 @@ from firebrick.capture.wrap import dict_entries, fresh, wrap
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.values.iterator import GeneratorValue
     from firebrick.capture.values.module import ModuleValue
 
 __all__ = ["Tracer", "is_library"]
@@ -57,6 +58,7 @@ class Tracer:
         self.frame_globals = globals_of_frame
         self.objects: dict[int, Value] = {}
         self.raise_steps: list[int] = []
+        self.generators: list[tuple[int, GeneratorValue]] = []  # with the root's step that made them
         self.unversioned: set[int] = set()
         self._keep: list[Any] = []
         self._cells: dict[int, CellValue] = {}

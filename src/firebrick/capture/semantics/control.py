@@ -9,7 +9,7 @@ from firebrick.capture.semantics.registry import Signal, executes
 from firebrick.capture.values.base import Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
-from firebrick.capture.values.iterator import GeneratorValue, IteratorValue, check_dropped
+from firebrick.capture.values.iterator import GeneratorValue, IteratorValue
 from firebrick.capture.version import LOOP_END, SEND_KEEPS_RECEIVER
 
 if TYPE_CHECKING:
@@ -92,7 +92,6 @@ def _for_iter(interp: Interpreter, at: Instruction) -> None:
 
 @executes("RETURN_VALUE")
 def _return_value(interp: Interpreter, at: Instruction) -> Signal:
-    check_dropped(value for value in interp.slots.values() if value is not interp.stack[-1])
     interp.result = interp.pop_raw()
     interp.finished = True
     return Signal.RETURN
@@ -100,7 +99,6 @@ def _return_value(interp: Interpreter, at: Instruction) -> Signal:
 
 @executes("RETURN_CONST")
 def _return_const(interp: Interpreter, at: Instruction) -> Signal:
-    check_dropped(interp.slots.values())
     interp.result = interp.tracer.code_constant(at.argval)
     interp.finished = True
     return Signal.RETURN

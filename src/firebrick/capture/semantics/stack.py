@@ -9,7 +9,6 @@ from firebrick.capture.breaks import Break
 from firebrick.capture.semantics.registry import executes
 from firebrick.capture.values.base import NULL, Raised, Value
 from firebrick.capture.values.function import BoundMethodValue, CellValue
-from firebrick.capture.values.iterator import check_dropped
 from firebrick.capture.version import NULL_BEFORE_CALLABLE
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ def _nothing(interp: Interpreter, at: Instruction) -> None:
 
 @executes("POP_TOP", "END_FOR")
 def _pop_top(interp: Interpreter, at: Instruction) -> None:
-    check_dropped(interp.stack[-1:])
     interp.stack.pop()
 
 

@@ -10,12 +10,12 @@ from firebrick.capture.values.base import Raised, Value
 from firebrick.capture.values.constant import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from firebrick.capture.interpreter import Interpreter
     from firebrick.capture.materialize import ValueEmitter
 
-__all__ = ["GeneratorValue", "IteratorValue", "check_dropped"]
+__all__ = ["GeneratorValue", "IteratorValue"]
 
 
 class IteratorValue(Value):
@@ -89,6 +89,15 @@ class GeneratorValue(Value):
                 return
             yield item
 
+    def is_paused_in_block(self) -> bool:
+        """Whether it waits inside `try` or `with`, so that something happens when it is given up."""
+        frame = self.frame
+        entry = frame.current.handler
+        if frame.finished or not frame.index or entry is None:
+            return False
+        # since 3.12 every generator has a handler of its own around it, for StopIteration
+        return frame.instructions[entry.target].opname != "CALL_INTRINSIC_1"
+
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Bound methods."""
         return interp.method(self, name)
@@ -118,18 +127,3 @@ class GeneratorValue(Value):
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Only one that has not started could be made again."""
         raise Break("generator-escapes", self.describe())
-
-
-def check_dropped(values: Iterable[Value]) -> None:
-    """Values that nothing holds any more: a generator that is paused inside `try` or `with` would be closed now.
-
-    Raises:
-        Break: there is one; whether something else holds it isn't known.
-    """
-    for value in values:
-        if isinstance(value, GeneratorValue):
-            frame = value.frame
-            if not frame.finished and frame.index and frame.current.handler is not None:
-                raise Break("generator-escapes", f"{value.describe()} is dropped before its end")
-        elif isinstance(value, IteratorValue):
-            check_dropped(value.over)
