@@ -3,7 +3,7 @@
 The table is JSON-able data:
 
     slots      [kind, dtype, sizes, strides, arena offset, device] for each buffer; kind is input, const, derived,
-               scratch (only within the recipe), arena, fresh (allocated by the program) or call (made by a library call)
+               scratch (of the recipe), arena, fresh (allocated by the program) or call (made by a library call)
     registers  [op, a, b]: numbers computed at each call from the inputs' sizes, for symbolic shapes
     views      [slot, sizes, strides, offset, dtype or null]: what library calls and outputs see of a slot
     steps      ["kernel", name, slots, sizes] | ["call", op, args, types, positional, keywords, outs, into, plain]
@@ -12,6 +12,7 @@ The table is JSON-able data:
     arena      bytes
     recipe     call steps that compute derived slots from const slots
     sources    positions of constants that the recipe reads
+    mutated    slots of inputs and constants that the steps write
 
 A number is an int, or [r] for register r. An argument is ["n"] for None, ["t", view], ["i", number], ["b", bool],
 ["f", float], ["s", text], ["e", kind, name] or ["l", [arguments]].
@@ -88,6 +89,7 @@ class _Writer:
             "arena": self.schedule.arena_bytes,
             "recipe": recipe,
             "sources": self._sources(),
+            "mutated": self._mutated(),
             "release_gil": self._work() > RELEASE_BYTES,
         }
         return table
@@ -288,6 +290,18 @@ class _Writer:
     def _sources(self) -> list[int]:
         read = {name for call in self.program.recipe.calls for name in _touched(call)}
         return [i for i, name in enumerate(self.program.consts) if name in read]
+
+    def _mutated(self) -> list[int]:
+        kernels = {k.name: k for k in self.schedule.kernels}
+        written: list[str] = []
+        for step in self.schedule.steps:
+            if isinstance(step, Launch):
+                params = kernels[step.kernel].params if step.kernel in kernels else ()
+                written += [name for name, param in zip(step.args, params, strict=False) if param.written]
+            else:
+                written += [*step.writes, *((n for n in step.outs if n is not None) if step.into else ())]
+        given = {*self.program.inputs, *self.program.consts}
+        return [self.slots[name] for name in dict.fromkeys(written) if name in given]
 
     def _work(self) -> int:
         """Bytes that the program touches, symbolic sizes taken as large."""

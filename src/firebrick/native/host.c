@@ -364,6 +364,17 @@ static PyObject *make_outputs(Executable *self, Space *space, PyObject *const *a
     return outputs;
 }
 
+/* Kernels write inputs without torch's knowledge; autograd and other executables go by the version counters. */
+static int bump_versions(Executable *self, PyObject *const *args) {
+    const Program *program = &self->program;
+    for (int i = 0; i < program->mutated_count; i++) {
+        const Slot *slot = &program->slots[program->mutated[i]];
+        PyObject *tensor = slot->kind == SLOT_INPUT ? args[slot->index] : PyList_GET_ITEM(self->constants, slot->index);
+        if (fb_bump_version(tensor) < 0) return -1;
+    }
+    return 0;
+}
+
 static void clear_space(const Program *program, Space *space) {
     for (int i = 0; i < program->slot_count; i++) {
         Py_CLEAR(space->objects[i]);
@@ -392,6 +403,7 @@ static PyObject *executable_call(PyObject *object, PyObject *const *args, size_t
         int status = run_steps(program, space);
         fb_gil_take(space);
         if (grad_mode) fb_host.set_grad_mode(1);
+        if (status == 0) status = bump_versions(self, args);
         if (status == 0) outputs = make_outputs(self, space, args);
     }
     clear_space(program, space);

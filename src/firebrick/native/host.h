@@ -26,7 +26,7 @@ typedef struct {
     int32_t code;
 } Dtype;
 
-typedef enum { SLOT_INPUT, SLOT_CONST, SLOT_DERIVED, SLOT_ARENA, SLOT_FRESH, SLOT_CALL } SlotKind;
+typedef enum { SLOT_INPUT, SLOT_CONST, SLOT_DERIVED, SLOT_ARENA, SLOT_FRESH, SLOT_CALL, SLOT_SCRATCH } SlotKind;
 
 typedef struct {
     SlotKind kind;
@@ -121,7 +121,8 @@ typedef struct {
     RegisterOp *registers;
     Output *outputs;
     int *inputs, *consts, *derived; /* slots */
-    int slot_count, view_count, step_count, register_count, output_count, input_count, const_count, derived_count;
+    int *mutated;                   /* slots of inputs and constants that the program writes */
+    int slot_count, view_count, step_count, register_count, output_count, input_count, const_count, derived_count, mutated_count;
     int widest_launch, widest_call;
     Num arena;
     uint8_t release_gil, calls_library;

@@ -52,6 +52,8 @@ int fb_autograd_words(PyObject *tensor, const void *words[2]);
 uint64_t fb_dispatch_keys(PyObject *tensor);
 /* The tensor's version counter, -1 when it has none or its place could not be found. */
 int64_t fb_version(PyObject *tensor);
+/* Counts one in-place change of the tensor, as torch's own in-place ops do; -1 with an exception set. */
+int fb_bump_version(PyObject *tensor);
 /* 1 when the tensor requires a gradient, 0 when not. */
 int fb_requires_grad(PyObject *tensor);
 

@@ -178,11 +178,11 @@ static int parse_registers(Program *program, PyObject *list) {
 }
 
 static int parse_slots(Program *program, PyObject *list) {
-    static const char *const kinds[] = {"input", "const", "derived", "arena", "fresh", "call"};
+    static const char *const kinds[] = {"input", "const", "derived", "arena", "fresh", "call", "scratch"};
     static const struct {
         const char *name, *symbol;
     } devices[] = {{"cpu", "aoti_torch_device_type_cpu"}, {"cuda", "aoti_torch_device_type_cuda"}};
-    int counts[6] = {0};
+    int counts[7] = {0};
     Py_ssize_t n = length(list);
     if (n < 0) return -1;
     program->slots = fb_program_alloc(program, n * sizeof(Slot));
@@ -195,7 +195,7 @@ static int parse_slots(Program *program, PyObject *list) {
         const char *device = row == NULL ? NULL : text(fb_item(row, 5));
         int found = -1;
         if (kind == NULL || dtype == NULL || device == NULL) return -1;
-        for (int k = 0; k < 6; k++) {
+        for (int k = 0; k < 7; k++) {
             if (strcmp(kind, kinds[k]) == 0) found = k;
         }
         if (found < 0) {
@@ -475,11 +475,12 @@ int fb_program_parse(Program *program, PyObject *table, PyObject *kernels, PyObj
     if (program->keep == NULL) return -1;
     PyObject *registers = field(table, "registers"), *slots = field(table, "slots"), *views = field(table, "views");
     PyObject *steps = field(table, "steps"), *outputs = field(table, "outputs"), *arena = field(table, "arena");
-    PyObject *release = field(table, "release_gil");
-    if (registers == NULL || slots == NULL || views == NULL || steps == NULL || outputs == NULL || arena == NULL || release == NULL) return -1;
+    PyObject *release = field(table, "release_gil"), *mutated = field(table, "mutated");
+    if (mutated == NULL || registers == NULL || slots == NULL || views == NULL || steps == NULL || outputs == NULL || arena == NULL || release == NULL) return -1;
     program->release_gil = release == Py_True;
     if (parse_registers(program, registers) < 0 || parse_num(program, arena, &program->arena) < 0) return -1;
     if (parse_slots(program, slots) < 0 || parse_views(program, views) < 0) return -1;
+    if (parse_indices(program, mutated, program->slot_count, &program->mutated, &program->mutated_count) < 0) return -1;
     if (parse_steps(program, steps, kernels, resolve) < 0) return -1;
     return parse_outputs(program, outputs);
 }

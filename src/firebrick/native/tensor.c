@@ -282,6 +282,19 @@ int64_t fb_version(PyObject *tensor) {
     return version;
 }
 
+int fb_bump_version(PyObject *tensor) {
+    if (counter_offset >= 0) {
+        uint64_t counter = word_at(FB_IMPL(tensor), counter_offset);
+        if (counter != 0) __atomic_fetch_add((uint32_t *)((char *)counter + counter_value_offset), 1, __ATOMIC_RELAXED);
+        return 0;
+    }
+    PyObject *graph = PyImport_ImportModule("torch.autograd.graph");
+    PyObject *done = graph == NULL ? NULL : PyObject_CallMethod(graph, "increment_version", "O", tensor);
+    Py_XDECREF(graph);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 int fb_requires_grad(PyObject *tensor) {
     if (fb_autograd_offset >= 0) {
         const char *meta = (const char *)word_at(FB_IMPL(tensor), fb_autograd_offset);

@@ -13,6 +13,7 @@ from firebrick.extend import apply_passes, as_passes, fingerprint, registry
 from firebrick.passes import rules
 from firebrick.passes.activations import gelu_to_relu
 from firebrick.passes.batchnorm import FeatureBatchNorm, fold_batchnorm, layernorm_to_batchnorm
+from firebrick.passes.convolution import prepack_convolution
 from firebrick.passes.fold import fold_constants
 from firebrick.passes.linears import FusedLinear, Int8Linear, fuse_qkv, quantize_linear
 from firebrick.passes.modules import Swap, SwapReport, swap
@@ -51,6 +52,7 @@ __all__ = [
 
 PASSES: tuple[Callable[[AtenGraph, Config], AtenGraph], ...] = (
     fold_constants,
+    prepack_convolution,
     prepack_linear,
 )
 """What the compiler itself does to every graph, in order."""

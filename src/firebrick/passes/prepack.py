@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.extend.graph import AtenGraph
 
-__all__ = ["PostOp", "post_op", "prepack_linear"]
+__all__ = ["NO_POST_OP", "PostOp", "is_packable", "post_op", "prepack_linear"]
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
@@ -43,7 +43,7 @@ class PostOp:
     algorithm: str = ""
 
 
-_NONE = PostOp("none")
+NO_POST_OP = PostOp("none")
 _PLAIN: Mapping[Any, PostOp] = {
     aten.tanh.default: PostOp("tanh"),
     aten.sigmoid.default: PostOp("sigmoid"),
@@ -64,6 +64,11 @@ def post_op(node: fx.Node) -> PostOp | None:
             return PostOp("leaky_relu", (float(slope),))
         return None
     return _PLAIN.get(node.target)
+
+
+def is_packable(dtype: torch.dtype) -> bool:
+    """Whether oneDNN computes with this dtype here."""
+    return dtype is torch.float32 or (dtype is torch.bfloat16 and mkldnn._is_mkldnn_bf16_supported())
 
 
 def prepack_linear(graph: AtenGraph, config: Config) -> AtenGraph:
@@ -113,12 +118,12 @@ def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None) -> b
     sizes = (*given.shape, *w.shape)
     if out.device.type != "cpu" or not all(isinstance(n, int) for n in sizes):
         return False
-    if out.dtype is torch.bfloat16:
-        if not mkldnn._is_mkldnn_bf16_supported():
-            return False
-    elif out.dtype is not torch.float32:
-        return False
-    if given.dtype != out.dtype or w.dtype != out.dtype or math.prod((given.shape[0], *w.shape)) < _SMALLEST:
+    if (
+        not is_packable(out.dtype)
+        or given.dtype != out.dtype
+        or w.dtype != out.dtype
+        or math.prod((given.shape[0], *w.shape)) < _SMALLEST
+    ):
         return False
     if bias is None:
         return True
@@ -135,8 +140,8 @@ def _activation(node: fx.Node) -> tuple[fx.Node | None, PostOp]:
             continue
         fused = post_op(reader) if reader.op == "call_function" else None
         same = fused is not None and reader.meta["val"].dtype == node.meta["val"].dtype
-        return (reader, fused) if same and fused is not None else (None, _NONE)
-    return None, _NONE
+        return (reader, fused) if same and fused is not None else (None, NO_POST_OP)
+    return None, NO_POST_OP
 
 
 def _packed(weight: fx.Node, rows: int, recipe: RecipeBuilder) -> fx.Node:

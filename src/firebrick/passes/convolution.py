@@ -1,0 +1,154 @@
+"""Prepacked convolutions: constant weights in oneDNN's layout, activations channels last, batch norm folded in.
+
+convolution(x, W, b) * s + t; silu   ->   mkldnn::_convolution_pointwise(x, packed, b * s + t, ..., "swish")
+packed = mkldnn::_reorder_convolution_weight(W * s)       in the recipe, computed once
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.passes.layout import propagate_layouts
+from firebrick.passes.prepack import NO_POST_OP, PostOp, is_packable, post_op
+from firebrick.passes.recipe import RecipeBuilder
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from firebrick.config import Config
+    from firebrick.extend.graph import AtenGraph
+
+__all__ = ["prepack_convolution"]
+
+aten = torch.ops.aten
+mkldnn = torch.ops.mkldnn
+
+_SMALLEST = 1 << 17
+"""Multiplications from which the packed kernel is worth its call."""
+
+
+@dataclass(slots=True)
+class _Match:
+    """A convolution and what follows it alone. last: the node whose value the packed call has."""
+
+    conv: fx.Node
+    last: fx.Node
+    scale: fx.Node | None = None
+    shift: fx.Node | None = None
+    fused: PostOp = NO_POST_OP
+
+
+def prepack_convolution(graph: AtenGraph, config: Config) -> AtenGraph:
+    """Pack the constant weights of two-dimensional convolutions, with the scale, shift and activation that follow.
+
+    Their results are channels last; so then is what is computed from them, and the graph's outputs are copied back.
+    """
+    if not config.prepack or config.numerics == "eager" or not graph.frozen or not torch.backends.mkldnn.is_available():
+        return graph
+    recipe = RecipeBuilder(graph)
+    made: dict[fx.Node, torch.Tensor] = {}
+    for node in list(graph.gm.graph.nodes):
+        if node.op == "call_function" and node.target is aten.convolution.default and _fits(node, recipe):
+            found = _match(node, recipe)
+            made[_replace(found, recipe)] = found.last.meta["val"]
+    if made:
+        propagate_layouts(graph.gm, made)
+        graph.gm.graph.eliminate_dead_code()
+        recipe.finish()
+    return graph
+
+
+def _fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
+    x, weight, bias, _, _, _, transposed, _, _ = node.args
+    if transposed or not recipe.is_constant(weight) or recipe.is_constant(x):  # type: ignore[arg-type]
+        return False
+    if bias is not None and not recipe.is_constant(bias):  # type: ignore[arg-type]
+        return False
+    given, w, out = x.meta["val"], weight.meta["val"], node.meta["val"]  # type: ignore[union-attr]
+    if given.dim() != 4 or not is_packable(out.dtype) or given.dtype != out.dtype or w.dtype != out.dtype:
+        return False
+    if out.device.type != "cpu" or not all(isinstance(n, int) for n in (*given.shape, *w.shape)):
+        return False
+    return out.numel() > 0 and out.numel() * math.prod(w.shape[1:]) >= _SMALLEST
+
+
+def _match(conv: fx.Node, recipe: RecipeBuilder) -> _Match:
+    found = _Match(conv, conv)
+    reader = _only_reader(conv)
+    if reader is not None and reader.target is aten.mul.Tensor:
+        scale = _channel_operand(reader, conv, recipe)
+        if scale is not None:
+            found.scale, found.last = scale, reader
+            reader = _only_reader(reader)
+    if reader is not None and reader.target is aten.add.Tensor and not reader.kwargs:
+        shift = _channel_operand(reader, found.last, recipe)
+        if shift is not None:
+            found.shift, found.last = shift, reader
+            reader = _only_reader(reader)
+    if reader is not None and reader.args[0] is found.last:
+        fused = post_op(reader)
+        if fused is not None and reader.meta["val"].dtype == conv.meta["val"].dtype:
+            found.fused, found.last = fused, reader
+    return found
+
+
+def _only_reader(node: fx.Node) -> fx.Node | None:
+    reader = next(iter(node.users)) if len(node.users) == 1 else None
+    return reader if reader is not None and reader.op == "call_function" else None
+
+
+def _channel_operand(node: fx.Node, other: fx.Node, recipe: RecipeBuilder) -> fx.Node | None:
+    """The operand beside `other`, if it is a constant with one number a channel."""
+    if len(node.args) != 2:
+        return None
+    a, b = node.args
+    operand: Any = b if a is other else a
+    if a is b or not isinstance(operand, type(node)) or not recipe.is_constant(operand):
+        return None
+    channels = other.meta["val"].shape[1]
+    value = operand.meta["val"]
+    if value.dtype != other.meta["val"].dtype or node.meta["val"].dtype != value.dtype:
+        return None
+    return operand if tuple(value.shape) in ((1, channels, 1, 1), (channels, 1, 1)) else None
+
+
+def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
+    conv = found.conv
+    x, weight, bias, stride, padding, dilation, _, _, groups = conv.args
+    w = recipe.copy(weight)  # type: ignore[arg-type]
+    b = recipe.copy(bias) if bias is not None else None  # type: ignore[arg-type]
+    channels = conv.meta["val"].shape[1]
+    name = w.name
+    if found.scale is not None:
+        scale = recipe.copy(found.scale)
+        by_row = recipe.call(f"{name}_scale", aten.reshape.default, scale, [channels, 1, 1, 1])
+        w = recipe.call(f"{name}_scaled", aten.mul.Tensor, w, by_row)
+        if b is not None:
+            flat = recipe.call(f"{name}_scale_flat", aten.reshape.default, scale, [channels])
+            b = recipe.call(f"{name}_bias", aten.mul.Tensor, b, flat)
+    if found.shift is not None:
+        flat = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(found.shift), [channels])
+        b = flat if b is None else recipe.call(f"{name}_shifted", aten.add.Tensor, b, flat)
+    size = list(x.meta["val"].shape)  # type: ignore[union-attr]
+    reorder = mkldnn._reorder_convolution_weight.default
+    packed = recipe.call(f"{name}_packed", reorder, w, padding, stride, dilation, groups, size, like=w.meta["val"])
+    graph = recipe.aten.gm.graph
+    read = recipe.use(packed, found.last)
+    read_bias = recipe.use(b, found.last) if b is not None else None
+    fused = found.fused
+    args = (
+        *(x, read, read_bias, padding, stride, dilation, groups),
+        *(fused.attr, list(fused.scalars), fused.algorithm),
+    )
+    with graph.inserting_before(found.last):
+        made = graph.create_node("call_function", mkldnn._convolution_pointwise.default, args)
+    before = found.last.meta["val"]
+    made.meta = dict(found.last.meta)
+    with before.fake_mode:
+        made.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
+    found.last.replace_all_uses_with(made)
+    return made
