@@ -19,7 +19,6 @@ from torch import fx
 from firebrick import autodiff, codegen, lowering, passes, runtime, scheduling
 from firebrick.artifact import SCHEMA, Artifact
 from firebrick.autodiff import graph_key, literals
-from firebrick.config import Config
 from firebrick.errors import FirebrickError, InternalError
 from firebrick.extend.runner import copy_graph
 from firebrick.loops.show import show as show_loops
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from firebrick.codegen import Target
+    from firebrick.config import Config
 
 __all__ = ["compile_graph", "graphs_compiled"]
 

@@ -1,10 +1,10 @@
 """The public functions; `firebrick` itself re-exports them."""
 
-from firebrick.api.aot import aot
 from firebrick.api.bundle import load, save
-from firebrick.api.compile import compile, disable, optimize, run
-from firebrick.api.explain import Explanation, explain
+from firebrick.api.compiling import compile, disable, optimize, run
+from firebrick.api.explaining import Explanation, explain
 from firebrick.api.torch_compile import torch_compile_backend
+from firebrick.api.tracing import aot
 from firebrick.backends import list_backends, register_backend
 from firebrick.capture import hook
 from firebrick.capture.marks import graph_break, is_compiling, mark_dynamic, mark_static

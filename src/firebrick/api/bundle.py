@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from firebrick import runtime
-from firebrick.api.compile import compile
+from firebrick.api.compiling import compile
 from firebrick.api.module import original_of, settings_of
 from firebrick.artifact import decode, encode, read_index
 from firebrick.config import Config
@@ -37,7 +37,9 @@ def save(compiled: Any, path: str | Path) -> None:
     """
     settings = settings_of(compiled) if isinstance(compiled, nn.Module) else None
     if settings is None:
-        raise ConfigError("save takes a compiled module, as firebrick.compile returns it", fix="compile a module, not a function")
+        raise ConfigError(
+            "save takes a compiled module, as firebrick.compile returns it", fix="compile a module, not a function"
+        )
     if not isinstance(settings.backend, str) or settings.passes:
         raise ConfigError("a module compiled by a function or with passes can't be saved", fix="use a named backend")
     about = {

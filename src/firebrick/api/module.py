@@ -9,12 +9,12 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
 from firebrick.api.switches import blocks, call_switched
 from firebrick.capture import hook
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from firebrick.api.settings import Settings
 
 __all__ = ["compile_module", "original_of"]
@@ -51,7 +51,8 @@ def compile_module(module: nn.Module, settings: Settings) -> nn.Module:
         _STATE: state,
         "_orig_mod": original,
     }
-    compiled: nn.Module = object.__new__(type(cls)(cls.__name__, (cls,), namespace))
+    made: Any = type(cls)
+    compiled: nn.Module = object.__new__(made(cls.__name__, (cls,), namespace))
     object.__setattr__(compiled, "__dict__", original.__dict__)
     return compiled
 

@@ -70,6 +70,7 @@ class Switch:
             blocks.open -= 1
 
     def __call__(self, fn: F) -> F:
+        """Return `fn` in this mode."""
         mode = self._mode
 
         @functools.wraps(fn)

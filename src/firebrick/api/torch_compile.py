@@ -13,7 +13,7 @@ from firebrick.config import Config
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["torch_compile_backend"]
 

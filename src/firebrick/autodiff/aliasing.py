@@ -29,7 +29,7 @@ aten = torch.ops.aten
 
 
 class ViewStep(NamedTuple):
-    """One view op and the arguments after its tensor; `as_strided` applies to the storage, at an offset from its base."""
+    """One view op and the arguments after its tensor; `as_strided` applies to the storage, offset from its base."""
 
     op: OpOverload
     args: tuple[Any, ...]
@@ -41,7 +41,7 @@ class Origin(NamedTuple):
 
     kind: str
     name: str
-    index: int
+    position: int
 
 
 class Storage:
@@ -137,7 +137,8 @@ def restrided(record: Record, like: FakeTensor, emit: Emit) -> Record:
         return record
     if like.is_contiguous():
         return emit(aten.clone.default, record, memory_format=torch.contiguous_format)
-    order = sorted(range(like.dim()), key=lambda d: (-like.stride(d), d))
+    strides = like.stride()
+    order = sorted(range(like.dim()), key=lambda d: (-strides[d], d))
     moved = emit(aten.permute.default, record, order)
     packed = emit(aten.clone.default, moved, memory_format=torch.contiguous_format)
     return emit(aten.permute.default, packed, [order.index(d) for d in range(like.dim())])
@@ -171,9 +172,7 @@ def _scatter_strided(storage: Storage, like: FakeTensor, new: Record, emit: Emit
     if not _is_dense(base) or base.dtype != like.dtype:
         raise LoweringError("a write through this view can't be made functional")
     offset = like.storage_offset() - base.storage_offset() + storage.record.val.storage_offset()
-    return emit(
-        aten.as_strided_scatter.default, storage.record, new, list(like.shape), list(like.stride()), offset
-    )
+    return emit(aten.as_strided_scatter.default, storage.record, new, list(like.shape), list(like.stride()), offset)
 
 
 def _same_elements(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:

@@ -307,7 +307,9 @@ class _Finish:
         """Two tensors of the caller that share memory are two values here: right only while neither is written."""
         if not found:
             return
-        given = {("input", n.name): t for n, t in zip(_placeholders(self.trace.gm), self.trace.example_inputs, strict=True)}
+        given = {
+            ("input", n.name): t for n, t in zip(_placeholders(self.trace.gm), self.trace.example_inputs, strict=True)
+        }
         given |= {("const", name): t for name, t in self.tracer.constants.items()}
         owners: dict[int, int] = {}
         for tensor in given.values():
@@ -341,7 +343,7 @@ class _Finish:
                 continue
             storage, origin = result.storage, result.storage.origin
             if origin is not None and origin.name not in self.tracer.literals:
-                index = origin.index if origin.kind == "input" else origin.name
+                index = origin.position if origin.kind == "input" else origin.name
                 outputs.append(_alias(origin.kind, index, result))
                 self.flat.append(None)
             elif counts[id(storage)] == 1:
@@ -382,5 +384,5 @@ def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
 
 def _alias(kind: str, index: int | str, value: Value) -> Alias:
     fake = value.fake
-    offset = fake.storage_offset() - value.storage.base.storage_offset()
+    offset = int(fake.storage_offset()) - int(value.storage.base.storage_offset())
     return Alias(kind, index, tuple(fake.shape), tuple(fake.stride()), offset)

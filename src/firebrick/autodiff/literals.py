@@ -30,6 +30,10 @@ def read(data: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     found = {}
     for name, (dtype, shape, text) in data.items():
         raw = np.frombuffer(base64.b64decode(text), dtype=np.uint8).copy()
-        flat = torch.from_numpy(raw).view(getattr(torch, dtype)) if raw.size else torch.empty(0, dtype=getattr(torch, dtype))
+        flat = (
+            torch.from_numpy(raw).view(getattr(torch, dtype))
+            if raw.size
+            else torch.empty(0, dtype=getattr(torch, dtype))
+        )
         found[name] = flat.reshape(shape)
     return found

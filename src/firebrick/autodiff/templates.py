@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from firebrick.autodiff.aliasing import Storage, Value, ViewStep
 from firebrick.autodiff.tape import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch._subclasses.fake_tensor import FakeTensor
 
     from firebrick.autodiff.tape import Tape
 
@@ -126,7 +127,11 @@ class _Out:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """records: (op, args, kwargs, val). storages: (record, base). values: arguments returned or new tensors. result: nest of value numbers."""
+    """What a call did.
+
+    records: (op, args, kwargs, val). storages: (record, base). values: positions of arguments that are returned, or
+    new tensors. result: nest of value numbers.
+    """
 
     records: tuple[tuple[Any, Any, Any, Any], ...]
     storages: tuple[tuple[_Slot | _Local, FakeTensor], ...]

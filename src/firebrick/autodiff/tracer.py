@@ -167,6 +167,7 @@ class Tracer(TorchDispatchMode):
 
 # ---------------------------------------------------------------- rules
 
+
 def _classify(func: OpOverload) -> Callable[..., Any]:
     """Choose the rule of an op that has none in `_RULES`."""
     if func in decompositions():

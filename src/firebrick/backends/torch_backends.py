@@ -28,7 +28,7 @@ def names() -> frozenset[str]:
 
 def adapt(name: str) -> Callable[..., Any]:
     """Return a backend that hands graphs to PyTorch's backend `name`."""
-    lookup: Any = torch._dynamo.lookup_backend  # type: ignore[attr-defined]
+    lookup: Any = torch._dynamo.lookup_backend
     compiler = lookup(name)
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:

@@ -11,7 +11,9 @@ meta tensors, one kept beside each fake one: calls on fake ones make PyTorch imp
 
 from __future__ import annotations
 
+import traceback
 import weakref
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from firebrick.extend.shapes import NoRule, Spec, contiguous, dense_strides, find_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch._ops import OpOverload
 
@@ -38,6 +40,7 @@ aten = torch.ops.aten
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 _TWIN = "_firebrick_meta"
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _FIRST_ARGUMENT_DEVICE: frozenset[OpOverload] = frozenset(
     {
@@ -88,7 +91,7 @@ class _FakeMode(FakeTensorMode):
         self.in_kernel_invocation = False
         self.enter_stack = []
         self.shape_env = None
-        self._stack_trace = None
+        self._stack_trace = traceback.StackSummary()
         self._stack = None
         self._mode_key = torch._C._TorchDispatchModeKey.FAKE
         self.nt_tensor_id_initial_count = self.nt_tensor_id_counter = 0
@@ -99,12 +102,12 @@ class _FakeMode(FakeTensorMode):
         return False  # True would wrap `__torch_dispatch__` so that its first call imports torch._dynamo
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = _NOTHING
     ) -> Any:
         """Run one op on fake tensors."""
         if func is torch.ops.prim.device.default:
             return args[0].fake_device
-        kwargs = kwargs or {}
+        args, kwargs = tuple(args), dict(kwargs)
         path = _PATHS.get(func)
         if path is None:
             path = _PATHS[func] = _choose(func)
@@ -156,7 +159,7 @@ def _twin(fake: FakeTensor) -> torch.Tensor:
     """Return the meta tensor of a fake one."""
     meta: torch.Tensor | None = fake.__dict__.get(_TWIN)
     if meta is None:
-        meta = fake.__dict__[_TWIN] = _empty(tuple(fake.shape), fake.stride(), fake.dtype, fake.storage_offset())
+        meta = fake.__dict__[_TWIN] = _empty(tuple(fake.shape), fake.stride(), fake.dtype, int(fake.storage_offset()))
     return meta
 
 
@@ -170,7 +173,7 @@ def _empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, 
 def fake_of(mode: FakeTensorMode, tensor: torch.Tensor) -> FakeTensor:
     """Make a new fake tensor with the metadata of a plain or fake tensor."""
     with torch._C._DisableTorchDispatch():
-        meta = _empty(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.storage_offset())
+        meta = _empty(tuple(tensor.shape), tensor.stride(), tensor.dtype, int(tensor.storage_offset()))
     device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
     fake = _fake(mode, meta, device, requires_grad=tensor.requires_grad)
     if isinstance(tensor, torch.nn.Parameter):

@@ -82,13 +82,11 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 def _broadcast_strides(tensor: torch.Tensor, shape: Shape) -> Shape:
     own, strides = tensor.shape, tensor.stride()
     lead = len(shape) - len(own)
-    return (0,) * lead + tuple(
-        0 if own[i] == 1 and shape[lead + i] != 1 else strides[i] for i in range(len(own))
-    )
+    return (0,) * lead + tuple(0 if own[i] == 1 and shape[lead + i] != 1 else strides[i] for i in range(len(own)))
 
 
 def _packed(shape: Shape, operands: list[Shape]) -> Shape:
-    """Order the dimensions as elementwise kernels do: by the operands' strides, the first operand that tells decides."""
+    """Order dimensions as elementwise kernels do: by the operands' strides; the first operand that tells decides."""
     rank = len(shape)
     order = list(range(rank - 1, -1, -1))  # fastest first
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from firebrick import autodiff
-from firebrick.api.compile import compile
+from firebrick.api.compiling import compile
 from firebrick.backends.aten import run_aten
 from firebrick.config import Config
 from firebrick.errors import BackendError

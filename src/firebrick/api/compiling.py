@@ -125,7 +125,7 @@ def compiled_settings(fn: Any) -> Settings | None:
     return settings_of(fn) if isinstance(fn, nn.Module) else getattr(fn, _SETTINGS, None)
 
 
-class optimize:  # noqa: N801  (used as a function)
+class optimize:
     """Compile what runs in the block, or the decorated function or module.
 
     Args:
@@ -139,7 +139,11 @@ class optimize:  # noqa: N801  (used as a function)
     """
 
     def __init__(
-        self, backend: str | Callable[..., Any] = backends.FIREBRICK, *, nopython: bool = False, dynamic: bool | None = None
+        self,
+        backend: str | Callable[..., Any] = backends.FIREBRICK,
+        *,
+        nopython: bool = False,
+        dynamic: bool | None = None,
     ) -> None:
         self.settings = Settings.make(backend, None, nopython, dynamic, None, ())
         self._scope = _Scope()
@@ -147,6 +151,7 @@ class optimize:  # noqa: N801  (used as a function)
         self._active: list[AbstractContextManager[None]] = []
 
     def __call__(self, fn: F) -> F:
+        """Compile a function or module."""
         compiled: F = _compile(fn, self.settings)
         return compiled
 

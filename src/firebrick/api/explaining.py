@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch.autograd import profiler_legacy  # the other profiler writes two lines to stderr each time
 from torch.profiler import record_function
 
-from firebrick.api.compile import compiled_settings, original_callable
+from firebrick.api.compiling import compiled_settings, original_callable
 from firebrick.api.settings import Settings
 from firebrick.autodiff import show_nodes
 from firebrick.capture import hook
@@ -97,7 +97,8 @@ class Explanation:
         """Write a page that needs nothing else."""
         sections = [("Summary", str(self)), *((f"Graph {i}: {g.name}", g.text) for i, g in enumerate(self.graphs))]
         body = "\n".join(f"<h2>{html.escape(title)}</h2>\n<pre>{html.escape(text)}</pre>" for title, text in sections)
-        page = f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>firebrick explain</title>\n{body}\n</html>\n'
+        head = '<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>firebrick explain</title>'
+        page = f"{head}\n{body}\n</html>\n"
         with open(path, "w", encoding="utf-8") as file:
             file.write(page)
 
