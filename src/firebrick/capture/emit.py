@@ -346,6 +346,11 @@ class Emitter(_Objects):
         """Raise the top."""
         self.emit("RAISE_VARARGS", 1)
 
+    def check_exception(self, kind: type[BaseException]) -> None:
+        """exception -> exception, whether it is of that kind."""
+        self.load_const(kind)
+        self.emit("CHECK_EXC_MATCH")
+
     def push_exc_info(self) -> None:
         """exception -> the one that was current, exception: what a handler starts with."""
         self.emit("PUSH_EXC_INFO")

@@ -16,6 +16,7 @@ import torch
 
 from firebrick import _native
 from firebrick.capture import library, semantics
+from firebrick.capture.assemble import Handler
 from firebrick.capture.breaks import Break, SkipFrame
 from firebrick.capture.flow import flow
 from firebrick.capture.hook import SKIP, Wrapped, entries
@@ -23,7 +24,7 @@ from firebrick.capture.interpreter import BreakHere, Interpreter
 from firebrick.capture.liveness import live_slots
 from firebrick.capture.materialize import ValueEmitter
 from firebrick.capture.plan import build_plan
-from firebrick.capture.resume import can_break, emit_break
+from firebrick.capture.resume import can_break, emit_break, emit_plain
 from firebrick.capture.sources import Cell, Local
 from firebrick.capture.tracer import Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
@@ -47,6 +48,7 @@ __all__ = ["Capture", "FrameReport"]
 
 _GENERATOR_OR_ASYNC = 0x20 | 0x80 | 0x200
 _MAX_ATTEMPTS = 12
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _ = (library, semantics)
 
@@ -155,6 +157,8 @@ class Capture:
         module = one.module
         if module is None and reason is None:
             raise SkipFrame("nothing to capture", always=True)
+        if module is None and frame.code.co_name in _COMPREHENSIONS:
+            raise SkipFrame("nothing to capture in a comprehension", always=True)
         if module is None and one.moved:
             raise SkipFrame("nothing to capture before a break that is not possible where it is needed", always=True)
         compiled = None
@@ -370,7 +374,11 @@ class Attempt:
             for value in graph.inputs:
                 assert value.source is not None
                 head.load_source(value.source)
+            caught = head.label()
+            if self._can_start_again():
+                head.handler = Handler(caught, 0, False)
             head.call(len(graph.inputs))
+            head.handler = None
             if graph.outputs:
                 head.unpack_sequence(len(graph.outputs))
                 for index in range(len(graph.outputs)):
@@ -382,7 +390,37 @@ class Attempt:
             else:
                 head.pop()
             emitter.splice(self.mark, head)
+            if self._can_start_again():
+                emitter.place(caught)
+                self._start_again(emitter)
         return emitter.assemble()
+
+    def _can_start_again(self) -> bool:
+        """Whether nothing has happened if the graph raises, so that the frame can run as plain Python after all."""
+        graph = self.tracer.graph
+        return not graph.changes_inputs() and graph.switches <= {torch._C._set_grad_enabled}
+
+    def _start_again(self, emitter: ValueEmitter) -> None:
+        """The graph raised: plain Python raises the same, with the effects and the traceback that it should have."""
+        leave = emitter.label()
+        emitter.handler, emitter.position = None, (self.code.co_firstlineno,) * 2 + (None, None)
+        plain = ValueEmitter(self.code, emitter, self.tracer.graph, {})
+        start = emit_plain(plain, self.code)
+        emitter.check_exception(Exception)
+        emitter.emit("POP_JUMP_IF_FALSE", leave)
+        emitter.check_exception(FirebrickError)
+        emitter.emit("POP_JUMP_IF_TRUE", leave)
+        emitter.pop()
+        if self.tracer.graph.switches:
+            emitter.load_callable(torch._C._set_grad_enabled)
+            emitter.load_const(self.tracer.graph.grad_at_start)
+            emitter.call(1)
+            emitter.pop()
+        emitter.jump(start)
+        emitter.place(leave)
+        emitter.emit("RERAISE", 0)
+        for item in plain.items:
+            emitter.append(item)
 
 
 class _ModesKept:

@@ -56,12 +56,20 @@ class GraphBuilder:
         self._by_fake: dict[int, TensorValue] = {}
         self._last_placeholder: fx.Node | None = None
         self._output_index: dict[TensorValue, int] = {}
+        self._versions: list[tuple[torch.Tensor, int]] = []
+        self.switches: set[Any] = set()  # functions that the graph calls to switch modes of the thread
 
     # -- leaves ---------------------------------------------------------------
 
     def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """A fake tensor with the metadata of a real one."""
-        return self.mode.from_tensor(tensor, static_shapes=True)
+        fake = self.mode.from_tensor(tensor, static_shapes=True)
+        self._versions.append((fake, fake._version))
+        return fake
+
+    def changes_inputs(self) -> bool:
+        """Whether the graph writes to a tensor that was there before it."""
+        return any(fake._version != version for fake, version in self._versions)
 
     def input(self, tensor: torch.Tensor, source: Source) -> TensorValue:
         """A placeholder for a tensor that is read from `source`."""
@@ -133,6 +141,7 @@ class GraphBuilder:
 
     def statement(self, interp: Interpreter, target: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
         """Add a call that is made for its effect on the thread's modes."""
+        self.switches.add(target)
         node = self.graph.create_node("call_function", target, args, {})
         node.meta["stack"] = interp.user_stack()
         node.meta["val"] = None

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from firebrick.capture.emit import Emitter
     from firebrick.capture.tables import Position
 
-__all__ = ["MISSING", "Origin", "can_break", "continuation", "emit_break", "origin", "stack_before"]
+__all__ = ["MISSING", "Origin", "can_break", "continuation", "emit_break", "emit_plain", "origin", "stack_before"]
 
 
 class _Missing:
@@ -116,6 +116,16 @@ def emit_break(
         bound: the locals that are bound; without it, what is known from the code.
     """
     _Break(emitter, code, _unit_start(flow(code), index), stack, bound).emit()
+
+
+def emit_plain(emitter: Emitter, code: CodeType) -> Label:
+    """Append the frame's own instructions, and give the label of their start: where all is as at the call."""
+    graph = flow(code)
+    start = 1 + next(i.index for i in graph.instructions if i.opname == "RESUME")
+    body = _copy(graph, graph.reachable(start), {})
+    for item in body.items:
+        emitter.append(item)
+    return body.labels[start]
 
 
 # -- what runs natively ---------------------------------------------------------------
