@@ -22,7 +22,7 @@ class Compiled:
         self.frames: list[FrameReport] = []
         self.graphs: list[torch.fx.GraphModule] = []
         self.calls = 0
-        capture = Capture(self._backend, Config(strict=True, **options), on_frame=self.frames.append)
+        capture = Capture(self._backend, Config(strict=True, **options), on_frame=self.frames.append, scope=self)
         self._fn = hook.Wrapped(fn, capture, self)
 
     def _backend(self, gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:

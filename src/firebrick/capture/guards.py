@@ -254,7 +254,7 @@ def _was(source: str, was: object, now: object) -> str:
 
 
 def _explain_tensor(source: str, value: Any, meta: TensorMeta) -> str:
-    if type(value) is not meta.type:
+    if not isinstance(value, torch.Tensor) or type(value) is not meta.type:
         return _was(f"type({source})", describe(meta.type), describe(type(value)))
     now = TensorMeta.of(value)
     for name in ("dtype", "device", "layout", "requires_grad"):
@@ -270,7 +270,7 @@ def _explain_tensor(source: str, value: Any, meta: TensorMeta) -> str:
 
 
 def _tensor_holds(value: Any, meta: TensorMeta) -> bool:
-    if type(value) is not meta.type:
+    if not isinstance(value, torch.Tensor) or type(value) is not meta.type:
         return False
     now = TensorMeta.of(value)
     same = (now.codes, now.keys, now.requires_grad) == (meta.codes, meta.keys, meta.requires_grad)

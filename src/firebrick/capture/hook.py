@@ -14,7 +14,8 @@ API (`firebrick._native`):
         with the globals, builtins and closure of the call. Its own frame is never offered, the functions it calls are.
     entries(code=None) -> list[Entry]; Entry: plan, code, scope, hits, original, remove(). add_entry(code, plan,
         compiled, scope=None), skip_code(code), reset().
-    Wrapped(function, callback, scope=None): a callable that sets the callback while it runs, natively.
+    installed(callback, scope=None): a context that sets the callback for its thread and restores what was set.
+    Wrapped(function, callback, scope=None): a callable that does so while it runs; both are native and offer no frames.
 
 A scope is any object, compared by identity and held weakly where its class allows: when it dies its entries go.
 Entries go as well with the code object they belong to and with any object that their plan knows by identity.
@@ -23,15 +24,13 @@ Plans come from `capture.plan.build_plan(guards, code)`.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
 from firebrick import _native
-from firebrick._native import RUN_ONLY, SKIP, SKIP_SCOPE, Entry, Frame, Wrapped
+from firebrick._native import RUN_ONLY, SKIP, SKIP_SCOPE, Entry, Frame, Wrapped, installed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from types import CodeType, FunctionType
 
 __all__ = [
@@ -50,22 +49,12 @@ __all__ = [
 ]
 
 
-@contextlib.contextmanager
-def installed(callback: Callable[[Frame], Any] | None, scope: object = None) -> Iterator[None]:
-    """Ask `callback` about frames of this thread inside the block."""
-    previous = _native.set_callback(callback, scope)
-    try:
-        yield
-    finally:
-        _native.set_callback(*previous)
-
-
-def run_only(scope: object = None) -> contextlib.AbstractContextManager[None]:
+def run_only(scope: object = None) -> installed:
     """Use what was compiled, for one scope or for all, and compile nothing new."""
     return installed(RUN_ONLY, scope)
 
 
-def disabled() -> contextlib.AbstractContextManager[None]:
+def disabled() -> installed:
     """Run all frames as they are."""
     return installed(None)
 
