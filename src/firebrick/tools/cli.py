@@ -19,6 +19,7 @@ from firebrick.config import Config
 from firebrick.errors import FirebrickError
 from firebrick.tools import bench as benchmark
 from firebrick.tools import doctor as doctoring
+from firebrick.tools import profile as profiling
 from firebrick.tools.models import MODELS, load_target
 
 app = typer.Typer(
@@ -84,6 +85,24 @@ def explain(
         _print_json(explanation.to_dict())
     else:
         console.print(str(explanation), markup=False, highlight=False)
+
+
+@app.command(epilog="Example: `firebrick profile bert --trace trace.json`")
+def profile(
+    target: Annotated[str, typer.Argument(help="A model's name or package.module:function.")],
+    trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace here (chrome://tracing).")] = None,
+    top: Annotated[int, typer.Option(help="Rows a table.")] = 15,
+    as_json: Json = False,
+) -> None:
+    """Show where time and memory go, eager beside compiled, against what the machine reaches."""
+    fn, args, kwargs = load_target(target)
+    with console.status(f"profiling {target}"):
+        found = profiling.profile_target(target, fn, args, kwargs, trace=trace)
+    if as_json:
+        _print_json(asdict(found))
+    else:
+        for table in profiling.tables(found, top):
+            console.print(table)
 
 
 @app.command(epilog="Example: `firebrick doctor --json`")

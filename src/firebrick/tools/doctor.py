@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from firebrick.codegen.target import detect
 from rich.table import Table
 
 from firebrick import runtime
+from firebrick.codegen.target import detect
 from firebrick.errors import FirebrickError
 
 if TYPE_CHECKING:
