@@ -10,10 +10,12 @@
  * that ends with an exception is disposed of in the same way, with None, while the exception waits aside:
  * tracers and tracebacks then see nothing of a frame that never ran.
  */
+#define _GNU_SOURCE
 #define Py_BUILD_CORE_MODULE 1
 #include "native.h"
 
 #include <opcode.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -85,7 +87,7 @@ struct Site {
 
 static Py_ssize_t extra_index;
 static Site all_sites = {.previous = &all_sites, .following = &all_sites};
-static PyTypeObject entry_type, frame_type, thread_type, mark_type, wrapped_type;
+static PyTypeObject entry_type, frame_type, thread_type, mark_type, wrapped_type, installed_type;
 static PyObject *skip_mark, *skip_scope_mark, *run_only_mark;
 
 static void site_drop_entries(Site *site) {
@@ -327,13 +329,15 @@ static int thread_exchange(PyObject **callback, PyObject **scope) {
     return 0;
 }
 
+static int is_callback(PyObject *object) {
+    if (object == Py_None || object == run_only_mark || PyCallable_Check(object)) return 1;
+    PyErr_SetString(PyExc_TypeError, "a frame callback must be callable, RUN_ONLY or None");
+    return 0;
+}
+
 static PyObject *set_callback(PyObject *self, PyObject *args) {
     PyObject *callback, *scope = Py_None;
-    if (!PyArg_ParseTuple(args, "O|O:set_callback", &callback, &scope)) return NULL;
-    if (callback != Py_None && callback != run_only_mark && !PyCallable_Check(callback)) {
-        PyErr_SetString(PyExc_TypeError, "the callback must be callable, RUN_ONLY or None");
-        return NULL;
-    }
+    if (!PyArg_ParseTuple(args, "O|O:set_callback", &callback, &scope) || !is_callback(callback)) return NULL;
     if (thread_exchange(&callback, &scope) < 0) return NULL;
     return Py_BuildValue("(NN)", callback, scope);
 }
@@ -480,12 +484,51 @@ static PyObject *frame_finish(PyThreadState *tstate, _PyInterpreterFrame *frame,
 #define frame_finish(tstate, frame, result) (result)
 #endif
 
+/* With a hook every Python call nests in the C stack, which the interpreter counts against a limit that is lower than
+ * that of Python calls (1500 units on 3.12, of which a call takes two). The hook gives the units back, so that user's
+ * programs may recurse as deep as without it, and watches the real stack instead: a quarter of it is kept in reserve.
+ */
+static _Thread_local uintptr_t stack_reserve = UINTPTR_MAX; /* lowest address to go to; not yet known */
+
+static void find_stack(void) {
+    pthread_attr_t attributes;
+    void *base = NULL;
+    size_t size = 0;
+    stack_reserve = 0;
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0) return;
+    if (pthread_attr_getstack(&attributes, &base, &size) == 0) stack_reserve = (uintptr_t)base + size / 4;
+    pthread_attr_destroy(&attributes);
+}
+
+static inline int stack_is_short(void) {
+    uintptr_t here = (uintptr_t)__builtin_frame_address(0);
+    if (here >= stack_reserve) return 0;
+    if (stack_reserve == UINTPTR_MAX) find_stack();
+    return here < stack_reserve;
+}
+
+#if PY_VERSION_HEX >= 0x030C0000
+enum { UNITS_OF_A_CALL = 2 };
+#define TAKE_UNITS(tstate) ((tstate)->c_recursion_remaining += UNITS_OF_A_CALL)
+#define RETURN_UNITS(tstate) ((tstate)->c_recursion_remaining -= UNITS_OF_A_CALL)
+#else
+#define TAKE_UNITS(tstate) ((void)0)
+#define RETURN_UNITS(tstate) ((void)0)
+#endif
+
+static PyObject *evaluate_plainly(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag) {
+    TAKE_UNITS(tstate);
+    PyObject *result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    RETURN_UNITS(tstate);
+    return result;
+}
+
 /* The frame that was handed to another tool's evaluator: if it comes back, that tool had been put in over the hook. */
 static _Thread_local const _PyInterpreterFrame *forwarded;
 
 static PyObject *evaluate_foreign(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag) {
     const _PyInterpreterFrame *outer = forwarded;
-    if (outer == frame) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    if (outer == frame) return evaluate_plainly(tstate, frame, throwflag);
     forwarded = frame;
     PyObject *result = next_evaluator(tstate, frame, throwflag);
     forwarded = outer;
@@ -493,7 +536,7 @@ static PyObject *evaluate_foreign(PyThreadState *tstate, _PyInterpreterFrame *fr
 }
 
 static inline PyObject *evaluate(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag) {
-    if (next_evaluator == _PyEval_EvalFrameDefault) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    if (next_evaluator == _PyEval_EvalFrameDefault) return evaluate_plainly(tstate, frame, throwflag);
     return evaluate_foreign(tstate, frame, throwflag);
 }
 
@@ -678,8 +721,16 @@ static PyObject *hook_slow(PyThreadState *tstate, _PyInterpreterFrame *frame, Th
     }
 }
 
+/* Ends a frame that can't be begun for want of stack. A generator's frame must begin to be ended. */
+static PyObject *refuse(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag) {
+    if (throwflag || frame->owner != FRAME_OWNED_BY_THREAD) return evaluate_plainly(tstate, frame, throwflag);
+    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded: the C stack is nearly full");
+    return frame_finish(tstate, frame, NULL);
+}
+
 static PyObject *hook(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag) {
     Thread *thread = current;
+    if (stack_is_short()) return refuse(tstate, frame, throwflag);
     if (thread == NULL || thread->mode == OFF || thread->busy || throwflag || forwarded == frame) return evaluate(tstate, frame, throwflag);
     Site *site = site_find(FRAME_CODE(frame));
     if (site == NULL) {
@@ -722,7 +773,7 @@ static PyObject *wrapped_call(PyObject *self, PyObject *const *args, size_t narg
 static PyObject *wrapped_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *function, *callback, *scope = Py_None;
     static char *names[] = {"function", "callback", "scope", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:Wrapped", names, &function, &callback, &scope)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:Wrapped", names, &function, &callback, &scope) || !is_callback(callback)) return NULL;
     Wrapped *wrapped = PyObject_GC_New(Wrapped, type);
     if (wrapped == NULL) return NULL;
     wrapped->vectorcall = wrapped_call;
@@ -764,6 +815,87 @@ static PyTypeObject wrapped_type = {
     .tp_vectorcall_offset = offsetof(Wrapped, vectorcall),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_doc = "Wrapped(function, callback, scope=None): calls the function with the callback set on the calling thread.",
+};
+
+/* ---- Installed: a context manager, native so that entering and leaving offers no frames ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *callback, *scope; /* to be set, then what was set before */
+    int entered;
+} Installed;
+
+static PyObject *installed_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *callback, *scope = Py_None;
+    static char *names[] = {"callback", "scope", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:installed", names, &callback, &scope)) return NULL;
+    if (!is_callback(callback)) return NULL;
+    Installed *installed = PyObject_GC_New(Installed, type);
+    if (installed == NULL) return NULL;
+    installed->callback = Py_NewRef(callback);
+    installed->scope = Py_NewRef(scope);
+    installed->entered = 0;
+    PyObject_GC_Track(installed);
+    return (PyObject *)installed;
+}
+
+static int installed_exchange(Installed *installed, int entered) {
+    if (installed->entered == entered) {
+        PyErr_SetString(PyExc_RuntimeError, entered ? "the context is entered already" : "the context was not entered");
+        return -1;
+    }
+    PyObject *callback = installed->callback, *scope = installed->scope;
+    if (thread_exchange(&callback, &scope) < 0) return -1;
+    installed->entered = entered;
+    Py_SETREF(installed->callback, callback);
+    Py_SETREF(installed->scope, scope);
+    return 0;
+}
+
+static PyObject *installed_enter(PyObject *self, PyObject *none) {
+    if (installed_exchange((Installed *)self, 1) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *installed_exit(PyObject *self, PyObject *raised) {
+    if (installed_exchange((Installed *)self, 0) < 0) return NULL;
+    Py_RETURN_FALSE;
+}
+
+static int installed_traverse(Installed *installed, visitproc visit, void *arg) {
+    Py_VISIT(installed->callback);
+    Py_VISIT(installed->scope);
+    return 0;
+}
+
+static int installed_clear(Installed *installed) {
+    Py_CLEAR(installed->callback);
+    Py_CLEAR(installed->scope);
+    return 0;
+}
+
+static void installed_dealloc(Installed *installed) {
+    PyObject_GC_UnTrack(installed);
+    installed_clear(installed);
+    PyObject_GC_Del(installed);
+}
+
+static PyMethodDef installed_methods[] = {
+    {"__enter__", installed_enter, METH_NOARGS, NULL},
+    {"__exit__", installed_exit, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject installed_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "firebrick._native.installed",
+    .tp_basicsize = sizeof(Installed),
+    .tp_new = installed_new,
+    .tp_dealloc = (destructor)installed_dealloc,
+    .tp_traverse = (traverseproc)installed_traverse,
+    .tp_clear = (inquiry)installed_clear,
+    .tp_methods = installed_methods,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "installed(callback, scope=None): a context in which the callback is asked about frames of this thread.",
 };
 
 /* ---- functions of the module ------------------------------------------------------- */
@@ -860,7 +992,7 @@ int fb_frame_init(PyObject *module) {
 #if PY_VERSION_HEX >= 0x030C0000
     for (int i = 0; i < 3; i++) lone_return[i].op.code = i == 1 ? RETURN_VALUE : NOP;
 #endif
-    PyTypeObject *types[] = {&entry_type, &frame_type, &thread_type, &mark_type, &wrapped_type};
+    PyTypeObject *types[] = {&entry_type, &frame_type, &thread_type, &mark_type, &wrapped_type, &installed_type};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (PyType_Ready(types[i]) < 0) return -1;
     }
@@ -875,7 +1007,8 @@ int fb_frame_init(PyObject *module) {
     run_only_mark = add_mark(module, "RUN_ONLY");
     if (skip_mark == NULL || skip_scope_mark == NULL || run_only_mark == NULL) return -1;
     if (PyModule_AddObjectRef(module, "Entry", (PyObject *)&entry_type) < 0 || PyModule_AddObjectRef(module, "Frame", (PyObject *)&frame_type) < 0 ||
-        PyModule_AddObjectRef(module, "Wrapped", (PyObject *)&wrapped_type) < 0) {
+        PyModule_AddObjectRef(module, "Wrapped", (PyObject *)&wrapped_type) < 0 ||
+        PyModule_AddObjectRef(module, "installed", (PyObject *)&installed_type) < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, methods);
