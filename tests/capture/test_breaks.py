@@ -34,7 +34,11 @@ def test_the_toy_function_of_the_dynamo_post() -> None:
         ("call_method", "sum"), ("call_function", operator.lt), ("output", "output"),
     ]  # fmt: skip
     assert [n.name for n in first[-1].args[0]] == ["truediv", "lt"]
-    assert [(n.op, n.target) for n in second] == [("placeholder", "x"), ("call_function", operator.mul), ("output", "output")]
+    assert [(n.op, n.target) for n in second] == [
+        ("placeholder", "x"),
+        ("call_function", operator.mul),
+        ("output", "output"),
+    ]
     assert compiled.frames[0].guards == ("a: f32[10] cpu", "b: f32[10] cpu")
 
 
@@ -164,7 +168,9 @@ def test_break_with_a_deep_stack() -> None:
         return args, kwargs
 
     def fn(x: torch.Tensor) -> tuple[object, ...]:
-        return pack(x + 1, [x * 2, unsupported(x + 3)], {"a": unsupported(x)}, k=unsupported(4), l=x.sum() + unsupported(1))
+        return pack(
+            x + 1, [x * 2, unsupported(x + 3)], {"a": unsupported(x)}, k=unsupported(4), l=x.sum() + unsupported(1)
+        )
 
     check(fn, X, graphs=None, breaks=None)
 

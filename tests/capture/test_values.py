@@ -53,7 +53,19 @@ def test_dicts() -> None:
         ordered.move_to_end("z")
         groups: defaultdict[str, list[int]] = defaultdict(list)
         groups["k"].append(1)
-        return d, popped, gone, copied, merged, ordered, dict(groups), "a" in d, list(d.items())[0][0], len(d), d.get("q", 9)
+        return (
+            d,
+            popped,
+            gone,
+            copied,
+            merged,
+            ordered,
+            dict(groups),
+            "a" in d,
+            list(d.items())[0][0],
+            len(d),
+            d.get("q", 9),
+        )
 
     check(fn, X)
 
@@ -109,7 +121,16 @@ def test_enums() -> None:
     def fn(x: torch.Tensor, color: Color) -> tuple[object, ...]:
         if color is Color.RED:
             x = x + 1
-        return x * Number.ONE, color.name, color.value, Color("b"), Color["RED"], color == Color.BLUE, len(Color), [c for c in Color]
+        return (
+            x * Number.ONE,
+            color.name,
+            color.value,
+            Color("b"),
+            Color["RED"],
+            color == Color.BLUE,
+            len(Color),
+            [c for c in Color],
+        )
 
     check(fn, X, Color.RED)
 
@@ -339,7 +360,23 @@ def test_iterators() -> None:
         steps = [a + b for a, b in itertools.pairwise([1, 2, 3])]
         it = iter(flat)
         first = next(it)
-        return pairs, flat, rest, odd, backwards, sums, both, steps, first, list(it), any(flat), all(flat), max(flat), min(3, 1), sum(flat)
+        return (
+            pairs,
+            flat,
+            rest,
+            odd,
+            backwards,
+            sums,
+            both,
+            steps,
+            first,
+            list(it),
+            any(flat),
+            all(flat),
+            max(flat),
+            min(3, 1),
+            sum(flat),
+        )
 
     check(fn, X)
 
@@ -426,7 +463,9 @@ def test_in_place_and_views() -> None:
     check(fn, X, X.clone())
 
 
-@pytest.mark.parametrize("value", [1, 2.5, True, None, "s", (1, 2), torch.float32, Ellipsis, 1 + 2j, b"x", slice(1, 2), range(3)])
+@pytest.mark.parametrize(
+    "value", [1, 2.5, True, None, "s", (1, 2), torch.float32, Ellipsis, 1 + 2j, b"x", slice(1, 2), range(3)]
+)
 def test_constants_as_arguments(value: object) -> None:
     def fn(x: torch.Tensor, v: object) -> tuple[object, ...]:
         return x + 1, v, v == 1, v is None, isinstance(v, tuple)

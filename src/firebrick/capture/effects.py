@@ -23,6 +23,7 @@ class Effects:
 
     def __init__(self) -> None:
         self._changed: dict[int, Any] = {}
+        self.count = 0
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], Value]] = {}
         self._calls: list[tuple[Any, Sequence[Value], dict[str, Value]]] = []
 
@@ -31,11 +32,13 @@ class Effects:
 
     def mutated(self, value: Any) -> None:
         """Note that `value` changes; values made by captured code need no replay."""
+        self.count += 1
         if value.source is not None:
             self._changed.setdefault(id(value), value)
 
     def set_global(self, variables: dict[str, Any], name: str, value: Value) -> None:
         """Note an assignment to a global."""
+        self.count += 1
         self._globals[id(variables), name] = (variables, value)
 
     def global_value(self, variables: dict[str, Any], name: str) -> Value | None:
@@ -45,6 +48,7 @@ class Effects:
 
     def later(self, function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
         """Defer a call whose result nobody uses, such as print, to the end of the captured region."""
+        self.count += 1
         self._calls.append((function, list(args), dict(kwargs)))
 
     def roots(self) -> list[Value]:

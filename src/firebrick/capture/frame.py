@@ -29,6 +29,7 @@ from firebrick.capture.sources import Cell, Local
 from firebrick.capture.tracer import Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.function import CellValue
+from firebrick.capture.values.iterator import GeneratorValue
 from firebrick.errors import BackendError, FirebrickError, InternalError
 from firebrick.report import recorder
 
@@ -95,6 +96,8 @@ class Capture:
         code = frame.code
         if not is_capturable(code, frame.globals):
             return SKIP
+        if torch._C._functorch.maybe_current_level() is not None:
+            return None  # inside vmap or grad: tensors are not what they seem
         if self._over_limit(frame):
             return SKIP
         with recorder.timed("capture"):
@@ -218,7 +221,9 @@ class Attempt:
         slots: dict[str, Value] = {
             name: LazyValue(self.tracer, value, Local(name)) for name, value in frame.locals.items()
         }
-        self.free = [self._free_cell(name, cell) for name, cell in zip(self.code.co_freevars, frame.closure or (), strict=True)]
+        self.free = [
+            self._free_cell(name, cell) for name, cell in zip(self.code.co_freevars, frame.closure or (), strict=True)
+        ]
         self.root = Interpreter(self.tracer, self.code, frame.globals, slots, closure=self.free)
         self.tracer.current = self.root
         self.arguments = dict(slots)
@@ -275,10 +280,19 @@ class Attempt:
 
     # -- new code -------------------------------------------------------------------
 
+    def _closes_quietly(self, generator: GeneratorValue) -> bool:
+        """Whether closing a generator that is given up has no effect."""
+        before = (self.tracer.graph.op_count, self.tracer.effects.count)
+        try:
+            generator.frame.close_generator(self.root)
+        except (Raised, Break):
+            return False
+        return before == (self.tracer.graph.op_count, self.tracer.effects.count)
+
     def _write_tail(self) -> None:
         root, code = self.root, self.code
         for step, generator in self.tracer.generators:
-            if generator.is_paused_in_block():
+            if generator.is_paused_in_block() and not self._closes_quietly(generator):
                 self.abandoned = step
                 raise Break("generator-escapes", f"{generator.describe()} is given up before its end")
         own_cells = {id(cell): cell.name for cell in self.free}
@@ -320,8 +334,8 @@ class Attempt:
         for name, temp in moved.items():
             emitter.load_fast(temp)
             emitter.store_fast(name)
-        for name in names:
-            if name in self.arguments and name not in root.slots:
+        for name in self.arguments:
+            if name not in root.slots and name not in code.co_cellvars:
                 emitter.delete_fast(name)
         for temp in stack:
             if temp is None:
@@ -330,7 +344,9 @@ class Attempt:
                 emitter.load_fast(temp)
         emitter.clear_temps()
         bound = {name for name, value in root.slots.items() if not isinstance(value, CellValue)}
-        bound |= {name for name, value in root.slots.items() if isinstance(value, CellValue) and value.content is not None}
+        bound |= {
+            name for name, value in root.slots.items() if isinstance(value, CellValue) and value.content is not None
+        }
         emit_break(emitter, code, index, nulls, bound)
 
     def _replay(self, emitter: ValueEmitter, *, every_cell: bool) -> None:
@@ -436,5 +452,3 @@ class _ModesKept:
         for leave in reversed(self.tracer.graph.open_modes):
             leave()
         torch._C._set_grad_enabled(self.grad)
-
-

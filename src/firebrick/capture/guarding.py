@@ -9,13 +9,21 @@ import torch
 
 from firebrick import _native
 from firebrick.capture.guards import Guard, id_guard, tensor_guard
-from firebrick.capture.sources import Attr, Const, InstanceDict
+from firebrick.capture.sources import Attr, Const, Global, InstanceAttr, InstanceDict, Namespace
 
 if TYPE_CHECKING:
     from firebrick.capture.sources import Source
     from firebrick.capture.values.base import Value
 
-__all__ = ["Guards"]
+__all__ = ["GLOBAL_HOOKS", "MODULE_HOOKS", "Guards"]
+
+MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Dicts of an nn.Module whose emptiness lets a call be its `forward`."""
+
+GLOBAL_HOOKS = tuple(f"_global{name}" for name in MODULE_HOOKS)
+"""The same for all modules, globals of torch.nn.modules.module."""
+
+_MODULES = Namespace("torch.nn.modules.module", vars(torch.nn.modules.module))
 
 _STATES = ("GRAD_MODE", "INFERENCE_MODE", "AUTOCAST", "DETERMINISTIC", "DEFAULT_DTYPE", "TORCH_FUNCTION")
 
@@ -74,6 +82,13 @@ class Guards:
     def lacks_own(self, source: Source, name: str) -> None:
         """No such attribute in the object's own dict."""
         self.lacks_key(InstanceDict(source), name)
+
+    def no_hooks(self, source: Source) -> None:
+        """A module without hooks of its own, and none set for all modules."""
+        for name in MODULE_HOOKS:
+            self.length(InstanceAttr(source, name), 0)
+        for name in GLOBAL_HOOKS:
+            self.length(Global(name, _MODULES), 0)
 
     def tensor(self, source: Source, tensor: torch.Tensor) -> None:
         """A tensor with the same metadata."""

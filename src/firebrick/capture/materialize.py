@@ -30,9 +30,7 @@ class ValueEmitter(Emitter):
         own_cells: cell variables of the frame, which exist when the code runs.
     """
 
-    def __init__(
-        self, code: CodeType, parent: Emitter | None, graph: GraphBuilder, own_cells: dict[int, str]
-    ) -> None:
+    def __init__(self, code: CodeType, parent: Emitter | None, graph: GraphBuilder, own_cells: dict[int, str]) -> None:
         super().__init__(code, parent)
         self.graph, self.own_cells = graph, own_cells
         self._temps_of: dict[Any, str] = {}

@@ -127,6 +127,8 @@ class Operations:
             assert isinstance(value, FunctionValue)
             return self.inline(value, args, kwargs)
         if isinstance(obj, _CACHED):
+            if all(arg.realize().is_constant() for arg in (*args, *kwargs.values())):
+                return self.fold(obj, args, kwargs)  # what is cached may be asked for now
             return self.tracer.known(obj.__wrapped__).call(interp, args, kwargs)
         if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)) and args:
             return self._call_descriptor(obj, args, kwargs)
@@ -301,7 +303,12 @@ class Operations:
             self.raise_real(error)
 
     def _formatted_object(self, value: ObjectValue, conversion: str, spec: str) -> Value:
-        names = {"r": ("__repr__",), "s": ("__str__", "__repr__"), "a": ("__repr__",), "": ("__format__", "__str__", "__repr__")}
+        names = {
+            "r": ("__repr__",),
+            "s": ("__str__", "__repr__"),
+            "a": ("__repr__",),
+            "": ("__format__", "__str__", "__repr__"),
+        }
         for name in names[conversion]:
             found, _ = class_lookup(value.cls, name)
             if found is not MISSING and isinstance(found, types.FunctionType):

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
     from firebrick.capture.interpreter import Interpreter
 
-__all__ = ["BINARY", "COMPARE", "UNARY", "binary", "compare", "contains", "host_text", "identical", "special_method", "unary"]
+__all__ = [
+    "BINARY",
+    "COMPARE",
+    "UNARY",
+    "binary",
+    "compare",
+    "contains",
+    "host_text",
+    "identical",
+    "special_method",
+    "unary",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +129,14 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
     row = BINARY[symbol.rstrip("=")]
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return interp.fold(row.function, (left, right), {})
-    if isinstance(left, TensorValue) or (isinstance(right, TensorValue) and not isinstance(left, (ObjectValue, ListValue))):
-        if not (isinstance(right, ObjectValue) and right.special(interp, row.reflected) is not None and right.storage is None):
+    if isinstance(left, TensorValue) or (
+        isinstance(right, TensorValue) and not isinstance(left, (ObjectValue, ListValue))
+    ):
+        if not (
+            isinstance(right, ObjectValue)
+            and right.special(interp, row.reflected) is not None
+            and right.storage is None
+        ):
             function = row.in_place if in_place and isinstance(left, TensorValue) else row.function
             return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
     if in_place:
@@ -192,7 +209,11 @@ def _by_containers(interp: Interpreter, symbol: str, left: Value, right: Value) 
             kind = torch_size(left, right)
             return TupleValue(left.items + right.items, cls=kind)
         if type(left) is type(right):
-            return ListValue(left.items + right.items) if not isinstance(left, DequeValue) else DequeValue(left.items + right.items)
+            return (
+                ListValue(left.items + right.items)
+                if not isinstance(left, DequeValue)
+                else DequeValue(left.items + right.items)
+            )
         names = f'"{right.python_type().__name__}") to {left.python_type().__name__}'
         interp.raise_new(TypeError, f"can only concatenate {left.python_type().__name__} (not {names}")
     if symbol == "*":
@@ -202,7 +223,11 @@ def _by_containers(interp: Interpreter, symbol: str, left: Value, right: Value) 
             return left.copy_with(left.items * interp.index_of(right))
     if symbol == "%" and isinstance(left, ConstantValue) and isinstance(left.value, (str, bytes)):
         return _percent(interp, left, right)
-    if isinstance(left, (SetValue, ViewValue)) and isinstance(right, (SetValue, ViewValue)) and symbol in _SET_OPERATORS:
+    if (
+        isinstance(left, (SetValue, ViewValue))
+        and isinstance(right, (SetValue, ViewValue))
+        and symbol in _SET_OPERATORS
+    ):
         mine = left if isinstance(left, SetValue) else SetValue.of(interp, left.iterate(interp))
         return SET_METHODS[_SET_OPERATORS[symbol]](interp, mine, [right], {})
     if symbol == "|" and isinstance(left, DictValue) and isinstance(right, DictValue):
@@ -286,7 +311,9 @@ def _compare_plain(interp: Interpreter, symbol: str, left: Value, right: Value) 
         interp.raise_real(error)
     if symbol in ("==", "!="):
         if isinstance(left, SliceValue) and isinstance(right, SliceValue):
-            return _compare_sequences(interp, symbol, TupleValue(list(left.children())), TupleValue(list(right.children())))
+            return _compare_sequences(
+                interp, symbol, TupleValue(list(left.children())), TupleValue(list(right.children()))
+            )
         return ConstantValue(identical(left, right) is (symbol == "=="))
     names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
     interp.raise_new(TypeError, f"{symbol!r} not supported between instances of {names}")

@@ -18,6 +18,8 @@ at the break are open in it: what they need is on the stack. Its cells are the f
 from __future__ import annotations
 
 import inspect
+import itertools
+import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -147,6 +149,14 @@ _DECISION = frozenset(
 )
 """Instructions between the break and a branch that depends on what it gave."""
 
+_HOLDERS = frozenset(
+    (types.GeneratorType, enumerate, filter, map, zip)
+    + (itertools.accumulate, itertools.chain, itertools.compress, itertools.cycle, itertools.dropwhile)
+    + (itertools.filterfalse, itertools.groupby, itertools.islice, itertools.pairwise, itertools.starmap)
+    + (itertools.takewhile, itertools.zip_longest)
+)
+"""Iterators that are or may hold a generator."""
+
 _LEAVING = frozenset(("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"))
 _CALL_PARTS = frozenset(("KW_NAMES", "PRECALL"))
 _LONGEST_DECISION = 12
@@ -174,6 +184,17 @@ def _decision_after(graph: Flow, index: int) -> set[int]:
             return found
         if i.opname not in _DECISION or (i.opname == "LOAD_ATTR" and i.flag):
             break
+    return set()
+
+
+def _loop_after(graph: Flow, index: int) -> set[int]:
+    """The loop over what GET_ITER at `index` gives, with the instructions before it."""
+    found: set[int] = set()
+    if graph.instructions[index].opname == "GET_ITER":
+        for i in graph.instructions[index + 1 : index + 1 + _LONGEST_DECISION]:
+            found.add(i.index)
+            if i.opname == "FOR_ITER":
+                return found | graph.loop_of(i.index)
     return set()
 
 
@@ -210,8 +231,8 @@ class _Break:
         else:
             bits = sum(self.graph.slots[name] for name in set(bound) if name in self.graph.slots) | self.cells
             self.state = State(kinds, bits, bits)
-        loop = self.graph.loop_of(start)
-        self.stays = loop | _decision_after(self.graph, start) | {start}
+        self.stays = self.graph.loop_of(start) | _decision_after(self.graph, start) | _loop_after(self.graph, start)
+        self.stays.add(start)
         # Two slots of one name can't be passed by name.
         names = slot_names(code)
         self.whole = len(set(names)) != len(names)
@@ -264,7 +285,29 @@ class _Break:
             self.emitter.append(item)
         for index, label in exits.items():
             self.emitter.place(label)
-            self._leave(index, self.reached[index])
+            if self.graph.instructions[index].opname == "GET_ITER":
+                self._stay_for_generator(index, self.reached[index])
+            else:
+                self._leave(index, self.reached[index])
+
+    def _stay_for_generator(self, index: int, state: State) -> None:
+        """Leave, unless a loop is about to begin over an iterator that wants to be let go when the loop ends.
+
+        Arguments of a call are held until it returns: a generator that a continuation's loop gives up would be
+        closed too late.
+        """
+        emitter, stays = self.emitter, Label()
+        emitter.handler, emitter.position = None, _line_only(self.graph.instructions[index], self.code)
+        emitter.dup()
+        emitter.load_attr("__class__")
+        emitter.load_const(_HOLDERS)
+        emitter.emit("CONTAINS_OP", 0)
+        emitter.emit("POP_JUMP_IF_TRUE", stays)
+        self._leave(index, state)
+        emitter.place(stays)
+        bound = [name for name, bit in self.graph.slots.items() if state.bound & bit]
+        unsure = state.maybe & ~state.bound
+        _Break(emitter, self.code, index, [kind == NULL for kind in state.stack], None if unsure else bound).emit()
 
     def _leave(self, index: int, state: State) -> None:
         """Call the continuation at `index` and return what it gives."""

@@ -1,6 +1,7 @@
 """Functions of Python and torch that capture knows by identity; importing the package fills the tables."""
 
 from firebrick.capture.library import (
+    autograd_functions,
     builtin_functions,
     inspection,
     operator_functions,
@@ -9,4 +10,12 @@ from firebrick.capture.library import (
     user_marks,
 )
 
-__all__ = ["builtin_functions", "inspection", "operator_functions", "polyfills", "torch_functions", "user_marks"]
+__all__ = [
+    "autograd_functions",
+    "builtin_functions",
+    "inspection",
+    "operator_functions",
+    "polyfills",
+    "torch_functions",
+    "user_marks",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import enum
 import functools
 import itertools
 import types
@@ -20,6 +21,7 @@ from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.iterator import IteratorValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
+from firebrick.capture.values.mapping import key_of as key_of_value
 from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue, class_lookup
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
@@ -554,7 +556,9 @@ def _print(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 def _warn(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if not all(arg.realize().is_constant() for arg in (*args, *kwargs.values())):
         raise Break("unsupported-call", "warnings.warn() with a value that is not known")
-    interp.tracer.effects.later(warnings.warn, args, {name: arg for name, arg in kwargs.items() if name != "stacklevel"})
+    interp.tracer.effects.later(
+        warnings.warn, args, {name: arg for name, arg in kwargs.items() if name != "stacklevel"}
+    )
     return NONE
 
 
@@ -627,11 +631,34 @@ def _deep(interp: Interpreter, value: Value, memo: dict[int, Value]) -> Value:
         memo[id(value)] = made
         for host, (key, item) in value.whole(interp).items():
             made.entries[host] = (key, _deep(interp, item, memo))
-    elif isinstance(value, (ConstantValue, FunctionValue, ClassValue, CallableValue)) or value.is_constant():
+    elif isinstance(value, (ConstantValue, FunctionValue, ClassValue, CallableValue)):
         made = value
+    elif isinstance(value, InstanceDictValue):
+        return _deep(interp, value.snapshot(interp), memo)
+    elif isinstance(value, SetValue):
+        made = SetValue(
+            {key_of_value(item): _deep(interp, item, memo) for item in value.entries.values()}, cls=value.cls
+        )
+    elif isinstance(value, ObjectValue) and not isinstance(value, (ModuleValue, ExceptionValue)):
+        return _deep_object(interp, value, memo)
     else:
         raise Break("unsupported-call", f"copy.deepcopy() of {value.describe()}")
     memo[id(value)] = made
+    return made
+
+
+def _deep_object(interp: Interpreter, value: ObjectValue, memo: dict[int, Value]) -> Value:
+    if issubclass(value.cls, enum.Enum):
+        return value
+    method = value.special(interp, "__deepcopy__")
+    if method is not None:
+        return method.realize().call(interp, [DictValue({})], {})
+    made = memo[id(value)] = _copied_object(interp, value)
+    assert isinstance(made, ObjectValue)
+    if made.storage is not None:
+        made.storage = _deep(interp, made.storage, memo)
+    for name, field in made.fields.items():
+        made.fields[name] = _deep(interp, field, memo)
     return made
 
 

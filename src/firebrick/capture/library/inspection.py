@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.metadata
+import importlib.util
 import inspect
 import types
 import typing
@@ -66,7 +68,13 @@ def _asks(test: Any) -> None:
         return ConstantValue(test(real_callable(args[0])))
 
 
-for _test in (inspect.isfunction, inspect.ismethod, inspect.isclass, inspect.iscoroutinefunction, inspect.isgeneratorfunction):
+for _test in (
+    inspect.isfunction,
+    inspect.ismethod,
+    inspect.isclass,
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+):
     _asks(_test)
 
 
@@ -103,7 +111,14 @@ def _evaluated(function: Any) -> None:
         return interp.fold(function, args, kwargs)
 
 
-for _function in (typing.get_origin, typing.get_args, typing.get_type_hints, functools.cache):
+for _function in (
+    importlib.util.find_spec,
+    importlib.metadata.version,
+    typing.get_origin,
+    typing.get_args,
+    typing.get_type_hints,
+    functools.cache,
+):
     _evaluated(_function)
 
 

@@ -42,11 +42,11 @@ def reduce(function, iterable, initial=_UNSET):
 
 
 @replaces(functools.wraps)
-def wraps(wrapped, assigned=(), updated=()):
+def wraps(wrapped, assigned=("__name__", "__qualname__", "__doc__"), updated=()):
     def decorate(wrapper):
-        wrapper.__name__ = wrapped.__name__
-        wrapper.__qualname__ = wrapped.__qualname__
-        wrapper.__doc__ = wrapped.__doc__
+        for name in assigned:
+            if hasattr(wrapped, name):
+                setattr(wrapper, name, getattr(wrapped, name))
         wrapper.__wrapped__ = wrapped
         return wrapper
 

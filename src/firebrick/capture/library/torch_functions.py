@@ -61,6 +61,7 @@ _NOT_IN_GRAPH = frozenset(
 )  # fmt: skip
 """Functions of these namespaces that are no operations on tensors."""
 
+
 def _collect() -> None:
     for namespace in _NAMESPACES:
         for name in dir(namespace):
@@ -214,7 +215,9 @@ def _set_grad_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     mode = interp.flag(args[0] if args else kwargs["mode"], True)
     before = torch.is_grad_enabled()
     set_grad_mode(interp, mode)
-    context = ContextValue(torch.set_grad_enabled, [ConstantValue(mode)], lambda at: lambda later: set_grad_mode(later, before))
+    context = ContextValue(
+        torch.set_grad_enabled, [ConstantValue(mode)], lambda at: lambda later: set_grad_mode(later, before)
+    )
     context.leave = lambda later: set_grad_mode(later, before)
     return context
 
@@ -267,6 +270,11 @@ def _autocast_maker(given: dict[str, Any]) -> Callable[[], Any]:
 
 # -- shape arithmetic on plain numbers ------------------------------------------------------------------
 
-for _name, _plain in (("sym_int", int), ("sym_float", float), ("sym_max", max), ("sym_min", min), ("sym_sqrt", math.sqrt)):
+for _name, _plain in (
+    ("sym_int", int),
+    ("sym_float", float),
+    ("sym_max", max),
+    ("sym_min", min),
+    ("sym_sqrt", math.sqrt),
+):
     FOLDABLE[key_of(getattr(torch, _name, getattr(torch, f"_{_name}", _plain)))] = _plain
-

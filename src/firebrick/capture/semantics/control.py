@@ -248,8 +248,6 @@ def _cleanup_throw(interp: Interpreter, at: Instruction) -> None:
     raise Raised(error)
 
 
-@executes(
-    "GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH", "ASYNC_GEN_WRAP"
-)
+@executes("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH", "ASYNC_GEN_WRAP")
 def _async(interp: Interpreter, at: Instruction) -> None:
     raise Break("unsupported-instruction", "async code")

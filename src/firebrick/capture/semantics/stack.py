@@ -127,7 +127,9 @@ def _load_deref(interp: Interpreter, at: Instruction) -> None:
     cell = interp.cell(at.argval)
     if cell.content is None:
         if at.argval in interp.code.co_freevars:
-            text = f"cannot access free variable {at.argval!r} where it is not associated with a value in enclosing scope"
+            text = (
+                f"cannot access free variable {at.argval!r} where it is not associated with a value in enclosing scope"
+            )
             interp.raise_new(NameError, text)
         interp.raise_new(
             UnboundLocalError, f"cannot access local variable {at.argval!r} where it is not associated with a value"
@@ -263,5 +265,3 @@ def _import_from(interp: Interpreter, at: Instruction) -> None:
 @executes("LOAD_ASSERTION_ERROR")
 def _load_assertion_error(interp: Interpreter, at: Instruction) -> None:
     interp.push(interp.tracer.known(AssertionError))
-
-

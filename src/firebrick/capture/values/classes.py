@@ -15,6 +15,7 @@ from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
 from firebrick.capture.values.mapping import DictValue, SetValue
+from firebrick.capture.values.module import NewModuleValue
 from firebrick.capture.values.object import MISSING, ObjectValue, builtin_base, class_lookup
 from firebrick.capture.values.sequence import ListValue, TupleValue
 
@@ -153,7 +154,9 @@ class ClassValue(Value):
     def blank(self, interp: Interpreter, args: Sequence[Value]) -> Value:
         """A new instance by the built-in `__new__` below the class."""
         cls = self.obj
-        if issubclass(cls, (torch.nn.Module, torch.Tensor)):
+        if issubclass(cls, torch.nn.Module):
+            return NewModuleValue(cls)
+        if issubclass(cls, torch.Tensor):
             raise Break("unsupported-call", f"an instance of {self.describe()} is made")
         base = builtin_base(cls)
         if base is object:
@@ -175,9 +178,7 @@ class ClassValue(Value):
             return ExceptionValue(cls, list(args))
         raise Break("unsupported-call", f"{self.describe()} is called")
 
-    def _fill(
-        self, interp: Interpreter, storage: Value, args: Sequence[Value], kwargs: Mapping[str, Value]
-    ) -> None:
+    def _fill(self, interp: Interpreter, storage: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
         if isinstance(storage, DictValue):
             if storage.cls is defaultdict and args:
                 storage.factory, args = args[0], args[1:]

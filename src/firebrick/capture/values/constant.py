@@ -160,4 +160,3 @@ CONSTANT_METHODS: Mapping[tuple[type, str], Any] = {
 
 NONE = ConstantValue(None)
 """None, not read from anywhere."""
-

@@ -27,7 +27,10 @@ class ContextValue(Value):
     __slots__ = ("args", "enter", "leave", "make")
 
     def __init__(
-        self, make: Callable[..., Any], args: Sequence[Value], enter: Callable[[Interpreter], Callable[[Interpreter], None]]
+        self,
+        make: Callable[..., Any],
+        args: Sequence[Value],
+        enter: Callable[[Interpreter], Callable[[Interpreter], None]],
     ) -> None:
         super().__init__(None)
         self.make, self.args, self.enter = make, list(args), enter

@@ -412,5 +412,3 @@ def bind_arguments(
     if code.co_flags & _VARKEYWORDS:
         bound[names[place]] = DictValue.of(rest)
     return bound
-
-

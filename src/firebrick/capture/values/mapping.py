@@ -91,9 +91,7 @@ class DictValue(Value):
 
     def as_argument(self) -> Any:
         """A dict of graph arguments, keyed by constants."""
-        return {
-            key.realize().as_constant(): item.realize().as_argument() for key, item in self.entries.values()
-        }
+        return {key.realize().as_constant(): item.realize().as_argument() for key, item in self.entries.values()}
 
     def whole(self, interp: Interpreter) -> dict[Hashable, tuple[Value, Value]]:
         """The entries, after guarding the set and order of keys."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from firebrick.capture.materialize import ValueEmitter
     from firebrick.capture.sources import Source
 
-__all__ = ["ModuleValue", "PythonModuleValue"]
+__all__ = ["ModuleValue", "NewModuleValue", "PythonModuleValue"]
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -63,8 +63,7 @@ class ModuleValue(ObjectValue):
                     value = interp.tracer.module_attribute(self, name, items[name], source)
                     break
             else:
-                if id(self.obj) in interp.tracer.unversioned:
-                    interp.tracer.guard_no_attribute(self, name)
+                interp.tracer.guard_no_attribute(self, name)
                 return MISSING
         self.fields[name] = value
         return value
@@ -111,6 +110,7 @@ class ModuleValue(ObjectValue):
             return super().call(interp, args, kwargs)
         if self.has_hooks():
             return interp.call_hooked_module(self, args, kwargs)
+        interp.tracer.guards.no_hooks(self.base(interp))
         return self.get_attr(interp, "forward").realize().call(interp, args, kwargs)
 
     def has_hooks(self) -> bool:
@@ -157,6 +157,19 @@ class ModuleValue(ObjectValue):
         return store
 
 
+class NewModuleValue(ObjectValue):
+    """A torch.nn.Module that captured code made; `nn.Module`'s own Python is inlined, but for `__call__`."""
+
+    __slots__ = ()
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`forward`, if the class does not override `__call__` and there are no hooks."""
+        _, owner = class_lookup(self.cls, "__call__")
+        if owner is torch.nn.Module and not any(self.own(interp, name).truth(interp) for name in _HOOKS):
+            return self.get_attr(interp, "forward").realize().call(interp, args, kwargs)
+        return super().call(interp, args, kwargs)
+
+
 class PythonModuleValue(Value):
     """A Python module; its attributes are guarded by identity unless it is a library's."""
 
@@ -200,5 +213,3 @@ class PythonModuleValue(Value):
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Load the module."""
         emitter.load_const(self.obj)
-
-

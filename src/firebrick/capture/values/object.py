@@ -363,7 +363,9 @@ class ObjectValue(Value):
             name: None if self.fields[name] is MISSING else emitter.load_to_temp(self.fields[name])
             for name in self.changed
         }
-        plain = class_lookup(self.cls, "__setattr__")[1] is object and class_lookup(self.cls, "__delattr__")[1] is object
+        plain = (
+            class_lookup(self.cls, "__setattr__")[1] is object and class_lookup(self.cls, "__delattr__")[1] is object
+        )
 
         def store() -> None:
             for name, temp in temps.items():

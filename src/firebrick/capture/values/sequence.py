@@ -472,4 +472,3 @@ DEQUE_METHODS: Mapping[str, Method] = {
     "popleft": _mutating(lambda interp, items: _pop(interp, items, ConstantValue(0))),
     "rotate": _mutating(_rotate),
 }
-

@@ -64,7 +64,9 @@ class SuperValue(Value):
             return _Raw(owner, "set")
         if isinstance(owner, ModuleValue) and base is torch.nn.Module and name == "__getattr__":
             return _Raw(owner, "get")
-        if isinstance(owner, ObjectValue) and not isinstance(raw, (types.FunctionType, property, staticmethod, classmethod)):
+        if isinstance(owner, ObjectValue) and not isinstance(
+            raw, (types.FunctionType, property, staticmethod, classmethod)
+        ):
             if base is object and name in ("__setattr__", "__getattribute__", "__delattr__"):
                 return BoundMethodValue(CallableValue(raw), owner)
             if name in ("__init__", "__init_subclass__") and owner.storage is None:

@@ -197,7 +197,9 @@ class TensorValue(Value):
         emitter.load_graph_output(self)
 
 
-def _requires_grad(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _requires_grad(
+    interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]
+) -> Value:
     raise Break("unsupported-call", "Tensor.requires_grad_() is called")
 
 
@@ -205,7 +207,9 @@ def _backward(interp: Interpreter, value: TensorValue, args: Sequence[Value], kw
     raise Break("unsupported-call", "Tensor.backward() is called")
 
 
-def _register_hook(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _register_hook(
+    interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]
+) -> Value:
     raise Break("unsupported-call", "Tensor.register_hook() is called")
 
 

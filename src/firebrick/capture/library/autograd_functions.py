@@ -1,0 +1,70 @@
+"""Rules for torch.autograd.Function and for what prepares or observes training."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.capture.graph import has_tensor
+from firebrick.capture.library.registry import CODE_HANDLERS, handles
+from firebrick.capture.values.constant import NONE
+from firebrick.capture.values.object import ObjectValue, class_lookup
+from firebrick.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.values.base import Value
+
+    Args = Sequence[Value]
+    Kwargs = Mapping[str, Value]
+
+
+def _tensors(values: Sequence[Value]) -> Iterator[TensorValue]:
+    for value in values:
+        real = value.realize()
+        if isinstance(real, TensorValue):
+            yield real
+        else:
+            yield from _tensors(real.children())
+
+
+def apply_function(interp: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Value:
+    """`cls.apply(...)`: inlined where no gradient is recorded, else one node."""
+    recorded = torch.is_grad_enabled() and any(value.fake.requires_grad for value in _tensors(args))
+    if recorded or not has_tensor_in(args):
+        return interp.tracer.graph.call(interp, "call_function", cls.apply, args, kwargs)  # type: ignore[attr-defined]
+    forward, _ = class_lookup(cls, "forward")
+    function = forward.__func__ if isinstance(forward, staticmethod) else forward
+    setup, owner = class_lookup(cls, "setup_context")
+    if owner is torch.autograd.function._SingleLevelFunction or not isinstance(function, types.FunctionType):
+        context = ObjectValue(torch.autograd.function.FunctionCtx)
+        return interp.tracer.known(function).call(interp, [context, *args], kwargs)
+    return interp.tracer.known(function).call(interp, args, kwargs)
+
+
+def has_tensor_in(args: Args) -> bool:
+    """Whether a tensor is among arguments."""
+    return any(has_tensor(arg) for arg in args)
+
+
+def _apply(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    cls = args[0].realize().as_constant()
+    return apply_function(interp, cls, args[1:], kwargs)
+
+
+CODE_HANDLERS[torch.autograd.Function.apply.__func__.__code__] = _apply  # type: ignore[attr-defined]
+
+
+@handles(
+    torch.autograd.function.FunctionCtx.save_for_backward,
+    torch.autograd.function.FunctionCtx.mark_non_differentiable,
+    torch.autograd.function.FunctionCtx.set_materialize_grads,
+    torch.autograd.function.FunctionCtx.mark_dirty,
+    torch._C._log_api_usage_once,
+)
+def _nothing(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return NONE
