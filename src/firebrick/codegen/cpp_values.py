@@ -29,11 +29,14 @@ from firebrick.loops.ops import SCALAR_OPS
 from firebrick.symbolic.expr import ONE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from firebrick.codegen.cpp_accs import AccState
     from firebrick.codegen.target import Target
     from firebrick.loops.ir import Value
     from firebrick.symbolic.expr import Expr, Var
 
-__all__ = ["Lanes", "Local", "Text", "Unit", "Values"]
+__all__ = ["Lanes", "Local", "Replica", "Text", "Unit", "Values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,21 @@ class Local:
     varying: bool
     scratch: bool = False
     private: bool = False
+
+
+@dataclass(slots=True)
+class Replica:
+    """One of several vectors that a loop body does side by side, with names of its own.
+
+    lanes, name: the lane variable and its C++ name here. suffix: what its other names end with.
+    """
+
+    lanes: Lanes | None
+    name: str = ""
+    suffix: str = ""
+    locals: dict[str, Local] = field(default_factory=dict)
+    accs: dict[str, AccState] = field(default_factory=dict)
+    scopes: list[dict[Value, Text]] = field(default_factory=lambda: [{}])
 
 
 @dataclass(slots=True)
@@ -119,17 +137,55 @@ class Unit:
 class Values:
     """Writes values of one kernel as C++ constants into `lines`."""
 
-    def __init__(self, unit: Unit, params: dict[str, str]) -> None:
+    def __init__(self, unit: Unit) -> None:
         self.unit = unit
-        self.params = params
         self.lines: list[str] = []
+        self.turned: dict[Load, str] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin another function."""
         self.depth = 1
         self.names: dict[Var, str] = {}
-        self.locals: dict[str, Local] = {}
-        self.lanes: Lanes | None = None
+        self.replicas = [Replica(None)]
         self._guard: Text | None = None
-        self._scopes: list[dict[Value, Text]] = [{}]
         self._count = 0
+        self._use(self.replicas[0])
+
+    # ------------------------------------------------------------ replicas
+
+    def _use(self, replica: Replica) -> None:
+        self.lanes = replica.lanes
+        self.suffix = replica.suffix
+        self.locals = replica.locals
+        self.accs = replica.accs
+        self._scopes = replica.scopes
+        if replica.lanes is not None:
+            self.names[replica.lanes.var] = replica.name
+
+    def each_replica(self) -> Iterator[None]:
+        """What is written during one step of the iteration belongs to one of the vectors done side by side."""
+        for replica in self.replicas:
+            self._use(replica)
+            yield
+        if len(self.replicas) > 1:
+            self._use(self.replicas[0])
+
+    def enter(self, replicas: list[Replica]) -> list[Replica]:
+        """Write for these vectors from now on; returns what `leave` needs."""
+        (base,) = outside = self.replicas
+        for r in replicas:
+            r.locals = dict(base.locals)
+            r.accs = dict(base.accs)
+            r.scopes = [*base.scopes, {}]
+        self.replicas = replicas
+        self._use(replicas[0])
+        return outside
+
+    def leave(self, outside: list[Replica]) -> None:
+        """Back to before `enter`."""
+        self.replicas = outside
+        self._use(outside[0])
 
     # ------------------------------------------------------------ text
 
@@ -141,11 +197,13 @@ class Values:
         """Open a block; values made in it are forgotten at its end."""
         self.line(f"{head} {{")
         self.depth += 1
-        self._scopes.append({})
+        for r in self.replicas:
+            r.scopes.append({})
 
     def close(self) -> None:
         """Close the innermost block."""
-        self._scopes.pop()
+        for r in self.replicas:
+            r.scopes.pop()
         self.depth -= 1
         self.line("}")
 
@@ -188,6 +246,10 @@ class Values:
             return text.code
         vector = self.type_of(dtype, True)
         return f"{vector}_of(-(int){text.code})" if dtype == "b8" else f"{vector}_of({text.code})"
+
+    def named(self, dtype: str, code: str) -> str:
+        """A name for a vector expression, so that it can be repeated."""
+        return code if code.isidentifier() else self._name(dtype, code, True).code
 
     def _name(self, dtype: str, code: str, varying: bool) -> Text:
         name = self.fresh()
@@ -254,6 +316,8 @@ class Values:
             self.names[x] = t.code
         gathered = any(t.varying for _, t in bound)
         stride = None if gathered else v.index.coeff(lanes.var)
+        if v in self.turned:
+            return self._name(v.dtype, self._lanes_of_memory(v.dtype, self.turned[v]), True)
         if stride is ONE and self._guard is None:
             address = f"{base} + {self.index(v.index)}"
             return self._name(v.dtype, self._from_memory(v.dtype, address, lanes.count), True)
@@ -285,9 +349,10 @@ class Values:
         assert self.lanes is not None
         stored = self.unit.vector("u8" if dtype == "b8" else lane_type(dtype), self.lanes.width)
         code = f"*(const {stored}u*)({address})" if count is None else f"{stored}_load({address}, {count})"
-        if dtype == "b8":
-            return f"__builtin_convertvector(({stored}){code}, {self.type_of('b8', True)}) != 0"
-        return code
+        return self._lanes_of_memory(dtype, f"({stored}){code}" if dtype == "b8" else code)
+
+    def _lanes_of_memory(self, dtype: str, code: str) -> str:
+        return f"__builtin_convertvector({code}, {self.type_of('b8', True)}) != 0" if dtype == "b8" else code
 
     def _every(self, mask: str) -> str:
         """Whether all lanes of a mask hold."""
@@ -458,6 +523,14 @@ class Values:
 
     def _narrow(self, new: str, text: Text) -> str:
         return self._half(f"fb_to_{new}", text)
+
+    def half_to_float(self, dtype: str, code: str) -> str:
+        """A 16-bit number as f32."""
+        return self._half(f"fb_from_{dtype}", Text(code, False))
+
+    def float_to_half(self, dtype: str, code: str) -> str:
+        """An f32 as a 16-bit number."""
+        return self._half(f"fb_to_{dtype}", Text(code, False))
 
     def _half(self, name: str, text: Text) -> str:
         """A conversion from or to a 16-bit floating-point type."""

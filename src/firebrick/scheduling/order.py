@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.ir import Axis, Index, Load, Reduce, Store
+from firebrick.loops.ir import Axis, Index, Load, Op, Reduce, Store
+from firebrick.loops.ops import SCALAR_OPS
 from firebrick.scheduling.build import LoopPlan, Statement
 from firebrick.scheduling.values import Rewriter, walk
-from firebrick.symbolic.expr import Expr, var
+from firebrick.symbolic.expr import ONE, ZERO, Expr, var
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,8 +21,8 @@ __all__ = ["hint", "plan_loops"]
 
 _GUESS = 193
 """What a symbolic size counts as where sizes are compared."""
-_PARALLEL_WORK = 16384
-"""Least number of innermost iterations that are worth a thread."""
+_PARALLEL_WORK = 150_000
+"""Work, counted in additions, that is worth sharing out among threads."""
 
 
 def hint(e: Expr) -> int:
@@ -218,32 +219,71 @@ def _choose(
     tile = max(outer, key=lambda v: scores[v], default=None)
     best_inner = max((scores[v] for c in inner.values() for v in c), default=0.0)
     kinds: dict[Var, str] = {}
-    tiled = False
-    if lanes > 1 and not atomic:
-        if inner and (best_inner >= 1 or tile is None or scores[tile] <= 0):
-            for chain in inner.values():
-                best = max(chain, key=lambda v: scores[v])
-                if scores[best] > 0:
-                    chain.remove(best)
-                    chain.append(best)
-                    kinds[best] = "vector"
-        elif tile is not None and scores[tile] > 0:
-            outer.remove(tile)
-            outer.append(tile)
-            kinds[tile] = "tile" if inner else "vector"
-            tiled = bool(inner)
-    work = max((_work(outer, chain, sizes) for chain in [[], *inner.values()]), default=0)
+    turned = _turned(outer, sizes, accesses, lanes) if not inner and lanes > 1 and not atomic else None
+    if lanes == 1 or atomic:
+        pass
+    elif turned is not None:
+        across, along = turned
+        outer.remove(across)
+        outer.remove(along)
+        outer += [across, along]
+        kinds[across] = "tile"
+    elif inner and (best_inner >= 1 or tile is None or scores[tile] <= 0):
+        for chain in inner.values():
+            best = max(chain, key=lambda v: scores[v])
+            if scores[best] > 0:
+                chain.remove(best)
+                chain.append(best)
+                kinds[best] = "vector"
+    elif tile is not None and scores[tile] > 0:
+        outer.remove(tile)
+        outer.append(tile)
+        kinds[tile] = "tile" if inner else "vector"
+    parallel: set[Var] = set()
+    if not atomic and _work(statements, outer, inner, sizes) >= _PARALLEL_WORK:
+        parallel.update(outer[:-1] if turned else outer)
+        if not outer and len(inner) == 1:
+            parallel.update(chain[0] for chain in inner.values())
     return LoopPlan(
         sizes,
         tuple([(v, kinds.get(v, "serial")) for v in outer]),
         {d: tuple([(v, kinds.get(v, "serial")) for v in chain]) for d, chain in inner.items()},
-        frozenset(outer) if not atomic and work >= _PARALLEL_WORK else frozenset(),
-        lanes if tiled else 1,
+        frozenset(parallel),
+        lanes if "tile" in kinds.values() else 1,
     )
 
 
-def _work(outer: list[Var], chain: list[Var], sizes: dict[Var, Expr]) -> int:
-    result = 1
-    for v in (*outer, *chain):
-        result *= hint(sizes[v])
-    return result
+def _turned(outer: list[Var], sizes: dict[Var, Expr], accesses: list[_Access], lanes: int) -> tuple[Var, Var] | None:
+    """Two loops of a copy that transposes: lanes go across what is read, along which the other loop goes."""
+    stores = [a for a in accesses if a.weight == 2]
+    for across in outer:
+        if hint(sizes[across]) < lanes or not all(a.direct and a.index.coeff(across) is ONE for a in stores):
+            continue
+        for a in accesses:
+            if a.weight == 2 or not a.direct:
+                continue
+            step = a.index.coeff(across)
+            if step is None or step is ZERO or step is ONE:
+                continue
+            for along in outer:
+                if along is not across and a.index.coeff(along) is ONE and hint(sizes[along]) >= lanes // 2:
+                    return across, along
+    return None
+
+
+def _work(
+    statements: list[Statement], outer: list[Var], inner: dict[frozenset[Var], list[Var]], sizes: dict[Var, Expr]
+) -> int:
+    """Price of all iterations, in additions."""
+    each = len(statements)
+    for v in walk(s.store.value for s in statements):
+        each += SCALAR_OPS[v.name].cost if isinstance(v, Op) else 1 if isinstance(v, Load) else 0
+    most = 1
+    for chain in inner.values():
+        volume = 1
+        for v in chain:
+            volume *= hint(sizes[v])
+        most = max(most, volume)
+    for v in outer:
+        most *= hint(sizes[v])
+    return most * each

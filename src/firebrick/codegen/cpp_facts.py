@@ -1,0 +1,105 @@
+"""Questions that code generation asks about loop trees: what varies in a loop, what folds where, how much it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from firebrick.loops.dtypes import DTYPES
+from firebrick.loops.ir import Const, Index, Load, Masked, Store
+from firebrick.loops.tree import Acc, Fold, Let, Loop, Scratch
+from firebrick.loops.walk import children, values_of
+from firebrick.symbolic.expr import ONE, ZERO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from firebrick.loops.ir import Value
+    from firebrick.loops.tree import Stmt
+    from firebrick.symbolic.expr import Var
+
+__all__ = ["all_statements", "folding_loop", "folds", "roots", "transposed", "weight", "widest"]
+
+
+def all_statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
+    """Every statement of a tree, outer ones first."""
+    for s in body:
+        yield s
+        if isinstance(s, Loop):
+            yield from all_statements(s.body)
+
+
+def roots(body: Iterable[Stmt]) -> list[Value]:
+    """The values that the statements of a tree compute."""
+    out: list[Value] = []
+    for s in all_statements(body):
+        if isinstance(s, (Let, Fold)):
+            out.append(s.value)
+        elif isinstance(s, Store):
+            out.append(s.value)
+            out.extend(b for _, b in s.binds)
+    return out
+
+
+def folds(body: Iterable[Stmt], acc: str) -> bool:
+    """Whether something folds into an accumulator."""
+    return any(isinstance(s, Fold) and s.acc == acc for s in all_statements(body))
+
+
+def folding_loop(loop: Loop, acc: str) -> Loop | None:
+    """The vector loop, `loop` itself or one in it, whose lanes are folded into an accumulator."""
+    for s in all_statements((loop,)):
+        if isinstance(s, Loop) and s.kind == "vector" and folds(s.body, acc):
+            return s
+    return None
+
+
+def weight(body: Iterable[Stmt]) -> int:
+    """How many values a tree computes."""
+    return sum(not isinstance(v, Const) for v in values_of(*roots(body)))
+
+
+def widest(loop: Loop) -> int:
+    """Bytes of the widest lanes in a loop; values that are the same in all lanes don't count."""
+    inside = {s.name for s in all_statements(loop.body) if isinstance(s, (Let, Acc, Scratch))}
+    lane = loop.axis.var
+    memo: dict[Value, bool] = {}
+
+    def varies(v: Value) -> bool:
+        found = memo.get(v)
+        if found is None:
+            if isinstance(v, Load):
+                found = lane in v.index.vars() or v.buffer in inside or any(varies(c) for c in children(v))
+            else:
+                # Lanes of an index are made as wide as they must be, however many there are.
+                found = not isinstance(v, Index) and any(varies(c) for c in children(v))
+            memo[v] = found
+        return found
+
+    result = 4
+    for v in values_of(*roots(loop.body)):
+        if DTYPES[v.dtype].nbytes > result and varies(v):
+            result = DTYPES[v.dtype].nbytes
+    for s in all_statements(loop.body):
+        if isinstance(s, Fold) and lane in s.position.vars():
+            result = 8
+    return result
+
+
+def transposed(loop: Loop, lane: Var) -> list[Load]:
+    """Loads that walk memory along the serial `loop`, but not along the lanes around it: a block of them is better
+    loaded along the loop and turned."""
+    out = []
+    stack = list(roots(loop.body))
+    seen: set[Value] = set()
+    while stack:
+        v = stack.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        if isinstance(v, Load) and not v.binds:
+            along, across = v.index.coeff(loop.axis.var), v.index.coeff(lane)
+            if along is ONE and across is not None and across is not ZERO and across is not ONE:
+                out.append(v)
+        if not isinstance(v, Masked):
+            stack.extend(children(v))
+    return sorted(out, key=lambda v: (v.buffer, v.index.show()))
