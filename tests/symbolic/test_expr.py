@@ -121,6 +121,8 @@ def test_coeff(tree: object, env: dict[str, int]) -> None:
         (lambda: (8 * i + j) % 16, "8*(i%2) + j"),
         (lambda: 8 * (k // 8) + k % 8, "k"),
         (lambda: 16 * (k // 16) + 8 * ((k // 8) % 2) + k % 8, "k"),
+        (lambda: 6 * (k // 6) + 2 * ((k // 2) % 3) + k % 2, "k"),
+        (lambda: k % 2 + 2 * ((k // 2) % 3) + 6 * (k // 6), "k"),
         (lambda: (k // 4) // 2, "k//8"),
         (lambda: (k % 8) % 4, "k%4"),
         (lambda: (k + 70) // 2 - k // 2, "35"),

@@ -89,7 +89,9 @@ class Lowering:
         return ref
 
     def store(self, value: TensorValue, ref: Ref) -> None:
-        """Write a tensor to a place: one loop nest in the order of the place's strides."""
+        """Write a tensor to a place: one loop nest in the order of the place's strides, none if it is empty."""
+        if ZERO in ref.shape:
+            return
         axes, index = self.axes(ref.shape, ref.strides)
         at = ref.offset + total(i * s for i, s in zip(index, ref.strides, strict=True))
         self.nest(axes, Store(ref.buffer, at, value.at(index)))
@@ -122,7 +124,7 @@ class Lowering:
 
     def share(self, value: TensorValue) -> None:
         """Store a value that several nests read, unless it costs little more than a load or needs no load at all."""
-        if value.ref is None and value.cost >= SHARED:
+        if value.ref is None and value.cost >= SHARED and ZERO not in value.shape:
             _, at = self.axes(value.shape, value.strides)
             if not isinstance(value.at(at), (Index, Const)):
                 self.realize(value)
@@ -157,6 +159,9 @@ class Lowering:
         at = list(outer)
         for d, axis in zip(folded, inner, strict=True):
             at[d] = axis.var if axis.size is not ONE else ZERO
+        if ZERO in shape:
+            dtype = BY_TORCH[fake.dtype].name if fake is not None else DTYPES[source.dtype].accumulate
+            return TensorValue(shape, dtype, strides, ref=Ref(self.buffer(dtype, shape, strides), shape, strides, ZERO))
         result = finish(reduce(name, inner, body(source.at(tuple(at)), tuple(outer))), tuple(outer))
         buffer = self.buffer(result.dtype, shape, strides)
         self.nest(axes, Store(buffer, total(i * s for i, s in zip(index, strides, strict=True)), result))

@@ -275,7 +275,7 @@ def _place(value: Value, size: Expr, label: str) -> tuple[Expr, tuple[tuple[Var,
 
 def _surely_inside(lw: Lowering, index: TensorValue, size: Expr) -> bool:
     """Whether every element of an index tensor is a formula of loop indices that lies in 0..size-1."""
-    if index.ref is not None or index.dtype not in ("i64", "i32"):
+    if index.ref is not None or index.dtype not in ("i64", "i32") or ZERO in index.shape:
         return False
     _, at = lw.axes(index.shape, contiguous_strides(index.shape))
     return _bounded(index.at(at), size) is not None

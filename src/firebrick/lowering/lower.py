@@ -237,7 +237,7 @@ class _Lowerer:
         """Whether a formula reads mutated arguments only where it is going to be written itself."""
         _, index = self.lw.axes(place.shape, place.strides)
         at = place.offset + total(i * s for i, s in zip(index, place.strides, strict=True))
-        loads = (v for v in values_of(value.at(index)) if isinstance(v, Load))
+        loads = () if ZERO in place.shape else (v for v in values_of(value.at(index)) if isinstance(v, Load))
         return all(v.buffer not in taken or (v.buffer == place.buffer and v.index is at) for v in loads)
 
 

@@ -420,8 +420,7 @@ def _rejoin(shift: int, coeffs: dict[Expr, int]) -> int:
     while pending:
         atom = pending.pop()
         c = coeffs.get(atom, 0)
-        assert type(atom) is Mod
-        if c == 0:
+        if c == 0 or type(atom) is not Mod:
             continue
         whole = floordiv(atom.args[0], atom.args[1]) * atom.args[1]
         if len(whole.terms) != 1 or whole.const:
@@ -434,8 +433,8 @@ def _rejoin(shift: int, coeffs: dict[Expr, int]) -> int:
         shift += c * atom.args[0].const
         for a, n in atom.args[0].terms:
             coeffs[a] = coeffs.get(a, 0) + c * n
-            if type(a) is Mod:
-                pending.append(a)
+        # What was joined may be the quotient that another remainder waits for.
+        pending = [a for a in coeffs if type(a) is Mod]
     return shift
 
 
