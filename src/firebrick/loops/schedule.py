@@ -25,12 +25,14 @@ class Kernel:
 
     body: the loop tree that code generation prints (`firebrick.loops.tree`).
     sizes: names of symbolic sizes that the kernel takes, in order.
+    reuse: pairs (written, read) of places in `params` whose buffers may share memory.
     """
 
     name: str
     params: tuple[Param, ...]
     body: object
     sizes: tuple[str, ...] = ()
+    reuse: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

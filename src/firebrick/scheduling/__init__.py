@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from firebrick.loops.ir import Extern
 from firebrick.loops.schedule import Launch, Schedule
+from firebrick.scheduling.copies import forward_copies
 from firebrick.scheduling.fusion import fuse_nodes
 from firebrick.scheduling.inline import drop_dead, escaping, inline
 from firebrick.scheduling.kernels import KernelSet
@@ -30,6 +31,8 @@ def schedule(program: LoopProgram, target: Target, config: Config) -> Schedule:
         config: `fuse` off leaves every nest a kernel of its own.
     """
     facts = Table()
+    if config.fuse:
+        program = forward_copies(program)
     nodes = drop_dead(program, list(program.nodes))
     if config.fuse:
         nodes = drop_dead(program, inline(program, nodes, facts))
@@ -50,5 +53,5 @@ def schedule(program: LoopProgram, target: Target, config: Config) -> Schedule:
             continue
         live = {b for b in g.makes if b in outside or users.get(b, 0) > (b in g.uses)}
         steps.append(kernels.launch(g, live))
-    places, arena, frees = plan_memory(program, steps)
+    places, arena, frees = plan_memory(program, steps, kernels.kernels())
     return Schedule(program, kernels.kernels(), tuple(steps), places, arena, frees, refusals)

@@ -12,6 +12,7 @@ from firebrick.loops.schedule import Kernel, Launch, Param
 from firebrick.loops.tree import Fold, Let, Loop, loops_of
 from firebrick.scheduling.build import Statement, buffers_in_order, build_tree, rename
 from firebrick.scheduling.order import plan_loops
+from firebrick.scheduling.reuse import reusable
 from firebrick.scheduling.values import Rewriter, walk
 from firebrick.symbolic.expr import Var, var
 
@@ -65,7 +66,9 @@ class KernelSet:
         kernel = self._known.get(key)
         if kernel is None:
             symbols = tuple([f"s{k}" for k in range(len(sizes))])
-            kernel = self._known[key] = Kernel(f"k{len(self._known)}_{_kind(body)}", params, body, symbols)
+            kernel = self._known[key] = Kernel(
+                f"k{len(self._known)}_{_kind(body)}", params, body, symbols, reusable(params, body)
+            )
         return kernel.name, tuple([buffers[names[n][0]] for n in order]), tuple(sizes)
 
 

@@ -14,6 +14,7 @@ from firebrick.symbolic.expr import ONE
 
 if TYPE_CHECKING:
     from firebrick.loops.ir import Buffer, LoopProgram
+    from firebrick.loops.schedule import Kernel
 
 __all__ = ["MemoryPlan", "plan_memory"]
 
@@ -23,7 +24,7 @@ MemoryPlan = tuple[tuple[Place, ...], int, tuple[tuple[str, ...], ...]]
 """Places, bytes of the arena, and what is freed after each step."""
 
 
-def plan_memory(program: LoopProgram, steps: list[Launch | Extern]) -> MemoryPlan:
+def plan_memory(program: LoopProgram, steps: list[Launch | Extern], kernels: tuple[Kernel, ...]) -> MemoryPlan:
     """Lay out all buffers."""
     buffers = {b.name: b for b in program.buffers}
     first, last, calls = _lifetimes(steps, buffers)
@@ -46,7 +47,7 @@ def plan_memory(program: LoopProgram, steps: list[Launch | Extern]) -> MemoryPla
                 frees[last[name]].append(name)
         else:
             insort(arena, (first[name], last[name], name))
-    total = _Arena(places).lay(arena, buffers)
+    total = _Arena(places).lay(arena, buffers, _successors(steps, kernels, last))
     return tuple(places), total, tuple([tuple(f) for f in frees])
 
 
@@ -71,6 +72,20 @@ def _lifetimes(
     return first, last, calls
 
 
+def _successors(
+    steps: list[Launch | Extern], kernels: tuple[Kernel, ...], last: dict[str, int]
+) -> dict[str, list[str]]:
+    """For buffers that kernels write, the buffers that die there and in whose place they may be written."""
+    reuse = {k.name: k.reuse for k in kernels}
+    found: dict[str, list[str]] = {}
+    for k, step in enumerate(steps):
+        if isinstance(step, Launch):
+            for out, source in reuse[step.kernel]:
+                if last.get(step.args[source]) == k:
+                    found.setdefault(step.args[out], []).append(step.args[source])
+    return found
+
+
 def _nbytes(b: Buffer) -> int | None:
     """Bytes that a buffer spans; None if that depends on symbolic sizes."""
     extent = ONE
@@ -89,25 +104,34 @@ class _Arena:
     def __init__(self, places: list[Place]) -> None:
         self.places = places
 
-    def lay(self, wanted: list[tuple[int, int, str]], buffers: dict[str, Buffer]) -> int:
+    def lay(
+        self, wanted: list[tuple[int, int, str]], buffers: dict[str, Buffer], successors: dict[str, list[str]]
+    ) -> int:
         """Place every buffer (first step, last step, name); returns the arena's size."""
-        live: list[tuple[int, int, int]] = []  # offset, end, last step
+        live: list[tuple[int, int, int, str]] = []  # offset, end, last step, buffer
         total = 0
         for begin, end, name in wanted:
             live = [x for x in live if x[2] >= begin]
             nbytes = _nbytes(buffers[name]) or 0
             size = max(_ALIGN, -(-nbytes // _ALIGN) * _ALIGN)
-            offset = self._fit(live, size, total)
-            insort(live, (offset, offset + size, end))
+            heir = next(
+                (x for x in live if x[2] == begin and x[1] - x[0] == size and x[3] in successors.get(name, ())), None
+            )
+            if heir is not None:
+                live.remove(heir)
+                offset = heir[0]
+            else:
+                offset = self._fit(live, size, total)
+            insort(live, (offset, offset + size, end, name))
             total = max(total, offset + size)
             self.places.append(Place(name, "arena", offset, nbytes))
         return total
 
     @staticmethod
-    def _fit(live: list[tuple[int, int, int]], size: int, total: int) -> int:
+    def _fit(live: list[tuple[int, int, int, str]], size: int, total: int) -> int:
         best: tuple[int, int] | None = None
         at = 0
-        for offset, end, _ in live:
+        for offset, end, _, _ in live:
             gap = offset - at
             if gap >= size and (best is None or gap < best[0]):
                 best = gap, at

@@ -1,0 +1,58 @@
+"""Which results of a kernel may lie where one of its inputs lies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from firebrick.loops.dtypes import DTYPES
+from firebrick.loops.ir import Load, Store
+from firebrick.loops.tree import Fold, Let, Loop
+from firebrick.scheduling.values import walk
+
+if TYPE_CHECKING:
+    from firebrick.loops.schedule import Param
+    from firebrick.loops.tree import Stmt
+    from firebrick.symbolic.expr import Expr
+
+__all__ = ["reusable"]
+
+
+def reusable(params: tuple[Param, ...], body: tuple[Stmt, ...]) -> tuple[tuple[int, int], ...]:
+    """Pairs (written parameter, read parameter) of which both may be the same memory.
+
+    That is so when every element is read at the very address at which the result is stored, before or in the same
+    block of statements as the store: a block computes all its values before it stores any.
+    """
+    loads: dict[str, list[tuple[int, Expr | None]]] = {}
+    stores: dict[str, list[tuple[int, Expr | None]]] = {}
+    clock = 0
+
+    def visit(stmts: tuple[Stmt, ...]) -> None:
+        nonlocal clock
+        for s in stmts:
+            if isinstance(s, Loop):
+                clock += 1
+                visit(s.body)
+                clock += 1
+                continue
+            roots = [s.value] if isinstance(s, (Let, Fold, Store)) else []
+            if isinstance(s, Store):
+                roots += [b for _, b in s.binds]
+                stores.setdefault(s.buffer, []).append((clock, s.index if s.mode == "set" and not s.binds else None))
+            for v in walk(roots):
+                if isinstance(v, Load):
+                    loads.setdefault(v.buffer, []).append((clock, None if v.binds else v.index))
+
+    visit(body)
+    pairs = []
+    for k, out in enumerate(params):
+        written = stores.get(out.name, [])
+        if len(written) != 1 or written[0][1] is None or out.name in loads:
+            continue
+        when, index = written[0]
+        for j, source in enumerate(params):
+            if source.written or DTYPES[source.dtype].nbytes != DTYPES[out.dtype].nbytes:
+                continue
+            if all(e is index and at <= when for at, e in loads.get(source.name, [])):
+                pairs.append((k, j))
+    return tuple(pairs)
