@@ -82,6 +82,27 @@ def test_value_with_two_users_is_stored_once() -> None:
     assert nests(check(fn, rand(4, 5), rand(4, 5))) == 3
 
 
+def test_what_is_computed_again_is_computed_once() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        one = torch.softmax(x + 1, -1) @ y
+        return one + torch.softmax(x + 1, -1) @ y
+
+    program = check(fn, rand(3, 4), rand(4, 5), atol=1e-5)
+    assert len(externs(program)) == 1
+    assert nests(program) == 5
+
+
+def test_equal_results_stay_apart() -> None:
+    aten_graph = trace(lambda x: (x + 1, x + 1, x + 1.0, (x + 1) * 2), [rand(3)])
+    results = run(lower(aten_graph, CONFIG), [rand(3)], {})
+    assert len({t.data_ptr() for t in results}) == 4
+
+
+def test_random_ops_are_not_merged() -> None:
+    graph = trace(lambda x: torch.rand_like(x) - torch.rand_like(x), [rand(3)])
+    assert len(externs(lower(graph, CONFIG))) == 2
+
+
 def test_views_of_stored_tensors_are_refs() -> None:
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = torch.mm(x, w).view(4, 2, 3).transpose(0, 1)

@@ -15,6 +15,7 @@ from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref
 from firebrick.loops.walk import values_of
 from firebrick.lowering import calls, indexing, normalization, pointwise, reductions, views
 from firebrick.lowering.context import Declined, Lowering, strides_of
+from firebrick.lowering.duplicates import representatives, user_counts
 from firebrick.lowering.tensors import TensorValue
 from firebrick.symbolic.expr import ONE, ZERO, exprs, total
 
@@ -54,6 +55,7 @@ class _Lowerer:
         self.lw = Lowering(config)
         self.env: dict[fx.Node, Any] = {}
         self.known: dict[fx.Node, bool] = {}
+        self.returned: set[str] = set()
         self.inputs: list[TensorValue] = []
         self.consts: dict[str, TensorValue] = {}
         self.derived: dict[str, TensorValue] = {}
@@ -64,14 +66,20 @@ class _Lowerer:
         self._declare_constants()
         recipe = self._recipe()
         outputs: tuple[object, ...] = ()
+        same = representatives(self.aten.gm.graph)
+        users = user_counts(same)
         for node in self.aten.gm.graph.nodes:
             if node.op == "placeholder":
                 self._placeholder(node)
             elif node.op == "get_attr":
                 self.env[node] = self.derived[node.target] if node.target in self.derived else self.consts[node.target]
             elif node.op == "call_function":
+                first = same[node]
+                if first is not node:
+                    self.env[node] = self.env[first]
+                    continue
                 self.env[node] = result = self._call(node)
-                if isinstance(result, TensorValue) and len(node.users) > 1:
+                if isinstance(result, TensorValue) and users[node] > 1:
                     self.lw.share(result)
             elif node.op == "output":
                 outputs = self._outputs(node)
@@ -203,13 +211,16 @@ class _Lowerer:
         lw.node = result
         strides = strides_of(result.meta["val"])
         ref = lw.realize(value) if value.base is not None else value.ref
-        if ref is not None and ref.buffer not in taken and _same_layout(ref, strides):
+        # Two results that eager makes apart don't share memory here either.
+        if ref is not None and ref.buffer not in taken | self.returned and _same_layout(ref, strides):
+            self.returned.add(ref.buffer)
             return Ref(ref.buffer, ref.shape, strides, ref.offset, ref.dtype)
         name = lw.buffer(value.dtype, value.shape, strides)
         made = Ref(name, value.shape, strides, ZERO)
         lw.store(value, made)
         if ref is None:
             value.stored(made)
+            self.returned.add(name)
         return made
 
     def _write_back(self, targets: list[TensorValue], values: list[TensorValue], taken: set[str]) -> None:
