@@ -182,6 +182,7 @@ def observe(space: dict, function, arguments: tuple) -> dict[str, str]:
 def load(text: str, name: str) -> dict:
     """Execute a program's text in a namespace of its own."""
     module = sys.modules[name] = types.ModuleType(name)  # dataclasses ask for it
+    torch.manual_seed(0)
     space = module.__dict__
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from firebrick._native import Frame
     from firebrick.capture.plan import Plan
+    from firebrick.capture.sources import Source
     from firebrick.config import Config
 
     Backend = Callable[[fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
@@ -49,6 +50,7 @@ __all__ = ["Capture", "FrameReport"]
 
 _GENERATOR_OR_ASYNC = 0x20 | 0x80 | 0x200
 _MAX_ATTEMPTS = 12
+_MAX_VERSIONS = 4  # tensors whose versions are looked at before a graph that changes them
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _ = (library, semantics)
@@ -136,19 +138,19 @@ class Capture:
         recorder.count("frames")
         break_step: int | None = None
         reason: Break | None = None
-        moved = False
+        through = -1
         for attempt in range(_MAX_ATTEMPTS):
-            one = Attempt(frame, break_step)
+            one = Attempt(frame, break_step, through)
             try:
                 one.run()
             except Break as error:
-                reason = error
+                reason = reason or error
                 if self.config.fullgraph:
                     raise error.unsupported() from error
-                moved = moved or one.is_at_break()
+                if one.is_at_break():
+                    through = max(through, one.root.index)
                 break_step = one.step_to_break_at()
                 continue
-            one.moved = moved
             return self._finish(frame, one, reason, attempt + 1)
         raise SkipFrame(f"{frame.code.co_qualname} could not be broken anywhere", always=True)
 
@@ -162,8 +164,6 @@ class Capture:
             raise SkipFrame("nothing to capture", always=True)
         if module is None and frame.code.co_name in _COMPREHENSIONS:
             raise SkipFrame("nothing to capture in a comprehension", always=True)
-        if module is None and one.moved:
-            raise SkipFrame("nothing to capture before a break that is not possible where it is needed", always=True)
         compiled = None
         if module is not None:
             recorder.count("graphs")
@@ -215,8 +215,9 @@ def is_capturable(code: CodeType, variables: dict[str, Any]) -> bool:
 class Attempt:
     """One symbolic execution of a frame, up to its end or to `break_step`."""
 
-    def __init__(self, frame: Frame, break_step: int | None) -> None:
+    def __init__(self, frame: Frame, break_step: int | None, through: int = -1) -> None:
         self.frame, self.break_step, self.code = frame, break_step, frame.code
+        self.through = through  # instructions up to this one can't be left
         self.tracer = Tracer(frame.globals)
         slots: dict[str, Value] = {
             name: LazyValue(self.tracer, value, Local(name)) for name, value in frame.locals.items()
@@ -230,7 +231,6 @@ class Attempt:
         self.result: Value | None = None
         self.module: fx.GraphModule | None = None
         self.emitter: ValueEmitter | None = None
-        self.moved = False  # the break is earlier than where it was needed
         self.abandoned: int | None = None  # the step that made a generator which this place would give up
 
     def _free_cell(self, name: str, cell: Any) -> CellValue:
@@ -337,17 +337,17 @@ class Attempt:
         for name in self.arguments:
             if name not in root.slots and name not in code.co_cellvars:
                 emitter.delete_fast(name)
-        for temp in stack:
-            if temp is None:
+        for item in stack:
+            if item is None:
                 emitter.push_null()
             else:
-                emitter.load_fast(temp)
+                emitter.load_fast(item)
         emitter.clear_temps()
         bound = {name for name, value in root.slots.items() if not isinstance(value, CellValue)}
         bound |= {
             name for name, value in root.slots.items() if isinstance(value, CellValue) and value.content is not None
         }
-        emit_break(emitter, code, index, nulls, bound)
+        emit_break(emitter, code, index, nulls, bound, self.through)
 
     def _replay(self, emitter: ValueEmitter, *, every_cell: bool) -> None:
         stores = self.tracer.effects.load(emitter)
@@ -391,7 +391,15 @@ class Attempt:
                 assert value.source is not None
                 head.load_source(value.source)
             caught = head.label()
+            versions: dict[str, Source] = {}
             if self._can_start_again():
+                for value in graph.changed():
+                    assert value.source is not None
+                    head.load_source(value.source)
+                    head.load_attr("_version")
+                    version = head.new_temp()
+                    versions[version] = value.source
+                    head.store_fast(version)
                 head.handler = Handler(caught, 0, False)
             head.call(len(graph.inputs))
             head.handler = None
@@ -408,16 +416,22 @@ class Attempt:
             emitter.splice(self.mark, head)
             if self._can_start_again():
                 emitter.place(caught)
-                self._start_again(emitter)
+                self._start_again(emitter, versions)
         return emitter.assemble()
 
     def _can_start_again(self) -> bool:
-        """Whether nothing has happened if the graph raises, so that the frame can run as plain Python after all."""
+        """Whether one can tell that nothing has happened if the graph raises, so that plain Python can start afresh."""
         graph = self.tracer.graph
-        return not graph.changes_inputs() and graph.switches <= {torch._C._set_grad_enabled}
+        changed = graph.changed()
+        if len(changed) > _MAX_VERSIONS or any(value.obj is None or value.obj.is_inference() for value in changed):
+            return False  # too many to look at, or without a version
+        return graph.switches <= {torch._C._set_grad_enabled}
 
-    def _start_again(self, emitter: ValueEmitter) -> None:
-        """The graph raised: plain Python raises the same, with the effects and the traceback that it should have."""
+    def _start_again(self, emitter: ValueEmitter, versions: dict[str, Source]) -> None:
+        """The graph raised: plain Python raises the same, with the effects and the traceback that it should have.
+
+        `versions` holds the versions that tensors had which the graph writes to.
+        """
         leave = emitter.label()
         emitter.handler, emitter.position = None, (self.code.co_firstlineno,) * 2 + (None, None)
         plain = ValueEmitter(self.code, emitter, self.tracer.graph, {})
@@ -426,6 +440,12 @@ class Attempt:
         emitter.emit("POP_JUMP_IF_FALSE", leave)
         emitter.check_exception(FirebrickError)
         emitter.emit("POP_JUMP_IF_TRUE", leave)
+        for temp, source in versions.items():
+            emitter.load_source(source)
+            emitter.load_attr("_version")
+            emitter.load_fast(temp)
+            emitter.compare_op("==")
+            emitter.emit("POP_JUMP_IF_FALSE", leave)
         emitter.pop()
         if self.tracer.graph.switches:
             emitter.load_callable(torch._C._set_grad_enabled)

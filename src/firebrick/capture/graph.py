@@ -67,9 +67,9 @@ class GraphBuilder:
         self._versions.append((fake, fake._version))
         return fake
 
-    def changes_inputs(self) -> bool:
-        """Whether the graph writes to a tensor that was there before it."""
-        return any(fake._version != version for fake, version in self._versions)
+    def changed(self) -> list[TensorValue]:
+        """Tensors that were there before the graph and that it writes to."""
+        return [self._by_fake[id(fake)] for fake, version in self._versions if fake._version != version]
 
     def input(self, tensor: torch.Tensor, source: Source) -> TensorValue:
         """A placeholder for a tensor that is read from `source`."""

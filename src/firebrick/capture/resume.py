@@ -103,7 +103,12 @@ def can_break(code: CodeType, index: int, stack: Sequence[bool] = ()) -> bool:
 
 
 def emit_break(
-    emitter: Emitter, code: CodeType, index: int, stack: Sequence[bool], bound: Iterable[str] | None = None
+    emitter: Emitter,
+    code: CodeType,
+    index: int,
+    stack: Sequence[bool],
+    bound: Iterable[str] | None = None,
+    through: int = -1,
 ) -> None:
     """Append the rest of the frame from instruction `index` on, natively where it must and in continuations.
 
@@ -116,8 +121,11 @@ def emit_break(
         index: the instruction that can't be captured.
         stack: for every item on the stack whether it is a NULL.
         bound: the locals that are bound; without it, what is known from the code.
+        through: instructions from `index` to this one run natively, because the frame can't be left among them.
     """
-    _Break(emitter, code, _unit_start(flow(code), index), stack, bound).emit()
+    made = _Break(emitter, code, _unit_start(flow(code), index), stack, bound)
+    made.stays.update(range(index, through + 1))
+    made.emit()
 
 
 def emit_plain(emitter: Emitter, code: CodeType) -> Label:
