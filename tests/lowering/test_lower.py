@@ -268,8 +268,19 @@ def test_what_is_no_operator_is_refused() -> None:
         lower(graph, CONFIG)
 
 
+@pytest.mark.parametrize("args", [(2,), (3, 2, 1), ((3, 2), 1, (1, 0), 2), (3, 2, 1, 1, True)])
+def test_max_pool(args: Any) -> None:
+    image = rand(2, 3, 7, 6)
+    image[0, 0, 3, 3] = float("nan")
+    program = check(lambda x: F.max_pool2d(x, *args), image)
+    assert not externs(program)
+    assert not externs(check(lambda x: F.max_pool2d(x, *args), image.to(memory_format=torch.channels_last)))
+    assert externs(check(lambda x: F.max_pool2d(x, *args, return_indices=True), image.nan_to_num(0.5)))
+    assert not externs(check(lambda x: F.max_pool3d(x, 2), rand(2, 3, 4, 6)))
+
+
 def test_dead_extern_outputs_keep_their_place() -> None:
-    program = lower_function(lambda x: torch.max_pool2d(x, 2) + 1, rand(1, 2, 4, 4))
+    program = lower_function(lambda x: torch.max_pool2d(x, 5) + 1, rand(1, 2, 5, 5))
     calls = [n for n in program.nodes if isinstance(n, Extern)]
     assert all(isinstance(o, Ref) for o in program.outputs)
     assert len(calls) == 1

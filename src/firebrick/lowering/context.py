@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,13 +15,13 @@ from firebrick.lowering.tensors import TensorValue, contiguous_strides
 from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, exprs, total, var
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import fx
 
     from firebrick.config import Config
 
-__all__ = ["Declined", "Lowering", "broadcast", "is_loop_dtype", "loop_axes", "shape_of", "strides_of"]
+__all__ = ["Declined", "Lowering", "broadcast", "is_loop_dtype", "loop_axes", "rules", "shape_of", "strides_of"]
 
 EXPENSIVE = 8
 """Cost from which a value is stored rather than computed again for each element that reads it."""
@@ -210,6 +211,23 @@ class Lowering:
 
 
 # ---------------------------------------------------------------- helpers of rules
+
+Rule = Callable[..., Any]
+
+
+def rules() -> tuple[dict[Any, Rule], Callable[..., Callable[[Rule], Rule]]]:
+    """A table OpOverload -> rule, and the decorator that enters a rule for some ops."""
+    table: dict[Any, Rule] = {}
+
+    def rule(*targets: Any) -> Callable[[Rule], Rule]:
+        def register(fn: Rule) -> Rule:
+            for target in targets:
+                table[target] = fn
+            return fn
+
+        return register
+
+    return table, rule
 
 
 def loop_axes(prefix: str, sizes: Sequence[Expr]) -> list[Axis]:

@@ -10,12 +10,12 @@ import torch
 from firebrick.loops.build import TRUE, cast, constant, index_value, load, masked, op, where
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.loops.ir import Const, Index, Ref
-from firebrick.lowering.context import Declined, Lowering, broadcast, shape_of, strides_of
+from firebrick.lowering.context import Declined, Lowering, broadcast, rules, shape_of, strides_of
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
 from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, total, var
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from firebrick.loops.ir import Value
     from firebrick.symbolic.expr import Var
@@ -25,17 +25,7 @@ __all__ = ["RULES"]
 aten = torch.ops.aten
 prims = torch.ops.prims
 
-RULES: dict[Any, Callable[..., Any]] = {}
-"""OpOverload -> rule."""
-
-
-def _rule(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        for target in targets:
-            RULES[target] = fn
-        return fn
-
-    return register
+RULES, _rule = rules()
 
 
 def _out(lw: Lowering) -> str:

@@ -13,7 +13,7 @@ from firebrick.errors import LoweringError
 from firebrick.loops.dtypes import BY_TORCH
 from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref
 from firebrick.loops.walk import values_of
-from firebrick.lowering import calls, indexing, normalization, pointwise, reductions, views
+from firebrick.lowering import calls, indexing, normalization, pointwise, pooling, reductions, views
 from firebrick.lowering.context import Declined, Lowering, strides_of
 from firebrick.lowering.duplicates import representatives, user_counts
 from firebrick.lowering.tensors import TensorValue
@@ -33,6 +33,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     **reductions.RULES,
     **normalization.RULES,
     **indexing.RULES,
+    **pooling.RULES,
     **calls.RULES,
 }
 """OpOverload -> rule, a function of the lowering and the op's arguments."""

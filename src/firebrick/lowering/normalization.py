@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from firebrick.loops.build import cast, constant, op
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.lowering.context import Lowering, shape_of
+from firebrick.lowering.context import Lowering, rules, shape_of
 from firebrick.lowering.reductions import divide, mean_and_variance
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
 from firebrick.lowering.views import reshape_map
 from firebrick.symbolic.expr import ZERO, Expr, const, product
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from firebrick.loops.ir import Value
 
@@ -23,17 +23,7 @@ __all__ = ["RULES"]
 
 aten = torch.ops.aten
 
-RULES: dict[Any, Callable[..., Any]] = {}
-"""OpOverload -> rule."""
-
-
-def _rule(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        for target in targets:
-            RULES[target] = fn
-        return fn
-
-    return register
+RULES, _rule = rules()
 
 
 def _reciprocal_root(variance: Value, eps: float) -> Value:

@@ -12,7 +12,7 @@ from firebrick.loops.build import cast, constant, op, where
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.loops.ir import Op
 from firebrick.loops.ops import SCALAR_OPS
-from firebrick.lowering.context import Declined, Lowering, broadcast, shape_of
+from firebrick.lowering.context import Declined, Lowering, broadcast, rules, shape_of
 from firebrick.lowering.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -355,17 +355,8 @@ def _table() -> dict[Any, Callable[..., Any]]:
     return rules
 
 
-RULES: dict[Any, Callable[..., Any]] = _table()
-"""OpOverload -> rule."""
-
-
-def _rule(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        for target in targets:
-            RULES[target] = fn
-        return fn
-
-    return register
+RULES, _rule = rules()
+RULES.update(_table())
 
 
 def _compute(lw: Lowering) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from firebrick.loops.build import cast, constant, index_value, op, where
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.lowering.context import Declined, Lowering
+from firebrick.lowering.context import Declined, Lowering, rules
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
 from firebrick.symbolic.expr import ZERO, Expr, product
 
@@ -23,17 +23,7 @@ __all__ = ["RULES", "count", "divide", "mean_and_variance"]
 aten = torch.ops.aten
 prims = torch.ops.prims
 
-RULES: dict[Any, Callable[..., Any]] = {}
-"""OpOverload -> rule."""
-
-
-def _rule(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        for target in targets:
-            RULES[target] = fn
-        return fn
-
-    return register
+RULES, _rule = rules()
 
 
 def _dims(x: TensorValue, dim: Any) -> list[int]:

@@ -8,7 +8,7 @@ import torch
 
 from firebrick.loops.dtypes import BY_TORCH
 from firebrick.loops.ir import Ref
-from firebrick.lowering.context import Declined, Lowering, broadcast, shape_of, strides_of
+from firebrick.lowering.context import Declined, Lowering, broadcast, rules, shape_of, strides_of
 from firebrick.lowering.tensors import TensorValue
 from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, const
 
@@ -22,17 +22,7 @@ __all__ = ["RULES", "reshape_map", "restride"]
 aten = torch.ops.aten
 prims = torch.ops.prims
 
-RULES: dict[Any, Callable[..., Any]] = {}
-"""OpOverload -> rule."""
-
-
-def _rule(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        for target in targets:
-            RULES[target] = fn
-        return fn
-
-    return register
+RULES, _rule = rules()
 
 
 def restride(
