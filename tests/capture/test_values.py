@@ -527,3 +527,34 @@ def test_counter_and_compilation_state() -> None:
 
     assert torch.equal(Compiled(fn)(X)[0], X * 0)
     assert Counter("aab")["a"] == 2
+
+
+def test_aliases_at_a_later_call_are_seen() -> None:
+    def change(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        return b * 2
+
+    compiled = Compiled(change)
+    assert torch.equal(compiled(X.clone(), X), X * 2)
+    both = X.clone()
+    assert torch.equal(compiled(both, both), (X + 1) * 2)
+    base = X.clone()
+    assert torch.equal(compiled(base, base[0]), (X[0] + 1) * 2)
+
+    def append(x: torch.Tensor, one: list[int], other: list[int]) -> tuple[torch.Tensor, int]:
+        one.append(1)
+        return x + 1, len(other)
+
+    compiled = Compiled(append)
+    assert compiled(X, [1], [1])[1] == 1
+    same = [1]
+    assert compiled(X, same, same)[1] == 2
+
+    def compare(x: torch.Tensor, one: object, other: object) -> torch.Tensor:
+        return x + 1 if one is other else x - 1
+
+    compiled = Compiled(compare)
+    assert torch.equal(compiled(X, same, [1]), X - 1)
+    assert torch.equal(compiled(X, same, same), X + 1)
+    assert torch.equal(compiled(X, X, X), X + 1)
+    assert torch.equal(compiled(X, X, X.clone()), X - 1)

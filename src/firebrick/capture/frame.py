@@ -8,6 +8,7 @@ continuation, which is captured when it is called.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from firebrick.capture.tracer import Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.iterator import GeneratorValue
+from firebrick.capture.values.module import ModuleValue
 from firebrick.errors import BackendError, FirebrickError, InternalError
 from firebrick.report import recorder
 
@@ -171,6 +173,7 @@ class Capture:
             compiled = self._compile(module, [value.obj for value in graph.inputs])
         code = one.assemble(compiled)
         guards = one.tracer.guards
+        self._guard_aliases(one)
         plan: Plan = build_plan(guards.all(), frame.code)
         if self.on_frame is not None:
             report = FrameReport(frame.code.co_qualname, frame.code.co_filename, frame.code.co_firstlineno)
@@ -179,6 +182,19 @@ class Capture:
             report.code, report.attempts = code, attempts
             self.on_frame(report)
         return plan, code
+
+    def _guard_aliases(self, one: Attempt) -> None:
+        """What the code changes must not be something else that it reads."""
+        tracer = one.tracer
+        if tracer.graph.changes_inputs():
+            sources = [value.source for value in tracer.graph.inputs if value.source is not None]
+            if len(sources) > 1 and _overlap([value.obj for value in tracer.graph.inputs]):
+                raise SkipFrame("a tensor that shares memory with another is changed")
+            tracer.guards.no_overlap(sources)
+        for changed in tracer.effects.roots():
+            kind = changed.python_type()
+            others = [value.source for value in tracer.objects.values() if value.source and _is_kind(value, kind)]
+            tracer.guards.distinct(others)
 
     def _compile(self, module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         try:
@@ -197,6 +213,19 @@ class Capture:
         if isinstance(compiled, _native.Executable) and all(route == "direct" for _, route in compiled.routes()):
             return compiled
         return Wrapped(compiled, None)
+
+
+def _is_kind(value: Value, kind: type) -> bool:
+    return value.python_type() is kind and not isinstance(value, (CellValue, ModuleValue))
+
+
+def _overlap(tensors: list[Any]) -> bool:
+    spans = sorted(
+        (tensor.data_ptr(), tensor.data_ptr() + tensor.untyped_storage().nbytes() - tensor.storage_offset())
+        for tensor in tensors
+        if tensor.layout is torch.strided and tensor.numel()
+    )
+    return any(one[1] > two[0] for one, two in itertools.pairwise(spans))
 
 
 def is_capturable(code: CodeType, variables: dict[str, Any]) -> bool:

@@ -52,6 +52,8 @@ class GraphBuilder:
         self.op_count = 0
         self.open_modes: list[Callable[[], None]] = []
         self.grad_at_start = torch.is_grad_enabled()
+        self._first_versions: list[int] = []
+        self._changed_blindly = False
         self._attribute_nodes: dict[int, TensorValue] = {}
         self._by_fake: dict[int, TensorValue] = {}
         self._last_placeholder: fx.Node | None = None
@@ -84,6 +86,7 @@ class GraphBuilder:
         value = TensorValue(node, fake, source, type(tensor), tensor)
         self._by_fake[id(fake)] = value
         self.inputs.append(value)
+        self._first_versions.extend(_versions([fake]))
         return value
 
     def attribute(self, tensor: torch.Tensor, path: str, source: Source) -> TensorValue:
@@ -127,9 +130,11 @@ class GraphBuilder:
 
         fake_args = fx.map_arg(node_args, fake_of_node)
         fake_kwargs = fx.map_arg(node_kwargs, fake_of_node) if node_kwargs else {}
-        versions = [fake._version for fake in fakes if isinstance(fake, torch.Tensor)]
+        versions = _versions(fakes)
         out = self._run(op, target, fake_args, fake_kwargs)
-        mutated = versions != [fake._version for fake in fakes if isinstance(fake, torch.Tensor)]
+        mutated = versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))
+        if mutated and -1 in versions:
+            self._changed_blindly = True
         if isinstance(out, torch.Tensor) and not mutated:
             known = self._by_fake.get(id(out))
             if known is not None and known.fake is out:  # `x.contiguous()` of a contiguous x is x
@@ -170,7 +175,7 @@ class GraphBuilder:
         if isinstance(out, (tuple, list)):
             items: list[Value] = []
             for index, item in enumerate(out):
-                if isinstance(item, torch.Tensor) or isinstance(item, (tuple, list)):
+                if isinstance(item, (torch.Tensor, tuple, list)):
                     child = self.graph.create_node("call_function", operator.getitem, (node, index), {})
                     child.meta["stack"] = node.meta.get("stack", ())
                     items.append(self._result(interp, child, item))
@@ -203,6 +208,10 @@ class GraphBuilder:
             self.outputs.append(value)
         return index
 
+    def changes_inputs(self) -> bool:
+        """Whether a call changes the data of an input."""
+        return self._changed_blindly or self._first_versions != _versions([value.fake for value in self.inputs])
+
     def close(self, interp: Interpreter) -> None:
         """Let the graph leave gradient recording as it was; what the code changed for good is done after it."""
         if torch.is_grad_enabled() != self.grad_at_start:
@@ -233,6 +242,17 @@ class GraphBuilder:
                     self.attributes.pop(node.target, None)
                 self.graph.erase_node(node)
         self.inputs = [value for value in self.inputs if not value.node._erased]
+
+
+def _versions(tensors: Sequence[Any]) -> list[int]:
+    """Version counters; -1 for inference tensors, which have none."""
+    found = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    return [-1 if tensor.is_inference() else tensor._version for tensor in found]
+
+
+def _is_in_place(target: Any, kwargs: Mapping[str, Value]) -> bool:
+    name = _name_of(target)
+    return name.endswith("_") or name.startswith(("i", "set")) or "out" in kwargs or "inplace" in kwargs
 
 
 PURE: frozenset[Any] = frozenset(

@@ -94,6 +94,18 @@ class Guards:
         """A tensor with the same metadata."""
         self._add("TENSOR", source, None, tensor_guard(source, tensor))
 
+    def distinct(self, sources: list[Source]) -> None:
+        """Different objects."""
+        payload = tuple(sorted(set(sources), key=str))
+        if len(payload) > 1:
+            self._guards.setdefault(("DISTINCT", payload), Guard("DISTINCT", None, payload))
+
+    def no_overlap(self, sources: list[Source]) -> None:
+        """Tensors that share no memory."""
+        payload = tuple(dict.fromkeys(sources))
+        if len(payload) > 1:
+            self._guards.setdefault(("NO_OVERLAP", payload), Guard("NO_OVERLAP", None, payload))
+
     def requires_grad(self, source: Source, tensor: torch.Tensor) -> None:
         """Whether a parameter needs a gradient; matters where gradients are recorded."""
         if torch.is_grad_enabled():
@@ -103,9 +115,8 @@ class Guards:
         """Two sources give the same object."""
         if pinned or known.source is None or known.source == source or isinstance(source, Const):
             return
-        if isinstance(known.source, Const):
-            self.identity(source, obj)
-        elif isinstance(obj, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.nn.Module)):
+        by_identity = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.nn.Module)
+        if isinstance(known.source, Const) or isinstance(obj, by_identity):
             self.identity(source, obj)
         else:
             self._add("SAME", source, None, Guard("SAME", source, known.source))

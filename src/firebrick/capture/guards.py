@@ -202,10 +202,10 @@ class Guard:
 
     def explain(self, frame: Frame) -> str:
         """Say how a failing guard's value differs, in the user's terms."""
+        if self.kind in GROUP_KINDS:
+            return self._explain_group(frame)
         if self.source is None:
-            return KINDS[self.kind].explain(
-                str(self.source), _native.state_read(_native.STATES[self.kind]), self.payload
-            )
+            return KINDS[self.kind].explain("", None, self.payload)
         try:
             value = self.source.evaluate(frame)
         except (LookupError, AttributeError, TypeError):

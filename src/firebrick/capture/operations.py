@@ -214,7 +214,7 @@ class Operations:
     def same_or_equal(self, first: Value, second: Value) -> bool:
         """What `in` and `index` test: identity, then equality."""
         first, second = first.realize(), second.realize()
-        if operators.identical(first, second):
+        if operators.identical(self.interpreter, first, second):
             return True
         return operators.compare(self.interpreter, "==", first, second).realize().truth(self.interpreter)
 

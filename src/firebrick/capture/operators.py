@@ -100,15 +100,19 @@ _SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "sy
 _SET_RELATIONS = {"<=": "issubset", ">=": "issuperset"}
 
 
-def identical(first: Value, second: Value) -> bool:
-    """`first is second`."""
+def identical(interp: Interpreter, first: Value, second: Value) -> bool:
+    """`first is second`; a guard says that two objects from outside are two."""
     first, second = first.realize(), second.realize()
     if first is second:
         return True
     mine, other = first.identity(), second.identity()
     if mine is other:
         return True
-    return isinstance(first, ConstantValue) and isinstance(second, ConstantValue) and mine == other
+    if isinstance(first, ConstantValue) or isinstance(second, ConstantValue):
+        return isinstance(first, ConstantValue) and isinstance(second, ConstantValue) and mine == other
+    if first.source is not None and second.source is not None and first.python_type() is second.python_type():
+        interp.tracer.guards.distinct([first.source, second.source])
+    return False
 
 
 def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
@@ -314,7 +318,7 @@ def _compare_plain(interp: Interpreter, symbol: str, left: Value, right: Value) 
             return _compare_sequences(
                 interp, symbol, TupleValue(list(left.children())), TupleValue(list(right.children()))
             )
-        return ConstantValue(identical(left, right) is (symbol == "=="))
+        return ConstantValue(identical(interp, left, right) is (symbol == "=="))
     names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
     interp.raise_new(TypeError, f"{symbol!r} not supported between instances of {names}")
 

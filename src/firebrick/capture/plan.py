@@ -6,7 +6,7 @@ below each dict first what needs no look while the dict's version stays.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from firebrick import _native
 from firebrick.capture import sources as s
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "build_plan"]
 
 _OPS, _CHECKS, _STATES, _GROUPS = _native.OPS, _native.CHECKS, _native.STATES, _native.GROUPS
-_DICT_KINDS = frozenset(("HAS_KEY", "LACKS_KEY"))
-_DICT_CHECKS = _DICT_KINDS | {"KEYS"}
-"""Checks that depend on the items of a dict, so on its version."""
+_DICT_KINDS = frozenset(("DICT_KEYS", "HAS_KEY", "LACKS_KEY"))
+"""Guards that depend on the items of a dict, so on its version."""
 
 
 class Plan(_native.GuardPlan):
@@ -52,35 +51,58 @@ class Plan(_native.GuardPlan):
         return "a guard failed" if guard is None else guard.explain(frame)
 
 
+class _Check(NamedTuple):
+    name: str
+    payload: Any
+    settled: bool
+    """Nothing changes it while the object, or the version of the dict, is the same."""
+    guard: Guard | None
+
+
 class _Node:
-    __slots__ = ("checks", "children", "exact", "index", "key", "number", "op", "parent", "pinned", "volatile")
+    __slots__ = (
+        "by_place",
+        "checks",
+        "exact",
+        "index",
+        "key",
+        "number",
+        "op",
+        "parent",
+        "pinned",
+        "size",
+        "versioned",
+        "volatile",
+    )
 
     def __init__(self, op: str, parent: _Node | None, index: int = 0, key: Any = None) -> None:
         self.op, self.parent, self.index, self.key = op, parent, index, key
-        self.children: list[_Node] = []
-        self.checks: list[tuple[str, Any, bool, Guard | None]] = []
-        self.pinned = False
-        """Another check refers to the value, so it must be there on every call."""
+        self.by_place: dict[Any, _Node] = {}
+        """Children, by how they are reached."""
+        self.checks: list[_Check] = []
         self.exact: type | None = None
         """The class of the value, where a guard says so."""
+        self.pinned = False
+        """Another check refers to the value, so it must be there on every call."""
+        self.versioned = False
+        """A dict whose items or keys are guarded, by its version."""
         self.volatile = True
+        self.size = 1
         self.number = -1
 
-    def size(self) -> int:
-        """How many nodes the subtree has."""
-        return 1 + sum(child.size() for child in self.children)
 
-    @property
-    def versioned(self) -> bool:
-        """Whether the dict at this node is guarded by its version."""
-        return any(c.op == "DICT_ITEM" for c in self.children) or any(name in _DICT_CHECKS for name, *_ in self.checks)
+def _hashable(key: Any) -> Any:
+    try:
+        hash(key)
+    except TypeError:
+        return id(key)
+    return key
 
 
 class _Builder:
     def __init__(self, code: CodeType, classes: dict[s.Source, type]) -> None:
         self.classes = classes
-        self.roots: list[_Node] = []
-        self.by_place: dict[tuple[Any, ...], _Node] = {}
+        self.top = _Node("", None)
         self.by_source: dict[s.Source, _Node] = {}
         self.same: list[tuple[_Node, _Node, Guard]] = []
         self.states: list[Guard] = []
@@ -91,16 +113,13 @@ class _Builder:
 
     def child(self, op: str, parent: _Node | None, index: int = 0, key: Any = None) -> _Node:
         """The node for a place below `parent`, made if need be."""
-        hashable: Any = (type(key), key)
-        try:
-            hash(key)
-        except TypeError:
-            hashable = (dict, id(key))
-        place = (op, id(parent), index, hashable)
-        node = self.by_place.get(place)
+        place = (op, index, type(key), key if type(key) is str else _hashable(key))
+        owner = self.top if parent is None else parent
+        node = owner.by_place.get(place)
         if node is None:
-            node = self.by_place[place] = _Node(op, parent, index, key)
-            (self.roots if parent is None else parent.children).append(node)
+            node = owner.by_place[place] = _Node(op, parent, index, key)
+            if op == "DICT_ITEM":
+                owner.versioned = True
         return node
 
     def node(self, source: s.Source) -> _Node:
@@ -114,14 +133,15 @@ class _Builder:
     def order(self) -> list[tuple[_Node, int, int]]:
         """All nodes in preorder, each with the end of its subtree and of what is settled below it."""
         order: list[tuple[_Node, int, int]] = []
-        for root in self.roots:
+        roots = list(self.top.by_place.values())
+        for root in roots:
             _settle(root)
         # What is cheap to look at goes first: most calls that don't fit differ in an argument.
-        for root in sorted(self.roots, key=_Node.size):
+        for root in sorted(roots, key=lambda node: node.size):
             _place(root, order)
         for one, other, guard in self.same:
             earlier, later = sorted((one, other), key=lambda node: node.number)
-            later.checks.append(("SAME", earlier.number, False, guard))
+            later.checks.append(_Check("SAME", earlier.number, False, guard))
         return order
 
     def add_group(self, guard: Guard) -> bool:
@@ -149,19 +169,20 @@ class _Builder:
             self.states.append(guard)
             return True
         node = self.node(guard.source)
-        if any(known is not None and known.same(guard) for *_, known in node.checks):
-            return False
+        for check in node.checks:
+            if check.guard is not None and check.guard.kind == guard.kind and check.guard.same(guard):
+                return False
         if guard.kind == "SAME":
             other = self.node(guard.payload)
             node.pinned = other.pinned = True
             self.same.append((node, other, guard))
             return True
-        stable = kind.stable(guard.payload)
-        if guard.kind == "DICT_KEYS":
-            stable = node.exact is dict  # the order of a subclass may change without its version
-        node.checks.append(
-            (kind.check or kind.name, kind.native(guard.payload), stable or guard.kind in _DICT_KINDS, guard)
-        )
+        settled = kind.stable(guard.payload)
+        if guard.kind in _DICT_KINDS:
+            node.versioned = True
+            # The order of keys in a subclass of dict may change without its version.
+            settled = guard.kind != "DICT_KEYS" or node.exact is dict
+        node.checks.append(_Check(kind.check or kind.name, kind.native(guard.payload), settled, guard))
         return True
 
 
@@ -171,8 +192,9 @@ def _own_dict(builder: _Builder, base: s.Source) -> _Node:
 
 def _lower_builtin(builder: _Builder, source: s.Builtin) -> _Node:
     variables = builder.child("GLOBALS", None)
-    if not any(name == "LACKS_KEY" and payload == source.name for name, payload, *_ in variables.checks):
-        variables.checks.append(("LACKS_KEY", source.name, False, None))
+    if not any(check.name == "LACKS_KEY" and check.payload == source.name for check in variables.checks):
+        variables.checks.append(_Check("LACKS_KEY", source.name, True, None))
+        variables.versioned = True
     return builder.child("DICT_ITEM", builder.child("BUILTINS", None), key=source.name)
 
 
@@ -221,12 +243,16 @@ _LOWER: dict[type, Any] = {
 
 def _settle(node: _Node) -> bool:
     """Find what is volatile below a node: all that can change while the object at the node stays the same."""
-    below = [_settle(child) for child in node.children]
-    own = node.pinned or node.versioned or any(not stable for _, _, stable, _ in node.checks)
+    volatile = node.pinned or node.versioned
+    for check in node.checks:
+        volatile = volatile or not check.settled
     is_tuple = node.exact is not None and issubclass(node.exact, tuple)
-    moving = any(child.op != "SEQUENCE_ITEM" or not is_tuple for child in node.children)
-    node.volatile = own or moving or any(below)
-    return node.volatile
+    for child in node.by_place.values():
+        # Only the items of a tuple stay; whatever else is reached through an object may change.
+        volatile = _settle(child) or not is_tuple or child.op != "SEQUENCE_ITEM" or volatile
+        node.size += child.size
+    node.volatile = volatile
+    return volatile
 
 
 def build_plan(guards: Iterable[Guard], code: CodeType) -> Plan:
@@ -248,44 +274,37 @@ def build_plan(guards: Iterable[Guard], code: CodeType) -> Plan:
 
 def _place(node: _Node, order: list[tuple[_Node, int, int]]) -> None:
     """Lay out a subtree in preorder, below a versioned dict the settled items first."""
-    node.number = len(order)
-    order.append((node, 0, 0))
+    number = node.number = len(order)
+    order.append((node, number + 1, number + 1))
+    if not node.by_place:
+        return
+    others: Iterable[_Node] = node.by_place.values()
     if node.versioned:
-        settled = [child for child in node.children if not child.volatile and child.op == "DICT_ITEM"]
-        others = [child for child in node.children if child.volatile or child.op != "DICT_ITEM"]
-    else:
-        settled, others = [], node.children
-    for child in settled:
-        _place(child, order)
+        settled = [child for child in others if not child.volatile and child.op == "DICT_ITEM"]
+        others = [child for child in others if child.volatile or child.op != "DICT_ITEM"]
+        for child in settled:
+            _place(child, order)
     volatile_begin = len(order)
     for child in others:
         _place(child, order)
-    order[node.number] = (node, len(order), volatile_begin)
+    order[number] = (node, len(order), volatile_begin)
 
 
 def _rows(order: list[tuple[_Node, int, int]]) -> tuple[list[Any], list[Any], list[Guard | None]]:
+    """Nodes and checks as the native plan takes them; the checks of a node that are settled come first."""
     rows: list[Any] = []
     checks: list[Any] = []
     check_guards: list[Guard | None] = []
     for node, end, volatile_begin in order:
-        ordered = sorted(node.checks, key=lambda check: not check[2])
-        begin, settled = len(checks), sum(check[2] for check in ordered)
-        for name, payload, _, guard in ordered:
-            checks.append((_CHECKS[name], payload))
-            check_guards.append(guard)
+        begin = settled = len(checks)
+        for wanted in (True, False):
+            for check in node.checks:
+                if check.settled is wanted:
+                    checks.append((_CHECKS[check.name], check.payload))
+                    check_guards.append(check.guard)
+            if wanted:
+                settled = len(checks)
         parent = -1 if node.parent is None else node.parent.number
-        rows.append(
-            (
-                _OPS[node.op],
-                parent,
-                end,
-                volatile_begin,
-                node.index,
-                node.key,
-                int(node.versioned),
-                begin,
-                begin + settled,
-                len(checks),
-            )
-        )
+        place = (_OPS[node.op], parent, end, volatile_begin, node.index, node.key, node.versioned)
+        rows.append((*place, begin, settled, len(checks)))
     return rows, checks, check_guards

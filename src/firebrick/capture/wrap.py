@@ -315,7 +315,7 @@ _EXACT: dict[type, Wrapper] = {
     type(functools.lru_cache(lambda: None)): _callable,
     **dict.fromkeys(UNCHANGING, _unchanging),
 }
-_CLASSES: tuple[tuple[type, Wrapper], ...] = (
+_CLASSES: tuple[tuple[Any, Any], ...] = (
     (torch.nn.Module, _module),
     (torch.Tensor, _tensor),
     (type, _class),
@@ -338,7 +338,7 @@ _FRESH: Mapping[type, Any] = {
     Counter: lambda tracer, obj: _fresh_dict(tracer, obj),
     set: lambda tracer, obj: _fresh_set(tracer, obj),
     frozenset: lambda tracer, obj: _fresh_set(tracer, obj),
-    slice: lambda tracer, obj: SliceValue(*(fresh(tracer, part) for part in (obj.start, obj.stop, obj.step))),
+    slice: lambda tracer, obj: SliceValue(*[fresh(tracer, part) for part in (obj.start, obj.stop, obj.step)], None),
     range: lambda tracer, obj: ConstantValue(obj),
     types.CellType: lambda tracer, obj: CellValue(fresh(tracer, obj.cell_contents), "", obj=obj),
 }

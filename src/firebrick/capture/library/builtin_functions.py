@@ -125,7 +125,7 @@ def _callable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 @handles(id)
 def _id(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     identity = args[0].realize().identity()
-    if isinstance(identity, Value) or isinstance(identity, tuple):
+    if isinstance(identity, (Value, tuple)):
         raise Break("unsupported-call", f"id() of {args[0].describe()}")
     return ConstantValue(id(identity))
 
@@ -464,7 +464,9 @@ def _fromkeys(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(slice)
 def _slice(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return SliceValue(NONE, args[0]) if len(args) == 1 else SliceValue(*args)
+    if len(args) == 1:
+        return SliceValue(NONE, args[0])
+    return SliceValue(args[0], args[1], args[2] if len(args) > 2 else NONE)
 
 
 @handles(range)

@@ -64,7 +64,7 @@ def _contains(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(operator.is_)
 def _is(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(operators.identical(args[0], args[1]))
+    return ConstantValue(operators.identical(interp, args[0], args[1]))
 
 
 @handles(operator.not_)

@@ -63,7 +63,7 @@ def _compare_op(interp: Interpreter, at: Instruction) -> None:
 @executes("IS_OP")
 def _is_op(interp: Interpreter, at: Instruction) -> None:
     left, right = interp.pop_two()
-    interp.push(ConstantValue(operators.identical(left, right) is not bool(at.arg)))
+    interp.push(ConstantValue(operators.identical(interp, left, right) is not bool(at.arg)))
 
 
 @executes("CONTAINS_OP")
@@ -143,7 +143,8 @@ def _build_const_key_map(interp: Interpreter, at: Instruction) -> None:
 
 @executes("BUILD_SLICE")
 def _build_slice(interp: Interpreter, at: Instruction) -> None:
-    interp.push(SliceValue(*interp.pop_many(at.arg)))
+    parts = interp.pop_many(at.arg)
+    interp.push(SliceValue(parts[0], parts[1], parts[2] if at.arg == 3 else NONE))
 
 
 @executes("BUILD_STRING")
