@@ -139,7 +139,7 @@ def _make(
     _show(config, "loops", gm, lambda: show_loops(program))
     with recorder.timed("scheduling"):
         schedule = scheduling.schedule(program, target, config)
-    _show(config, "schedule", gm, lambda: repr(schedule.steps))
+    _show(config, "schedule", gm, lambda: scheduling.show(schedule))
     with recorder.timed("codegen"):
         artifact = codegen.generate(schedule, target, config)
     _show(config, "code", gm, lambda: _show_code(artifact))

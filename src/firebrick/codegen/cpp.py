@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firebrick.codegen.cpp_kernel import kernel_text
-from firebrick.codegen.cpp_values import Unit
+from firebrick.codegen.cpp_writer import Unit
 
 if TYPE_CHECKING:
     from firebrick.codegen.target import Target

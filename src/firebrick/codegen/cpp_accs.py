@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from firebrick.codegen.cpp_ops import COMBINE
 from firebrick.codegen.cpp_types import SCALAR, SIGNED, constant_text, lane_type
-from firebrick.codegen.cpp_values import Lanes, Local, Text, Values
+from firebrick.codegen.cpp_writer import Lanes, Local, Text
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Index
 from firebrick.loops.ops import reduction_identity
 from firebrick.symbolic.expr import var
 
 if TYPE_CHECKING:
+    from firebrick.codegen.cpp_values import Values
     from firebrick.loops.tree import Acc, Fold
 
 __all__ = ["AccState", "add_partial", "combine_one", "declare", "fold", "gather", "sums"]

@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from firebrick.codegen.cpp_accs import AccState, add_partial, declare, fold, gather, sums
+from firebrick.codegen.cpp_casts import float_to_half, half_to_float
 from firebrick.codegen.cpp_facts import all_statements, folding_loop, folds, transposed, weight, widest
 from firebrick.codegen.cpp_transpose import transpose_helper
 from firebrick.codegen.cpp_types import SCALAR, lane_type
-from firebrick.codegen.cpp_values import Lanes, Local, Replica, Text, Values
+from firebrick.codegen.cpp_values import Values
+from firebrick.codegen.cpp_writer import Lanes, Local, Replica, Text
 from firebrick.errors import InternalError
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Store
@@ -19,8 +21,9 @@ from firebrick.symbolic.expr import ONE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from firebrick.codegen.cpp_values import Unit
+    from firebrick.codegen.cpp_writer import Unit
     from firebrick.loops.tree import Stmt
+    from firebrick.symbolic.expr import Var
 
 __all__ = ["TILE", "Body"]
 
@@ -128,7 +131,7 @@ class Body:
         else:
             self._scatter(s, base, stored, code, bound)
 
-    def _scatter(self, s: Store, base: str, stored: str, code: str, bound: list[tuple[object, Text]]) -> None:
+    def _scatter(self, s: Store, base: str, stored: str, code: str, bound: list[tuple[Var, Text]]) -> None:
         """Store lanes one by one."""
         out = self.out
         lanes = out.lanes
@@ -138,7 +141,7 @@ class Body:
         fixed = lanes.count is not None and lanes.count.isdigit()
         for k in range(int(lanes.count) if fixed and lanes.count else lanes.width):
             for v, t in bound:
-                out.names[v] = f"{t.code}[{k}]" if t.varying else t.code  # type: ignore[index]
+                out.names[v] = f"{t.code}[{k}]" if t.varying else t.code
             guard = f"if ({k} < {lanes.count}) " if lanes.count is not None and not fixed else ""
             out.line(f"{guard}{base}[{out.index(s.index, k)}] = {name}[{k}];")
 
@@ -156,8 +159,8 @@ class Body:
         if dtype not in ("bf16", "f16"):
             out.line(f"{place} = {out.op_text(function, dtype, [place, text.code], False)};")
             return
-        old, new = out.half_to_float(dtype, place), out.half_to_float(dtype, text.code)
-        out.line(f"{place} = {out.float_to_half(dtype, out.op_text(function, 'f32', [old, new], False))};")
+        old, new = half_to_float(out, dtype, place), half_to_float(out, dtype, text.code)
+        out.line(f"{place} = {float_to_half(out, dtype, out.op_text(function, 'f32', [old, new], False))};")
 
     # ------------------------------------------------------------ accumulators
 

@@ -9,13 +9,13 @@ from firebrick.codegen.cpp_accs import AccState, combine_one, declare
 from firebrick.codegen.cpp_body import TILE, Body
 from firebrick.codegen.cpp_facts import folds
 from firebrick.codegen.cpp_types import SCALAR
-from firebrick.codegen.cpp_values import Local
+from firebrick.codegen.cpp_writer import Local
 from firebrick.loops.tree import Acc, Let, Loop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from firebrick.codegen.cpp_values import Unit
+    from firebrick.codegen.cpp_writer import Unit
     from firebrick.loops.schedule import Kernel
     from firebrick.loops.tree import Stmt
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from firebrick.loops.ir import Extern, LoopProgram
+    from firebrick.loops.tree import Stmt
     from firebrick.symbolic.expr import Expr
 
 
@@ -30,7 +31,7 @@ class Kernel:
 
     name: str
     params: tuple[Param, ...]
-    body: object
+    body: tuple[Stmt, ...]
     sizes: tuple[str, ...] = ()
     reuse: tuple[tuple[int, int], ...] = ()
 

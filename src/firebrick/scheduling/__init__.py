@@ -12,6 +12,7 @@ from firebrick.scheduling.inline import drop_dead, escaping, inline
 from firebrick.scheduling.kernels import KernelSet
 from firebrick.scheduling.memory import plan_memory
 from firebrick.scheduling.nodes import analyze, dependencies
+from firebrick.scheduling.show import show
 from firebrick.scheduling.values import Table
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.loops.ir import LoopProgram
 
-__all__ = ["schedule"]
+__all__ = ["schedule", "show"]
 
 
 def schedule(program: LoopProgram, target: Target, config: Config) -> Schedule:

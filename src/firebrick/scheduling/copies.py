@@ -15,6 +15,7 @@ from firebrick.symbolic.expr import ONE, ZERO
 
 if TYPE_CHECKING:
     from firebrick.loops.ir import Buffer, LoopProgram, Node, Value
+    from firebrick.symbolic.expr import Expr
 
 __all__ = ["forward_copies"]
 
@@ -66,7 +67,7 @@ def _address(node: Nest, b: Buffer) -> object:
     axes = [a for a in node.axes if a.size is not ONE]
     if [a.size for a in axes] != [n for n, _ in wide]:
         return None
-    index = ZERO
+    index: Expr = ZERO
     for a, (_, stride) in zip(axes, wide, strict=True):
         index = index + stride * a.var
     return index

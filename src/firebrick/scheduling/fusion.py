@@ -31,6 +31,8 @@ _WINDOW = 96
 """Nodes further apart than this are not considered."""
 _MOST_MEMBERS = 256
 _MOST_BUFFERS = 32
+_SMALL = 512
+"""Iterations below which it doesn't matter how loops are nested."""
 _LARGE = 32768
 """Iterations from which a kernel must have something to share among threads."""
 
@@ -153,10 +155,10 @@ class _Fuser:
                 subs[a.var] = ZERO if a.size is ONE else next(rest)
         group.members.append(Member(facts, nest, subs, tuple(parallel), tuple(reduced)))
         group.outer = tuple(parallel)
-        for a in facts.reads:
-            group.reads.setdefault(a.buffer, []).append((a.index.subs(subs), a))
-        for a in facts.writes:
-            group.writes.setdefault(a.buffer, []).append((a.index.subs(subs), a))
+        for access in facts.reads:
+            group.reads.setdefault(access.buffer, []).append((access.index.subs(subs), access))
+        for access in facts.writes:
+            group.writes.setdefault(access.buffer, []).append((access.index.subs(subs), access))
         return group
 
     def _grow(self, group: Group) -> None:
@@ -272,7 +274,7 @@ class _Fuser:
         work = max(before * _deepest(a, unifier), before * _deepest(b, unifier))
         if shared < min(before, self.target.threads) and work >= _LARGE and not (self._one_pass(a, b) and not outer):
             return "the loops that they share are too few to be divided among threads"
-        if not outer and before > 1 and work >= _LARGE and not self._one_pass(a, b):
+        if not outer and before > 1 and work >= _SMALL and not self._one_pass(a, b):
             return "they share no loop"
         folded = {v for g in (a, b) for m in g.members for v in unifier.expand(m.reduced)}
         lost = [v for v in theirs if v not in set(outer) and v not in folded]

@@ -15,6 +15,7 @@ from firebrick.symbolic.expr import ONE
 if TYPE_CHECKING:
     from firebrick.loops.ir import Buffer, LoopProgram
     from firebrick.loops.schedule import Kernel
+    from firebrick.symbolic.expr import Expr
 
 __all__ = ["MemoryPlan", "plan_memory"]
 
@@ -88,7 +89,7 @@ def _successors(
 
 def _nbytes(b: Buffer) -> int | None:
     """Bytes that a buffer spans; None if that depends on symbolic sizes."""
-    extent = ONE
+    extent: Expr = ONE
     for size, stride in zip(b.shape, b.strides, strict=True):
         if size.terms or stride.terms:
             return None

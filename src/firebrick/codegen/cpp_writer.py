@@ -1,0 +1,226 @@
+"""Writing C++: lines, scopes, names and types; and what a translation unit must define for its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from firebrick.codegen.cpp_math import INLINE
+from firebrick.codegen.cpp_ops import HELPERS
+from firebrick.codegen.cpp_types import FOLD_VECTOR, SCALAR, index_text, lane_type, needs_division, vector_prelude
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from firebrick.codegen.cpp_accs import AccState
+    from firebrick.codegen.target import Target
+    from firebrick.loops.ir import Value
+    from firebrick.symbolic.expr import Expr, Var
+
+__all__ = ["Lanes", "Local", "Replica", "Text", "Unit", "Writer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A C++ expression that may be repeated; varying: it is a vector, one lane an iteration."""
+
+    code: str
+    varying: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The loop whose iterations are lanes. count: how many lanes are meant, None for all of them."""
+
+    var: Var
+    width: int
+    count: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A name that a kernel made. scratch: it is an array; private: each lane has its own element."""
+
+    code: str
+    varying: bool
+    scratch: bool = False
+    private: bool = False
+
+
+@dataclass(slots=True)
+class Replica:
+    """One of several vectors that a loop body does side by side, with names of its own.
+
+    lanes, name: the lane variable and its C++ name here. suffix: what its other names end with.
+    """
+
+    lanes: Lanes | None
+    name: str = ""
+    suffix: str = ""
+    locals: dict[str, Local] = field(default_factory=dict)
+    accs: dict[str, AccState] = field(default_factory=dict)
+    scopes: list[dict[Value, Text]] = field(default_factory=lambda: [{}])
+
+
+@dataclass(slots=True)
+class Unit:
+    """What the kernels of one translation unit need from its prelude.
+
+    exact: functions must have the bits of eager PyTorch's.
+    """
+
+    target: Target
+    exact: bool = False
+    vectors: dict[tuple[str, int], None] = field(default_factory=dict)
+    helpers: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)
+
+    def vector(self, lane: str, width: int) -> str:
+        """Name of a vector type."""
+        self.vectors[lane, width] = None
+        return f"{lane}x{width}"
+
+    def fold(self, op: str, combine: str, lane: str, width: int) -> str:
+        """Name of a function that folds the lanes of a vector."""
+        name = f"fb_{op}_{lane}x{width}"
+        if name not in self.helpers:
+            text = FOLD_VECTOR.format(
+                s=SCALAR[lane], op=op, v=self.vector(lane, width), w=width, half=width // 2, combine=combine
+            )
+            self.helpers[name] = text
+        return name
+
+    def inline(self, name: str, width: int) -> str:
+        """Name of a function of f32 lanes that the unit defines."""
+        vector, ints = self.vector("f32", width), self.vector("i32", width)
+        for k, text in enumerate(INLINE[name]):
+            self.helpers.setdefault(f"{text[:40]}{k}{width}", text.format(v=vector, i=ints))
+        return f"fb_{name}_{vector}"
+
+    def library(self, name: str, lane: str, width: int, arity: int) -> str:
+        """Name of a pointer to a function of SLEEF, bound when the unit is loaded."""
+        vector = self.vector(lane, width)
+        self.functions[name] = f"static {vector} (*{name})({', '.join([vector] * arity)});"
+        return name
+
+    def prelude(self) -> str:
+        """Types, helpers and bound functions."""
+        parts = [vector_prelude(lane, width) for lane, width in sorted(self.vectors)]
+        parts += list(self.helpers.values())
+        parts += [text + "\n" for text in self.functions.values()]
+        return "".join(parts)
+
+    def bindings(self) -> list[str]:
+        """Names of the library functions."""
+        return list(self.functions)
+
+
+class Writer:
+    """Lines of C++, names and types, for one iteration or for the lanes of one or more vectors."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self.lines: list[str] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin another function."""
+        self.depth = 1
+        self.names: dict[Var, str] = {}
+        self.replicas = [Replica(None)]
+        self.guard: Text | None = None
+        self._count = 0
+        self._use(self.replicas[0])
+
+    # ------------------------------------------------------------ replicas
+
+    def _use(self, replica: Replica) -> None:
+        self.lanes = replica.lanes
+        self.suffix = replica.suffix
+        self.locals = replica.locals
+        self.accs = replica.accs
+        self.scopes = replica.scopes
+        if replica.lanes is not None:
+            self.names[replica.lanes.var] = replica.name
+
+    def each_replica(self) -> Iterator[None]:
+        """What is written during one step of the iteration belongs to one of the vectors done side by side."""
+        for replica in self.replicas:
+            self._use(replica)
+            yield
+        if len(self.replicas) > 1:
+            self._use(self.replicas[0])
+
+    def enter(self, replicas: list[Replica]) -> list[Replica]:
+        """Write for these vectors from now on; returns what `leave` needs."""
+        (base,) = outside = self.replicas
+        for r in replicas:
+            r.locals = dict(base.locals)
+            r.accs = dict(base.accs)
+            r.scopes = [*base.scopes, {}]
+        self.replicas = replicas
+        self._use(replicas[0])
+        return outside
+
+    def leave(self, outside: list[Replica]) -> None:
+        """Back to before `enter`."""
+        self.replicas = outside
+        self._use(outside[0])
+
+    # ------------------------------------------------------------ text
+
+    def line(self, text: str) -> None:
+        """Add a line at the current depth."""
+        self.lines.append("  " * self.depth + text)
+
+    def open(self, head: str) -> None:
+        """Open a block; values made in it are forgotten at its end."""
+        self.line(f"{head} {{")
+        self.depth += 1
+        for r in self.replicas:
+            r.scopes.append({})
+
+    def close(self) -> None:
+        """Close the innermost block."""
+        for r in self.replicas:
+            r.scopes.pop()
+        self.depth -= 1
+        self.line("}")
+
+    def fresh(self, letter: str = "x") -> str:
+        """A new C++ name."""
+        self._count += 1
+        return f"{letter}{self._count}_"
+
+    def type_of(self, dtype: str, varying: bool) -> str:
+        """C++ type of a value."""
+        if not varying:
+            return SCALAR[dtype]
+        assert self.lanes is not None
+        return self.unit.vector(lane_type(dtype), self.lanes.width)
+
+    def index(self, e: Expr, lane: int | str | None = None) -> str:
+        """An index as C++; `lane` selects one lane of the lane variable."""
+        if needs_division(e):
+            self.unit.helpers["divide_int"] = HELPERS["divide_int"]
+        names = self.names
+        if lane is not None and self.lanes is not None:
+            names = {**names, self.lanes.var: f"({names[self.lanes.var]} + {lane})"}
+        return index_text(e, names)
+
+    def spread(self, text: Text, dtype: str) -> str:
+        """The value as a vector."""
+        if text.varying:
+            return text.code
+        vector = self.type_of(dtype, True)
+        return f"{vector}_of(-(int){text.code})" if dtype == "b8" else f"{vector}_of({text.code})"
+
+    def named(self, dtype: str, code: str) -> str:
+        """A name for a vector expression, so that it can be repeated."""
+        return code if code.isidentifier() else self.name(dtype, code, True).code
+
+    def name(self, dtype: str, code: str, varying: bool) -> Text:
+        """Define a C++ constant."""
+        name = self.fresh()
+        self.line(f"const {self.type_of(dtype, varying)} {name} = {code};")
+        return Text(name, varying)

@@ -1,0 +1,23 @@
+"""Schedules of parsed programs."""
+
+from firebrick.codegen.target import Target
+from firebrick.config import Config
+from firebrick.loops.parse import parse
+from firebrick.scheduling import schedule
+
+TARGET = Target("avx512", 64, 4, (), ("f16", "d8"))
+
+
+def plan(text, **options):
+    """The schedule of a program in text form, for a machine with wide vectors and 4 threads."""
+    return schedule(parse(text), TARGET, Config(**options))
+
+
+def steps(result):
+    """For each step the nodes that it does."""
+    return [list(getattr(s, "nodes", (s.name if hasattr(s, "op") else "",))) for s in result.steps]
+
+
+def reasons(result):
+    """Why which nodes are apart."""
+    return {(r.first, r.second): r.reason for r in result.refusals}
