@@ -58,11 +58,6 @@ def post_op(node: fx.Node) -> PostOp | None:
     if node.target is aten.gelu.default:
         algorithm = node.kwargs.get("approximate", node.args[1] if len(node.args) > 1 else "none")
         return PostOp("gelu", (), str(algorithm))
-    if node.target is aten.leaky_relu.default:
-        slope = node.args[1] if len(node.args) > 1 else 0.01
-        if isinstance(slope, (int, float)) and slope != 0:
-            return PostOp("leaky_relu", (float(slope),))
-        return None
     return _PLAIN.get(node.target)
 
 

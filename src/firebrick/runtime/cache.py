@@ -206,7 +206,7 @@ class DiskCache:
             self._remove(path)
         stale = time.time() - _STALE_SECONDS
         for folder in ("tmp", "locks"):
-            for path in (self.root / folder).iterdir():
+            for path in (self.root / folder).glob("*"):
                 with contextlib.suppress(OSError):
                     if path.stat().st_mtime < stale:
                         path.unlink()
