@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
+import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +15,7 @@ from firebrick.errors import CompileError, FirebrickError, LoweringError
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from firebrick.artifact import Artifact
 
@@ -75,29 +79,57 @@ def resolve(kind: str, name: str) -> Any:
         raise LoweringError(f"this torch has no {kind} {name}") from None
 
 
+_PACKERS = frozenset({"mkldnn::_reorder_linear_weight"})
+"""Ops that only change a weight's layout: who reads their result may be given the weight itself."""
+
+_PATIENCE = 3
+"""Times that an executable's weights are packed; weights that go on changing are then left as they are."""
+
+
+_DELAY = 0.4
+"""Seconds before packing starts: the call that is being made has the cores for itself."""
+
+
 class _Refresh:
-    """Runs a table's recipe: constants -> derived constants, in the order of their slots."""
+    """Runs a table's recipe: constants -> derived constants, in the order of their slots.
+
+    Packing copies every weight, which can take longer than the first call. So that call gets the weights as they
+    are, which the same library ops take too, and a thread replaces them by packed ones, one by one.
+    """
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         self.slots = table["slots"]
         self.views = table["views"]
-        self.calls = [(resolve("op", row[1]), *row[2:]) for row in table["recipe"]]
+        self.calls = [(row[1].partition(".")[0], resolve("op", row[1]), *row[2:]) for row in table["recipe"]]
         self.const_slots = [i for i, row in enumerate(self.slots) if row[0] == "const"]
         self.derived_slots = [i for i, row in enumerate(self.slots) if row[0] == "derived"]
+        self.runs = 0
+        self.kept: list[torch.Tensor] = []
 
     def __call__(self, constants: list[torch.Tensor]) -> list[torch.Tensor]:
         values = dict(zip(self.const_slots, constants, strict=True))
+        waiting: list[tuple[int, Callable[[], torch.Tensor]]] = []
+        place = {slot: i for i, slot in enumerate(self.derived_slots)}
         # Derived constants live as long as the executable, so they must not become inference tensors of one call.
-        with recorder.timed("prepack"), torch.inference_mode(False), torch.no_grad():
-            for function, args, _, positional, keywords, outs, *_ in self.calls:
+        with recorder.timed("derived"), torch.inference_mode(False), torch.no_grad():
+            for name, function, args, _, positional, keywords, outs, *_ in self.calls:
                 given = [self._value(arg, values) for arg in args]
-                results = function(*given[:positional], **dict(zip(keywords, given[positional:], strict=True)))
+                call = partial(function, *given[:positional], **dict(zip(keywords, given[positional:], strict=True)))
+                if name in _PACKERS and outs[0] is not None:
+                    values[outs[0]] = given[0]
+                    waiting.append((place[outs[0]], call))
+                    continue
+                results = call()
                 results = results if isinstance(results, (tuple, list)) else (results,)
                 for slot, result in zip(outs, results, strict=False):
                     if slot is not None:
                         values[slot] = result
         recorder.count("recipes run")
-        return [values[slot] for slot in self.derived_slots]
+        derived = [values[slot] for slot in self.derived_slots]
+        self.runs += 1
+        if waiting and self.runs <= _PATIENCE:
+            _Packing(self, derived, waiting)
+        return derived
 
     def _value(self, arg: list[Any], values: Mapping[int, torch.Tensor]) -> Any:
         tag = arg[0]
@@ -115,3 +147,43 @@ class _Refresh:
         if [sizes, strides, offset] == [self.slots[slot][2], self.slots[slot][3], 0]:
             return base
         return base.as_strided(sizes, strides, base.storage_offset() + offset)
+
+
+class _Packing:
+    """Replaces weights in `derived` by packed ones, until the executable is gone or the program ends.
+
+    A call that is running keeps using what it began with: `before` keeps those objects alive.
+    """
+
+    def __init__(
+        self,
+        owner: _Refresh,
+        derived: list[torch.Tensor],
+        waiting: list[tuple[int, Callable[[], torch.Tensor]]],
+    ) -> None:
+        self.owner = weakref.ref(owner)
+        self.derived, self.before, self.waiting = derived, list(derived), waiting
+        owner.kept = self.before
+        self.stopped = False
+        self.timer = threading.Timer(_DELAY, self._pack)
+        self.timer.name = "firebrick-pack"
+        self.timer.daemon = True  # waiting must not hold up the end of the program; `stop` ends it in good order
+        atexit.register(self.stop)
+        self.timer.start()
+
+    def stop(self) -> None:
+        """End the thread: at once while it waits, after the weight at hand while it packs."""
+        self.stopped = True
+        self.timer.cancel()
+        self.timer.join()
+
+    def _pack(self) -> None:
+        with recorder.timed("prepack"), torch.inference_mode(False), torch.no_grad():
+            for index, call in self.waiting:
+                if self.stopped or self.owner() is None:
+                    break
+                packed = call()
+                if self.derived[index] is self.before[index]:
+                    self.derived[index] = packed
+        self.waiting.clear()
+        atexit.unregister(self.stop)
