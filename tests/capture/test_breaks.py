@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from typing import Any
 
@@ -283,3 +284,15 @@ def test_functions_without_tensors_are_left_alone() -> None:
     compiled = Compiled(fn)
     assert compiled(3) == [0, 2, 4]
     assert not compiled.frames
+
+
+def test_logging_is_dropped_or_deferred(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("firebrick.tests.capture")
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        logger.debug("never %s", x)
+        logger.warning("shape %s", x.shape)
+        return x + 1
+
+    check(fn, X, calls=1)
+    assert [record.getMessage() for record in caplog.records] == ["shape torch.Size([2, 3])"] * 2

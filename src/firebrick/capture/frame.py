@@ -9,6 +9,7 @@ continuation, which is captured when it is called.
 from __future__ import annotations
 
 import itertools
+import types
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,6 @@ from firebrick.capture.sources import Cell, Local
 from firebrick.capture.tracer import Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.function import CellValue
-from firebrick.capture.values.iterator import GeneratorValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.errors import BackendError, FirebrickError, InternalError
 from firebrick.report import recorder
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from firebrick._native import Frame
     from firebrick.capture.plan import Plan
     from firebrick.capture.sources import Source
+    from firebrick.capture.values.iterator import GeneratorValue
     from firebrick.config import Config
 
     Backend = Callable[[fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
@@ -112,7 +113,7 @@ class Capture:
                 return SKIP if skipped.always else None
             except FirebrickError:
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  the frame falls back to plain Python, and says so
                 return self._failed(code, error)
 
     def _failed(self, code: CodeType, error: Exception) -> Any:
@@ -164,8 +165,9 @@ class Capture:
         module = one.module
         if module is None and reason is None:
             raise SkipFrame("nothing to capture", always=True)
-        if module is None and frame.code.co_name in _COMPREHENSIONS:
-            raise SkipFrame("nothing to capture in a comprehension", always=True)
+        if module is None and (frame.code.co_name in _COMPREHENSIONS or not _may_have_tensors(frame)):
+            raise SkipFrame("no tensors before the first break", always=True)
+        self._guard_aliases(one)
         compiled = None
         if module is not None:
             recorder.count("graphs")
@@ -173,7 +175,6 @@ class Capture:
             compiled = self._compile(module, [value.obj for value in graph.inputs])
         code = one.assemble(compiled)
         guards = one.tracer.guards
-        self._guard_aliases(one)
         plan: Plan = build_plan(guards.all(), frame.code)
         if self.on_frame is not None:
             report = FrameReport(frame.code.co_qualname, frame.code.co_filename, frame.code.co_firstlineno)
@@ -211,8 +212,32 @@ class Capture:
             raise BackendError(f"backend returned {type(compiled).__name__}, which can't be called")
         # what a backend runs in Python is not captured again, nor are operators written in Python
         if isinstance(compiled, _native.Executable) and all(route == "direct" for _, route in compiled.routes()):
-            return compiled
-        return Wrapped(compiled, None)
+            return compiled  # type: ignore[no-any-return]
+        return Wrapped(compiled, None)  # type: ignore[no-any-return]
+
+
+def _may_have_tensors(frame: Frame) -> bool:
+    """Whether a frame that broke before it computed anything is worth going on with."""
+    if any(_is_about_tensors(value, 2) for value in frame.locals.values()):
+        return True
+    names = (frame.globals.get(name) for name in frame.code.co_names)
+    return any(_is_about_tensors(value, 0) for value in names)
+
+
+def _is_about_tensors(value: Any, depth: int) -> bool:
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return True
+    if isinstance(value, types.ModuleType):
+        return value.__name__.partition(".")[0] == "torch"
+    if depth and isinstance(value, (tuple, list)):
+        return any(_is_about_tensors(item, depth - 1) for item in value[:16])
+    if depth and isinstance(value, dict):
+        return any(_is_about_tensors(item, depth - 1) for item in itertools.islice(value.values(), 16))
+    module = getattr(value, "__module__", None)
+    if depth == 0 and isinstance(module, str):
+        return module.startswith("torch")
+    own = getattr(value, "__dict__", None) if depth else None
+    return isinstance(own, dict) and any(_is_about_tensors(item, depth - 1) for item in list(own.values())[:32])
 
 
 def _is_kind(value: Value, kind: type) -> bool:

@@ -16,7 +16,6 @@ from torch._subclasses.fake_tensor import (
 )
 
 from firebrick.capture.breaks import Break
-from firebrick.capture.values.base import Value
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.extend.fake import new_fake_mode
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from firebrick.capture.interpreter import Interpreter
     from firebrick.capture.sources import Source
+    from firebrick.capture.values.base import Value
 
 __all__ = ["GraphBuilder", "has_tensor"]
 

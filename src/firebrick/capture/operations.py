@@ -288,7 +288,7 @@ class Operations:
         """`f"{value!conversion:spec}"`."""
         value = value.realize()
         if isinstance(value, ObjectValue) and value.is_constant():
-            text = value.as_constant()
+            text: Any = value.as_constant()
         elif isinstance(value, ObjectValue):
             return self._formatted_object(value, conversion, spec)
         else:
@@ -296,14 +296,14 @@ class Operations:
                 text = value.as_constant()
             except NotConstant:
                 text = operators.host_text(self.interpreter, value)
-        shown = {"r": repr, "s": str, "a": ascii, "": lambda item: item}[conversion](text)
+        convert: Any = {"r": repr, "s": str, "a": ascii, "": lambda item: item}[conversion]
         try:
-            return ConstantValue(format(shown, spec))
+            return ConstantValue(format(convert(text), spec))
         except (TypeError, ValueError) as error:
             self.raise_real(error)
 
     def _formatted_object(self, value: ObjectValue, conversion: str, spec: str) -> Value:
-        names = {
+        names: dict[str, tuple[str, ...]] = {
             "r": ("__repr__",),
             "s": ("__str__", "__repr__"),
             "a": ("__repr__",),
@@ -320,10 +320,10 @@ class Operations:
         if isinstance(value, ExceptionValue):
             base = next(cls for cls in value.cls.__mro__ if cls.__module__ == "builtins")
             parts = [operators.host_text(self.interpreter, arg) for arg in value.args]
-            text = str(base(*parts))
+            shown = str(base(*parts))
             if conversion == "r":
-                text = repr(base(*parts)).replace(base.__name__, value.cls.__name__, 1)
-            return ConstantValue(format(text, spec))
+                shown = repr(base(*parts)).replace(base.__name__, value.cls.__name__, 1)
+            return ConstantValue(format(shown, spec))
         raise Break("unsupported-operation", f"text of {value.describe()}")
 
 

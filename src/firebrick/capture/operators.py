@@ -133,16 +133,14 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
     row = BINARY[symbol.rstrip("=")]
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return interp.fold(row.function, (left, right), {})
-    if isinstance(left, TensorValue) or (
-        isinstance(right, TensorValue) and not isinstance(left, (ObjectValue, ListValue))
+    if (
+        isinstance(left, TensorValue)
+        or (isinstance(right, TensorValue) and not isinstance(left, (ObjectValue, ListValue)))
+    ) and not (
+        isinstance(right, ObjectValue) and right.special(interp, row.reflected) is not None and right.storage is None
     ):
-        if not (
-            isinstance(right, ObjectValue)
-            and right.special(interp, row.reflected) is not None
-            and right.storage is None
-        ):
-            function = row.in_place if in_place and isinstance(left, TensorValue) else row.function
-            return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+        function = row.in_place if in_place and isinstance(left, TensorValue) else row.function
+        return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
     if in_place:
         done = _in_place(interp, row, left, right)
         if done is not None:
@@ -298,9 +296,12 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
 
 def _compare_plain(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
     function = COMPARE[symbol][0]
-    if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
-        if isinstance(left, TupleValue) is isinstance(right, TupleValue):
-            return _compare_sequences(interp, symbol, left, right)
+    if (
+        isinstance(left, SequenceValue)
+        and isinstance(right, SequenceValue)
+        and isinstance(left, TupleValue) is isinstance(right, TupleValue)
+    ):
+        return _compare_sequences(interp, symbol, left, right)
     if isinstance(left, DictValue) and isinstance(right, DictValue) and symbol in ("==", "!="):
         equal = _equal_dicts(interp, left, right)
         return ConstantValue(equal is (symbol == "=="))

@@ -58,7 +58,7 @@ def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     return value
 
 
-def _by_class(kind: type) -> Wrapper | None:
+def _by_class(kind: type) -> Any:
     for cls, wrapper in _CLASSES:
         if issubclass(kind, cls):
             _EXACT[kind] = wrapper
@@ -325,7 +325,7 @@ _CLASSES: tuple[tuple[Any, Any], ...] = (
     (torch._ops.OpOverload, _callable),
     (torch._ops.OpOverloadPacket, _callable),
     (BaseException, _exception),
-    ((dict, list, set, frozenset, int, float, str, bytes, complex), _container),  # type: ignore[arg-type]
+    ((dict, list, set, frozenset, int, float, str, bytes, complex), _container),
 )
 
 
@@ -338,7 +338,7 @@ _FRESH: Mapping[type, Any] = {
     Counter: lambda tracer, obj: _fresh_dict(tracer, obj),
     set: lambda tracer, obj: _fresh_set(tracer, obj),
     frozenset: lambda tracer, obj: _fresh_set(tracer, obj),
-    slice: lambda tracer, obj: SliceValue(*[fresh(tracer, part) for part in (obj.start, obj.stop, obj.step)], None),
+    slice: lambda tracer, obj: SliceValue(fresh(tracer, obj.start), fresh(tracer, obj.stop), fresh(tracer, obj.step)),
     range: lambda tracer, obj: ConstantValue(obj),
     types.CellType: lambda tracer, obj: CellValue(fresh(tracer, obj.cell_contents), "", obj=obj),
 }

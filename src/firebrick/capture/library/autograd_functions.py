@@ -39,7 +39,7 @@ def apply_function(interp: Interpreter, cls: type, args: Args, kwargs: Kwargs) -
         return interp.tracer.graph.call(interp, "call_function", cls.apply, args, kwargs)  # type: ignore[attr-defined]
     forward, _ = class_lookup(cls, "forward")
     function = forward.__func__ if isinstance(forward, staticmethod) else forward
-    setup, owner = class_lookup(cls, "setup_context")
+    _, owner = class_lookup(cls, "setup_context")
     if owner is torch.autograd.function._SingleLevelFunction or not isinstance(function, types.FunctionType):
         context = ObjectValue(torch.autograd.function.FunctionCtx)
         return interp.tracer.known(function).call(interp, [context, *args], kwargs)

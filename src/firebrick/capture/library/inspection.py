@@ -7,14 +7,14 @@ import functools
 import importlib.metadata
 import importlib.util
 import inspect
+import logging
 import types
 import typing
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.library.registry import CODE_HANDLERS, handles
-from firebrick.capture.values.base import Value
-from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
 from firebrick.capture.values.object import ObjectValue
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.values.base import Value
 
     Args = Sequence[Value]
     Kwargs = Mapping[str, Value]
@@ -128,4 +129,36 @@ def _single_dispatch(interp: Interpreter, function: Any, args: Args, kwargs: Kwa
     return interp.tracer.known(function.dispatch(args[0].python_type())).call(interp, args, kwargs)
 
 
-CODE_HANDLERS[functools.singledispatch(lambda: None).__code__] = _single_dispatch  # type: ignore[attr-defined]
+_DISPATCHER: Any = functools.singledispatch(lambda value: None)
+CODE_HANDLERS[_DISPATCHER.__code__] = _single_dispatch
+
+# -- logging --------------------------------------------------------------------------------------
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "critical": 50, "exception": 40}
+
+
+def _logs(name: str, level: int) -> None:
+    @handles(getattr(logging.Logger, name))
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        logger = getattr(args[0].realize(), "obj", None)
+        if not isinstance(logger, logging.Logger):
+            raise Break("unsupported-call", f"Logger.{name}() of a logger that is not known")
+        if logger.isEnabledFor(level):
+            if not all(arg.realize().is_constant() for arg in (*args[1:], *kwargs.values())):
+                raise Break("unsupported-call", f"Logger.{name}() with a value that is not known")
+            interp.tracer.effects.later(getattr(logger, name), args[1:], dict(kwargs))
+        return NONE
+
+
+for _name, _level in _LEVELS.items():
+    _logs(_name, _level)
+
+
+@handles(logging.Logger.isEnabledFor)
+def _is_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.fold(logging.Logger.isEnabledFor, args, kwargs)
+
+
+@handles(logging.getLogger)
+def _get_logger(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.fold(logging.getLogger, args, kwargs)

@@ -3,7 +3,7 @@
 They run inside captured programs, so they are plain Python that the interpreter understands.
 """
 
-# ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, D103  these functions stand for untyped library code
+# ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, ANN204, D103  these functions stand for untyped library code
 # mypy: ignore-errors
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch._jit_internal
+import torch.jit._trace
 import torch.nn.functional
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.library.registry import FOLDABLE, GRAPH_FUNCTIONS, GRAPH_TYPES, handles, key_of
-from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.context import ContextValue
 from firebrick.capture.values.sequence import TupleValue
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.values.base import Value
 
     Args = Sequence[Value]
     Kwargs = Mapping[str, Value]
@@ -31,9 +33,6 @@ _NAMESPACES: tuple[Any, ...] = (
     torch,
     torch._C._VariableFunctions,
     torch._C._nn,
-    torch._C._special,
-    torch._C._linalg,
-    torch._C._fft,
     torch.nn.functional,
     torch.special,
     torch.linalg,
@@ -47,12 +46,14 @@ _NOT_IN_GRAPH = frozenset(
         "set_default_dtype", "set_default_device", "set_default_tensor_type", "set_num_threads", "set_printoptions",
         "set_num_interop_threads", "use_deterministic_algorithms", "set_grad_enabled", "no_grad", "enable_grad",
         "inference_mode", "autocast", "set_autocast_enabled", "set_flush_denormal", "from_numpy", "frombuffer",
-        "get_num_threads", "is_storage", "typename", "vmap", "cond", "while_loop", "set_warn_always", "import_ir_module",
+        "get_num_threads", "is_storage", "typename", "vmap", "cond", "while_loop", "set_warn_always",
+        "import_ir_module",
         "set_float32_matmul_precision", "get_float32_matmul_precision", "from_dlpack", "to_dlpack", "fork", "wait",
         "handle_torch_function", "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic",
         "assert_int_or_pair", "boolean_dispatch", "wraps", "import_module", "lru_cache", "overload", "cast",
         "get_default_dtype", "get_default_device", "is_grad_enabled", "is_inference_mode_enabled", "get_device_module",
-        "are_deterministic_algorithms_enabled", "is_deterministic_algorithms_warn_only_enabled", "is_warn_always_enabled",
+        "are_deterministic_algorithms_enabled", "is_deterministic_algorithms_warn_only_enabled",
+        "is_warn_always_enabled",
         "is_autocast_enabled", "is_autocast_cpu_enabled", "get_autocast_dtype", "get_autocast_cpu_dtype",
         "get_autocast_gpu_dtype", "is_autocast_cache_enabled", "get_deterministic_debug_mode", "sym_int", "sym_float",
         "sym_max", "sym_min", "sym_not", "sym_sum", "sym_sqrt", "sym_ite", "sym_fresh_size", "classproperty",
@@ -135,8 +136,8 @@ _constant(
 )
 _constant(
     False,
-    torch.jit.is_scripting,
-    torch.jit.is_tracing,
+    torch._jit_internal.is_scripting,
+    torch.jit._trace.is_tracing,
     torch.onnx.is_in_onnx_export,
     torch.compiler.is_exporting,
     torch._C._is_tracing,
@@ -252,16 +253,20 @@ def _autocast(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
     def enter(interp: Interpreter) -> Callable[[Interpreter], None]:
         state = (device, dtype, given.get("enabled", True), given.get("cache_enabled"))
-        context = torch.amp.autocast_mode._enter_autocast(*state)
-        node = interp.tracer.graph.statement(interp, torch.amp.autocast_mode._enter_autocast, state)
+        context = _ENTER(*state)
+        node = interp.tracer.graph.statement(interp, _ENTER, state)
 
         def leave(at: Interpreter) -> None:
-            torch.amp.autocast_mode._exit_autocast(context)
-            at.tracer.graph.statement(at, torch.amp.autocast_mode._exit_autocast, (node,))
+            _EXIT(context)
+            at.tracer.graph.statement(at, _EXIT, (node,))
 
         return leave
 
     return ContextValue(_autocast_maker(given), [], enter)
+
+
+_ENTER: Any = torch.amp.autocast_mode._enter_autocast
+_EXIT: Any = torch.amp.autocast_mode._exit_autocast
 
 
 def _autocast_maker(given: dict[str, Any]) -> Callable[[], Any]:

@@ -13,6 +13,7 @@ from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.mapping import DictValue, SetValue, key_of
 from firebrick.capture.values.sequence import ListValue, SliceValue, TupleValue
+from firebrick.capture.values.tensor import TensorValue, TruthValue
 from firebrick.capture.version import HAS_FUNCTION_ATTRIBUTES
 
 if TYPE_CHECKING:
@@ -50,14 +51,20 @@ def _not(interp: Interpreter, at: Instruction) -> None:
 
 @executes("TO_BOOL")
 def _to_bool(interp: Interpreter, at: Instruction) -> None:
-    interp.push(ConstantValue(interp.pop().truth(interp)))
+    interp.push(_truth(interp, interp.pop()))
+
+
+def _truth(interp: Interpreter, value: Value) -> Value:
+    if isinstance(value, TensorValue):
+        return TruthValue(value)
+    return ConstantValue(value.truth(interp))
 
 
 @executes("COMPARE_OP")
 def _compare_op(interp: Interpreter, at: Instruction) -> None:
     left, right = interp.pop_two()
     found = operators.compare(interp, at.argval, left, right)
-    interp.push(ConstantValue(found.realize().truth(interp)) if at.flag else found)
+    interp.push(_truth(interp, found.realize()) if at.flag else found)
 
 
 @executes("IS_OP")

@@ -58,9 +58,9 @@ class ClassValue(Value):
         """Class attributes, methods unbound or bound to the class."""
         tracer = interp.tracer
         meta, meta_owner = class_lookup(type(self.obj), name)
-        if meta is not MISSING and meta_owner is not type and meta_owner is not object:
-            if isinstance(meta, property) and meta.fget is not None:
-                return tracer.known(meta.fget).call(interp, [self], {})
+        own = meta_owner is not type and meta_owner is not object
+        if own and isinstance(meta, property) and meta.fget is not None:
+            return tracer.known(meta.fget).call(interp, [self], {})
         found, owner = class_lookup(self.obj, name)
         if found is MISSING or isinstance(found, types.GetSetDescriptorType):
             if isinstance(meta, types.FunctionType):
@@ -110,7 +110,8 @@ class ClassValue(Value):
         """Make an instance."""
         handler = interp.handler(self.obj)
         if handler is not None:
-            return handler(interp, args, kwargs)
+            made: Value = handler(interp, args, kwargs)
+            return made
         if interp.is_graph_function(self.obj) or interp.has_polyfill(self.obj):
             return interp.call_known(self.obj, self, args, kwargs)
         if issubclass(self.obj, enum.Enum):
@@ -144,7 +145,7 @@ class ClassValue(Value):
 
     def new(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`cls.__new__(cls, ...)`."""
-        maker, owner = class_lookup(self.obj, "__new__")
+        maker, _ = class_lookup(self.obj, "__new__")
         if isinstance(maker, staticmethod):
             maker = maker.__func__
         if isinstance(maker, types.FunctionType):

@@ -78,7 +78,7 @@ class ConstantValue(Value):
         """Small constants are taken as identical where CPython would share them."""
         value = self.value
         if type(value) not in LITERAL_TYPES:
-            return value  # type: ignore[no-any-return]
+            return value
         return (type(value), value) if not (isinstance(value, float) and math.isnan(value)) else self
 
     def describe(self) -> str:
@@ -103,7 +103,8 @@ class ConstantValue(Value):
             return super().call_method(interp, name, args, kwargs)
         handler = CONSTANT_METHODS.get((type(self.value), name))
         if handler is not None:
-            return handler(interp, self, args, kwargs)
+            result: Value = handler(interp, self, args, kwargs)
+            return result
         return interp.fold(method, args, kwargs)
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:

@@ -41,12 +41,12 @@ def key_of(value: Value) -> Hashable:
     try:
         constant = value.as_constant()
     except NotConstant:
-        kind = value.python_type()
+        kind: Any = value.python_type()
         if kind.__hash__ is None:
             raise TypeError(f"unhashable type: {kind.__name__!r}") from None
         if kind.__hash__ is not object.__hash__ and not kind.__module__.startswith("torch"):
             raise Break("unsupported-operation", f"{value.describe()} is hashed by its own __hash__") from None
-        return value.identity()  # type: ignore[return-value]
+        return value.identity()
     hash(constant)
     return constant  # type: ignore[no-any-return]
 

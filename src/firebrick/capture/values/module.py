@@ -105,7 +105,7 @@ class ModuleValue(ObjectValue):
 
     def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`forward`, if the class does not override `__call__` and there are no hooks."""
-        method, owner = class_lookup(self.cls, "__call__")
+        _, owner = class_lookup(self.cls, "__call__")
         if owner is not torch.nn.Module:
             return super().call(interp, args, kwargs)
         if self.has_hooks():

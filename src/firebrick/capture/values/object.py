@@ -337,7 +337,7 @@ class ObjectValue(Value):
                 emitter.pop()
 
     def _fill(self, emitter: ValueEmitter, storage: DictValue | ListValue | SetValue) -> None:
-        kind = builtin_base(self.cls)
+        kind: Any = builtin_base(self.cls)
         if isinstance(storage, DictValue):
             # OrderedDict.update calls the class's own __setitem__, which must not run again
             put = kind.__setitem__
@@ -349,7 +349,7 @@ class ObjectValue(Value):
                 emitter.call(3)
                 emitter.pop()
             return
-        emitter.load_callable(kind.extend if isinstance(storage, ListValue) else kind.update)  # type: ignore[attr-defined]
+        emitter.load_callable(kind.extend if isinstance(storage, ListValue) else kind.update)
         emitter.load(self)
         for item in storage.children():
             emitter.load(item)

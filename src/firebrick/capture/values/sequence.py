@@ -126,7 +126,8 @@ class TupleValue(SequenceValue):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Fields by name, then methods."""
-        fields = getattr(self.cls, "_fields", None) or getattr(self.cls, "__match_args__", ())
+        cls: Any = self.cls
+        fields = cls._fields if hasattr(cls, "_fields") else getattr(cls, "__match_args__", ())
         if name in fields:
             return self.items[fields.index(name)]
         if self.cls is not tuple:

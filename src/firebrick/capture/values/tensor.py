@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Method = Callable[["Interpreter", "TensorValue", Sequence[Value], Mapping[str, Value]], Value]
 
-__all__ = ["TensorValue"]
+__all__ = ["TensorValue", "TruthValue"]
 
 _METADATA = frozenset(
     {
@@ -195,6 +195,34 @@ class TensorValue(Value):
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Take it from the graph's results."""
         emitter.load_graph_output(self)
+
+
+class TruthValue(Value):
+    """`bool(tensor)`, as the instructions before a branch make it; the branch itself breaks."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: TensorValue) -> None:
+        super().__init__(None)
+        self.tensor = tensor
+
+    def python_type(self) -> type:
+        """Bool."""
+        return bool
+
+    def truth(self, interp: Interpreter) -> bool:
+        """Depends on data."""
+        return self.tensor.truth(interp)
+
+    def children(self) -> Sequence[Value]:
+        """The tensor."""
+        return (self.tensor,)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """`bool(tensor)`."""
+        emitter.load_callable(bool)
+        emitter.load(self.tensor)
+        emitter.call(1)
 
 
 def _requires_grad(
