@@ -264,7 +264,10 @@ static int bind_all(Executable *self, Space *space, PyObject *const *args) {
     }
     if (program->derived_count > 0 && fb_update_derived(self) < 0) return -1;
     for (int i = 0; i < program->derived_count; i++) {
-        if (bind_derived(space, program->derived[i], PyList_GET_ITEM(self->derived, i)) != 0) goto torch_error;
+        /* Another thread may replace the derived constants while this one runs without the GIL. */
+        int slot = program->derived[i];
+        Py_XSETREF(space->objects[slot], Py_NewRef(PyList_GET_ITEM(self->derived, i)));
+        if (bind_derived(space, slot, space->objects[slot]) != 0) goto torch_error;
     }
     if (reserve_arena(program, space) < 0) return -1;
     for (int i = 0; i < program->slot_count; i++) {
@@ -314,7 +317,6 @@ static PyObject *output_tensor(Executable *self, Space *space, int index, PyObje
     if (view->whole) {
         if (slot->kind == SLOT_INPUT) return Py_NewRef(args[slot->index]);
         if (slot->kind == SLOT_CONST) return Py_NewRef(PyList_GET_ITEM(self->constants, slot->index));
-        if (slot->kind == SLOT_DERIVED) return Py_NewRef(PyList_GET_ITEM(self->derived, slot->index));
         if (space->objects[view->slot] == NULL) space->objects[view->slot] = fb_wrap(space->handles[view->slot]);
         return Py_XNewRef(space->objects[view->slot]);
     }

@@ -152,7 +152,7 @@ typedef struct Space {
     void **pointers;    /* data of each slot */
     FbHandle *handles;  /* tensor of each slot, NULL for those in the arena */
     uint8_t *owned;     /* whether this call must delete the handle */
-    PyObject **objects; /* Python tensor of each slot that was returned already */
+    PyObject **objects; /* Python tensor of each derived slot, and of those that were returned already */
     FbHandle *views;    /* handles of lasting views */
     void **view_bases;  /* the data that they were made for */
     void **launch;      /* arguments of one kernel */
