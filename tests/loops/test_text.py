@@ -56,6 +56,7 @@ loops mixed
   derived d: f32[4] on cuda:0
   temp   %0: f32[s0], %1: f32[s0, 4], %2: i64[], %3: b8[s0]
   recipe n0 extern d = aten::to.dtype(t, dtype('f32'), memory_format=None)
+  n6 extern _ = foo::bar(complex(1.0, -2.0), True)
   n1 for i0 in s0
     v0 = x[4*i0 + r0]
     %0[i0] = sum(v0 * v0 for r0 in 4)
@@ -65,7 +66,7 @@ loops mixed
     %2[0] = atomic_add(argmax(%0[r0] for r0 in s0))
   n4 for i0 in s0
     %3[i0] = (%0[i0] < 1.0) & not_(isnan(masked(i64(i0) >= 1, %0[i0 - 1], nan)))
-  n5 extern _, %1 = foo::bar(view(x, [s0, 2], [4, 2], 1), [1, -2.5, inf], 'a, b', True, expr(s0), k=None) writes x
+  n5 extern _, %1 = foo::bar(view(x, [s0, 2], [4, 2], 1), [1, -2.5, inf], 'a, b', expr(s0), k=None) writes x
   out  %3, view(x, [s0], [4], 0), 3, None
 """
 

@@ -24,7 +24,7 @@ from firebrick.loops.ir import (
 )
 from firebrick.loops.ops import REDUCTIONS, SCALAR_OPS, result_dtype
 from firebrick.loops.parse import parse
-from firebrick.loops.show import show, show_node
+from firebrick.loops.show import show
 from firebrick.loops.walk import values_of
 
 if TYPE_CHECKING:
@@ -81,7 +81,6 @@ class _Checker:
             if isinstance(node, Extern):
                 self._extern(node)
             else:
-                self.where = show_node(node, self.buffers)
                 self._nest(node)
         self.where = "outputs"
         for out in program.outputs:

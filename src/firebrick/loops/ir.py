@@ -178,8 +178,9 @@ class Nest:
 class Extern:
     """A library call. `op` is "namespace::name.overload"; `args`/`kwargs` follow its schema.
 
-    Arguments are Ref, None, bool, int, float, str, Expr, dtype/device/layout/memory-format as `Enum("dtype", "f32")`,
-    or tuples of these. `outs` names the buffers that receive the results, None for one that nobody uses.
+    Arguments are Ref, None, bool, int, float, complex, str, Expr, a dtype, device, layout or memory format as
+    `Enum("dtype", "f32")`, or tuples of these. `outs` names the buffers that receive the results, None for one that
+    nobody uses.
     When `into` is True the op is an out-variant and writes `outs` in place; else it makes fresh tensors.
     `writes` names buffers among `args` that the call mutates.
     """

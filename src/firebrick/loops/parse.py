@@ -195,6 +195,9 @@ class _Reader:
                 return Ref(b.name, b.shape, b.strides, ZERO)
             case ast.List(elts=items):
                 return tuple(self.argument(i) for i in items)
+            case ast.Call(func=ast.Name(id="complex"), args=[real, imaginary]):
+                parts = (self.argument(real), self.argument(imaginary))
+                return complex(*(p for p in parts if isinstance(p, float)))
             case ast.Call(func=ast.Name(id="expr"), args=[inner]):
                 return self.index(inner, {})
             case ast.Call(

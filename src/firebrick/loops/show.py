@@ -167,6 +167,8 @@ def _argument(value: object, buffers: dict[str, Buffer]) -> str:
             return repr(value)
         case float():
             return repr(value)
+        case complex():
+            return f"complex({value.real!r}, {value.imag!r})"
     raise InternalError(f"argument {value!r} of a library call")
 
 

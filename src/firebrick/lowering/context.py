@@ -183,7 +183,7 @@ class Lowering:
         if isinstance(value, (torch.layout, torch.memory_format)):
             kind = "layout" if isinstance(value, torch.layout) else "memory_format"
             return Enum(kind, str(value).removeprefix("torch."))
-        if value is None or isinstance(value, (bool, int, float, str, Expr)):
+        if value is None or isinstance(value, (bool, int, float, complex, str, Expr)):
             return value
         if isinstance(value, torch.SymInt):
             return as_expr(_size(value))

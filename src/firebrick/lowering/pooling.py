@@ -77,7 +77,7 @@ def _window(lw: Lowering, x: TensorValue, rank: int, size: Any, stride: Any, pad
     sizes = _spread(size, rank)
     if math.prod(sizes) > UNROLLED or not DTYPES[x.dtype].is_float:
         raise Declined
-    lw.share(x)
+    lw.realize(x)  # windows overlap: an element is read several times
     return _Window(x, sizes, _spread(stride or sizes, rank), _spread(pad, rank), _spread(dilation, rank))
 
 
