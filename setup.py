@@ -11,7 +11,7 @@ setup(
         Extension(
             "firebrick._native",
             sources=SOURCES,
-            depends=["src/firebrick/native/native.h", "src/firebrick/native/plan.h"],
+            depends=sorted(str(p) for p in Path("src/firebrick/native").glob("*.h")),
             extra_compile_args=[
                 "-O2",
                 "-std=c11",

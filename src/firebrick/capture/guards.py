@@ -197,7 +197,7 @@ class Guard:
             if self.kind == "SAME":
                 return self.sources()[0].evaluate(frame) is self.payload.evaluate(frame)
             return KINDS[self.kind].holds(None if self.source is None else self.source.evaluate(frame), self.payload)
-        except (LookupError, AttributeError, TypeError):
+        except Exception:  # noqa: BLE001  a property or __eq__ of the user's may raise anything; then the guard fails
             return False
 
     def explain(self, frame: Frame) -> str:
@@ -210,7 +210,12 @@ class Guard:
             value = self.source.evaluate(frame)
         except (LookupError, AttributeError, TypeError):
             return f"{self.source} is gone"
-        return KINDS[self.kind].explain(str(self.source), value, self.payload)
+        except Exception as error:  # noqa: BLE001  raised by code of the user's
+            return f"{self.source} raises {type(error).__name__}"
+        try:
+            return KINDS[self.kind].explain(str(self.source), value, self.payload)
+        except Exception:  # noqa: BLE001  a value of another kind: no length, no keys ...
+            return f"{self} was true, now {self.source} is {describe(value)}"
 
     def _explain_group(self, frame: Frame) -> str:
         try:

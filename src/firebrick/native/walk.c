@@ -168,8 +168,7 @@ static int visit(Plan *plan, int32_t i, const FbFrame *frame, Scratch *scratch, 
     scratch->used = i + 1;
     scratch->fresh[i] = 0;
     *next = i + 1;
-    if (node->versioned) {
-        if (!PyDict_Check(value)) return FAIL;
+    if (node->versioned && PyDict_Check(value)) {
         uint64_t version = *fb_dict_version(value);
         if (node->dict == value && node->version == version && !scratch->nested) {
             scratch->fresh[i] = 1;

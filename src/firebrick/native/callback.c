@@ -1,0 +1,254 @@
+/* Callbacks: settings of threads, and the ways to have one set for a while. */
+#include "hook.h"
+
+#include <stddef.h>
+
+/* ---- threads ----------------------------------------------------------------- */
+
+_Thread_local Thread *fb_thread;
+static PyTypeObject thread_type;
+static PyObject *thread_key;
+static Py_ssize_t active_threads;
+
+static void thread_set_mode(Thread *thread, enum Mode mode) {
+    active_threads += (mode != OFF) - (thread->mode != OFF);
+    thread->mode = mode;
+    fb_hook_install(active_threads > 0);
+}
+
+static void thread_dealloc(Thread *thread) {
+    if (thread->mode != OFF) thread_set_mode(thread, OFF);
+    if (fb_thread == thread) fb_thread = NULL;
+    Py_XDECREF(thread->callback);
+    Py_XDECREF(thread->scope);
+    PyObject_Free(thread);
+}
+
+static PyTypeObject thread_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "firebrick._native.Thread",
+    .tp_basicsize = sizeof(Thread),
+    .tp_dealloc = (destructor)thread_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Settings of the hook for one thread.",
+};
+
+static Thread *this_thread(void) {
+    if (fb_thread != NULL) return fb_thread;
+    PyObject *dict = PyThreadState_GetDict();
+    if (dict == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "firebrick: the thread has no state");
+        return NULL;
+    }
+    Thread *thread = PyObject_New(Thread, &thread_type);
+    if (thread == NULL) return NULL;
+    thread->callback = thread->scope = NULL;
+    thread->mode = OFF;
+    thread->busy = 0;
+    int status = PyDict_SetItem(dict, thread_key, (PyObject *)thread);
+    Py_DECREF(thread); /* the dict holds it */
+    if (status < 0) return NULL;
+    return fb_thread = thread;
+}
+
+/* Sets and returns what was set, as new references in `callback` and `scope`. */
+static int thread_exchange(PyObject **callback, PyObject **scope) {
+    Thread *thread = this_thread();
+    if (thread == NULL) return -1;
+    PyObject *old_callback = thread->callback, *old_scope = thread->scope;
+    enum Mode mode = *callback == Py_None ? OFF : *callback == fb_run_only ? RUN_ONLY : CAPTURE;
+    thread->callback = Py_NewRef(*callback);
+    thread->scope = Py_NewRef(*scope);
+    if (mode != thread->mode) thread_set_mode(thread, mode);
+    *callback = old_callback == NULL ? Py_NewRef(Py_None) : old_callback;
+    *scope = old_scope == NULL ? Py_NewRef(Py_None) : old_scope;
+    return 0;
+}
+
+static int is_callback(PyObject *object) {
+    if (object == Py_None || object == fb_run_only || PyCallable_Check(object)) return 1;
+    PyErr_SetString(PyExc_TypeError, "a frame callback must be callable, RUN_ONLY or None");
+    return 0;
+}
+
+static PyObject *set_callback(PyObject *self, PyObject *args) {
+    PyObject *callback, *scope = Py_None;
+    if (!PyArg_ParseTuple(args, "O|O:set_callback", &callback, &scope) || !is_callback(callback)) return NULL;
+    if (thread_exchange(&callback, &scope) < 0) return NULL;
+    return Py_BuildValue("(NN)", callback, scope);
+}
+
+static PyObject *get_callback(PyObject *self, PyObject *none) {
+    Thread *thread = fb_thread;
+    if (thread == NULL || thread->callback == NULL) return Py_BuildValue("(OO)", Py_None, Py_None);
+    return Py_BuildValue("(OO)", thread->callback, thread->scope);
+}
+/* ---- Wrapped: a callable that has the hook on while it runs ------------------------ */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *function, *callback, *scope;
+} Wrapped;
+
+static PyObject *wrapped_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names) {
+    Wrapped *wrapped = (Wrapped *)self;
+    PyObject *callback = wrapped->callback, *scope = wrapped->scope;
+    if (thread_exchange(&callback, &scope) < 0) return NULL;
+    PyObject *result = PyObject_Vectorcall(wrapped->function, args, nargsf, names);
+    PyObject *raised_type = NULL, *raised = NULL, *traceback = NULL;
+    if (result == NULL) PyErr_Fetch(&raised_type, &raised, &traceback);
+    PyObject *mine = callback, *my_scope = scope;
+    thread_exchange(&callback, &scope);
+    Py_DECREF(mine);
+    Py_DECREF(my_scope);
+    Py_DECREF(callback);
+    Py_DECREF(scope);
+    if (result == NULL) PyErr_Restore(raised_type, raised, traceback);
+    return result;
+}
+
+static PyObject *wrapped_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *function, *callback, *scope = Py_None;
+    static char *names[] = {"function", "callback", "scope", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:Wrapped", names, &function, &callback, &scope) || !is_callback(callback)) return NULL;
+    Wrapped *wrapped = PyObject_GC_New(Wrapped, type);
+    if (wrapped == NULL) return NULL;
+    wrapped->vectorcall = wrapped_call;
+    wrapped->function = Py_NewRef(function);
+    wrapped->callback = Py_NewRef(callback);
+    wrapped->scope = Py_NewRef(scope);
+    PyObject_GC_Track(wrapped);
+    return (PyObject *)wrapped;
+}
+
+static int wrapped_traverse(Wrapped *wrapped, visitproc visit, void *arg) {
+    Py_VISIT(wrapped->function);
+    Py_VISIT(wrapped->callback);
+    Py_VISIT(wrapped->scope);
+    return 0;
+}
+
+static int wrapped_clear(Wrapped *wrapped) {
+    Py_CLEAR(wrapped->function);
+    Py_CLEAR(wrapped->callback);
+    Py_CLEAR(wrapped->scope);
+    return 0;
+}
+
+static void wrapped_dealloc(Wrapped *wrapped) {
+    PyObject_GC_UnTrack(wrapped);
+    wrapped_clear(wrapped);
+    PyObject_GC_Del(wrapped);
+}
+
+static PyTypeObject wrapped_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "firebrick._native.Wrapped",
+    .tp_basicsize = sizeof(Wrapped),
+    .tp_new = wrapped_new,
+    .tp_dealloc = (destructor)wrapped_dealloc,
+    .tp_traverse = (traverseproc)wrapped_traverse,
+    .tp_clear = (inquiry)wrapped_clear,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Wrapped, vectorcall),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_doc = "Wrapped(function, callback, scope=None): calls the function with the callback set on the calling thread.",
+};
+
+/* ---- Installed: a context manager, native so that entering and leaving offers no frames ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *callback, *scope; /* to be set, then what was set before */
+    int entered;
+} Installed;
+
+static PyObject *installed_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *callback, *scope = Py_None;
+    static char *names[] = {"callback", "scope", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:installed", names, &callback, &scope)) return NULL;
+    if (!is_callback(callback)) return NULL;
+    Installed *installed = PyObject_GC_New(Installed, type);
+    if (installed == NULL) return NULL;
+    installed->callback = Py_NewRef(callback);
+    installed->scope = Py_NewRef(scope);
+    installed->entered = 0;
+    PyObject_GC_Track(installed);
+    return (PyObject *)installed;
+}
+
+static int installed_exchange(Installed *installed, int entered) {
+    if (installed->entered == entered) {
+        PyErr_SetString(PyExc_RuntimeError, entered ? "the context is entered already" : "the context was not entered");
+        return -1;
+    }
+    PyObject *callback = installed->callback, *scope = installed->scope;
+    if (thread_exchange(&callback, &scope) < 0) return -1;
+    installed->entered = entered;
+    Py_SETREF(installed->callback, callback);
+    Py_SETREF(installed->scope, scope);
+    return 0;
+}
+
+static PyObject *installed_enter(PyObject *self, PyObject *none) {
+    if (installed_exchange((Installed *)self, 1) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *installed_exit(PyObject *self, PyObject *raised) {
+    if (installed_exchange((Installed *)self, 0) < 0) return NULL;
+    Py_RETURN_FALSE;
+}
+
+static int installed_traverse(Installed *installed, visitproc visit, void *arg) {
+    Py_VISIT(installed->callback);
+    Py_VISIT(installed->scope);
+    return 0;
+}
+
+static int installed_clear(Installed *installed) {
+    Py_CLEAR(installed->callback);
+    Py_CLEAR(installed->scope);
+    return 0;
+}
+
+static void installed_dealloc(Installed *installed) {
+    PyObject_GC_UnTrack(installed);
+    installed_clear(installed);
+    PyObject_GC_Del(installed);
+}
+
+static PyMethodDef installed_methods[] = {
+    {"__enter__", installed_enter, METH_NOARGS, NULL},
+    {"__exit__", installed_exit, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject installed_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "firebrick._native.installed",
+    .tp_basicsize = sizeof(Installed),
+    .tp_new = installed_new,
+    .tp_dealloc = (destructor)installed_dealloc,
+    .tp_traverse = (traverseproc)installed_traverse,
+    .tp_clear = (inquiry)installed_clear,
+    .tp_methods = installed_methods,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "installed(callback, scope=None): a context in which the callback is asked about frames of this thread.",
+};
+/* ---- functions of the module ------------------------------------------------------- */
+
+static PyMethodDef methods[] = {
+    {"set_callback", set_callback, METH_VARARGS,
+     "set_callback(callback, scope=None): ask callback about frames of this thread; RUN_ONLY or None instead. Returns what was set."},
+    {"get_callback", get_callback, METH_NOARGS, "The (callback, scope) of this thread."},
+    {NULL, NULL, 0, NULL},
+};
+
+int fb_callback_init(PyObject *module) {
+    if (PyType_Ready(&thread_type) < 0 || PyType_Ready(&wrapped_type) < 0 || PyType_Ready(&installed_type) < 0) return -1;
+    thread_key = PyUnicode_InternFromString("firebrick.hook");
+    if (thread_key == NULL || PyModule_AddObjectRef(module, "Wrapped", (PyObject *)&wrapped_type) < 0 ||
+        PyModule_AddObjectRef(module, "installed", (PyObject *)&installed_type) < 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, methods);
+}
