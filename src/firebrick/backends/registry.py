@@ -22,7 +22,14 @@ FIREBRICK = "firebrick"
 """The backend that this package is; the pipeline runs it, not this registry."""
 
 _GROUP = "firebrick.backends"
-_OWN = {"eager": "firebrick.backends.eager:eager", "aot_eager": "firebrick.backends.aot_eager:aot_eager"}
+_OWN = {
+    "eager": "firebrick.backends.eager:eager",
+    "aot_eager": "firebrick.backends.aot_eager:aot_eager",
+    "onnxrt": "firebrick.backends.onnxruntime:onnxrt",
+    "openvino": "firebrick.backends.openvino:openvino",
+    "tvm": "firebrick.backends.tvm:tvm",
+    "torchscript": "firebrick.backends.torchscript:torchscript",
+}
 _TORCH = "firebrick.backends.torch_backends"
 
 _lock = threading.Lock()

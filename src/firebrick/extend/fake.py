@@ -11,6 +11,7 @@ meta tensors, one kept beside each fake one: calls on fake ones make PyTorch imp
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 import weakref
 from types import MappingProxyType
@@ -27,7 +28,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from firebrick.extend.shapes import NoRule, Spec, contiguous, dense_strides, find_rule
+from firebrick.extend.shapes import CONSTRUCTORS, NoRule, Spec, contiguous, dense_strides, find_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -201,9 +202,7 @@ def _choose(func: Any) -> Callable[..., Any]:
         return _view
     if any(a.name == "device" for a in func._schema.arguments) and func.namespace == "aten":
         return _with_device
-    if func.tags and not _SLOW_TAGS.isdisjoint(func.tags) and func is not aten.index.Tensor:
-        return _slow
-    if (func in op_implementations_dict and func not in _PLAIN_IMPLS) or stride_incorrect_op(func):
+    if _is_special(func):
         return _slow
     if func.namespace == "prims" or func._opname.startswith(("_foreach", "_sparse", "_nested", "_fused")):
         return _slow
@@ -212,6 +211,13 @@ def _choose(func: Any) -> Callable[..., Any]:
     if func in decomposition_table:
         return _decompose
     return _slow
+
+
+def _is_special(func: Any) -> bool:
+    """Whether the op's meta kernel alone does not tell what the op does."""
+    if func.tags and not _SLOW_TAGS.isdisjoint(func.tags) and func is not aten.index.Tensor:
+        return True
+    return (func in op_implementations_dict and func not in _PLAIN_IMPLS) or stride_incorrect_op(func)
 
 
 def _slow(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -313,9 +319,18 @@ def _devices_of(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[
             devices.add(arg)
         for arg in kwargs.values():
             devices.add(arg)
-    if devices.known and func._schema.is_mutable:
+    if devices.known and func._schema.is_mutable and _writes_known(func, args, kwargs):
         raise _Slow  # PyTorch's code forgets the values that are written
     return devices
+
+
+def _writes_known(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[i] if i < len(args) else kwargs.get(argument.name)
+            if not isinstance(given, FakeTensor) or given.constant is not None:
+                return True
+    return False
 
 
 def _by_rule(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -326,6 +341,8 @@ def _by_rule(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     try:
         spec = rule(*args, **kwargs)
     except (NoRule, TypeError):
+        if _is_special(func):
+            raise _Slow from None
         return _kernel(mode, func, args, kwargs)
     if func._schema.is_mutable:
         if spec.shape != tuple(args[0].shape):
@@ -388,6 +405,8 @@ def _compute(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
     with torch._C._DisableTorchDispatch():
         result = func(*known(args), **{k: known(v) for k, v in kwargs.items()})
+    if isinstance(result, (bool, int, float)):
+        return result
     if not isinstance(result, torch.Tensor) or result.device.type != "cpu":
         raise _Slow
     fake = fake_of(mode, result)
@@ -431,6 +450,10 @@ def _with_device(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict
         raise _Slow
     wanted = kwargs.get("device")
     device = torch.device(wanted) if wanted is not None else devices.found or _CPU
+    rule = CONSTRUCTORS.get(func)
+    if rule is not None:
+        with contextlib.suppress(NoRule, TypeError):
+            return _of_spec(mode, rule(*args, **kwargs), device)
     with torch._C._DisableTorchDispatch():
         result = func(*_twins(args), **{**{k: _twins(v) for k, v in kwargs.items()}, "device": _META})
     return _wrap(mode, result, device)

@@ -20,6 +20,7 @@ from torch import fx
 
 from firebrick.errors import BackendError, FirebrickError, VerificationError
 from firebrick.extend.digest import content_digest
+from firebrick.extend.metas import values_for
 from firebrick.extend.verify import Difference, compare
 from firebrick.report import recorder
 
@@ -47,6 +48,7 @@ class CompiledGroup(torch.nn.Module):
         self.compiles = self.loads = self.calls = 0
         self.broken: dict[_Key, str] = {}
         self._compiled: dict[_Key, Callable[..., Any]] = {}
+        self._strides: dict[_Key, list[tuple[int, ...]]] = {}
         self._lock = threading.Lock()
         self._constants = [*graph.parameters(), *graph.buffers(), *_plain_tensors(graph)]
         self._seen = _versions(self._constants)
@@ -69,7 +71,7 @@ class CompiledGroup(torch.nn.Module):
         if run is None:
             return self._first(key, inputs)
         try:
-            return _as_list(run(*inputs))
+            return self._settle(key, _as_list(run(*inputs)))
         except Exception as error:  # noqa: BLE001 - a plug-in may raise anything; PyTorch runs the group then
             self._give_up(key, f"raised {type(error).__name__} at run time: {error}", error)
             return list(self.graph(*inputs))
@@ -77,17 +79,28 @@ class CompiledGroup(torch.nn.Module):
     def _first(self, key: _Key, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
         with self._lock:
             if key in self.broken or key in self._compiled:
-                ready: Callable[..., Any] = self._compiled.get(key, self.graph)
-                return _as_list(ready(*inputs))
+                if key in self.broken:
+                    return list(self.graph(*inputs))
+                return self._settle(key, _as_list(self._compiled[key](*inputs)))
             try:
                 run = self._build(inputs)
-                result = self._check(run, inputs)
+                result = self._check(key, run, inputs)
             except Exception as error:  # noqa: BLE001 - as above
                 reason = str(error) if isinstance(error, FirebrickError) else f"{type(error).__name__}: {error}"
                 self._give_up(key, reason, error)
                 return list(self.graph(*inputs))
             self._compiled[key] = run
         return result
+
+    def _settle(self, key: _Key, outputs: list[Any]) -> list[torch.Tensor]:
+        """Give each output the strides that the rest of the graph was compiled for."""
+        strides = self._strides[key]
+        if all(o.stride() == s for o, s in zip(outputs, strides, strict=True)):
+            return outputs
+        return [
+            o if o.stride() == s else torch.empty_strided(o.shape, s, dtype=o.dtype, device=o.device).copy_(o)
+            for o, s in zip(outputs, strides, strict=True)
+        ]
 
     def _give_up(self, key: _Key, reason: str, error: Exception) -> None:
         self.broken[key] = reason
@@ -100,7 +113,7 @@ class CompiledGroup(torch.nn.Module):
             raise BackendError(text) from error
         recorder.warn_once(f"subgraph compiler {self.compiler.name}", text, stacklevel=5)
 
-    def _check(self, run: Callable[..., Any], inputs: Sequence[Any]) -> list[torch.Tensor]:
+    def _check(self, key: _Key, run: Callable[..., Any], inputs: Sequence[Any]) -> list[torch.Tensor]:
         """Run once beside the group's graph: number, shapes and dtypes must agree; values under `verify_passes`."""
         with torch.no_grad():
             wanted = list(self.graph(*inputs))
@@ -119,7 +132,8 @@ class CompiledGroup(torch.nn.Module):
             result = compare(lambda *_: wanted, lambda *_: found, [], tolerance=self.compiler.tolerance, aliasing=False)
             if isinstance(result, Difference):
                 raise VerificationError(f"{self.compiler.name} computes {self.name} wrong: {result}")
-        return found
+        self._strides[key] = [a.stride() for a in wanted]
+        return self._settle(key, found)
 
     def _build(self, inputs: Sequence[Any]) -> Callable[..., Any]:
         file = self._cache_file(inputs)
@@ -127,9 +141,10 @@ class CompiledGroup(torch.nn.Module):
             loaded = self._load(file, inputs)
             if loaded is not None:
                 return loaded
+        graph = values_for(self.graph, inputs)
         limit = self.compiler.timeout if self.compiler.timeout is not None else self.config.build_timeout
         with recorder.timed(f"subgraph compiler {self.compiler.name}"):
-            compiled = _within(limit, lambda: self.compiler.compile(self.graph, list(inputs)))
+            compiled = _within(limit, lambda: self.compiler.compile(graph, list(inputs)))
         if not callable(compiled):
             raise BackendError(f"compile returned a {type(compiled).__name__}, which can't be called")
         self.compiles += 1
@@ -149,7 +164,7 @@ class CompiledGroup(torch.nn.Module):
             recorder.reason("cache entry broken", file.name)
             return None
         try:
-            loaded = self.compiler.deserialize(data, self.graph, list(inputs))
+            loaded = self.compiler.deserialize(data, values_for(self.graph, inputs), list(inputs))
         except Exception as error:  # noqa: BLE001 - an entry that the engine no longer reads is only a miss
             recorder.reason("cache entry broken", f"{self.compiler.name}: {error}")
             return None

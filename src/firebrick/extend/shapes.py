@@ -7,6 +7,7 @@ arguments that it doesn't know; the meta kernel then answers. A test compares al
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +16,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["RULES", "NoRule", "Spec", "contiguous", "dense_strides", "find_rule"]
+__all__ = ["CONSTRUCTORS", "RULES", "NoRule", "Spec", "contiguous", "dense_strides", "find_rule"]
 
 aten = torch.ops.aten
 
@@ -219,7 +220,7 @@ _POINTWISE: dict[str, tuple[str, int]] = {
     **dict.fromkeys(("acosh", "atanh", "sigmoid", "erf", "erfc", "erfinv", "reciprocal", "lgamma"), ("float", 1)),
     **dict.fromkeys(("digamma", "logit", "sinc"), ("float", 1)),
     **dict.fromkeys(("isnan", "isinf", "isfinite", "signbit", "logical_not", "isposinf", "isneginf"), ("bool", 1)),
-    **dict.fromkeys(("add", "sub", "mul", "rsub", "maximum", "minimum", "fmax", "fmin", "fmod"), ("same", 2)),
+    **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum", "fmax", "fmin", "fmod"), ("same", 2)),
     **dict.fromkeys(("remainder", "bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "gcd"), ("same", 2)),
     **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift", "hypot", "nextafter"), ("same", 2)),
     **dict.fromkeys(("clamp_min", "clamp_max"), ("same", 2)),
@@ -437,6 +438,10 @@ def _prefers_channels_last(x: Any) -> bool:
     return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 
+def _may_be_channels_last(x: Any) -> bool:
+    return x.dim() in (4, 5) and (not x.is_contiguous() or _prefers_channels_last(x)) and x.stride(1) <= min(x.stride())
+
+
 def _max_pool(
     x: Any,
     kernel: Sequence[int],
@@ -496,12 +501,12 @@ def _clone(x: Any, *, memory_format: Any = None) -> Spec:
 
 def _cat(tensors: Sequence[Any], dim: int = 0) -> Spec:
     first = tensors[0]
-    if first.dim() == 0 or any(t.dim() != first.dim() or not t.is_contiguous() for t in tensors):
+    if first.dim() == 0 or any(t.dim() != first.dim() for t in tensors):
         raise NoRule
     dim %= first.dim()
     shapes = [list(t.shape) for t in tensors]
     total = sum(shape.pop(dim) for shape in shapes)
-    if any(shape != shapes[0] for shape in shapes) or any(_prefers_channels_last(t) for t in tensors):
+    if any(shape != shapes[0] for shape in shapes) or any(_may_be_channels_last(t) for t in tensors):
         raise NoRule
     shapes[0].insert(dim, total)
     return Spec(tuple(shapes[0]), promote(list(tensors)))
@@ -527,13 +532,25 @@ def _index(x: Any, indices: Sequence[Any]) -> Spec:
     if not adjacent or any(t.dtype not in (torch.int64, torch.int32) for t in found) or not x.is_contiguous():
         raise NoRule
     shape = broadcast([tuple(t.shape) for t in found])
-    if places[0] != 0 or any(not t.is_contiguous() for t in found):
+    if any(not t.is_contiguous() for t in found):
         raise NoRule  # the strides of the result follow an order of their own
-    return Spec((*shape, *x.shape[len(places) :]), x.dtype)
+    return Spec((*x.shape[: places[0]], *shape, *x.shape[places[0] + len(places) :]), x.dtype)
 
 
 def _like_first(x: Any, *args: Any, **kwargs: Any) -> Spec:
-    return Spec(tuple(x.shape), x.dtype, dense_strides(x))
+    if not x.is_contiguous():
+        raise NoRule
+    return Spec(tuple(x.shape), x.dtype)
+
+
+def _masked_fill(x: Any, mask: Any, value: Any) -> Spec:
+    return Spec(broadcast([tuple(x.shape), tuple(mask.shape)]), x.dtype)
+
+
+def _rsub(x: Any, other: Any, alpha: Any = 1) -> Spec:
+    """The kernel subtracts the other way round, so its operands' order is the other one."""
+    shape, strides = elementwise([other, x] if isinstance(other, torch.Tensor) else [x])
+    return Spec(shape, promote([x, other]), strides)
 
 
 def _pad(x: Any, pad: Sequence[int], value: Any = 0) -> Spec:
@@ -553,11 +570,114 @@ def _repeat(x: Any, repeats: Sequence[int]) -> Spec:
 
 
 def _triangle(x: Any, diagonal: int = 0) -> Spec:
-    return Spec(tuple(x.shape), x.dtype, dense_strides(x))
+    return Spec(tuple(x.shape), x.dtype)
 
+
+def _stack(tensors: Sequence[Any], dim: int = 0) -> Spec:
+    first = tensors[0]
+    if any(t.shape != first.shape for t in tensors) or first.dim() in (3, 4):
+        raise NoRule  # results of 4 and 5 dimensions may be channels-last
+    shape = list(first.shape)
+    shape.insert(dim % (len(shape) + 1), len(tensors))
+    return Spec(tuple(shape), promote(list(tensors)))
+
+
+def _sort(x: Any, dim: int = -1, descending: bool = False) -> tuple[Spec, Spec]:
+    if not x.is_contiguous():
+        raise NoRule
+    return Spec(tuple(x.shape), x.dtype), Spec(tuple(x.shape), torch.int64)
+
+
+def _lerp(a: Any, b: Any, weight: Any) -> Spec:
+    tensors = [t for t in (a, b, weight) if isinstance(t, torch.Tensor)]
+    shape, strides = elementwise(tensors)
+    return Spec(shape, promote(tensors), strides)
+
+
+def _vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Spec:
+    return _mean(x, dim, keepdim, dtype=dtype)
+
+
+def _loss(a: Any, b: Any, reduction: int = 1) -> Spec:
+    shape, strides = elementwise([a, b])
+    return Spec(shape, promote([a, b]), strides) if reduction == 0 else Spec((), promote([a, b]))
+
+
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> tuple[Spec, Spec, Spec]:
+    if not x.is_contiguous() or _prefers_channels_last(x) or not _all_of(x.dtype, weight, bias, mean, var):
+        raise NoRule
+    stat = Spec((x.shape[1] if training else 0,), x.dtype)
+    return Spec(tuple(x.shape), x.dtype), stat, stat
+
+
+def _all_of(dtype: torch.dtype, *tensors: Any) -> bool:
+    return all(t is None or t.dtype is dtype for t in tensors)
+
+
+def _adaptive_pool(x: Any, size: Sequence[int]) -> Spec:
+    if not x.is_contiguous() or _prefers_channels_last(x) or len(size) != 2:
+        raise NoRule
+    return Spec((*x.shape[:-2], *size), x.dtype)
+
+
+def _upsample(x: Any, size: Sequence[int], *args: Any) -> Spec:
+    if not x.is_contiguous() or _prefers_channels_last(x):
+        raise NoRule
+    return Spec((*x.shape[:2], *size), x.dtype)
+
+
+# ---------------------------------------------------------------- new tensors
+
+
+def _shaped(size: Sequence[int], *args: Any, dtype: Any = None, **kwargs: Any) -> Spec:
+    return Spec(tuple(size), dtype or torch.get_default_dtype())
+
+
+def _integers(*args: Any, dtype: Any = None, **kwargs: Any) -> Spec:
+    return Spec(tuple(args[-1]), dtype or torch.int64)
+
+
+def _full(size: Sequence[int], value: Any, dtype: Any = None, **kwargs: Any) -> Spec:
+    return Spec(tuple(size), dtype or _category(value))
+
+
+def _arange(*args: Any, dtype: Any = None, **kwargs: Any) -> Spec:
+    start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
+    if dtype is None:
+        whole = all(isinstance(n, int) for n in (start, end, step))
+        dtype = torch.int64 if whole else torch.get_default_dtype()
+    if step == 0 or (end - start) * step < 0:
+        raise NoRule
+    return Spec((math.ceil((end - start) / step),), dtype)
+
+
+def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **kwargs: Any) -> Spec:
+    return Spec((steps,), dtype or torch.get_default_dtype())
+
+
+CONSTRUCTORS: dict[Any, Callable[..., Spec]] = {
+    aten.zeros.default: _shaped,
+    aten.ones.default: _shaped,
+    aten.rand.default: _shaped,
+    aten.randn.default: _shaped,
+    aten.randint.default: _integers,
+    aten.randint.low: _integers,
+    aten.full.default: _full,
+    aten.arange.default: _arange,
+    aten.arange.start: _arange,
+    aten.arange.start_step: _arange,
+    aten.linspace.default: _linspace,
+}
+"""Op that makes a tensor from numbers -> rule of its arguments."""
 
 RULES: dict[Any, Callable[..., Any]] = {
     aten.where.self: _where,
+    aten.rsub.Tensor: _rsub,
+    aten.rsub.Scalar: _rsub,
+    aten.masked_fill.Scalar: _masked_fill,
+    aten.masked_fill.Tensor: _masked_fill,
     aten.sum.default: _sum,
     aten.sum.dim_IntList: _sum,
     aten.mean.default: lambda x, *, dtype=None: _mean(x, dtype=dtype),
@@ -600,6 +720,19 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.index.Tensor: _index,
     aten.constant_pad_nd.default: _pad,
     aten.repeat.default: _repeat,
+    aten.stack.default: _stack,
+    aten.sort.default: _sort,
+    aten.lerp.Scalar: _lerp,
+    aten.lerp.Tensor: _lerp,
+    aten.linalg_vector_norm.default: _vector_norm,
+    aten.mse_loss.default: _loss,
+    aten.native_batch_norm.default: _batch_norm,
+    aten._adaptive_avg_pool2d.default: _adaptive_pool,
+    aten.upsample_nearest2d.default: _upsample,
+    aten.upsample_bilinear2d.default: _upsample,
+    aten.upsample_bicubic2d.default: _upsample,
+    aten.prod.default: lambda x, *, dtype=None: _sum(x, dtype=dtype),
+    aten.prod.dim_int: _sum,
     aten.tril.default: _triangle,
     aten.triu.default: _triangle,
     aten.flip.default: _like_first,

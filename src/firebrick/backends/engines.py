@@ -1,0 +1,56 @@
+"""Whole-graph backends made of subgraph compilers: what the engine lacks runs on eager kernels.
+
+`engine_backend` is also what turns a `SubgraphCompiler` of one's own into a backend function.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from firebrick import autodiff
+from firebrick.backends.aten import run_aten
+from firebrick.config import Config
+from firebrick.extend import partition
+from firebrick.report import recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import fx
+
+    from firebrick.extend import SubgraphCompiler
+
+__all__ = ["engine_backend"]
+
+
+def engine_backend(
+    *compilers: SubgraphCompiler, report: Callable[[str], None] | None = None
+) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+    """A backend that divides each graph among `compilers`.
+
+    Graphs that need gradients run as they were captured: engines compute no gradients.
+
+    Args:
+        report: is given the partition's report as text.
+    """
+
+    def backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+        del options
+        config = Config.from_env()
+        if autodiff.needs_grad(gm, example_inputs):
+            recorder.warn_once("engines and gradients", "subgraph compilers run at inference; this graph runs eagerly")
+            return gm.forward
+        if all(c.level == "torch" for c in compilers):
+            result = partition(gm, compilers, config=config)
+            run: Callable[..., Any] = gm
+        else:
+            aten = autodiff.trace_inference(gm, example_inputs, config)
+            result = partition(aten.gm, compilers, config=config, frozen=aten.frozen)
+            run = run_aten(aten, aten.gm)
+        recorder.event("partition", text=str(result), percent=result.percent, groups=len(result.claims))
+        if report is not None:
+            report(str(result))
+        return run
+
+    backend.__name__ = "_".join(c.name for c in compilers)
+    return backend

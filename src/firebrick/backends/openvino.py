@@ -1,0 +1,82 @@
+"""OpenVINO as a subgraph compiler, and as the backend `openvino`."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.backends.engines import engine_backend
+from firebrick.backends.onnx_graph import onnx_refuses, to_onnx
+from firebrick.errors import BackendError
+from firebrick.extend import SubgraphCompiler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import fx
+
+__all__ = ["OpenVino", "openvino"]
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("openvino")
+    except ImportError as error:
+        raise BackendError("OpenVINO is missing", fix='pip install "firebrick[openvino]"') from error
+
+
+def _settings() -> dict[str, Any]:
+    # float32 stays float32: the engine would take bfloat16 on chips that have it.
+    return {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+    }
+
+
+class _Model:
+    """A compiled model; one infer request, so calls of several threads wait for each other."""
+
+    def __init__(self, compiled: Any) -> None:
+        self.compiled = compiled
+        self.request = compiled.create_infer_request()
+
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        arrays = [t.detach().contiguous().numpy() for t in tensors]
+        results = self.request.infer(arrays, share_inputs=True, share_outputs=False)
+        return tuple(torch.from_numpy(results[i]) for i in range(len(self.compiled.outputs)))
+
+
+class OpenVino(SubgraphCompiler):
+    """Runs groups of ATen ops in OpenVINO on the CPU."""
+
+    name = "openvino"
+    devices = frozenset({"cpu"})
+    min_size = 3
+    tolerance = 1e-3
+
+    def supports(self, node: fx.Node) -> bool | str:
+        """Ops that have a row in the ONNX table."""
+        return onnx_refuses(node) or True
+
+    def compile(self, graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
+        """Write the group as ONNX and compile it."""
+        core = _library().Core()
+        model = core.read_model(io.BytesIO(to_onnx(graph).SerializeToString()))
+        return _Model(core.compile_model(model, "CPU", _settings()))
+
+    def serialize(self, compiled: Any) -> bytes:
+        """OpenVINO's own compiled form."""
+        stream = io.BytesIO()
+        compiled.compiled.export_model(stream)
+        return stream.getvalue()
+
+    def deserialize(self, data: bytes, graph: fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
+        """Load what `serialize` wrote."""
+        return _Model(_library().Core().import_model(io.BytesIO(data), "CPU", _settings()))
+
+
+openvino = engine_backend(OpenVino())
