@@ -1,6 +1,6 @@
 """Differential fuzzing of capture: random programs, plain against `firebrick.compile(main, backend="eager")`.
 
-    python -m tests.fuzz --count 1000 --seed 0 [--jobs 2] [--json] [--no-shrink] [--out build/fuzz]
+    python -m tests.fuzz --count 1000 --seed 0 [--jobs 2] [--seconds S] [--json] [--no-shrink] [--out build/fuzz]
 
 Programs run in worker processes, so that a crash is a result too; failures are shrunk and written to `--out`.
 `--show SEED` prints a program, `--only SEED...` runs some.
@@ -136,6 +136,7 @@ class Worker:
 def run_all(seeds: list[int], options: argparse.Namespace, progress) -> list[dict]:
     rows: list[dict] = []
     todo = iter(seeds)
+    end = time.perf_counter() + options.seconds
     lock = threading.Lock()
     task = progress.add_task("programs", total=len(seeds))
 
@@ -143,12 +144,14 @@ def run_all(seeds: list[int], options: argparse.Namespace, progress) -> list[dic
         worker = Worker(options)
         while True:
             with lock:
-                seed = next(todo, None)
+                seed = next(todo, None) if time.perf_counter() < end else None
             if seed is None:
                 break
             row = worker.run({"seed": seed})
             with lock:
                 rows.append(row)
+                if "text" in row:
+                    (options.out / f"seed{row['seed']}.py").write_text(row["text"])
                 failed = sum(r["status"] in ("different", "crash", "timeout") for r in rows)
                 progress.update(task, advance=1, description=f"programs, {failed} differ")
         worker.stop()
@@ -199,6 +202,7 @@ def main() -> int:
     parser.add_argument("--no-shrink", dest="shrink", action="store_false")
     parser.add_argument("--shrink-seconds", type=float, default=40.0)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "fuzz")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no program after this time")
     parser.add_argument("--only", type=int, nargs="*")
     parser.add_argument("--show", type=int)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
