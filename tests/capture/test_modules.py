@@ -241,3 +241,30 @@ def test_functions_that_use_modules_of_their_globals() -> None:
         return net(x) + net.weight.sum()
 
     assert torch.allclose(Compiled(fn)(X), fn(X))
+
+
+def test_hooks_and_methods_set_later_are_seen() -> None:
+    net = Block(3).eval()
+    compiled = Compiled(net)
+    assert_same(compiled(X), net(X))
+    handle = net.norm.register_forward_hook(lambda module, args, result: result * 2)
+    assert_same(compiled(X), net(X))
+    handle.remove()
+    net.linear.forward = lambda x: x * 3
+    assert_same(compiled(X), net(X))
+    del net.linear.forward
+    assert_same(compiled(X), net(X))
+    handle = nn.modules.module.register_module_forward_hook(lambda module, args, result: result + 1)
+    try:
+        assert_same(compiled(X), net(X))
+    finally:
+        handle.remove()
+
+
+def test_patched_methods_of_user_classes_are_seen(monkeypatch: Any) -> None:
+    net = Block(3).eval()
+    outer = nn.Sequential(net)
+    compiled = Compiled(outer)
+    assert_same(compiled(X), outer(X))
+    monkeypatch.setattr(Block, "forward", lambda self, x: self.linear(x) * 5)
+    assert_same(compiled(X), outer(X))

@@ -8,6 +8,8 @@ continuation, which is captured when it is called.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import types
 from dataclasses import dataclass, field
@@ -36,7 +38,7 @@ from firebrick.errors import BackendError, FirebrickError, InternalError
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import CodeType
 
     from torch import fx
@@ -105,7 +107,7 @@ class Capture:
             return None  # inside vmap or grad: tensors are not what they seem
         if self._over_limit(frame):
             return SKIP
-        with recorder.timed("capture"):
+        with recorder.timed("capture"), _collector_paused():
             try:
                 return self._capture(frame)
             except SkipFrame as skipped:
@@ -214,6 +216,18 @@ class Capture:
         if isinstance(compiled, _native.Executable) and all(route == "direct" for _, route in compiled.routes()):
             return compiled  # type: ignore[no-any-return]
         return Wrapped(compiled, None)  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Capture allocates much and frees nothing until its end; collecting meanwhile only costs time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _may_have_tensors(frame: Frame) -> bool:

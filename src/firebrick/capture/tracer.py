@@ -59,7 +59,6 @@ class Tracer:
         self.objects: dict[int, Value] = {}
         self.raise_steps: list[int] = []
         self.generators: list[tuple[int, GeneratorValue]] = []  # with the root's step that made them
-        self.unversioned: set[int] = set()
         self._keep: list[Any] = []
         self._cells: dict[int, CellValue] = {}
         self._functions: dict[int, FunctionValue] = {}
@@ -267,10 +266,6 @@ class Tracer:
         """An own attribute, parameter, buffer or submodule of a module."""
         return self.read(obj, source)
 
-    def module_changes(self, module: ModuleValue) -> None:
-        """Captured code writes an attribute of a module."""
-        self.unversioned.add(id(module.obj))
-
     # -- guards that values ask for ----------------------------------------------------
 
     def guard_keys(self, value: DictValue) -> None:
@@ -299,6 +294,12 @@ class Tracer:
         """An object has no attribute of its own by a name."""
         if value.source is not None and not isinstance(value.source, Const):
             self.guards.lacks_own(value.source, name)
+
+    def guard_class_attribute(self, cls: type, owner: type, name: str, obj: Any) -> None:
+        """A class finds the same attribute under a name; classes of libraries don't change."""
+        if not is_library(owner.__module__):
+            holder = cls if class_lookup(cls, name)[0] is obj else owner  # `super()` looks behind the class
+            self.guards.identity(ClassAttr(self.const_source(holder), name), obj)
 
     def guard_attribute_names(self, value: ObjectValue) -> None:
         """The names of an object's own attributes."""

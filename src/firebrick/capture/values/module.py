@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.capture.breaks import Break
-from firebrick.capture.sources import InstanceAttr, ModuleItem
+from firebrick.capture.sources import Global, InstanceAttr, ModuleItem, Namespace
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup
 
@@ -64,6 +64,9 @@ class ModuleValue(ObjectValue):
                     break
             else:
                 interp.tracer.guard_no_attribute(self, name)
+                if class_lookup(self.cls, name)[0] is MISSING:
+                    for table in _TABLES:
+                        interp.tracer.guards.lacks_key(InstanceAttr(self.base(interp), table), name)
                 return MISSING
         self.fields[name] = value
         return value
@@ -100,7 +103,6 @@ class ModuleValue(ObjectValue):
             raise Break("unsupported-attribute", f"a parameter or submodule of {self.describe()} is set")
         if name in namespace.get("_parameters", ()) or name in namespace.get("_modules", ()):
             raise Break("unsupported-attribute", f"a parameter or submodule of {self.describe()} is set")
-        interp.tracer.module_changes(self)
         super().store(interp, name, value)
 
     def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
@@ -108,17 +110,26 @@ class ModuleValue(ObjectValue):
         _, owner = class_lookup(self.cls, "__call__")
         if owner is not torch.nn.Module:
             return super().call(interp, args, kwargs)
-        if self.has_hooks():
+        if self.has_hooks(interp):
             return interp.call_hooked_module(self, args, kwargs)
         interp.tracer.guards.no_hooks(self.base(interp))
         return self.get_attr(interp, "forward").realize().call(interp, args, kwargs)
 
-    def has_hooks(self) -> bool:
-        """Whether forward or backward hooks are set on it or globally."""
+    def has_hooks(self, interp: Interpreter) -> bool:
+        """Whether hooks are set on it or globally, backward ones where gradients are recorded; guarded."""
         namespace = self.obj.__dict__
-        if any(namespace.get(name) for name in _HOOKS):
-            return True
-        return any(getattr(torch.nn.modules.module, name) for name in _GLOBAL_HOOKS)
+        guards, count = interp.tracer.guards, 4 if torch.is_grad_enabled() else 2
+        for name in _HOOKS[:count]:
+            if namespace.get(name):
+                return True
+            if name in namespace:
+                guards.length(InstanceAttr(self.base(interp), name), 0)
+        globals_of_torch = vars(torch.nn.modules.module)
+        for name in _GLOBAL_HOOKS[:count]:
+            if globals_of_torch[name]:
+                return True
+            guards.length(Global(name, Namespace("torch.nn.modules.module", globals_of_torch)), 0)
+        return False
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Submodules of containers; keys of ModuleDict."""

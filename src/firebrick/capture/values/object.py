@@ -42,6 +42,7 @@ def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
 def bind(interp: Interpreter, found: Any, owner: type, instance: Value, name: str) -> Value:
     """What reading class attribute `found` through `instance` gives."""
     tracer = interp.tracer
+    tracer.guard_class_attribute(instance.python_type(), owner, name, found)
     if isinstance(found, types.FunctionType):
         return BoundMethodValue(tracer.function(found), instance)
     if isinstance(found, property):
