@@ -11,7 +11,9 @@ from replacing import Replace, equals, f_const, g_const, helper, names_offered
 
 from firebrick import _native
 from firebrick.capture import hook
+from firebrick.capture.guards import id_guard
 from firebrick.capture.plan import build_plan
+from firebrick.capture.sources import Local
 
 
 @pytest.fixture(autouse=True)
@@ -369,10 +371,25 @@ def test_entry_removed_while_it_runs():
 
 
 def test_add_entry():
-    entry = _native.add_entry(f_const.__code__, build_plan([], f_const.__code__), g_const.__code__)
+    made = build_plan([], f_const.__code__)
+    entry = _native.add_entry(f_const.__code__, made, g_const.__code__)
     with hook.run_only():
         assert f_const(1) == ("compiled", 1)
     assert entry.hits == 1
+    with pytest.raises(ValueError, match="another entry"):
+        _native.add_entry(f_const.__code__, made, g_const.__code__)
+
+
+def test_plan_that_is_dead_before_it_is_used():
+    class Thing:
+        pass
+
+    def callback(frame):
+        return build_plan([id_guard(Local("k"), Thing())], frame.code), g_const.__code__
+
+    with hook.installed(callback):
+        assert f_const(1) == 1
+    assert hook.entries(f_const.__code__) == []
 
 
 # ---- exceptions ----------------------------------------------------------------

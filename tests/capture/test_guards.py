@@ -12,6 +12,7 @@ from plans import Plain, X, Y, agree, frame, plan, two
 from firebrick import _native
 from firebrick.capture import sources as s
 from firebrick.capture.guards import KINDS, Guard, id_guard, state_guard, tensor_guard
+from firebrick.capture.plan import build_plan
 from firebrick.capture.shapes import program, shape_text
 from firebrick.capture.state import STATE_KINDS, state_text, state_value
 
@@ -153,6 +154,11 @@ def test_kind(kind):
         assert made.check(frame(good))
     assert made.show() == [f"guard {guard}"]
     assert "0x" not in str(guard)
+
+
+def test_prints_say_what_is_global():
+    made = build_plan([id_guard(s.Global("len"), len), Guard("EQUALS", s.Attr(s.Global("m"), "x"), 1)], two.__code__)
+    assert made.show() == ["guard global len is len", "guard global m.x == 1"]
 
 
 def test_every_kind_has_a_row():

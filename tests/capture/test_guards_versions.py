@@ -444,6 +444,14 @@ def test_ref():
     assert hash(Ref(thing)) == hash(Ref(thing))
     assert Ref(thing) != Ref(Plain())
     assert Ref(3).get() == 3
+    assert Ref(None).get() is None
+    gone = [id_guard(X, Plain()), id_guard(X, type("Local", (), {}), "TYPE")]
+    gc.collect()
+    for guard in gone:
+        assert plan(guard).dead
+        for value in (None, Plain()):
+            assert not guard.holds(frame(value))
+            assert not plan(guard).check(frame(value))
     assert repr(Ref(torch.relu)) == "torch.relu" or "relu" in repr(Ref(torch.relu))
     assert describe(math) == "module math"
     assert describe("x" * 200).endswith("...")

@@ -17,7 +17,7 @@ import torch
 
 from firebrick import _native
 from firebrick.capture.shapes import shape_holds, shape_leaves, shape_text, shape_value
-from firebrick.capture.sources import Source
+from firebrick.capture.sources import Global, Source
 from firebrick.capture.state import STATE_KINDS, state_text, state_value
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ __all__ = [
 ]
 
 
+class _Gone:
+    """Stands for an object that died; one is like nothing else, and a plan that refers to it dies at once."""
+
+
 class Ref:
     """An object that a guard knows by identity, without keeping it alive where that can be avoided."""
 
@@ -52,14 +56,15 @@ class Ref:
             self._get = lambda: value
 
     def get(self) -> Any:
-        """The object, None when it is gone."""
-        return self._get()
+        """The object; when it is gone, one that is nothing else."""
+        found = self._get()
+        return _Gone() if found is None and self.address != id(None) else found
 
     def __hash__(self) -> int:
         return self.address
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ref) and other.get() is self.get() and other.address == self.address
+        return isinstance(other, Ref) and other.address == self.address and other._get() is self._get()
 
     def __repr__(self) -> str:
         return self.text
@@ -168,7 +173,8 @@ class Guard:
     payload: Any = None
 
     def __str__(self) -> str:
-        return KINDS[self.kind].show(self)
+        text = KINDS[self.kind].show(self)
+        return f"global {text}" if self.source is not None and isinstance(self.source.root(), Global) else text
 
     def same(self, other: Guard) -> bool:
         """Whether both say the same; 1, 1.0 and True are different constants."""
@@ -309,7 +315,7 @@ def _no_pair(related: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
 
 def _immutable_class(cls: Any) -> bool:
     immutable = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: `x.__class__ = ...` is impossible
-    return bool(cls.__flags__ & immutable)
+    return isinstance(cls, type) and bool(cls.__flags__ & immutable)
 
 
 def _state_kind(name: str) -> Kind:

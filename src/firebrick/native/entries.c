@@ -237,6 +237,11 @@ static PyObject *with_plain_slots(PyCodeObject *code) {
 
 static Entry *site_add(Site *site, PyObject *scope, PyObject *plan, PyCodeObject *code) {
     PyObject *plain = NULL;
+    if (plan != NULL && fb_plan_state(plan) != PLAN_FREE) {
+        PyErr_SetString(PyExc_ValueError, fb_plan_state(plan) == PLAN_DEAD ? "an object that the plan knows by identity is gone"
+                                                                           : "the plan belongs to another entry");
+        return NULL;
+    }
     if (code != NULL) {
         if (fb_argument_slots(code) != fb_argument_slots(site->code) || code->co_nfreevars != site->code->co_nfreevars) {
             PyErr_Format(PyExc_ValueError, "code compiled for %U has %zd argument slots and %d free variables, it needs %zd and %d",
@@ -285,6 +290,7 @@ int fb_site_answer(Site *site, PyObject *scope, PyObject *answer) {
     if (PyTuple_Check(answer) && PyTuple_GET_SIZE(answer) == 2) {
         PyObject *plan = PyTuple_GET_ITEM(answer, 0), *code = PyTuple_GET_ITEM(answer, 1);
         if (PyObject_TypeCheck(plan, &fb_plan_type) && PyCode_Check(code)) {
+            if (fb_plan_state(plan) == PLAN_DEAD) return 0; /* it could never hold */
             return site_add(site, scope, plan, (PyCodeObject *)code) == NULL ? -1 : 0;
         }
     }

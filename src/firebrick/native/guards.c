@@ -40,6 +40,10 @@ void fb_plan_set_owner(PyObject *plan, void *owner, void (*drop)(void *owner)) {
     ((Plan *)plan)->drop = drop;
 }
 
+enum FbPlanState fb_plan_state(PyObject *plan) {
+    return ((Plan *)plan)->dead ? PLAN_DEAD : ((Plan *)plan)->owner != NULL ? PLAN_OWNED : PLAN_FREE;
+}
+
 static void plan_dealloc(PyObject *self) {
     Plan *plan = (Plan *)self;
     PyObject_GC_UnTrack(self);
