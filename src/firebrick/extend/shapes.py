@@ -370,9 +370,8 @@ def _attention(
 ) -> tuple[Spec, Spec]:
     batch, heads, length, width = q.shape
     wide = torch.float64 if q.dtype is torch.float64 else torch.float32
-    out = (length * heads * width, width, heads * width, 1)
     return (
-        Spec((batch, heads, length, width), q.dtype, out),
+        Spec((batch, heads, length, width), q.dtype, dense_strides(q)),
         Spec((batch, heads, length), wide, (length * heads, 1, heads)),
     )
 

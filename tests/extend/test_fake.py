@@ -1,0 +1,205 @@
+"""Our fake tensor mode says what PyTorch's kernels do: shapes, strides and dtypes, over torch's op samples."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from firebrick.extend.fake import new_fake_mode
+from firebrick.extend.shapes import _POINTWISE, RULES, NoRule, Spec, contiguous, find_rule, promote
+
+SAMPLES = 1
+NAMES = {f._opname for f in RULES} | set(_POINTWISE)
+NAMES |= {
+    "adaptive_avg_pool2d",
+    "softmax",
+    "log_softmax",
+    "conv2d",
+    "__getitem__",
+    "max_pool2d",
+    "interpolate",
+    "linear",
+}
+NAMES |= {"scaled_dot_product_attention", "layer_norm", "batch_norm", "group_norm", "matmul", "pad", "var_mean"}
+"""OpInfo names under which the ops with rules are tried."""
+ASKED = {"_safe_softmax", "upsample_bicubic2d", "upsample_nearest2d", "_adaptive_avg_pool2d"}
+"""Rules that no sample need reach: their ops run below others."""
+
+
+class Compare(TorchDispatchMode):
+    """Asks the rule of each op that runs, and compares its answer with the real result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered: dict[Any, int] = {}
+        self.wrong: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        rule = find_rule(func)
+        specs = None
+        if rule is not None:
+            try:
+                specs = rule(*args, **kwargs)
+            except (NoRule, TypeError):
+                specs = None
+        before = tuple(args[0].shape) if args and isinstance(args[0], torch.Tensor) else ()
+        result = func(*args, **kwargs)
+        if specs is None:
+            return result
+        self.answered[func] = self.answered.get(func, 0) + 1
+        if func._schema.is_mutable:
+            if specs.shape != before:
+                self.wrong.append(f"{func} changes {before} to {specs.shape}")
+            return result
+        pairs = [(specs, result)] if isinstance(specs, Spec) else list(zip(specs, result, strict=True))
+        for spec, real in pairs:
+            strides = spec.strides if spec.strides is not None else contiguous(spec.shape)
+            if (spec.shape, spec.dtype) != (tuple(real.shape), real.dtype):
+                self.wrong.append(f"{func}{shapes(args)}: {spec} is {tuple(real.shape)} {real.dtype}")
+            elif not same_strides(spec.shape, strides, real.stride()):
+                self.wrong.append(f"{func}{shapes(args)}: strides {strides} are {real.stride()}")
+        return result
+
+
+def same_strides(shape: Any, a: Any, b: Any) -> bool:
+    if 0 in shape:
+        return True
+    return all(x == y for n, x, y in zip(shape, a, b, strict=True) if n != 1)
+
+
+def shapes(args: Any) -> str:
+    return str([(tuple(a.shape), a.stride(), a.dtype) if isinstance(a, torch.Tensor) else a for a in args])
+
+
+def layouts(tensor: Any) -> list[Any]:
+    """The tensor as it is, transposed in memory, and with gaps."""
+    if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2:
+        return [tensor]
+    turned = tensor.transpose(0, 1).contiguous().transpose(0, 1)
+    gaps = torch.stack([tensor, tensor], -1)[..., 0]
+    return [tensor, turned, gaps]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_rules_agree_with_the_kernels() -> None:
+    compare = Compare()
+    for info in op_db:
+        if torch.float32 not in info.dtypes or not NAMES & {info.name, info.aten_name, info.name.rpartition(".")[2]}:
+            continue
+        for i, sample in enumerate(info.sample_inputs("cpu", torch.float32, requires_grad=False)):
+            if i >= SAMPLES or (isinstance(sample.input, torch.Tensor) and sample.input.layout != torch.strided):
+                break
+            for first in layouts(sample.input):
+                with torch.no_grad(), compare:
+                    try:
+                        info(first, *sample.args, **sample.kwargs)
+                    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
+                        continue
+    image, heads = torch.randn(1, 2, 8, 8), torch.randn(1, 2, 8, 4)
+    with torch.no_grad(), compare:
+        F.max_pool2d(image, 2)
+        F.avg_pool2d(image, 3, 2, 1)
+        F.scaled_dot_product_attention(heads, heads, heads)
+    assert not compare.wrong, "\n".join(sorted(set(compare.wrong))[:20])
+    unasked = {f._opname for f in RULES} - {f._opname for f in compare.answered} - ASKED
+    assert not unasked
+
+
+NUMBERS = [
+    torch.bool,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+]
+
+
+@pytest.mark.parametrize("a", NUMBERS, ids=str)
+def test_promotion(a: torch.dtype) -> None:
+    for x in (torch.zeros(2, dtype=a), torch.zeros((), dtype=a)):
+        for other in (*(torch.zeros(s, dtype=b) for b in NUMBERS for s in ((2,), ())), True, 3, 2.5):
+            assert promote([x, other]) == torch.result_type(x, other)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.zeros(2, 3),
+        lambda: torch.ones((4,), dtype=torch.int32),
+        lambda: torch.rand(2),
+        lambda: torch.randint(3, (2, 2)),
+        lambda: torch.randint(1, 3, (2, 2)),
+        lambda: torch.full((2,), 3),
+        lambda: torch.full((2,), 3.0),
+        lambda: torch.full((2,), True),
+        lambda: torch.arange(5),
+        lambda: torch.arange(1, 5.0),
+        lambda: torch.arange(1, 6, 2),
+        lambda: torch.arange(5, -1, -2, dtype=torch.float64),
+        lambda: torch.arange(0, 1, 0.3),
+        lambda: torch.arange(3, 3),
+        lambda: torch.linspace(0, 1, 5),
+    ],
+)
+def test_constructors(make: Any) -> None:
+    with new_fake_mode():
+        fake = make()
+    real = make()
+    assert (fake.shape, fake.dtype, fake.stride(), fake.device) == (real.shape, real.dtype, real.stride(), real.device)
+
+
+def test_mode_has_the_attributes_of_torch() -> None:
+    ours, theirs = new_fake_mode(), FakeTensorMode()
+    assert vars(theirs).keys() <= vars(ours).keys()
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_mode_follows_views_writes_and_gradients(grad: bool) -> None:
+    mode = new_fake_mode()
+    weight = nn.Parameter(torch.randn(4, 3))
+    with mode, torch.set_grad_enabled(grad):
+        w = mode.from_tensor(weight)
+        assert isinstance(w, nn.Parameter)
+        assert mode.from_tensor(weight) is w
+        y = (w * 2).t()[1:]
+        assert (tuple(y.shape), y.stride(), y.storage_offset(), y.requires_grad) == ((2, 4), (1, 3), 1, grad)
+        base = torch.zeros(6)
+        version = base._version
+        base.view(2, 3)[0].add_(1)
+        assert base._version > version
+        assert torch.tensor(3).item() == 3
+        assert base.t_().shape == (6,)
+        with pytest.raises(RuntimeError):
+            base + torch.zeros(5)
+
+
+def test_mode_starts_and_traces_without_the_peers() -> None:
+    program = """
+import sys, torch
+from firebrick.extend.fake import new_fake_mode
+from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention as attention
+mode = new_fake_mode()
+with mode, torch.no_grad():
+    x, w = torch.randn(2, 4, 8, 16), torch.randn(16, 16)
+    y = gelu(linear(attention(x, x, x), w)).transpose(1, 2).reshape(2, 8, -1)
+    z = layer_norm(y, (64,)).softmax(-1) + torch.cat([y[..., 32:], -y[..., :32]], -1)
+    z = z.to(torch.bfloat16).float() + torch.ones(64)
+    z[:, 0] = 1.0
+found = {"torch._dynamo", "torch._inductor", "sympy"} & sys.modules.keys()
+assert not found, found
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
