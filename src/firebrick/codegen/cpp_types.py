@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
@@ -52,7 +53,9 @@ def constant_text(value: bool | int | float, dtype: str) -> str:
     if kind == "bool":
         return "true" if value else "false"
     if dtype in ("bf16", "f16"):
-        raise InternalError(f"a constant of {dtype} outside of a cast")
+        # Constants hold what their type can, so nothing is rounded here.
+        bits = struct.pack("<e", value) if dtype == "f16" else struct.pack("<f", value)[2:]
+        return f"(uint16_t){int.from_bytes(bits, 'little')}"
     if kind == "float":
         suffix = "f" if dtype == "f32" else ""
         if math.isnan(value):

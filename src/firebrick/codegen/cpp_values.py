@@ -241,8 +241,7 @@ class Values(Writer):
         cond = self.value(v.cond)
         lanes = self.lanes
         name = self.fresh()
-        other = Text(constant_text(v.other.value, v.dtype), False) if v.dtype not in ("bf16", "f16") else None
-        fill = other or self._cast(Op(v.dtype, "to", (Const("f32", float(v.other.value)),)))
+        fill = Text(constant_text(v.other.value, v.dtype), False)
         outer = self.guard
         if lanes is None:
             self.line(f"{SCALAR[v.dtype]} {name} = {fill.code};")
@@ -268,6 +267,4 @@ class Values(Writer):
 
     def _cast(self, v: Op) -> Text:
         (arg,) = v.args
-        if isinstance(arg, Const) and arg.dtype in ("bf16", "f16"):
-            arg = Const("f32", arg.value)
         return cast(self, self.value(arg), arg.dtype, v.dtype)

@@ -269,6 +269,8 @@ class _Fuser:
         whole = len(outer) == len(mine) == len(theirs)
         if not flows and not (whole and _inner(a, unifier) == _inner(b, unifier)):
             return "they share inputs, but not all loops"
+        if any(len(unifier.expand(m.parallel)) != len(outer) for g in (a, b) for m in g.members if m.reduced):
+            return "a reduction would be done inside of loops that others don't share"
         shared = _volume(outer, unifier)
         before = max(_volume(mine, unifier), _volume(theirs, unifier))
         work = max(before * _deepest(a, unifier), before * _deepest(b, unifier))

@@ -148,4 +148,6 @@ class Rewriter:
         if isinstance(value, Masked):
             return Masked(value.dtype, self(value.cond), self(value.body), value.other)
         axes = self._axes(value.axes) if self._axes else value.axes
+        if not axes:
+            return Const("i64", 0) if value.name.startswith("arg") else self(value.body)
         return Reduce(value.dtype, value.name, axes, self(value.body))
