@@ -298,13 +298,13 @@ def cache_entries(config: Config) -> list[dict[str, Any]]:
 
 
 def clear_cache(config: Config) -> int:
-    """Remove every entry; return how many there were."""
-    cache = DiskCache(config)
-    files = cache.files()
-    for path, _ in files:
-        cache._remove(path)
-    cache._remove(cache.root / "misses.json")
-    return len(files)
+    """Remove every entry, those of other schema versions too; return how many there were."""
+    count = 0
+    for path in [*config.cache_dir.glob("v*/??/*.fb"), *config.cache_dir.glob("v*/misses.json")]:
+        with contextlib.suppress(OSError):
+            path.unlink()
+            count += path.suffix == ".fb"
+    return count
 
 
 def why_miss(config: Config, key: str = "") -> list[dict[str, Any]]:
