@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.passes.layout import propagate_layouts
-from firebrick.passes.prepack import NO_POST_OP, PostOp, is_packable, post_op
+from firebrick.passes.prepack import LONG, NO_POST_OP, PostOp, is_packable, post_op
 from firebrick.passes.recipe import RecipeBuilder
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _channel_operand(node: fx.Node, other: fx.Node, recipe: RecipeBuilder) -> fx
 
 def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
     conv = found.conv
-    x, weight, bias, stride, padding, dilation, _, _, groups = conv.args
+    _, weight, bias, *_ = conv.args
     w = recipe.copy(weight)  # type: ignore[arg-type]
     b = recipe.copy(bias) if bias is not None else None  # type: ignore[arg-type]
     channels = conv.meta["val"].shape[1]
@@ -133,22 +133,57 @@ def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
     if found.shift is not None:
         flat = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(found.shift), [channels])
         b = flat if b is None else recipe.call(f"{name}_shifted", aten.add.Tensor, b, flat)
-    size = list(x.meta["val"].shape)  # type: ignore[union-attr]
-    reorder = mkldnn._reorder_convolution_weight.default
-    packed = recipe.call(f"{name}_packed", reorder, w, padding, stride, dilation, groups, size, like=w.meta["val"])
-    graph = recipe.aten.gm.graph
-    read = recipe.use(packed, found.last)
-    read_bias = recipe.use(b, found.last) if b is not None else None
-    fused = found.fused
-    args = (
-        *(x, read, read_bias, padding, stride, dilation, groups),
-        *(fused.attr, list(fused.scalars), fused.algorithm),
-    )
-    with graph.inserting_before(found.last):
-        made = graph.create_node("call_function", mkldnn._convolution_pointwise.default, args)
+    made = _call(found, w, b, recipe)
     before = found.last.meta["val"]
-    made.meta = dict(found.last.meta)
     with before.fake_mode:
         made.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
     found.last.replace_all_uses_with(made)
+    return made
+
+
+def _call(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
+    """The packed convolution; one with long sums is taken in two halves of its input channels (see `prepack`)."""
+    x, _, _, stride, padding, dilation, _, _, groups = found.conv.args
+    graph, fused = recipe.aten.gm.graph, found.fused
+    given, weight = x.meta["val"], w.meta["val"]  # type: ignore[union-attr]
+    shape = [padding, stride, dilation, groups]
+    unary = [fused.attr, list(fused.scalars), fused.algorithm]
+
+    def pack(source: fx.Node, name: str, size: list[int]) -> fx.Node:
+        reorder = mkldnn._reorder_convolution_weight.default
+        return recipe.use(
+            recipe.call(f"{name}_packed", reorder, source, *shape, size, like=source.meta["val"]), found.last
+        )
+
+    def create(target: Any, *args: Any, value: Any = None) -> fx.Node:
+        with graph.inserting_before(found.last):
+            node = graph.create_node("call_function", target, args)
+        node.meta = dict(found.last.meta) if value is None else {**found.last.meta, "val": value}
+        return node
+
+    read_bias = recipe.use(b, found.last) if b is not None else None
+    single, binary = mkldnn._convolution_pointwise.default, mkldnn._convolution_pointwise.binary
+    if groups != 1 or weight.shape[1] < 2 or math.prod(weight.shape[1:]) < LONG:
+        return create(single, x, pack(w, w.name, list(given.shape)), read_bias, *shape, *unary)
+    middle, channels = weight.shape[1] // 2, weight.shape[1]
+    made: Any = None
+    for start, end in ((0, middle), (middle, channels)):
+        part = create(aten.slice.Tensor, x, 1, start, end, value=given[:, start:end])
+        size = [given.shape[0], end - start, *given.shape[2:]]
+        source = recipe.call(f"{w.name}_{start}_part", aten.slice.Tensor, w, 1, start, end)
+        read = pack(source, f"{w.name}_{start}", size)
+        if made is None:
+            made = create(single, part, read, read_bias, *shape, "none", [], "")
+        else:
+            made = create(
+                binary,
+                part,
+                made,
+                read,
+                None,
+                *shape,
+                "add",
+                None,
+                *(unary if fused.attr != "none" else [None, [], None]),
+            )
     return made

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.extend.graph import AtenGraph
 
-__all__ = ["NO_POST_OP", "PostOp", "is_packable", "post_op", "prepack_linear"]
+__all__ = ["LONG", "NO_POST_OP", "PostOp", "is_packable", "post_op", "prepack_linear"]
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
@@ -61,6 +61,13 @@ def post_op(node: fx.Node) -> PostOp | None:
     return _PLAIN.get(node.target)
 
 
+PIECE = 768
+"""Products that a matmul of long sums adds in one piece."""
+
+LONG = 2048
+"""Products in one sum from which the sum is taken in pieces."""
+
+
 def is_packable(dtype: torch.dtype) -> bool:
     """Whether oneDNN computes with this dtype here."""
     return dtype is torch.float32 or (dtype is torch.bfloat16 and mkldnn._is_mkldnn_bf16_supported())
@@ -91,20 +98,48 @@ def _pack(node: fx.Node, recipe: RecipeBuilder) -> bool:
         x, weight = node.args
     if not recipe.is_constant(weight) or recipe.is_constant(x) or not _fits(node, x, weight, bias):  # type: ignore[arg-type]
         return False
-    tail, fused = _activation(node)
-    packed = _packed(weight, x.meta["val"].shape[0], recipe)  # type: ignore[arg-type,union-attr]
     graph = recipe.aten.gm.graph
-    read = recipe.use(packed, node)
-    args = (x, read, bias, fused.attr, list(fused.scalars), fused.algorithm)
-    with graph.inserting_before(node):
-        made = graph.create_node("call_function", mkldnn._linear_pointwise.default, args)
-    made.meta = dict(node.meta)
+    if weight.meta["val"].shape[0] >= LONG:  # type: ignore[union-attr]
+        tail, made = None, _in_pieces(node, x, weight, bias, recipe)  # type: ignore[arg-type]
+    else:
+        tail, fused = _activation(node)
+        read = recipe.use(_packed(weight, x.meta["val"].shape[0], recipe), node)  # type: ignore[arg-type,union-attr]
+        args = (x, read, bias, fused.attr, list(fused.scalars), fused.algorithm)
+        with graph.inserting_before(node):
+            made = graph.create_node("call_function", mkldnn._linear_pointwise.default, args)
+        made.meta = dict(node.meta)
     node.replace_all_uses_with(made)
     graph.erase_node(node)
     if tail is not None:
         tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
         graph.erase_node(tail)
     return True
+
+
+def _in_pieces(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
+    """x @ w + bias   ->   x[:, k:] @ w[k:] + (x[:, :k] @ w[:k] + bias)
+
+    oneDNN adds the products of an element in long chains; shorter ones have a smaller rounding error.
+    """
+    graph, given = recipe.aten.gm.graph, x.meta["val"]
+    rows, inner = given.shape
+    step = -(-inner // -(-inner // PIECE))
+    made: fx.Node | None = None
+    for start in range(0, inner, step):
+        end = min(start + step, inner)
+        read = recipe.use(_packed(weight, rows, recipe, (start, end)), node)
+        with graph.inserting_before(node):
+            part = graph.create_node("call_function", aten.slice.Tensor, (x, 1, start, end))
+            part.meta = {**node.meta, "val": given[:, start:end]}
+            if made is None:
+                args: tuple[Any, ...] = (part, read, bias, "none", [], "")
+                made = graph.create_node("call_function", mkldnn._linear_pointwise.default, args)
+            else:
+                args = (part, made, read, None, "add")
+                made = graph.create_node("call_function", mkldnn._linear_pointwise.binary, args)
+            made.meta = dict(node.meta)
+    assert made is not None
+    return made
 
 
 def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None) -> bool:
@@ -139,11 +174,18 @@ def _activation(node: fx.Node) -> tuple[fx.Node | None, PostOp]:
     return None, NO_POST_OP
 
 
-def _packed(weight: fx.Node, rows: int, recipe: RecipeBuilder) -> fx.Node:
-    """The recipe's node of a packed weight. `weight` has the shape of the second factor, [inner, outer]."""
+def _packed(weight: fx.Node, rows: int, recipe: RecipeBuilder, inner: tuple[int, int] | None = None) -> fx.Node:
+    """The recipe's node of a packed weight. `weight` has the shape of the second factor, [inner, outer].
+
+    inner: packs these columns of the weight only.
+    """
     if weight.target in _TRANSPOSES and isinstance(weight.args[0], type(weight)):
         source = recipe.copy(weight.args[0])
     else:
         source = recipe.call(f"{weight.name}_t", aten.t.default, recipe.copy(weight))
+    name = source.name
+    if inner is not None:
+        name = f"{name}_{inner[0]}"
+        source = recipe.call(f"{name}_part", aten.slice.Tensor, source, 1, *inner)
     like = source.meta["val"]
-    return recipe.call(f"{source.name}_packed", mkldnn._reorder_linear_weight.default, source, rows, like=like)
+    return recipe.call(f"{name}_packed", mkldnn._reorder_linear_weight.default, source, rows, like=like)

@@ -80,7 +80,8 @@ def resolve(kind: str, name: str) -> Any:
 
 
 _PACKERS = frozenset({"mkldnn::_reorder_linear_weight"})
-"""Ops that only change a weight's layout: who reads their result may be given the weight itself."""
+"""Ops that only change a weight's layout: who reads their result may be given the weight itself, if it is contiguous
+(oneDNN is a hundred times slower on others)."""
 
 _PATIENCE = 3
 """Times that an executable's weights are packed; weights that go on changing are then left as they are."""
@@ -115,7 +116,7 @@ class _Refresh:
             for name, function, args, _, positional, keywords, outs, *_ in self.calls:
                 given = [self._value(arg, values) for arg in args]
                 call = partial(function, *given[:positional], **dict(zip(keywords, given[positional:], strict=True)))
-                if name in _PACKERS and outs[0] is not None:
+                if name in _PACKERS and outs[0] is not None and given[0].is_contiguous():
                     values[outs[0]] = given[0]
                     waiting.append((place[outs[0]], call))
                     continue
