@@ -28,19 +28,28 @@ def forward_copies(program: LoopProgram) -> LoopProgram:
         for name in names:
             writers[name] = writers.get(name, 0) + 1
     buffers = {b.name: b for b in program.buffers}
+    returned = {o.buffer for o in program.outputs if isinstance(o, Ref)}
     same: dict[str, str] = {}
     gone: set[int] = set()
     for k, node in enumerate(program.nodes):
         source = _copied(node, buffers, writers) if isinstance(node, Nest) else None
-        if source is not None:
-            assert isinstance(node, Nest)
-            same[node.stores[0].buffer] = same.get(source, source)
+        # Two results must not become one tensor.
+        if source is not None and not (same.get(source, source) in returned and _target(node) in returned):
+            target = _target(node)
+            same[target] = same.get(source, source)
+            if target in returned:
+                returned.add(same[target])
             gone.add(k)
     if not same:
         return program
     nodes = tuple([_renamed(n, same) for k, n in enumerate(program.nodes) if k not in gone])
     outputs = tuple([_argument(o, same) for o in program.outputs])
     return replace(program, nodes=nodes, outputs=outputs)
+
+
+def _target(node: Node) -> str:
+    assert isinstance(node, Nest)
+    return node.stores[0].buffer
 
 
 def _copied(node: Nest, buffers: dict[str, Buffer], writers: dict[str, int]) -> str | None:
