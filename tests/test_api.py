@@ -248,6 +248,24 @@ def test_fullgraph_raises() -> None:
         firebrick.optimize("eager", nopython=True)(toy)(torch.randn(3), torch.randn(3))
 
 
+def test_autocast_regions() -> None:
+    def mixed(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        before = x @ w
+        with torch.autocast("cpu", torch.bfloat16):
+            inside = x @ w
+            with torch.autocast("cpu", enabled=False):
+                nested = x @ w
+        return before, inside, nested, x @ w
+
+    ours, theirs = firebrick.compile(mixed)(X, W), mixed(X, W)
+    assert [t.dtype for t in ours] == [t.dtype for t in theirs]
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-2, rtol=1e-2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert firebrick.compile(score)(X, W).dtype == score(X, W).dtype
+    assert not torch.is_autocast_enabled("cpu")
+
+
 def test_reset_forgets() -> None:
     graphs = Graphs()
     compiled = firebrick.optimize(graphs)(score)

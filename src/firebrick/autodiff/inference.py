@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.immutable_collections import immutable_list
 
 from firebrick.autodiff.aliasing import Origin, Value, restrided
@@ -124,7 +125,8 @@ class _Trace:
         self.tape = self.tracer.tape
         self.keys = KeyMaker()
         self.templates: dict[Any, Template | None] = {}
-        self.epoch = 0
+        self.epoch = 0  # counts calls without tensors, which may change global state such as autocast
+        self.regions: list[Any] = []  # autocast regions that are open
         self.env: dict[fx.Node, Any] = {}
         self.inputs: list[Value] = []
         self.names = {id(t): n for n, t in (*gm.named_parameters(), *gm.named_buffers())}
@@ -132,12 +134,16 @@ class _Trace:
     def run(self) -> AtenGraph:
         result: Any = ()
         with _tracing_state():
-            for node in self.gm.graph.nodes:
-                self.tape.stack = node.meta.get("stack", ())
-                if node.op == "output":
-                    result = self._resolve(node.args[0])
-                else:
-                    self.env[node] = getattr(self, f"_{node.op}")(node)
+            try:
+                for node in self.gm.graph.nodes:
+                    self.tape.stack = node.meta.get("stack", ())
+                    if node.op == "output":
+                        result = self._resolve(node.args[0])
+                    else:
+                        self.env[node] = getattr(self, f"_{node.op}")(node)
+            finally:
+                for region in reversed(self.regions):
+                    _exit_autocast(region)
             return _Finish(self, result).run()
 
     # ------------------------------------------------------------ nodes
@@ -180,6 +186,15 @@ class _Trace:
     def _call_function(self, node: fx.Node) -> Any:
         if node.target in _GRAD_MODE_TARGETS:
             return None
+        if node.target is _enter_autocast:
+            self.epoch += 1
+            self.regions.append(_enter_autocast(*node.args, **node.kwargs))
+            return self.regions[-1]
+        if node.target is _exit_autocast:
+            self.epoch += 1
+            region = self.env[node.args[0]]
+            self.regions = [r for r in self.regions if r is not region]
+            return _exit_autocast(region)
         if node.target is operator.getitem:
             container = self._resolve(node.args[0])
             if not isinstance(container, Value):
@@ -195,6 +210,7 @@ class _Trace:
             if kwargs:
                 self.keys.make(kwargs, key, slots)
         except NotKeyed:
+            self.epoch += not slots
             return self._dispatch(target, node)
         frozen_key = tuple(key)
         template = self.templates.get(frozen_key)
@@ -205,8 +221,7 @@ class _Trace:
         start, writes = len(self.tape.records), self.tracer.writes
         result = self._dispatch(target, node)
         if not slots:
-            # A call without tensors may change global state, such as autocast.
-            self.epoch += result is None or not isinstance(result, Value)
+            self.epoch += not isinstance(result, Value)
         elif self.tracer.writes == writes:
             self.templates[frozen_key] = make_template(slots, self.tape.records[start:], result)
         return result
