@@ -91,9 +91,9 @@ class _Model:
             elif node.op == "get_attr":
                 self.names[node] = self._initializer(node.name, _attribute(self.gm, str(node.target)))
             elif node.op == "output":
-                for i, result in enumerate(node.args[0]):  # type: ignore[arg-type]
+                for i, result in enumerate(node.args[0]):
                     # Of its own name, so that an input or a value that is returned twice is legal too.
-                    named = self.op("Identity", self.names[result], output=f"out_{i}")  # type: ignore[index]
+                    named = self.op("Identity", self.names[result], output=f"out_{i}")
                     outputs.append(self._info(named, value_of(result)))
             else:
                 self._call(node)
@@ -151,7 +151,7 @@ def _attribute(gm: fx.GraphModule, name: str) -> torch.Tensor:
     found: Any = gm
     for part in name.split("."):
         found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 # ------------------------------------------------------------------ rows
@@ -182,7 +182,7 @@ _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min"})
 def _operand_dtype(left: Any, right: Any, result: Any) -> torch.dtype:
     """The dtype that eager computes in: the result's for arithmetic, the operands' common one for comparisons."""
     if result.dtype != torch.bool:
-        return result.dtype  # type: ignore[no-any-return]
+        return result.dtype
     kinds = [value_of(x) if isinstance(x, fx.Node) else torch.tensor(x) for x in (left, right)]
     return torch.result_type(*[torch.empty(k.shape, dtype=k.dtype, device="cpu") if k.dim() else k for k in kinds])
 
@@ -196,7 +196,7 @@ def _typed(m: _Model, argument: Any, dtype: torch.dtype) -> str:
 
 def _bitwise(logical: str, arithmetic: str) -> Any:
     def row(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
-        return _binary(logical if value_of(node).dtype == torch.bool else arithmetic)(m, node, a)  # type: ignore[no-any-return]
+        return _binary(logical if value_of(node).dtype == torch.bool else arithmetic)(m, node, a)
 
     return row
 
@@ -305,7 +305,7 @@ def _slice(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
 
 
 def _cat(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
-    parts = [x for x in a.get("tensors", a.get("self")) if value_of(x).numel() or value_of(x).dim() > 1]
+    parts = [x for x in a["tensors"] if value_of(x).numel() or value_of(x).dim() > 1]
     wide = value_of(node).dtype
     return m.op("Concat", *[_typed(m, x, wide) for x in parts], axis=int(a.get("dim", 0)))
 

@@ -42,7 +42,7 @@ class _Machine:
         given = [self._enter(t.detach().contiguous()) for t in tensors]
         result = self.vm["main"](*given)
         parts = result if hasattr(result, "__len__") and not hasattr(result, "shape") else [result]
-        return tuple(torch.from_dlpack(parts[i]) for i in range(len(parts)))
+        return tuple(torch.utils.dlpack.from_dlpack(parts[i]) for i in range(len(parts)))
 
     def _enter(self, tensor: torch.Tensor) -> Any:
         if tensor.dtype == torch.bool:

@@ -19,7 +19,7 @@ def content_digest(*values: Any) -> str:
     addresses do not count. Objects that are neither plain data nor code count by their type and `__dict__`.
     """
     hasher = hashlib.blake2b(digest_size=16)
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}  # by identity; holding the values keeps identities from being used again
     for value in values:
         _feed(hasher, value, seen)
     return hasher.hexdigest()
@@ -28,14 +28,14 @@ def content_digest(*values: Any) -> str:
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout)
 
 
-def _feed(hasher: Any, value: Any, seen: set[int]) -> None:
+def _feed(hasher: Any, value: Any, seen: dict[int, Any]) -> None:
     if isinstance(value, _PLAIN):
         hasher.update(f"{type(value).__name__}:{value!r};".encode())
         return
     if id(value) in seen:
         hasher.update(b"seen;")
         return
-    seen.add(id(value))
+    seen[id(value)] = value
     if isinstance(value, (tuple, list)):
         hasher.update(f"{type(value).__name__}{len(value)};".encode())
         for item in value:
@@ -70,14 +70,14 @@ def _feed_tensor(hasher: Any, tensor: torch.Tensor) -> None:
         hasher.update(data.reshape(-1).view(torch.uint8).numpy())
 
 
-def _feed_code(hasher: Any, code: types.CodeType, seen: set[int]) -> None:
+def _feed_code(hasher: Any, code: types.CodeType, seen: dict[int, Any]) -> None:
     hasher.update(code.co_code)
     _feed(hasher, (code.co_names, code.co_varnames, code.co_freevars), seen)
     for constant in code.co_consts:
         _feed(hasher, constant, seen)
 
 
-def _feed_function(hasher: Any, function: types.FunctionType, seen: set[int]) -> None:
+def _feed_function(hasher: Any, function: types.FunctionType, seen: dict[int, Any]) -> None:
     _feed(hasher, function.__code__, seen)
     _feed(hasher, (function.__defaults__, function.__kwdefaults__), seen)
     for cell in function.__closure__ or ():
@@ -93,7 +93,7 @@ def _feed_function(hasher: Any, function: types.FunctionType, seen: set[int]) ->
             _feed(hasher, helper, seen)
 
 
-def _feed_class(hasher: Any, cls: type, seen: set[int]) -> None:
+def _feed_class(hasher: Any, cls: type, seen: dict[int, Any]) -> None:
     hasher.update(f"class:{cls.__module__}.{cls.__qualname__};".encode())
     if cls.__module__.split(".")[0] in ("builtins", "torch", "abc", "typing"):
         return
@@ -104,7 +104,7 @@ def _feed_class(hasher: Any, cls: type, seen: set[int]) -> None:
             _feed(hasher, (key, vars(cls)[key]), seen)
 
 
-def _feed_object(hasher: Any, value: Any, seen: set[int]) -> None:
+def _feed_object(hasher: Any, value: Any, seen: dict[int, Any]) -> None:
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     if isinstance(name, str) and callable(value):
         hasher.update(f"named:{getattr(value, '__module__', '')}.{name};".encode())

@@ -9,12 +9,33 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from firebrick.errors import PassError
+from firebrick.extend.calls import is_mutating
 from firebrick.extend.fake import new_fake_mode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["attribute_of", "copy_into", "fake_mode_of", "fill_meta", "fill_metas", "set_fake_values", "values_for"]
+__all__ = [
+    "acts",
+    "drop_dead",
+    "attribute_of",
+    "copy_into",
+    "fake_mode_of",
+    "fill_meta",
+    "fill_metas",
+    "set_fake_values",
+    "values_for",
+]
+
+
+def drop_dead(graph: fx.Graph) -> None:
+    """Erase nodes that nothing reads, but not those that write or act: fx knows only some of them."""
+    graph.eliminate_dead_code(lambda node: node.is_impure() or is_mutating(node) or acts(node))
+
+
+def acts(node: fx.Node) -> bool:
+    """Whether a call is there for what it does: it returns no value."""
+    return node.op in ("call_function", "call_method") and "val" in node.meta and node.meta["val"] is None
 
 
 def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode | None:

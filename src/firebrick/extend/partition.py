@@ -18,7 +18,7 @@ from firebrick.extend.calls import call_of, is_mutating, value_of
 from firebrick.extend.cluster import grow_clusters
 from firebrick.extend.compiler import SubgraphCompiler, tensor_facts_refuse
 from firebrick.extend.group import CompiledGroup, group_op, keep_group
-from firebrick.extend.metas import attribute_of
+from firebrick.extend.metas import acts, attribute_of, drop_dead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,7 +136,7 @@ class _Partitioner:
     @staticmethod
     def _is_barrier(node: fx.Node) -> bool:
         """Whether the order of this node among all others matters: writes, and calls that make no tensor."""
-        return is_mutating(node) or node.meta.get("barrier") or ("val" in node.meta and node.meta["val"] is None)
+        return is_mutating(node) or bool(node.meta.get("barrier")) or acts(node)
 
     def offer(self, compiler: SubgraphCompiler) -> None:
         """Let one compiler choose among the nodes that nobody has."""
@@ -206,7 +206,7 @@ class _Partitioner:
         made = graph.output(fx.map_arg(output.args[0], known.__getitem__))
         made.meta = dict(output.meta)
         self.gm.graph = graph
-        graph.eliminate_dead_code()
+        drop_dead(graph)
         return self.report
 
     def _order(self, members: dict[int, int]) -> list[fx.Node | int]:

@@ -21,7 +21,7 @@ from firebrick.errors import PassError
 from firebrick.extend.base import Context, Level, Pass, Site
 from firebrick.extend.calls import Call, call_of, is_mutating, show_node, value_of
 from firebrick.extend.match import GraphIndex, Match, Matcher
-from firebrick.extend.metas import copy_into, fake_mode_of, fill_meta
+from firebrick.extend.metas import copy_into, drop_dead, fake_mode_of, fill_meta
 from firebrick.extend.pattern import Pattern, trace_pattern
 from firebrick.extend.verify import Difference, compare, example_tensors
 
@@ -86,7 +86,7 @@ class Rule(Pass):
                     fix="its replacement probably holds its own pattern; leave out repeat=True or narrow `where`",
                 )
         if changed:
-            gm.graph.eliminate_dead_code()
+            drop_dead(gm.graph)
         return changed
 
     def _traced_pattern(self, context: Context) -> Pattern:

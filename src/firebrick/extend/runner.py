@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from firebrick.config import Config
 from firebrick.errors import PassError, VerificationError
 from firebrick.extend.base import Context, Pass, PassReport, TraceFunction
-from firebrick.extend.metas import fill_metas
+from firebrick.extend.metas import drop_dead, fill_metas
 from firebrick.extend.verify import Difference, compare_graphs, example_tensors
 from firebrick.report import recorder
 
@@ -105,11 +105,11 @@ def _reason(report: PassReport) -> str:
 
 
 def _finish(gm: fx.GraphModule) -> None:
-    gm.graph.eliminate_dead_code()
     try:
         gm.graph.lint()
     except Exception as error:
-        raise PassError(f"left an illegal graph: {error}") from error
+        raise PassError(f"left an illegal graph: {str(error).splitlines()[0]}") from error
+    drop_dead(gm.graph)
     fill_metas(gm)
 
 
