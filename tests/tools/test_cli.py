@@ -54,7 +54,7 @@ def test_json_of_results_has_null_for_what_was_not_measured():
 def test_markdown_names_its_command_and_skips_failures_in_the_mean():
     text = benchmark.markdown(rows(), "firebrick bench m")
     assert text.startswith("## `firebrick bench m`")
-    assert "| geomean | firebrick | | 2.00x |" in text
+    assert "| geomean | firebrick | | 2.00 |" in text
 
 
 def test_geomean_is_geometric():

@@ -192,7 +192,7 @@ class _Trace:
             return self.regions[-1]
         if node.target is _exit_autocast:
             self.epoch += 1
-            region = self.env[node.args[0]]
+            region = self.env[node.args[0]]  # type: ignore[index]
             self.regions = [r for r in self.regions if r is not region]
             return _exit_autocast(region)
         if node.target is operator.getitem:

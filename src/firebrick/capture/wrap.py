@@ -364,7 +364,7 @@ def fresh(tracer: Tracer, obj: Any) -> Value:
         return ConstantValue(obj)
     make = _FRESH.get(kind)
     if make is not None:
-        return make(tracer, obj)  # type: ignore[no-any-return]
+        return make(tracer, obj)
     if isinstance(obj, tuple) and (hasattr(kind, "_fields") or kind is torch.Size):
         return TupleValue([fresh(tracer, item) for item in obj], cls=kind)
     return tracer.known(obj)

@@ -147,7 +147,8 @@ def _call(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -
     graph, fused = recipe.aten.gm.graph, found.fused
     given, weight = x.meta["val"], w.meta["val"]  # type: ignore[union-attr]
     shape = [padding, stride, dilation, groups]
-    unary = [fused.attr, list(fused.scalars), fused.algorithm]
+    unary: list[Any] = [fused.attr, list(fused.scalars), fused.algorithm]
+    none: list[Any] = [None, [], None]
 
     def pack(source: fx.Node, name: str, size: list[int]) -> fx.Node:
         reorder = mkldnn._reorder_convolution_weight.default
@@ -175,15 +176,6 @@ def _call(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -
         if made is None:
             made = create(single, part, read, read_bias, *shape, "none", [], "")
         else:
-            made = create(
-                binary,
-                part,
-                made,
-                read,
-                None,
-                *shape,
-                "add",
-                None,
-                *(unary if fused.attr != "none" else [None, [], None]),
-            )
+            after = unary if fused.attr != "none" else none
+            made = create(binary, part, made, read, None, *shape, "add", None, *after)
     return made

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -193,35 +194,35 @@ def _seconds(value: float) -> str:
 
 def _cells(row: Figures) -> list[str]:
     if row.failed:
-        return [row.model, row.contender, "failed", "", "", "", "", "", row.failed[:60]]
+        return [row.model, row.contender, "failed", "", "", "", "", ""]
     return [
         row.model,
         row.contender,
-        f"{row.run * 1e3:.2f} ms",
-        f"{row.speedup:.2f}x",
+        f"{row.run * 1e3:.3g} ms",
+        f"{row.speedup:.2f}",
         _seconds(row.cold),
         _seconds(row.warm),
         f"{row.error:.1e}",
         f"{row.peak:.0f} MiB",
-        f"{row.graphs} graphs, {row.breaks} breaks" if row.contender == "firebrick" else "",
     ]
 
 
-_HEAD = ("model", "contender", "run", "over eager", "cold", "warm", "error vs f64", "peak", "capture")
+_HEAD = ("model", "contender", "run", "x eager", "cold", "warm", "error", "peak")
+
+
+def _notes(results: Sequence[Figures]) -> list[str]:
+    """What the table has no column for: what was captured, and why a contender failed."""
+    notes = [f"{r.model}: {r.graphs} graph(s), {r.breaks} break(s)" for r in results if r.contender == "firebrick"]
+    return notes + [f"{r.model}: {r.contender} failed: {r.failed}" for r in results if r.failed]
 
 
 def table(results: Sequence[Figures]) -> Table:
     """Return a rich table of the results, with the geomean of each contender's speed-ups."""
-    out = Table(
-        title=f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}",
-        caption="median times; each contender in its own process",
-    )
+    note = "medians, each contender in its own process; error relative to float64\n"
+    title = f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    out = Table(title=title, caption=note + "\n".join(_notes(results)), box=box.SIMPLE_HEAD, padding=(0, 1))
     for name in _HEAD:
-        out.add_column(
-            name,
-            justify="right" if name not in ("model", "contender", "capture") else "left",
-            no_wrap=name != "capture",
-        )
+        out.add_column(name, justify="left" if name in ("model", "contender") else "right", no_wrap=True)
     previous = ""
     for row in results:
         if previous and row.model != previous:
@@ -230,10 +231,14 @@ def table(results: Sequence[Figures]) -> Table:
         out.add_row(*_cells(row), style="bold" if row.contender == "firebrick" else "")
     if len({row.model for row in results}) > 1:
         out.add_section()
-        for name in dict.fromkeys(row.contender for row in results):
-            mean = geomean([row.speedup for row in results if row.contender == name and not row.failed])
-            out.add_row("geomean", name, "", f"{mean:.2f}x")
+        for name, mean in _geomeans(results):
+            out.add_row("geomean", name, "", f"{mean:.2f}")
     return out
+
+
+def _geomeans(results: Sequence[Figures]) -> list[tuple[str, float]]:
+    names = dict.fromkeys(row.contender for row in results)
+    return [(n, geomean([r.speedup for r in results if r.contender == n and not r.failed])) for n in names]
 
 
 def markdown(results: Sequence[Figures], command: str) -> str:
@@ -246,9 +251,8 @@ def markdown(results: Sequence[Figures], command: str) -> str:
     ]
     lines += ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
     lines += ["| " + " | ".join(_cells(row)) + " |" for row in results]
-    for name in dict.fromkeys(row.contender for row in results):
-        mean = geomean([row.speedup for row in results if row.contender == name and not row.failed])
-        lines.append(f"| geomean | {name} | | {mean:.2f}x | | | | | |")
+    lines += [f"| geomean | {name} | | {mean:.2f} | | | | |" for name, mean in _geomeans(results)]
+    lines += ["", *(f"- {note}" for note in _notes(results))]
     return "\n".join(lines) + "\n"
 
 

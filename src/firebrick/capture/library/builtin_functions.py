@@ -445,7 +445,7 @@ handles(collections.OrderedDict)(_mapping(collections.OrderedDict))
 def _defaultdict(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     made = _mapping(collections.defaultdict)(interp, args[1:], kwargs)
     made.factory = args[0] if args else NONE
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 @handles(collections.deque)

@@ -48,7 +48,7 @@ def key_of(value: Value) -> Hashable:
             raise Break("unsupported-operation", f"{value.describe()} is hashed by its own __hash__") from None
         return value.identity()
     hash(constant)
-    return constant  # type: ignore[no-any-return]
+    return constant
 
 
 def replace_entries(target: dict[Any, Any], entries: dict[Any, Any]) -> None:

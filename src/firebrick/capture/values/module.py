@@ -76,7 +76,7 @@ class ModuleValue(ObjectValue):
         if name in self.fields or (name in self.obj._modules and name not in self.cls.__dict__):
             value = self.own(interp, name)
             if value is not MISSING:
-                return value  # type: ignore[no-any-return]
+                return value
         return super().generic_get_attr(interp, name)
 
     def _missing(self, interp: Interpreter, name: str, raised: Any) -> Value:

@@ -162,7 +162,7 @@ class ObjectValue(Value):
                     return self._missing(interp, name, raised)
         value = self.own(interp, name)
         if value is not MISSING:
-            return value  # type: ignore[no-any-return]
+            return value
         if found is not MISSING:
             assert owner is not None
             if self.storage is not None and isinstance(found, _BUILTIN_METHODS) and hasattr(self.storage, "methods"):
@@ -176,7 +176,7 @@ class ObjectValue(Value):
         """A slot, or an attribute computed in C."""
         own = self.fields.get(name)
         if own is not None:
-            return own  # type: ignore[no-any-return]
+            return own
         if self.obj is None:
             return self._missing(interp, name, None)
         try:
@@ -413,7 +413,7 @@ class InstanceDictValue(Value):
         value = self.owner.own(interp, key.realize().as_constant())
         if value is MISSING:
             interp.raise_value(KeyError, [key])
-        return value  # type: ignore[no-any-return]
+        return value
 
     def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
         """Write an own attribute."""

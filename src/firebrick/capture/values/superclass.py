@@ -113,7 +113,7 @@ class _Raw(Value):
         owner = self.owner
         match self.kind:
             case "construct":
-                return owner.construct(interp, args, kwargs, plain=True)  # type: ignore[no-any-return]
+                return owner.construct(interp, args, kwargs, plain=True)
             case "set":
                 owner.generic_set_attr(interp, args[0].realize().as_constant(), args[1])
             case "get":
