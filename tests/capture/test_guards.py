@@ -128,6 +128,12 @@ ROWS = {
     ),
     "LACKS_ATTR": (Guard("LACKS_ATTR", X, "append"), (), [[]], "x had no attribute append, now it has"),
     "TENSOR": (tensor_guard(X, torch.ones(2)), torch.zeros(2), [torch.ones(3), None, 1], "x"),
+    "REQUIRES_GRAD": (
+        Guard("REQUIRES_GRAD", X, True),
+        torch.ones(1, requires_grad=True),
+        [torch.ones(1), None],
+        "x.requires_grad",
+    ),
     "CODE": (
         id_guard(X, two.__code__, "CODE"),
         types.FunctionType(two.__code__, {}),

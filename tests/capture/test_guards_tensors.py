@@ -6,7 +6,7 @@ from plans import X, agree, frame, plan
 
 from firebrick import _native
 from firebrick.capture import sources as s
-from firebrick.capture.guards import USES_TENSOR_WORDS, TensorMeta, id_guard, tensor_guard
+from firebrick.capture.guards import USES_TENSOR_WORDS, Guard, TensorMeta, id_guard, tensor_guard
 
 BASE = torch.empty(2, 3, 4)
 TENSORS = {
@@ -86,6 +86,30 @@ def test_changes_of_a_parameters_own_metadata_are_seen(change, grad):
     CHANGES[change](module._parameters["p"])
     assert not made.check(frame(module))
     assert made.explain_failure(frame(module)).split()[0].startswith(("x.p", "type(x.p)"))
+
+
+def test_requires_grad_of_parameters():
+    module = torch.nn.Module()
+    module.p = torch.nn.Parameter(torch.empty(4, 3))
+    module.register_buffer("b", torch.empty(3))
+    guards = [Guard("REQUIRES_GRAD", s.ModuleItem(X, "_parameters", "p"), True)]
+    guards += [Guard("REQUIRES_GRAD", s.ModuleItem(X, "_buffers", "b"), False)]
+    made = plan(id_guard(X, module), *guards)
+    for change, expected in (
+        (lambda: None, True),
+        (lambda: module.p.requires_grad_(False), False),
+        (lambda: module.p.requires_grad_(True), True),
+        (lambda: module.b.requires_grad_(True), False),
+        (lambda: setattr(module, "b", torch.empty(3)), True),
+        (lambda: module.b.add_(torch.ones(3, requires_grad=True)), False),
+        (lambda: module.b.detach_(), True),
+        (lambda: setattr(module.p, "data", torch.ones(2)), True),
+        (lambda: setattr(module, "p", None), False),
+    ):
+        change()
+        for _ in range(70):
+            assert made.check(frame(module)) is expected
+        assert agree(made, frame(module)) is expected
 
 
 def test_view_of_a_base_that_begins_to_require_grad():

@@ -9,7 +9,7 @@ import torch
 
 from firebrick import _native
 from firebrick.capture.guards import Guard, id_guard, tensor_guard
-from firebrick.capture.sources import Attr, Const, Global, InstanceAttr, InstanceDict, Namespace
+from firebrick.capture.sources import Const, Global, InstanceAttr, InstanceDict, Namespace
 
 if TYPE_CHECKING:
     from firebrick.capture.sources import Source
@@ -109,7 +109,7 @@ class Guards:
     def requires_grad(self, source: Source, tensor: torch.Tensor) -> None:
         """Whether a parameter needs a gradient; matters where gradients are recorded."""
         if torch.is_grad_enabled():
-            self.equals(Attr(source, "requires_grad"), tensor.requires_grad)
+            self._add("REQUIRES_GRAD", source, None, Guard("REQUIRES_GRAD", source, tensor.requires_grad))
 
     def alias(self, source: Source, known: Value, obj: Any, *, pinned: bool) -> None:
         """Two sources give the same object."""

@@ -430,6 +430,14 @@ _ROWS = (
         native=TensorMeta.native,
     ),
     Kind(
+        "REQUIRES_GRAD",
+        "Whether a tensor requires a gradient; part of TENSOR, for tensors that are guarded by identity.",
+        holds=lambda value, payload: isinstance(value, torch.Tensor) and value.requires_grad is payload,
+        show=lambda guard: f"{guard.source}.requires_grad == {guard.payload}",
+        explain=lambda source, value, payload: _was(f"{source}.requires_grad", payload, value.requires_grad),
+        stable=lambda payload: False,
+    ),
+    Kind(
         "CODE",
         "A Python function with this code, whichever function object it is.",
         holds=lambda value, ref: getattr(value, "__code__", None) is ref.get(),

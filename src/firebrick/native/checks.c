@@ -136,6 +136,7 @@ int fb_check_other(const Check *check, PyObject *value) {
     case CHECK_HAS_ATTRIBUTE: return has_attribute(value, check->object);
     case CHECK_LACKS_ATTRIBUTE: return !has_attribute(value, check->object);
     case CHECK_CODE: return PyFunction_Check(value) && ((PyFunctionObject *)value)->func_code == check->object;
+    case CHECK_REQUIRES_GRAD: return PyObject_TypeCheck(value, fb_tensor_type) && fb_requires_grad(value) == check->number;
     case CHECK_PRESENT: return 1;
     default: return 0;
     }
@@ -211,29 +212,39 @@ int fb_check_tensor(Check *check, PyObject *value) {
     return fb_requires_grad(value) == meta->requires_grad;
 }
 
+#define ADD(address) (words[count] = (LaneWord){(const FbWord *)(address), *(const FbWord *)(address)}, count++)
+
+/* The words that decide `requires_grad`. */
+static int autograd_words(PyObject *value, LaneWord *words) {
+    const void *autograd[2];
+    int count = 0;
+    if (!fb_autograd_words(value, autograd)) return 0;
+    ADD(FB_HANDLE(value));
+    ADD((const char *)FB_IMPL(value) + fb_autograd_offset);
+    for (int i = 0; i < 2; i++) {
+        if (autograd[i] != NULL) ADD(autograd[i]);
+    }
+    return count;
+}
+
 /* The words that decide the check of a tensor that has just passed it, in an order that proves each place. */
 int fb_tensor_words(const Check *check, PyObject *value, LaneWord *words) {
     const FbTensorMeta *meta = check->tensor;
     const FbWord *impl = FB_IMPL(value);
-    const void *autograd[2];
-    int count = 0;
-    if (description_words == 0 || !meta->described || !fb_autograd_words(value, autograd)) return 0;
-#define ADD(address) (words[count] = (LaneWord){(const FbWord *)(address), *(const FbWord *)(address)}, count++)
+    int count = autograd_words(value, words);
+    if (check->kind == CHECK_REQUIRES_GRAD || count == 0) return count;
+    if (description_words == 0 || !meta->described) return 0;
     ADD(&value->ob_type);
-    ADD(FB_HANDLE(value));
     ADD(impl + dim_place);
     for (Py_ssize_t i = 0; i < description_words; i++) ADD(impl + description_place + i);
     for (int64_t i = 0; i < meta->dim; i++) {
         if (meta->extent[i] != ANY_SIZE) ADD(impl + sizes_place + i);
         if (meta->extent[meta->dim + i] != ANY_SIZE) ADD(impl + strides_place + i);
     }
-    ADD((const char *)impl + fb_autograd_offset);
-    for (int i = 0; i < 2; i++) {
-        if (autograd[i] != NULL) ADD(autograd[i]);
-    }
-#undef ADD
     return count;
 }
+
+#undef ADD
 
 /* Finds the places of sizes and strides, on a tensor whose sizes and strides no other words are likely to hold. */
 static int find_places(PyObject *sample, int64_t dim, int64_t elements) {
@@ -352,6 +363,7 @@ int fb_check_make(Check *check, PyObject *kind_and_payload, PyObject *died) {
     *check = (Check){.kind = (uint8_t)kind};
     switch (kind) {
     case CHECK_LENGTH:
+    case CHECK_REQUIRES_GRAD:
     case CHECK_SAME: check->number = PyLong_AsSsize_t(payload); return PyErr_Occurred() ? -1 : 0;
     case CHECK_TENSOR: check->tensor = make_meta(payload); return check->tensor == NULL ? -1 : 0;
     case CHECK_TYPE:

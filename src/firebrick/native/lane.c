@@ -99,6 +99,7 @@ static int add_check(Lane *lane, const Check *check, PyObject *value) {
     case CHECK_PRESENT: return 1; /* the address is compared already */
     case CHECK_LENGTH: return add_length(lane, value, check->number);
     case CHECK_CODE: return add_pointer(lane, &((PyFunctionObject *)value)->func_code) ? 1 : -1;
+    case CHECK_REQUIRES_GRAD:
     case CHECK_TENSOR: {
         LaneWord words[MOST_TENSOR_WORDS];
         int count = fb_tensor_words(check, value, words);

@@ -13,7 +13,7 @@
 /* What must be true of a value. */
 #define FB_CHECKS(X)                                                                                               \
     X(TYPE) X(IS) X(IS_NOT) X(EQUALS) X(LENGTH) X(KEYS) X(HAS_KEY) X(LACKS_KEY) X(HAS_ATTRIBUTE) X(LACKS_ATTRIBUTE) \
-    X(TENSOR) X(CODE) X(SAME) X(PRESENT)
+    X(TENSOR) X(REQUIRES_GRAD) X(CODE) X(SAME) X(PRESENT)
 
 /* What must be true of several values. */
 #define FB_GROUPS(X) X(DISTINCT) X(NO_OVERLAP) X(SHAPE)
@@ -145,7 +145,7 @@ int fb_check_make(Check *check, PyObject *kind_and_payload, PyObject *died);
 void fb_check_clear(Check *check);
 int fb_check_tensor(Check *check, PyObject *value);
 int fb_check_other(const Check *check, PyObject *value);
-/* Places whose words decide a tensor check that has just passed; their number, 0 when words can't. */
+/* Places whose words decide a check on a tensor that has just passed; their number, 0 when words can't. */
 enum { MOST_TENSOR_WORDS = 24 };
 int fb_tensor_words(const Check *check, PyObject *value, LaneWord *words);
 
