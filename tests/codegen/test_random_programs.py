@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from machine import COMPILER, Runner
+from random_graphs import make
 
 from firebrick.config import Config
 from firebrick.loops.interp import run
 from firebrick.lowering import lower
-from machine import COMPILER, Runner
-from random_graphs import make
 
 pytestmark = [pytest.mark.compiler, pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")]
 
@@ -28,7 +28,9 @@ def check(seed, **options):
             assert torch.equal(want, have), (seed, k)
             continue
         tolerance = {torch.bfloat16: 2e-2, torch.float64: 1e-12}.get(want.dtype, 2e-5)
-        torch.testing.assert_close(have, want, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda t, k=k: f"{seed} {k} {t}")
+        torch.testing.assert_close(
+            have, want, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda t, k=k: f"{seed} {k} {t}"
+        )
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -229,12 +229,7 @@ class Body:
 
     def serial_loop(self, loop: Loop, low: str, high: str) -> None:
         """One iteration after the other."""
-        size = loop.axis.size
-        parts = self._partial_sums(loop)
-        if parts and (size.terms or size.const > 2 * _CASCADE):
-            self._cascade(parts, low, high, _CASCADE, lambda a, b: self._plain_loop(loop, a, b))
-        else:
-            self._plain_loop(loop, low, high)
+        self._cascades(loop, self._partial_sums(loop), low, high, 1, lambda a, b: self._plain_loop(loop, a, b))
 
     def _plain_loop(self, loop: Loop, low: str, high: str) -> None:
         out = self.out
@@ -254,6 +249,20 @@ class Body:
                 if sums(s) and not s.code.endswith("_part") and folds(loop.body, s.acc.name):
                     found.append(s)
         return found
+
+    def _cascades(
+        self, loop: Loop, parts: list[AccState], low: str, high: str, step: int, emit: Callable[[str, str], None]
+    ) -> None:
+        """Long sums in blocks of blocks, as many levels as the loop is long; `step` iterations add once."""
+        size = loop.axis.size
+        chunk = step * _CASCADE
+        if not parts or (not size.terms and size.const <= 2 * chunk):
+            emit(low, high)
+        elif size.terms or size.const > 2 * chunk * _CASCADE:
+            inner = emit
+            self._cascade(parts, low, high, chunk * _CASCADE, lambda a, b: self._cascade(parts, a, b, chunk, inner))
+        else:
+            self._cascade(parts, low, high, chunk, emit)
 
     def _cascade(
         self, parts: list[AccState], low: str, high: str, chunk: int, emit: Callable[[str, str], None]
@@ -280,15 +289,11 @@ class Body:
         if width == 1:
             self.serial_loop(loop, low, high)
             return
-        size = loop.axis.size
         states = [s for s in out.accs.values() if s.lanes and folds(loop.body, s.acc.name)]
         copies = max((s.copies for s in states), default=1)
-        chunk = _CASCADE * width * copies
         parts = [s for s in self._partial_sums(loop) if s.lanes]
-        if parts and (size.terms or size.const > 2 * chunk):
-            self._cascade(parts, low, high, chunk, lambda a, b: self._vectors(loop, a, b, width, copies))
-        else:
-            self._vectors(loop, low, high, width, copies)
+        step = width * copies
+        self._cascades(loop, parts, low, high, step, lambda a, b: self._vectors(loop, a, b, width, copies))
 
     def tile_width(self, loop: Loop) -> int:
         """Vectors side by side in a tile."""

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from firebrick.loops.ir import Value
     from firebrick.loops.tree import Stmt
-    from firebrick.symbolic.expr import Var
+    from firebrick.symbolic.expr import Expr, Var
 
-__all__ = ["all_statements", "folding_loop", "folds", "roots", "transposed", "weight", "widest"]
+__all__ = ["all_statements", "deepest_loops", "folding_loop", "folds", "roots", "transposed", "weight", "widest"]
 
 
 def all_statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
@@ -56,6 +56,16 @@ def folding_loop(loop: Loop, acc: str) -> Loop | None:
 def weight(body: Iterable[Stmt]) -> int:
     """How many values a tree computes."""
     return sum(not isinstance(v, Const) for v in values_of(*roots(body)))
+
+
+def deepest_loops(body: Iterable[Stmt]) -> list[Expr]:
+    """Sizes of the loops on the longest path into a tree."""
+    best: list[Expr] = []
+    for s in body:
+        if isinstance(s, Loop):
+            inner = [s.axis.size, *deepest_loops(s.body)]
+            best = max(best, inner, key=len)
+    return best
 
 
 def widest(loop: Loop) -> int:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from firebrick.codegen.cpp_accs import AccState, combine_one, declare
 from firebrick.codegen.cpp_body import TILE, Body
-from firebrick.codegen.cpp_facts import folds
+from firebrick.codegen.cpp_facts import deepest_loops, folds, weight
 from firebrick.codegen.cpp_types import SCALAR
 from firebrick.codegen.cpp_writer import Local
-from firebrick.loops.tree import Acc, Let, Loop
+from firebrick.loops.tree import PARALLEL_WORK, Acc, Let, Loop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ class _Kernel:
             count = self._loops(split)
             self._tail()
             self._head("")
-            self.out.line(f"fb_parallel({self.kernel.name}_part, args, sizes, {count});")
+            self._start("args", count)
         else:
             found = self._reduction()
             if found is not None:
@@ -84,6 +84,17 @@ class _Kernel:
             out.line(f"{const}{scalar}* const {p.name} = ({const}{scalar}*)args[{k}];")
         for k, size in enumerate(self.kernel.sizes):
             out.line(f"const int64_t {size} = sizes[{k}];")
+
+    def _start(self, args: str, count: str) -> None:
+        """Run the part function for all iterations, on threads if that is worth it."""
+        name = self.kernel.name
+        if self.kernel.sizes:
+            sizes = [f"({self.out.index(e)})" for e in deepest_loops(self.kernel.body)]
+            work = " * ".join([*sizes, str(weight(self.kernel.body))])
+            self.out.line(f"if ({work} < {PARALLEL_WORK}) {name}_part({args}, sizes, 0, {count});")
+            self.out.line(f"else fb_parallel({name}_part, {args}, sizes, {count});")
+        else:
+            self.out.line(f"fb_parallel({name}_part, {args}, sizes, {count});")
 
     def _tail(self) -> None:
         self.out.lines.append("}")
@@ -158,7 +169,7 @@ class _Kernel:
 
     def _parallel_reduction(self, lets: list[Let], accs: list[Acc], loop: Loop, after: list[Stmt]) -> None:
         """Parts of fixed size go to threads and are then combined in order."""
-        out, body, name = self.out, self.body, self.kernel.name
+        out, body = self.out, self.body
         first = len(self.kernel.params)
         self._head("part")
         for let in lets:
@@ -194,7 +205,7 @@ class _Kernel:
             out.line(f"int64_t {acc.name}_places[{_MOST_PARTS if acc.reduction.startswith('arg') else 1}];")
             places += [f"{acc.name}_parts", f"{acc.name}_places"]
         out.line(f"void* const more[] = {{{', '.join(places)}}};")
-        out.line(f"fb_parallel({name}_part, more, sizes, parts);")
+        self._start("more", "parts")
         for acc in accs:
             state = AccState(acc, acc.name, 0)
             declare(out, state)

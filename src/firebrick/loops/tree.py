@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from firebrick.loops.ir import Value
     from firebrick.symbolic.expr import Expr
 
-__all__ = ["Acc", "Fold", "Let", "Loop", "Scratch", "Stmt", "local", "loops_of"]
+__all__ = ["PARALLEL_WORK", "Acc", "Fold", "Let", "Loop", "Scratch", "Stmt", "local", "loops_of"]
+
+PARALLEL_WORK = 150_000
+"""Work, counted in additions, that is worth sharing out among threads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from firebrick.scheduling.values import Rewriter, children_of, walk
 from firebrick.symbolic.expr import ONE, ZERO, total
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from firebrick.loops.ir import Value
     from firebrick.loops.tree import Stmt
@@ -88,10 +88,19 @@ class _Phase:
     reload: list[tuple[Value, Load]] = field(default_factory=list)
 
 
-def build_tree(statements: Iterable[Statement], plan: LoopPlan, facts: Table) -> tuple[Stmt, ...]:
+def build_tree(statements: Sequence[Statement], plan: LoopPlan, facts: Table) -> tuple[Stmt, ...]:
     """The loop tree that does all statements, in the order that their values allow."""
     entries = [_Entry(s.store, None, "", s.inner, 1 << 20 if s.late else 0) for s in statements]
-    return tuple(_Builder(plan, facts).block(frozenset(), plan.outer, entries))
+    # Symbolic sizes are known everywhere.
+    symbols: set[Var] = set()
+    for e in plan.sizes.values():
+        symbols |= e.vars()
+    for s in statements:
+        for v in walk([s.store.value, *(b for _, b in s.store.binds)]):
+            e = v.index if isinstance(v, Load) else v.expr if isinstance(v, Index) else ZERO
+            symbols |= e.vars() - (frozenset(x for x, _ in v.binds) if isinstance(v, Load) else frozenset())
+    symbols -= plan.sizes.keys()
+    return tuple(_Builder(plan, facts).block(frozenset(symbols), plan.outer, entries))
 
 
 class _Builder:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Axis, Index, Load, Op, Reduce, Store
 from firebrick.loops.ops import SCALAR_OPS
+from firebrick.loops.tree import PARALLEL_WORK
 from firebrick.scheduling.build import LoopPlan, Statement
 from firebrick.scheduling.values import Rewriter, walk
 from firebrick.symbolic.expr import ONE, ZERO, Expr, var
@@ -21,8 +22,6 @@ __all__ = ["hint", "plan_loops"]
 
 _GUESS = 193
 """What a symbolic size counts as where sizes are compared."""
-_PARALLEL_WORK = 150_000
-"""Work, counted in additions, that is worth sharing out among threads."""
 
 
 def hint(e: Expr) -> int:
@@ -240,7 +239,9 @@ def _choose(
         outer.append(tile)
         kinds[tile] = "tile" if inner else "vector"
     parallel: set[Var] = set()
-    if not atomic and _work(statements, outer, inner, sizes) >= _PARALLEL_WORK:
+    # With symbolic sizes the kernel itself decides when it runs.
+    symbolic = any(e.terms for e in sizes.values())
+    if not atomic and (symbolic or _work(statements, outer, inner, sizes) >= PARALLEL_WORK):
         parallel.update(outer[:-1] if turned else outer)
         if not outer and len(inner) == 1:
             parallel.update(chain[0] for chain in inner.values())
