@@ -101,7 +101,8 @@ class _Canonical:
             items = ", ".join(f"{self.text(k, depth)}: {self.text(v, depth)}" for k, v in value.items())
             return f"{name}{{{items}}}"
         if isinstance(value, set | frozenset):
-            return f"{name}{{{', '.join(sorted(self.text(v, depth) for v in value))}}}"
+            members = sorted(_Canonical().text(v, depth) for v in value)  # their order is that of addresses
+            return f"{name}{{{', '.join(members)}}}"
         if isinstance(value, torch.nn.Module):
             own = {k: v for k, v in vars(value).items() if not k.startswith("_")}
             return f"{name}({self.text(own, depth)}, {self.text(dict(value.state_dict()), depth)})"

@@ -152,11 +152,15 @@ class Capture:
                 reason = reason or error
                 if self.config.fullgraph:
                     raise error.unsupported() from error
-                if one.is_at_break():
+                if one.is_at_break() and one.abandoned is None:
                     through = max(through, one.root.index)
                 break_step = one.step_to_break_at()
+                forget_places(error)
                 continue
-            return self._finish(frame, one, reason, attempt + 1)
+            else:
+                return self._finish(frame, one, reason, attempt + 1)
+            finally:
+                one.release()
         raise SkipFrame(f"{frame.code.co_qualname} could not be broken anywhere", always=True)
 
     def _finish(self, frame: Frame, one: Attempt, reason: Break | None, attempts: int) -> Any:
@@ -267,6 +271,13 @@ def _overlap(tensors: list[Any]) -> bool:
     return any(one[1] > two[0] for one, two in itertools.pairwise(spans))
 
 
+def forget_places(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error that is kept: they hold every frame up to the user's, and all that is in them."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 def is_capturable(code: CodeType, variables: dict[str, Any]) -> bool:
     """Whether frames of the code are looked at: not those of libraries, except torch's module classes."""
     if code.co_flags & _GENERATOR_OR_ASYNC or code.co_filename.startswith((_PACKAGE, "<frozen")):
@@ -309,6 +320,13 @@ class Attempt:
         made = CellValue(content, name, Cell(name), cell)
         self.tracer._cells[id(cell)] = made
         return made
+
+    def release(self) -> None:
+        """Let go of the user's objects now: values, interpreters and the tracer refer to each other."""
+        vars(self.root).clear()
+        vars(self.tracer.graph).clear()
+        vars(self.tracer).clear()
+        vars(self).clear()
 
     # -- execution ----------------------------------------------------------------
 

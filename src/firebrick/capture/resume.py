@@ -124,7 +124,7 @@ def emit_break(
         through: instructions from `index` to this one run natively, because the frame can't be left among them.
     """
     made = _Break(emitter, code, _unit_start(flow(code), index), stack, bound)
-    made.stays.update(range(index, through + 1))
+    made.stay_through(index, through)
     made.emit()
 
 
@@ -246,6 +246,16 @@ class _Break:
         self.whole = len(set(names)) != len(names)
         self.native: set[int] = set()
         self.reached: dict[int, State] = {start: self.state}
+
+    def stay_through(self, first: int, last: int) -> None:
+        """Let these instructions run natively, and the loops that they belong to."""
+        graph = self.graph
+        for index in range(first, last + 1):
+            if index in self.stays:
+                continue
+            self.stays.add(index)
+            if any(before > index for before in graph.predecessors[index]):  # the start of a loop
+                self.stays |= graph.loop_of(index)
 
     def _is_native(self, index: int, state: State) -> bool:
         if self.whole or index in self.stays or not set(state.stack) <= {VALUE, NULL}:

@@ -1,0 +1,57 @@
+"""Capture lets go of the user's objects when it is done, without waiting for the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+import firebrick
+
+
+class Thing:
+    def __init__(self):
+        self.scale = 2
+
+
+def straight(x, thing):
+    return x * thing.scale
+
+
+def broken(x, thing):
+    y = x * thing.scale
+    n = y.sum().item()
+    return y + n
+
+
+def raising(x, thing):
+    y = x * thing.scale
+    return y.nothing
+
+
+def looping(x, thing):
+    for _ in range(2):
+        x = x * thing.scale
+        if x.sum().item() > 100:
+            break
+    return x + 1
+
+
+@pytest.mark.parametrize("function", [straight, broken, raising, looping])
+def test_arguments_are_let_go(function):
+    compiled = firebrick.compile(function, backend="eager")
+    thing, x = Thing(), torch.ones(3)
+    seen = weakref.ref(thing), weakref.ref(x)
+    gc.collect()
+    gc.disable()
+    try:
+        try:
+            compiled(x, thing)
+        except AttributeError:
+            pass
+        del thing, x
+        assert [ref() for ref in seen] == [None, None]
+    finally:
+        gc.enable()
