@@ -21,6 +21,7 @@ from firebrick.artifact import SCHEMA, Artifact
 from firebrick.autodiff import graph_key, literals
 from firebrick.errors import FirebrickError, InternalError
 from firebrick.extend.runner import copy_graph
+from firebrick.loops.schedule import Launch
 from firebrick.loops.show import show as show_loops
 from firebrick.report import recorder
 from firebrick.version import VERSION
@@ -140,6 +141,8 @@ def _make(
     with recorder.timed("scheduling"):
         schedule = scheduling.schedule(program, target, config)
     _show(config, "schedule", gm, lambda: scheduling.show(schedule))
+    recorder.count("kernels", len(schedule.kernels))
+    recorder.count("launches", sum(isinstance(step, Launch) for step in schedule.steps))
     with recorder.timed("codegen"):
         artifact = codegen.generate(schedule, target, config)
     _show(config, "code", gm, lambda: _show_code(artifact))
