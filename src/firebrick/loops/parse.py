@@ -43,7 +43,7 @@ from firebrick.symbolic.parse import parse as parse_expr
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["LoopSyntaxError", "parse"]
+__all__ = ["LoopSyntaxError", "NestReader", "Reader", "parse"]
 
 
 class LoopSyntaxError(FirebrickError, ValueError):
@@ -56,7 +56,7 @@ def parse(text: str) -> LoopProgram:
     Raises:
         LoopSyntaxError: with the line that can't be read.
     """
-    return _Reader(text).program()
+    return Reader(text).program()
 
 
 _BUFFER_KINDS = ("input", "const", "derived", "temp", "output")
@@ -77,7 +77,7 @@ def _name(text: str) -> str:
     return "%" + text[len(_TEMP_NAME) :] if text.startswith(_TEMP_NAME) else text
 
 
-class _Reader:
+class Reader:
     """Goes through the lines once."""
 
     def __init__(self, text: str) -> None:
@@ -226,8 +226,8 @@ class _Reader:
         axes = []
         for part in _split(found[2] or ""):
             loop = re.fullmatch(r"(\w+) in (.+)", part) or self.fail("expected `NAME in SIZE`")
-            axes.append(_axis(loop[1], self.exprs(loop[2])[0]))
-        body = _Nest(self, axes)
+            axes.append(self.axis(loop[1], loop[2]))
+        body = NestReader(self, axes)
         stores = []
         self.at += 1
         while self.at < len(self.lines) and _indent(self.lines[self.at]) > indent:
@@ -236,6 +236,10 @@ class _Reader:
                 stores.append(store)
             self.at += 1
         return Nest(found[1], tuple(axes), tuple(stores))
+
+    def axis(self, name: str, size: str) -> Axis:
+        """A loop over a size in text form."""
+        return _axis(name, self.exprs(size)[0])
 
     def python(self, text: str) -> ast.expr:
         """Text as a Python expression."""
@@ -252,10 +256,10 @@ class _Reader:
             self.fail(str(error))
 
 
-class _Nest:
+class NestReader:
     """The lines of one loop nest."""
 
-    def __init__(self, reader: _Reader, axes: Sequence[Axis]) -> None:
+    def __init__(self, reader: Reader, axes: Sequence[Axis]) -> None:
         self.reader = reader
         self.variables: dict[str, Expr] = {a.var.name: a.var for a in axes}
         self.named: dict[str, Value] = {}

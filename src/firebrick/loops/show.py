@@ -31,7 +31,7 @@ from firebrick.symbolic.expr import INF, ONE, Expr, Var
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["INFIX", "show", "show_node", "show_value"]
+__all__ = ["INFIX", "show", "show_node", "show_value", "store_lines"]
 
 INFIX = {
     "add": "+",
@@ -79,6 +79,11 @@ def show_node(node: Node, buffers: dict[str, Buffer] | None = None) -> str:
     loops = ", ".join(_axis(a) for a in node.axes)
     head = f"{node.name} for {loops}" if loops else f"{node.name} once"
     return "\n".join([head + comment, *(f"  {line}" for line in _Body(node.stores).lines())])
+
+
+def store_lines(store: Store) -> list[str]:
+    """A store as text: definitions of its shared parts, then the store itself."""
+    return _Body((store,)).lines()
 
 
 def show_value(value: Value) -> str:

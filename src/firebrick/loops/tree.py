@@ -2,7 +2,7 @@
 
 Values are those of `loops.ir`. A name that a kernel makes itself (a let, the result of an accumulator, an element of
 row-local scratch) is read by a `Load` of that name, so a body needs no further vocabulary. Names are canonical:
-parameters a0, a1...; loop variables i0, i1...; lets v0...; accumulators r0...; scratch t0...; sizes s0...
+parameters a0, a1...; loop variables i0, i1...; lets h0...; accumulators r0...; scratch t0...; sizes s0...
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class _Builder:
         self._facts = facts
         self._env: dict[Value, Value] = {}
         self._undo: list[Value] = []
-        self._counts = {"v": 0, "r": 0, "t": 0}
+        self._counts = {"h": 0, "r": 0, "t": 0}
         self._prices: dict[Value, int] = {}
 
     # ------------------------------------------------------------ names and scopes
@@ -238,7 +238,7 @@ class _Builder:
             seen.add(v)
             facts = self._facts(v)
             if facts.free <= ctx and not self._pending(v):
-                name = self._fresh("v")
+                name = self._fresh("h")
                 out.append(Let(name, self._expr(v)))
                 self._bind(v, local(v.dtype, name))
             elif isinstance(v, Masked):
