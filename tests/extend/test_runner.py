@@ -154,7 +154,9 @@ def test_registry_switches():
     with pytest.raises(PassError, match="is registered"):
         registry.register(named("on"))
     with pytest.raises(PassError, match="two passes are named"):
-        names(named("off"))
+        names(named("mine"), named("mine"))
+    mine = named("off")
+    assert registry.active("torch", [mine]) == (mine,)
     registry.unregister("on")
     assert registry.names() == {"off": True}
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "acts",
-    "drop_dead",
     "attribute_of",
     "copy_into",
+    "drop_dead",
     "fake_mode_of",
     "fill_meta",
     "fill_metas",

@@ -101,18 +101,22 @@ class PassRegistry:
     def active(self, level: Level, extra: Sequence[Pass] = (), config: Config | None = None) -> tuple[Pass, ...]:
         """The passes of one level for one compile, in order: registered ones that are on, and `extra`.
 
+        One of `extra` takes the place of a registered pass of the same name.
+
         Raises:
-            PassError: the passes' constraints contradict each other, or two passes share a name.
+            PassError: the passes' constraints contradict each other, or two of `extra` share a name.
         """
         off = config.disable_passes if config is not None else frozenset()
         switched = self._switched.get()
         with self._lock:
             registered = [step for name, step in self._passes.items() if switched.get(name, self._on[name])]
-        chosen: dict[str, Pass] = {}
-        for step in (*registered, *extra):
+        chosen = {step.name: step for step in registered if step.level == level and step.name not in off}
+        given: set[str] = set()
+        for step in extra:
             _check(step)
-            if chosen.get(step.name, step) is not step:
+            if step.name in given and chosen.get(step.name, step) is not step:
                 raise PassError(f"two passes are named {step.name!r}")
+            given.add(step.name)
             if step.level == level and step.name not in off and switched.get(step.name) is not False:
                 chosen[step.name] = step
         return order(chosen.values())

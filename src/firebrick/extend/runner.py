@@ -56,7 +56,7 @@ def apply_passes(
         _apply_one(gm, step, here)
         here.report.seconds = time.perf_counter() - start
         reports.append(here.report)
-        recorder.event("pass", name=step.name, changed=here.report.changed, skipped=here.report.skipped)
+        _record(here.report)
     return reports
 
 
@@ -68,6 +68,19 @@ def copy_graph(graph: fx.Graph) -> fx.Graph:
     old = graph.output_node()
     made.output(output).meta = dict(old.meta)
     return made
+
+
+def _record(report: PassReport) -> None:
+    text = str(report) if report.sites or report.notes or report.skipped else ""
+    recorder.event(
+        "pass",
+        name=report.name,
+        level=report.level,
+        changed=report.changed,
+        applied=report.applied,
+        skipped=report.skipped,
+        report=text,
+    )
 
 
 def _apply_one(gm: fx.GraphModule, step: Pass, context: Context) -> None:

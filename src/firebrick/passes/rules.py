@@ -131,6 +131,14 @@ def _scores_div_after(x: Tensor, y: Tensor, c: float) -> Tensor:
     return (x / c) @ y.transpose(-1, -2)
 
 
+def _scores_mul(x: Tensor, y: Tensor, c: float) -> Tensor:
+    return (x @ y.transpose(-1, -2)) * c
+
+
+def _scores_mul_after(x: Tensor, y: Tensor, c: float) -> Tensor:
+    return (x * c) @ y.transpose(-1, -2)
+
+
 def _not_zero(c: float) -> bool | str:
     return c != 0 or "divides by zero"
 
@@ -151,6 +159,7 @@ FOLD_INTO_MATMUL = (
         where=_not_zero,
     ),
     rule(_matmul_div, _matmul_div_after, name="fold_div_into_matmul", constants=("w",), where=_not_zero),
+    rule(_scores_mul, _scores_mul_after, name="fold_mul_into_query", where=_smaller_query),
     rule(
         _scores_div,
         _scores_div_after,

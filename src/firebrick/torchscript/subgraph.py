@@ -168,16 +168,23 @@ class Mirror:
                 self._insert_group(node, end, present)
             elif "script_node" in node.meta:
                 self._move(node.meta["script_node"], end, moved)
+        self._move_containers(end, end, moved)
         torch._C._jit_pass_dce(self.graph)
 
     def _move(self, node: Any, end: Any, moved: set[Any]) -> None:
-        if node in moved:
-            return
-        for value in node.inputs():
-            if value.node().kind() in _CONTAINERS:
-                self._move(value.node(), end, moved)
-        node.moveBefore(end)
-        moved.add(node)
+        if node not in moved:
+            self._move_containers(node, end, moved)
+            node.moveBefore(end)
+            moved.add(node)
+
+    def _move_containers(self, node: Any, end: Any, moved: set[Any]) -> None:
+        """Lists and tuples have no node in the FX graph: they go with the first node that reads them."""
+        inner = [node, *(n for block in node.blocks() for n in nodes_of(block))]
+        for value in [v for n in inner for v in n.inputs()]:
+            source = value.node()
+            is_container = source.kind() in _CONTAINERS or (source.kind() in _UNPACKS and source not in moved)
+            if is_container and source.owningBlock() == end.owningBlock():
+                self._move(source, end, moved)
 
     def _insert_group(self, call: fx.Node, end: Any, present: dict[int, Any]) -> None:
         key, inputs = call.args
@@ -200,6 +207,7 @@ class Mirror:
             present[old.unique()] = new
 
 
+_UNPACKS = ("prim::ListUnpack", "prim::TupleUnpack")
 _CONTAINERS: dict[str, Any] = {"prim::ListConstruct": list, "prim::TupleConstruct": tuple}
 
 
