@@ -189,7 +189,7 @@ def geomean(values: Sequence[float]) -> float:
 
 
 def _seconds(value: float) -> str:
-    return "-" if value != value else f"{value:.2f} s"
+    return "-" if value != value else f"{value:.2f}"
 
 
 def _cells(row: Figures) -> list[str]:
@@ -198,16 +198,16 @@ def _cells(row: Figures) -> list[str]:
     return [
         row.model,
         row.contender,
-        f"{row.run * 1e3:.3g} ms",
+        f"{row.run * 1e3:.4g}",
         f"{row.speedup:.2f}",
         _seconds(row.cold),
         _seconds(row.warm),
         f"{row.error:.1e}",
-        f"{row.peak:.0f} MiB",
+        f"{row.peak:.0f}",
     ]
 
 
-_HEAD = ("model", "contender", "run", "x eager", "cold", "warm", "error", "peak")
+_HEAD = ("model", "contender", "run ms", "x eager", "cold s", "warm s", "error", "peak MiB")
 
 
 def _notes(results: Sequence[Figures]) -> list[str]:
