@@ -64,9 +64,9 @@ def main():
         return
     for layers in (12, 48):
         row = results[layers]
-        print(
-            f"{layers} layers: {row['seconds']:.2f} s, {row['kernels']} kernels, {row['launches']} launches; {row['stages']}"
-        )
+        head = f"{layers} layers: {row['seconds']:.2f} s, {row['kernels']} kernels, {row['launches']} launches"
+        print(f"{head}; {row['stages']}")
+
     print(f"48 layers over 12: {results['ratio']:.2f}")
 
 

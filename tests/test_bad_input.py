@@ -74,7 +74,9 @@ def test_backend_that_raises_is_an_error_that_names_it():
 
 @pytest.mark.compiler
 def test_failure_inside_the_compiler_warns_once_and_runs_on_eager_kernels(tmp_path):
-    before = "import firebrick.pipeline as p\ndef fail(*a, **k): raise RuntimeError('planted')\np.scheduling.schedule = fail"
+    before = (
+        "import firebrick.pipeline as p\ndef fail(*a, **k): raise RuntimeError('planted')\np.scheduling.schedule = fail"
+    )
     ok, compiled, warned, text = finish(start(tmp_path, before))
     assert ok
     assert compiled == 0

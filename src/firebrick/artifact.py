@@ -74,7 +74,7 @@ def checksum(data: bytes) -> str:
 
 
 def encode(artifact: Artifact, about: Mapping[str, Any] | None = None) -> bytes:
-    """Return the file of an artifact. `about` is kept in the index: what the cache wants to know without reading all."""
+    """Return the file of an artifact. `about` is kept in the index, to be read without the rest."""
     blobs: list[bytes] = []
     rows: list[tuple[str, int, str]] = []
 

@@ -84,7 +84,7 @@ class Recorder:
         warnings.warn(text, FirebrickWarning, stacklevel=stacklevel)
 
     def note_once(self, key: str, text: str) -> None:
-        """Log one line, once a process for each `key`: for what is as documented, so that a warning would be too loud."""
+        """Log one line, once a process for each `key`: for what is as documented and needs no warning."""
         with self._lock:
             if key in self._warned:
                 return
