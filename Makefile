@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTENSION := $(VENV)/.extension
 NATIVE := $(wildcard src/firebrick/native/*.c src/firebrick/native/*.h)
-PYTEST := $(BIN)/python -m pytest
+# Workers must agree on the order of sets in test names.
+PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: demo test check fast format lint types layers install clean help bench fuzz ops null-rewrite
+.PHONY: demo test check fast format lint types layers install clean help bench byo fuzz ops null-rewrite
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -54,6 +55,9 @@ format: $(EXTENSION) ## Format the code
 
 bench: $(EXTENSION) ## The five models beside eager and torch.compile; results to bench/RESULTS.md
 	@$(BIN)/firebrick bench bert minilm gpt2 vit resnet50 --markdown bench/RESULTS.md
+
+byo: $(EXTENSION) ## Every "bring your own" method on MiniLM and BERT-base; results to bench/BYO.md
+	@$(BIN)/python bench/byo.py minilm bert --markdown bench/BYO.md
 
 clean: ## Remove what was built, not .venv
 	rm -rf build src/firebrick/*.so src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
