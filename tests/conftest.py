@@ -4,7 +4,13 @@ import os
 import tempfile
 from pathlib import Path
 
+from hypothesis import settings
+
 os.environ.setdefault("FIREBRICK_STRICT", "1")
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
 os.environ.setdefault("FIREBRICK_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"firebrick-tests-{_RUN}"))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# The same examples in every run: searching for new ones is the fuzzer's work.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
