@@ -53,6 +53,7 @@ CASES = {
     "fold_add_into_linear": (Scaled(), [X]),
     "fold_div_into_linear_without_bias": (Scaled(), [X]),
     "fold_div_into_query": (lambda q, k: torch.matmul(q, k.transpose(-2, -1)) / 2.0, [Q, K]),
+    "fold_mul_into_query": (lambda q, k: torch.matmul(q, k.transpose(-2, -1)) * 0.5, [Q, K]),
     "merge_linears": (Qkv(), [X]),
     "attention_div": (lambda q, k: F.softmax(q @ k.transpose(2, 3) / math.sqrt(4), dim=-1) @ k, [Q, K]),
     "attention_mul": (lambda q, k: (torch.matmul(q, k.mT) * 0.5).softmax(-1).matmul(k), [Q, K]),
