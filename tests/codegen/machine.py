@@ -39,7 +39,7 @@ def build(sources: Sequence[str], target: Target) -> list[ctypes.CDLL]:
         (folder / "unit.cpp").write_text(source)
         command = [COMPILER, *FLAGS, *target.flags, "-shared", "-w", "unit.cpp", "-o", "unit.so"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{done.stderr[:3000]}\n{source}"
+        assert done.returncode == 0, done.stderr[:3000]
         loaded.append(ctypes.CDLL(str(folder / "unit.so")))
         shutil.rmtree(folder)
     return loaded

@@ -158,3 +158,26 @@ def test_tails(size):
     program = program_of(rows, size)
     inputs = [x[:size] for x in inputs_of(program)]
     check(program, [("chain", size), ("less", size), ("pick", size)], inputs, "auto")
+
+
+def test_gelu_is_closer_than_eager(simd):
+    x = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([0.0, -0.0, math.inf, math.nan, -100.0])])
+    rows = [
+        (
+            ("f32",),
+            lambda a: op(
+                "mul",
+                op("mul", a, constant(0.5, "f32")),
+                op("add", op("erf", op("mul", a, constant(0.5**0.5, "f32"))), constant(1.0, "f32")),
+            ),
+        )
+    ]
+    program = program_of(rows, x.numel())
+    (got,) = Runner(program, Config(simd=simd))([x], {})
+    exact, eager = torch.nn.functional.gelu(x.double()), torch.nn.functional.gelu(x)
+    finite = exact.isfinite()
+    assert got[-2].isnan()
+    assert got[-3] == math.inf
+    error = (got.double() - exact)[finite].abs().max()
+    assert error <= 1.1 * (eager.double() - exact)[finite].abs().max()
+    assert (got.double() - exact)[finite].square().mean() <= 1.1 * (eager.double() - exact)[finite].square().mean()

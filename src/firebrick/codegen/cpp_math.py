@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["HALF_HARDWARE", "INLINE"]
+__all__ = ["HALF_HARDWARE", "INLINE", "SCALE", "SCALE_ANY"]
 
 _EXP = """\
 static inline {v} fb_exp_{v}({v} x) {{
@@ -24,9 +24,30 @@ static inline {v} fb_exp_{v}({v} x) {{
   p = p * r + 0.1666652113199234f;
   p = p * r + 0.4999999403953552f;
   p = p * (r * r) + r + 1.0f;
-  // 2^n in two steps, so that results below the normal numbers and near the largest come out right.
+  {scale}
+}}
+"""
+
+_SCALE = """\
+// 2^n in two steps, so that results below the normal numbers and near the largest come out right.
   const {i} k = ({i})t - 0x4b400000, half = k >> 1;
-  return p * ({v})((half + 127) << 23) * ({v})((k - half + 127) << 23);
+  return p * ({v})((half + 127) << 23) * ({v})((k - half + 127) << 23);"""
+_SCALE_AVX512 = """\
+{v} y;
+  asm("vscalefps %2, %1, %0" : "=v"(y) : "v"(p), "v"(n));
+  return y;"""
+
+_SMALL = """\
+// exp of what lies between -80 and 80.
+static inline {v} fb_small_exp_{v}({v} x) {{
+  const {v} t = x * 1.44269504f + 12582912.0f, n = t - 12582912.0f;
+  const {v} r = x - n * 0.693145752f - n * 1.42860677e-6f;
+  {v} p = r * 0.001381455804221332f + 0.008368736132979393f;
+  p = p * r + 0.04166838899254799f;
+  p = p * r + 0.1666652113199234f;
+  p = p * r + 0.4999999403953552f;
+  p = p * (r * r) + r + 1.0f;
+  return p * ({v})((({i})t << 23) + 0x3f800000);
 }}
 """
 
@@ -47,24 +68,53 @@ static inline {v} fb_erf_{v}({v} x) {{
   q = q * t + 0.6335520148277283f;
   q = q * t + 1.1294156312942505f;
   q = q * t - 0.00015450309729203582f;
-  return ({v})(({i})(a < 0.9f ? p * a + a : 1.0f - fb_exp_{v}(-q)) | sign);
+  return ({v})(({i})(a < 0.9f ? p * a + a : 1.0f - fb_small_exp_{v}(-q)) | sign);
 }}
 """
 
 _TANH = """\
 static inline {v} fb_tanh_{v}({v} x) {{
   const {i} sign = ({i})x & (int32_t)0x80000000;
-  const {v} s = x * x, a = ({v})(({i})x ^ sign);
+  const {v} size = ({v})(({i})x ^ sign), a = size > 20.0f ? {v}_of(20.0f) : size, s = a * a;
   {v} p = s * -0.005895150359719992f + 0.02079596370458603f;
   p = p * s - 0.053783826529979706f;
   p = p * s + 0.13331924378871918f;
   p = p * s - 0.33333298563957214f;
-  return ({v})(({i})(a < 0.6f ? p * s * a + a : 1.0f - 2.0f / (fb_exp_{v}(a + a) + 1.0f)) | sign);
+  return ({v})(({i})(a < 0.6f ? p * s * a + a : 1.0f - 2.0f / (fb_small_exp_{v}(a + a) + 1.0f)) | sign);
 }}
 """
 
-INLINE: Mapping[str, tuple[str, ...]] = {"exp": (_EXP,), "erf": (_EXP, _ERF), "tanh": (_EXP, _TANH)}
-"""Scalar function -> the texts that define it for vectors of f32, in order."""
+_ERF1P = """\
+static inline {v} fb_erf1p_{v}({v} x) {{
+  const {v} a = ({v})(({i})x & 0x7fffffff), t = a > 5.6f ? {v}_of(5.6f) : a;
+  {v} q = t * 2.2511819679493783e-06f - 4.2503565055085346e-05f;
+  q = q * t + 0.0003087179793510586f;
+  q = q * t - 0.0009418321424163878f;
+  q = q * t - 0.0007469791453331709f;
+  q = q * t + 0.01979171857237816f;
+  q = q * t - 0.10301920026540756f;
+  q = q * t - 0.6365757584571838f;
+  q = q * t - 1.1283820867538452f;
+  q = q * t + 2.98723250580224e-08f;
+  const {v} tail = fb_small_exp_{v}(q);
+  return x < 0.0f ? tail : 2.0f - tail;
+}}
+"""
+
+INLINE: Mapping[str, tuple[str, ...]] = {
+    "exp": (_EXP,),
+    "erf": (_SMALL, _ERF),
+    "tanh": (_SMALL, _TANH),
+    "erf1p": (_SMALL, _ERF1P),
+}
+"""Function -> the texts that define it for vectors of f32, in order.
+
+erf1p is 1 + erf(x), exact to 7e-8 and without cancellation for negative x: what GELU needs.
+"""
+
+SCALE: Mapping[str, str] = {"avx512": _SCALE_AVX512}
+"""SIMD level -> how {scale} multiplies by a power of two, where that is not `SCALE_ANY`."""
+SCALE_ANY = _SCALE
 
 HALF_HARDWARE: Mapping[str, str] = {
     "fb_from_f16x": """\

@@ -159,8 +159,24 @@ class Values(Writer):
     # ------------------------------------------------------------ functions
 
     def _op(self, v: Op) -> Text:
+        found = self._erf_and_one(v)
+        if found is not None:
+            return found
         args = [self.value(a) for a in v.args]
         return self.apply(v.name, [a.dtype for a in v.args][-1], args)
+
+    def _erf_and_one(self, v: Op) -> Text | None:
+        """erf(x) + 1 as one function."""
+        if v.name != "add" or v.dtype != "f32" or self.lanes is None or self.unit.exact:
+            return None
+        a, b = v.args if isinstance(v.args[1], Const) else v.args[::-1]
+        if not (isinstance(a, Op) and a.name == "erf" and isinstance(b, Const) and b.value == 1.0):
+            return None
+        x = self.value(a.args[0])
+        nbytes = 4 * self.lanes.width
+        if not x.varying or nbytes not in (16, 32, 64) or nbytes > self.unit.target.vector_bytes:
+            return None
+        return self.name("f32", f"{self.unit.inline('erf1p', self.lanes.width)}({x.code})", True)
 
     def apply(self, name: str, dtype: str, args: list[Text]) -> Text:
         """A scalar function of values of `dtype`."""

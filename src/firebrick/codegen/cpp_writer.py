@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firebrick.codegen.cpp_math import INLINE
+from firebrick.codegen.cpp_math import INLINE, SCALE, SCALE_ANY
 from firebrick.codegen.cpp_ops import HELPERS
 from firebrick.codegen.cpp_types import FOLD_VECTOR, SCALAR, index_text, lane_type, needs_division, vector_prelude
 
@@ -93,8 +93,9 @@ class Unit:
     def inline(self, name: str, width: int) -> str:
         """Name of a function of f32 lanes that the unit defines."""
         vector, ints = self.vector("f32", width), self.vector("i32", width)
-        for k, text in enumerate(INLINE[name]):
-            self.helpers.setdefault(f"{text[:40]}{k}{width}", text.format(v=vector, i=ints))
+        scale = SCALE.get(self.target.simd, SCALE_ANY).format(v=vector, i=ints)
+        for text in INLINE[name]:
+            self.helpers.setdefault(f"{text[:60]}{width}", text.format(v=vector, i=ints, scale=scale))
         return f"fb_{name}_{vector}"
 
     def library(self, name: str, lane: str, width: int, arity: int) -> str:
