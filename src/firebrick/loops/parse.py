@@ -227,15 +227,12 @@ class Reader:
         for part in _split(found[2] or ""):
             loop = re.fullmatch(r"(\w+) in (.+)", part) or self.fail("expected `NAME in SIZE`")
             axes.append(self.axis(loop[1], loop[2]))
-        body = NestReader(self, axes)
-        stores = []
         self.at += 1
-        while self.at < len(self.lines) and _indent(self.lines[self.at]) > indent:
-            store = body.line(_strip_comment(self.lines[self.at]).strip())
-            if store is not None:
-                stores.append(store)
-            self.at += 1
-        return Nest(found[1], tuple(axes), tuple(stores))
+        end = self.at
+        while end < len(self.lines) and _indent(self.lines[end]) > indent:
+            end += 1
+        texts = [_strip_comment(line).strip() for line in self.lines[self.at : end]]
+        return Nest(found[1], tuple(axes), tuple(NestReader(self, axes).stores(texts)))
 
     def axis(self, name: str, size: str) -> Axis:
         """A loop over a size in text form."""
@@ -263,21 +260,29 @@ class NestReader:
         self.reader = reader
         self.variables: dict[str, Expr] = {a.var.name: a.var for a in axes}
         self.named: dict[str, Value] = {}
-        self.pending: list[tuple[str, ast.expr]] = []
 
-    def line(self, text: str) -> Store | None:
-        """A definition of a name, or a store."""
-        left, sign, right = text.partition(" = ")
-        if not sign:
-            self.reader.fail("expected `PLACE = VALUE`")
-        tree = self.reader.python(right)
-        target = self.reader.python(left) if "[" in left else None
-        self._find_axes(tree)
-        if target is None:
-            # A value may use loops that only the reductions after it name; they are known by then.
-            self.pending.append((left.strip(), tree))
-            return None
-        self._settle()
+    def stores(self, texts: Sequence[str]) -> list[Store]:
+        """Consecutive lines from the reader's place on: definitions of names, and stores."""
+        lines: list[tuple[str, ast.expr | None, ast.expr]] = []
+        start = self.reader.at
+        for self.reader.at, text in enumerate(texts, start):  # so that what fails is reported with its line
+            left, sign, right = text.partition(" = ")
+            if not sign:
+                self.reader.fail("expected `PLACE = VALUE`")
+            tree = self.reader.python(right)
+            lines.append((left.strip(), self.reader.python(left) if "[" in left else None, tree))
+            # A value may use loops that only a later line's reduction names.
+            self._find_axes(tree)
+        made = []
+        for self.reader.at, (name, target, tree) in enumerate(lines, start):
+            if target is None:
+                self.named[name] = self.value(tree)
+            else:
+                made.append(self._store(target, tree))
+        self.reader.at = start + len(texts)
+        return made
+
+    def _store(self, target: ast.expr, tree: ast.expr) -> Store:
         mode = "set"
         match tree:
             case ast.Call(func=ast.Name(id=("atomic_add" | "atomic_max" | "atomic_min") as name), args=[inner]):
@@ -292,11 +297,6 @@ class NestReader:
             if isinstance(node, ast.comprehension) and isinstance(node.target, ast.Name):
                 size = self.reader.index(node.iter, {})
                 self.variables[node.target.id] = _axis(node.target.id, size).var
-
-    def _settle(self) -> None:
-        for name, tree in self.pending:
-            self.named[name] = self.value(tree)
-        self.pending.clear()
 
     # ------------------------------------------------------------ values
 

@@ -143,17 +143,20 @@ class _KernelReader(Reader):
         if found := _ACC.fullmatch(line):
             self._declare(found[1], "i64" if found[2].startswith("arg") else found[3])
             return Acc(found[1], found[2], found[3])
-        reader = NestReader(self, axes)
-        while _NAMED.match(line):
-            reader.line(line)
-            line = self.lines[self.at].strip()
+        texts = [line]
+        while _NAMED.match(texts[-1]):
+            texts.append(self.lines[self.at].strip())
             self.at += 1
-        if found := _LET.fullmatch(line):
-            self._declare(found[3], found[1])
-            store = reader.line(found[2])
-            assert store is not None
-            return Let(store.buffer, store.value)
-        store = reader.line(line.removeprefix("fold "))
-        if store is None:
+        let = _LET.fullmatch(texts[-1])
+        if let:
+            self._declare(let[3], let[1])
+        word = "let" if let else "fold" if texts[-1].startswith("fold ") else ""
+        texts[-1] = let[2] if let else texts[-1].removeprefix("fold ")
+        self.at -= len(texts)
+        stores = NestReader(self, axes).stores(texts)
+        if not stores:
             self.fail("expected a store")
-        return Fold(store.buffer, store.value, store.index) if line.startswith("fold ") else store
+        store = stores[0]
+        if word == "let":
+            return Let(store.buffer, store.value)
+        return Fold(store.buffer, store.value, store.index) if word == "fold" else store
