@@ -161,6 +161,18 @@ def test_registry_switches():
     assert registry.names() == {"off": True}
 
 
+def test_a_block_leaves_the_registry_as_it_was():
+    registry = PassRegistry()
+    registry.register(named("kept"))
+    with pytest.raises(RuntimeError, match="inside"), registry.restored():
+        registry.register(named("forgotten"))
+        registry.disable("kept")
+        registry.unregister("kept")
+        raise RuntimeError("inside")
+    assert registry.names() == {"kept": True}
+    registry.register(named("forgotten"))
+
+
 def test_fingerprints_follow_the_content():
     def before(x, c: float):
         return torch.relu(x) * c

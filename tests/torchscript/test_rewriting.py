@@ -28,14 +28,6 @@ def program():
     return torch.jit.script(Program().eval())
 
 
-@pytest.fixture
-def registry():
-    known = dict(torchscript.registry.names())
-    yield torchscript.registry
-    for name in set(torchscript.registry.names()) - set(known):
-        torchscript.registry.unregister(name)
-
-
 def add_relu(x, y):
     return torch.relu(x + y)
 
@@ -56,7 +48,7 @@ def kinds(program):
     return [n.kind() for n in torchscript.nodes_of(program.graph) if n.kind() != "prim::Constant"]
 
 
-def test_rules_from_functions(program, registry):
+def test_rules_from_functions(program):
     torchscript.register_pass(add_relu, fused_add_relu)
     torchscript.register_pass(add_div, addcdiv, name="addcdiv")
     made = torchscript.optimize(program, samples=[(X, Y)], verify=True)
@@ -65,7 +57,7 @@ def test_rules_from_functions(program, registry):
     assert [r.changed for r in made.reports] == [True, True]
 
 
-def test_rules_from_ir_text_and_node_functions(program, registry):
+def test_rules_from_ir_text_and_node_functions(program):
     before = """
         graph(%x, %y, %one):
           %s = aten::add(%x, %y, %one)
@@ -91,11 +83,11 @@ def test_rules_from_ir_text_and_node_functions(program, registry):
     torch.testing.assert_close(made(X, Y), program(X, Y))
 
 
-def test_switches(program, registry):
+def test_switches(program):
     torchscript.register_pass(add_relu, fused_add_relu)
     torchscript.disable("add_relu")
     assert "aten::_add_relu" not in kinds(torchscript.optimize(program))
-    with registry.enabled("add_relu"):
+    with torchscript.registry.enabled("add_relu"):
         assert "aten::_add_relu" in kinds(torchscript.optimize(program))
     torchscript.enable("add_relu")
     assert "aten::_add_relu" in kinds(torchscript.optimize(program))
@@ -103,7 +95,7 @@ def test_switches(program, registry):
         torchscript.enable("nothing")
 
 
-def test_a_wrong_pass_is_named_and_skipped(program, registry):
+def test_a_wrong_pass_is_named_and_skipped(program):
     torchscript.register_pass(add_relu, wrong_add_relu, name="wrong")
     torchscript.register_pass(add_div, addcdiv, name="addcdiv")
     with pytest.warns(FirebrickWarning, match="pass wrong was skipped: verification failed"):
@@ -118,7 +110,7 @@ def wrong_add_relu(x, y):
     return torch.relu(x - y)
 
 
-def test_errors_are_named(program, registry):
+def test_errors_are_named(program):
     with pytest.raises(PassError, match="no TorchScript IR"):
         torchscript.register_pass("nonsense", "graph(%x): return (%x)", name="n")
     with pytest.raises(PassError, match="can't be scripted"):
@@ -135,7 +127,7 @@ def test_errors_are_named(program, registry):
         torchscript.optimize(torch.jit.script(Program()))
 
 
-def test_traced_and_saved_modules(tmp_path, registry):
+def test_traced_and_saved_modules(tmp_path):
     model = Program().eval()
     traced = torch.jit.trace(model, (X, Y))
     traced.save(str(tmp_path / "m.pt"))

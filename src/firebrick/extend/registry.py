@@ -81,6 +81,17 @@ class PassRegistry:
         with self._scoped(names, on=False):
             yield
 
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Forget, when the block ends, what it registered and switched."""
+        with self._lock:
+            passes, on = dict(self._passes), dict(self._on)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._passes, self._on = passes, on
+
     def names(self) -> dict[str, bool]:
         """Every registered pass's name and whether it is on here and now."""
         with self._lock:
