@@ -288,6 +288,7 @@ class _Finish:
         self.flat: list[Any] = []  # the graph's outputs: records and plain values
 
     def run(self) -> AtenGraph:
+        self._check_metadata()
         mutated = self._mutations()
         for position, origin in enumerate(mutated):
             storage = mutated[origin]
@@ -307,6 +308,12 @@ class _Finish:
         return AtenGraph(
             gm=gm, constants=constants, mutated=names, outputs=outputs, frozen=frozenset(constants) - set(names)
         )
+
+    def _check_metadata(self) -> None:
+        """`t_` and its like on an argument change the caller's tensor object, which only eager does."""
+        for value in self.trace.inputs:
+            if value.chain:
+                raise LoweringError(f"{value.storage.origin} is turned into another view of its memory in place")
 
     def _mutations(self) -> dict[Origin, Any]:
         """Return the storages of inputs and constants that were written, inputs first."""
@@ -398,6 +405,9 @@ def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
 
 
 def _alias(kind: str, index: int | str, value: Value) -> Alias:
-    fake = value.fake
-    offset = int(fake.storage_offset()) - int(value.storage.base.storage_offset())
-    return Alias(kind, index, tuple(fake.shape), tuple(fake.stride()), offset)
+    fake, base = value.fake, value.storage.base
+    if (fake.dtype.itemsize, fake.is_conj(), fake.is_neg()) != (base.dtype.itemsize, base.is_conj(), base.is_neg()):
+        raise LoweringError("a result reads the memory of another tensor as numbers of another size or sign")
+    offset = int(fake.storage_offset()) - int(base.storage_offset())
+    dtype = fake.dtype if fake.dtype != base.dtype else None
+    return Alias(kind, index, tuple(fake.shape), tuple(fake.stride()), offset, dtype)

@@ -12,13 +12,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """An output that shares storage with an input, a constant or another output: the base seen through as_strided."""
+    """An output that shares storage with an input, a constant or another output: the base seen through as_strided.
+
+    dtype: set where the bytes are read as another type of the same size.
+    """
 
     base: str  # "input" or "output" or "const"
     index: int | str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
+    dtype: torch.dtype | None = None
 
 
 @dataclass(slots=True)

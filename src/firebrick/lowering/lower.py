@@ -200,7 +200,8 @@ class _Lowerer:
             base = self.consts[str(alias.index)].ref
         if not isinstance(base, Ref):
             raise LoweringError(f"output aliases {alias.base} {alias.index}, which is no tensor")
-        return Ref(base.buffer, exprs(alias.shape), exprs(alias.strides), base.offset + alias.offset)
+        dtype = BY_TORCH[alias.dtype].name if alias.dtype is not None else base.dtype
+        return Ref(base.buffer, exprs(alias.shape), exprs(alias.strides), base.offset + alias.offset, dtype)
 
     def _fresh(self, result: Any, taken: set[str]) -> object:
         if not isinstance(result, fx.Node):

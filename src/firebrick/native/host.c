@@ -126,7 +126,7 @@ static void read_nums(const Space *space, const Nums *nums, int64_t *out) {
 /* A handle that shares the memory of the view's slot. Results of `owner` kind keep the storage alive. */
 static FbHandle make_view(const Program *program, const Space *space, const View *view) {
     const Slot *slot = &program->slots[view->slot];
-    int64_t sizes[MAX_DIM], strides[MAX_DIM], offset = fb_num(space->registers, view->offset), start = 0;
+    int64_t sizes[MAX_DIM], strides[MAX_DIM], offset = fb_num(space->registers, view->offset);
     FbHandle base = space->handles[view->slot], made;
     if (view->sizes.count > MAX_DIM) return NULL;
     read_nums(space, &view->sizes, sizes);
@@ -136,8 +136,8 @@ static FbHandle make_view(const Program *program, const Space *space, const View
         int32_t status = fb_host.from_blob(data, view->sizes.count, sizes, strides, 0, view->dtype->code, slot->device_type, 0, &made);
         return status == 0 ? made : NULL;
     }
-    if (fb_torch.get_storage_offset(base, &start) != 0) return NULL;
-    return fb_host.reinterpret(base, view->sizes.count, sizes, strides, start + offset, &made) == 0 ? made : NULL;
+    /* The offset counts from the tensor's own first element. */
+    return fb_host.reinterpret(base, view->sizes.count, sizes, strides, offset, &made) == 0 ? made : NULL;
 }
 
 FbHandle fb_view(const Program *program, Space *space, int index, int *temporary) {
@@ -317,6 +317,10 @@ static PyObject *output_tensor(Executable *self, Space *space, int index, PyObje
     if (view->whole) {
         if (slot->kind == SLOT_INPUT) return Py_NewRef(args[slot->index]);
         if (slot->kind == SLOT_CONST) return Py_NewRef(PyList_GET_ITEM(self->constants, slot->index));
+        if (space->handles[view->slot] == NULL) {
+            PyErr_SetString(PyExc_RuntimeError, "an output was never allocated");
+            return NULL;
+        }
         if (space->objects[view->slot] == NULL) space->objects[view->slot] = fb_wrap(space->handles[view->slot]);
         return Py_XNewRef(space->objects[view->slot]);
     }
@@ -326,13 +330,12 @@ static PyObject *output_tensor(Executable *self, Space *space, int index, PyObje
     }
     if (view->retyped) {
         /* The view keeps the storage alive, so it is made from the slot's tensor and not from its address. */
-        int64_t sizes[MAX_DIM], strides[MAX_DIM], start;
+        int64_t sizes[MAX_DIM], strides[MAX_DIM];
         if (view->sizes.count > MAX_DIM || fb_host.view_dtype(space->handles[view->slot], view->dtype->code, &typed) != 0) goto failed;
         read_nums(space, &view->sizes, sizes);
         read_nums(space, &view->strides, strides);
         int64_t offset = fb_num(space->registers, view->offset) * slot->dtype->size / view->dtype->size;
-        int32_t status = fb_torch.get_storage_offset(typed, &start);
-        if (status == 0) status = fb_host.reinterpret(typed, view->sizes.count, sizes, strides, start + offset, &made);
+        int32_t status = fb_host.reinterpret(typed, view->sizes.count, sizes, strides, offset, &made);
         fb_torch.delete_tensor(typed);
         if (status != 0) goto failed;
     } else if ((made = make_view(program, space, view)) == NULL) {

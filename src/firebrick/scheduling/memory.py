@@ -37,7 +37,8 @@ def plan_memory(program: LoopProgram, steps: list[Launch | Extern], kernels: tup
         if b.kind in ("input", "const", "derived"):
             places.append(Place(name, "given"))
         elif name not in first:
-            continue
+            if name in outside:  # without elements, so that no step writes it
+                places.append(Place(name, "fresh"))
         elif name in calls:
             places.append(Place(name, "call"))
             if name not in outside:

@@ -1,0 +1,19 @@
+"""`x.t_()` of an argument left the caller's tensor as it was."""
+
+import pytest
+import torch
+
+import firebrick
+from firebrick.report import FirebrickWarning
+
+
+@pytest.mark.filterwarnings(f"ignore::{FirebrickWarning.__module__}.{FirebrickWarning.__name__}")
+def test_argument_is_transposed():
+    x = torch.arange(6.0).reshape(2, 3)
+
+    def turn(x):
+        return x.t_() + 1
+
+    made = firebrick.compile(turn, options={"strict": False})(x)
+    assert x.shape == (3, 2)
+    assert torch.equal(made, x + 1)
