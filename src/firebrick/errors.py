@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = [
     "BackendError",
@@ -23,12 +23,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class UserLocation:
-    """A place in the user's code; `line` and `column` count from 1, column 0 is unknown."""
+    """A place in the user's code; `line` and `column` count from 1, column 0 is unknown.
+
+    nodes: numbers of the captured graph's nodes that were made there, once the compiler has counted them.
+    """
 
     file: str
     line: int
     column: int = 0
     function: str = ""
+    nodes: tuple[int, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}"

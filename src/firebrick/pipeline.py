@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import platform
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,8 @@ from firebrick import autodiff, codegen, lowering, passes, runtime, scheduling
 from firebrick.artifact import SCHEMA, Artifact
 from firebrick.autodiff import graph_key, literals
 from firebrick.errors import FirebrickError, InternalError
+from firebrick.extend.labels import step_labels
+from firebrick.extend.metas import number_nodes
 from firebrick.extend.runner import copy_graph
 from firebrick.loops.schedule import Launch
 from firebrick.loops.show import show as show_loops
@@ -31,8 +33,12 @@ if TYPE_CHECKING:
 
     from firebrick.codegen import Target
     from firebrick.config import Config
+    from firebrick.extend import PassReport
+    from firebrick.extend.graph import AtenGraph
+    from firebrick.loops.ir import LoopProgram
+    from firebrick.loops.schedule import Schedule
 
-__all__ = ["compile_graph", "graphs_compiled"]
+__all__ = ["Stages", "compile_graph", "graphs_compiled", "inspect_graph"]
 
 _NOT_IN_KEY = frozenset(
     {
@@ -114,11 +120,43 @@ def _compile(
         key = _key(gm, example_inputs, config, user_passes, target)
     if key is None:
         artifact, made = _make(gm, example_inputs, config, user_passes, target)
-        return runtime.load(artifact, {**captured, **made})
+        return runtime.load(artifact, {**captured, **made}, _labels(gm, artifact))
     keys[key.digest] = key
     cache = runtime.DiskCache(config)
     artifact = cache.fetch(key, lambda: _storable(*_make(gm, example_inputs, config, user_passes, target)))
-    return runtime.load(artifact, {**captured, **literals.read(artifact.extra.get("literals", {}))})
+    constants = {**captured, **literals.read(artifact.extra.get("literals", {}))}
+    return runtime.load(artifact, constants, _labels(gm, artifact))
+
+
+def _labels(gm: fx.GraphModule, artifact: Artifact) -> list[str] | None:
+    """What profilers show of the artifact's steps: it knows nodes by number, this graph knows where they were made."""
+    origins = artifact.extra.get("origins")
+    return None if origins is None else step_labels(gm.graph, origins)
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What became of a captured graph before code was generated.
+
+    reports: what the passes of level torch and aten did, one each.
+    """
+
+    gm: fx.GraphModule
+    aten: AtenGraph
+    program: LoopProgram
+    schedule: Schedule
+    reports: tuple[PassReport, ...]
+
+
+def inspect_graph(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any] = ()
+) -> Stages:
+    """Run the stages on a torch-level graph up to its schedule, for tools that look at them.
+
+    Raises:
+        FirebrickError: the graph can't be compiled.
+    """
+    return _stages(gm, example_inputs, config, user_passes, codegen.detect(config))
 
 
 def _make(
@@ -126,14 +164,33 @@ def _make(
 ) -> tuple[Artifact, dict[str, torch.Tensor]]:
     """Run the stages; returns the built artifact and the constants that the trace made itself."""
     captured = graph_key.constants_of(gm)
+    stages = _stages(gm, example_inputs, config, user_passes, target)
+    schedule = stages.schedule
+    recorder.count("kernels", len(schedule.kernels))
+    recorder.count("launches", sum(isinstance(step, Launch) for step in schedule.steps))
+    with recorder.timed("codegen"):
+        artifact = codegen.generate(schedule, target, config)
+    artifact = artifact.with_extra(origins=[[step.parts, getattr(step, "op", "")] for step in schedule.steps])
+    _show(config, "code", gm, lambda: _show_code(artifact))
+    artifact = runtime.build(artifact, config)
+    return artifact, {n: t for n, t in stages.aten.constants.items() if n not in captured}
+
+
+def _stages(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any], target: Target
+) -> Stages:
+    reports: list[PassReport] = []
+    number_nodes(gm.graph)
     if passes.active_passes("torch", user_passes, config):
         gm = _copy(gm)
-        passes.run_graph_passes(gm, "torch", config, passes=user_passes, example_inputs=example_inputs)
+        reports += passes.run_graph_passes(gm, "torch", config, passes=user_passes, example_inputs=example_inputs)
     with recorder.timed("autodiff"):
         aten = autodiff.trace_inference(gm, example_inputs, config)
     aten.name = _name(gm)
     with recorder.timed("passes"):
-        aten = passes.run_passes(aten, config, passes=user_passes, trace=autodiff.trace_function)
+        aten = passes.run_passes(
+            aten, config, passes=user_passes, trace=autodiff.trace_function, on_report=reports.append
+        )
     _show(config, "aten", gm, lambda: autodiff.show(aten))
     with recorder.timed("lowering"):
         program = lowering.lower(aten, config)
@@ -141,13 +198,7 @@ def _make(
     with recorder.timed("scheduling"):
         schedule = scheduling.schedule(program, target, config)
     _show(config, "schedule", gm, lambda: scheduling.show(schedule))
-    recorder.count("kernels", len(schedule.kernels))
-    recorder.count("launches", sum(isinstance(step, Launch) for step in schedule.steps))
-    with recorder.timed("codegen"):
-        artifact = codegen.generate(schedule, target, config)
-    _show(config, "code", gm, lambda: _show_code(artifact))
-    artifact = runtime.build(artifact, config)
-    return artifact, {n: t for n, t in aten.constants.items() if n not in captured}
+    return Stages(gm, aten, program, schedule, tuple(reports))
 
 
 def _copy(gm: fx.GraphModule) -> fx.GraphModule:

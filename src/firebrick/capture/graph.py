@@ -140,7 +140,7 @@ class GraphBuilder:
             if known is not None and known.fake is out:  # `x.contiguous()` of a contiguous x is x
                 return known
         node = self.graph.create_node(op, target, node_args, node_kwargs)
-        node.meta["stack"] = interp.user_stack()
+        node.meta["stack"], node.meta["module"] = interp.user_stack(), interp.module
         self.op_count += 1
         return self._result(interp, node, out)
 
@@ -177,7 +177,7 @@ class GraphBuilder:
             for index, item in enumerate(out):
                 if isinstance(item, (torch.Tensor, tuple, list)):
                     child = self.graph.create_node("call_function", operator.getitem, (node, index), {})
-                    child.meta["stack"] = node.meta.get("stack", ())
+                    child.meta.update({k: node.meta[k] for k in ("stack", "module") if k in node.meta})
                     items.append(self._result(interp, child, item))
                 else:
                     items.append(interp.tracer.known(item))

@@ -19,6 +19,7 @@ from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import CellValue, FunctionValue, bind_arguments
 from firebrick.capture.values.iterator import GeneratorValue
+from firebrick.capture.values.module import ModuleValue
 from firebrick.errors import UserLocation
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class Interpreter(Operations):
         found = variables.get("__builtins__", builtins)
         self.builtins: dict[str, Any] = found if isinstance(found, dict) else found.__dict__
         self._callers: tuple[UserLocation, ...] | None = None
+        first = slots.get(code.co_varnames[0]) if code.co_varnames else None
+        above = "" if parent is None else parent.module
+        self.module: str = first.path if isinstance(first, ModuleValue) else above  # whose code this is
 
     # -- the stack ----------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +14,10 @@ from firebrick.extend.calls import is_mutating
 from firebrick.extend.fake import new_fake_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
+    "absorb",
     "acts",
     "attribute_of",
     "copy_into",
@@ -23,6 +25,8 @@ __all__ = [
     "fake_mode_of",
     "fill_meta",
     "fill_metas",
+    "number_nodes",
+    "origins",
     "set_fake_values",
     "values_for",
 ]
@@ -31,6 +35,28 @@ __all__ = [
 def drop_dead(graph: fx.Graph) -> None:
     """Erase nodes that nothing reads, but not those that write or act: fx knows only some of them."""
     graph.eliminate_dead_code(lambda node: node.is_impure() or is_mutating(node) or acts(node))
+
+
+def number_nodes(graph: fx.Graph) -> None:
+    """Note each node's place in the graph at its user location, which goes with whatever is made of the node."""
+    for number, node in enumerate(graph.nodes):
+        stack = node.meta.get("stack")
+        if stack:
+            node.meta["stack"] = (*stack[:-1], replace(stack[-1], nodes=(number,)))
+
+
+def origins(node: fx.Node) -> tuple[int, ...]:
+    """Numbers of the captured graph's nodes that a node was made of."""
+    stack = node.meta.get("stack")
+    return stack[-1].nodes if stack else ()
+
+
+def absorb(made: fx.Node, gone: Iterable[fx.Node]) -> None:
+    """Note that a node also does the work of nodes that it takes the place of."""
+    stack = made.meta.get("stack")
+    if stack:
+        nodes = tuple(sorted({*(n for g in gone for n in origins(g)), *stack[-1].nodes}))
+        made.meta["stack"] = (*stack[:-1], replace(stack[-1], nodes=nodes))
 
 
 def acts(node: fx.Node) -> bool:

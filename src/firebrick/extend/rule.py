@@ -21,7 +21,7 @@ from firebrick.errors import PassError
 from firebrick.extend.base import Context, Level, Pass, Site
 from firebrick.extend.calls import Call, call_of, is_mutating, show_node, value_of
 from firebrick.extend.match import GraphIndex, Match, Matcher
-from firebrick.extend.metas import copy_into, drop_dead, fake_mode_of, fill_meta
+from firebrick.extend.metas import absorb, copy_into, drop_dead, fake_mode_of, fill_meta
 from firebrick.extend.pattern import Pattern, trace_pattern
 from firebrick.extend.verify import Difference, compare, example_tensors
 
@@ -226,6 +226,7 @@ class _Application:
             old.replace_all_uses_with(new)
         for node in self.made:
             node.meta.setdefault("stack", anchor.meta.get("stack", ()))
+            absorb(node, inner)
         for node in reversed(inner):
             if not node.users:
                 self.gm.graph.erase_node(node)

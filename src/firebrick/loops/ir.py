@@ -166,12 +166,16 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """Independent iterations over `axes`, each doing all `stores`. `origin`: user's file:line, for comments only."""
+    """Independent iterations over `axes`, each doing all `stores`.
+
+    origin: user's file:line. parts: numbers of the captured graph's nodes that it computes. Both are for people only.
+    """
 
     name: str
     axes: tuple[Axis, ...]
     stores: tuple[Store, ...]
     origin: str = field(default="", compare=False)
+    parts: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,7 @@ class Extern:
     into: bool = False
     writes: tuple[str, ...] = ()
     origin: str = field(default="", compare=False)
+    parts: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

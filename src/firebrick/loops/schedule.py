@@ -45,6 +45,7 @@ class Launch:
     sizes: tuple[Expr, ...] = ()
     nodes: tuple[str, ...] = ()  # names of the loop nodes that it does, for prints
     origin: str = ""
+    parts: tuple[int, ...] = ()  # numbers of the captured graph's nodes that it computes
 
 
 @dataclass(frozen=True, slots=True)

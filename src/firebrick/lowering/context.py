@@ -45,7 +45,14 @@ class Lowering:
         self.names: set[str] = set()
         self.node: fx.Node
         self.origin = ""
+        self.own: tuple[int, ...] = ()
+        self.given: tuple[TensorValue, ...] = ()
         self._temps = 0
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The node being lowered, and what its arguments compute that is not stored yet."""
+        return tuple(dict.fromkeys([*(p for v in self.given if v.ref is None for p in v.parts), *self.own]))
 
     # ------------------------------------------------------------ buffers
 
@@ -68,10 +75,10 @@ class Lowering:
 
     # ------------------------------------------------------------ nodes
 
-    def nest(self, axes: Sequence[Axis], *stores: Store) -> None:
+    def nest(self, axes: Sequence[Axis], *stores: Store, parts: tuple[int, ...] = ()) -> None:
         """Append a loop nest, unless it has no iterations."""
         if all(a.size is not ZERO for a in axes):
-            self.nodes.append(Nest(f"n{len(self.nodes)}", tuple(axes), stores, self.origin))
+            self.nodes.append(Nest(f"n{len(self.nodes)}", tuple(axes), stores, self.origin, parts or self.parts))
 
     def realize(self, value: TensorValue, strides: Sequence[Expr] | None = None) -> Ref:
         """Store a tensor unless it is stored already, and return where it is."""
@@ -95,7 +102,7 @@ class Lowering:
             return
         axes, index = self.axes(ref.shape, ref.strides)
         at = ref.offset + total(i * s for i, s in zip(index, ref.strides, strict=True))
-        self.nest(axes, Store(ref.buffer, at, value.at(index)))
+        self.nest(axes, Store(ref.buffer, at, value.at(index)), parts=value.parts)
 
     def axes(self, shape: Sequence[Expr], strides: Sequence[Expr]) -> tuple[list[Axis], tuple[Expr, ...]]:
         """Loops over `shape`, outermost the largest stride, none for sizes of 1; and the index of a dimension each."""
@@ -114,6 +121,7 @@ class Lowering:
         """The node's result (or `fake`'s shape) as a formula of the index."""
         val = self.node.meta["val"] if fake is None else fake
         made = TensorValue(shape_of(val), BY_TORCH[val.dtype].name, strides_of(val), formula=fn, cost=cost)
+        made.parts = self.parts
         if cost > DEEP:
             self.realize(made)
         return made
@@ -206,7 +214,7 @@ class Lowering:
             name = self.buffer(dtype, shape, strides)
             results.append(TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO)))
         outs = tuple(r.ref.buffer if r is not None and r.ref is not None else None for r in results)
-        self.nodes.append(Extern(f"n{len(self.nodes)}", op, passed, named, outs, into, (), self.origin))
+        self.nodes.append(Extern(f"n{len(self.nodes)}", op, passed, named, outs, into, (), self.origin, self.own))
         return tuple(results) if many else results[0]
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from firebrick.errors import LoweringError
+from firebrick.extend.metas import origins
 from firebrick.loops.dtypes import BY_TORCH
 from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref
 from firebrick.loops.walk import values_of
@@ -111,7 +112,7 @@ class _Lowerer:
             if node.op == "get_attr":
                 self.env[node] = self.consts[node.target]
             else:
-                lw.node, lw.origin = node, ""
+                lw.node, lw.origin, lw.own, lw.given = node, "", (), ()
                 kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
                 self.env[node] = self.derived[node.name] = calls.call(lw, *self._arguments(node.args), **kwargs)
         made = tuple(n for n in lw.nodes if isinstance(n, Extern))
@@ -133,7 +134,8 @@ class _Lowerer:
             return self.env[source][position]  # type: ignore[index]
         lw = self.lw
         stack = node.meta.get("stack")
-        lw.node, lw.origin = node, str(stack[-1]) if stack else ""
+        lw.node, lw.origin, lw.own = node, str(stack[-1]) if stack else "", origins(node)
+        lw.given = tuple([v for v in (self.env[n] for n in node.all_input_nodes) if isinstance(v, TensorValue)])
         args = self._arguments(node.args)
         kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
         rule = RULES.get(node.target)
@@ -149,6 +151,9 @@ class _Lowerer:
             if not isinstance(node.target, torch._ops.OpOverload):
                 raise LoweringError(f"{node.target} is not an operator")
             result = calls.call(lw, *args, **kwargs)
+        for made in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(made, TensorValue) and made.ref is None and not made.parts:
+                made.parts = lw.parts
         return result
 
     def _computable(self, node: fx.Node) -> bool:
@@ -173,7 +178,7 @@ class _Lowerer:
 
     def _outputs(self, node: fx.Node) -> tuple[object, ...]:
         results: Any = node.args[0]
-        self.lw.origin = ""
+        self.lw.origin, self.lw.own, self.lw.given = "", (), ()
         written = [self._target(name) for name in self.aten.mutated]
         count = len(written)
         taken = {_buffer_of(v) for v in written}
@@ -240,6 +245,7 @@ class _Lowerer:
                 safe = self._reads_in_place(value, place, taken)
             if not safe:
                 copy = TensorValue(value.shape, value.dtype, value.strides, formula=value.at, cost=value.cost)
+                copy.parts = value.parts
                 lw.realize(copy)
                 value = copy
             pending.append((value, place))

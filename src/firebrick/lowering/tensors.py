@@ -23,11 +23,12 @@ class TensorValue:
     shape, dtype: of the tensor; strides: the layout that it must have when it is stored.
     ref: where it is stored, None while it is only a formula.
     cost: rough price of one element in additions; `at` is computed again by each consumer that inlines it.
+    parts: numbers of the captured graph's nodes that the formula computes.
     base, see: the formula that this one is a view of, and the place of the view given the place of its base. Storing
       the view then means to store the base, in its own loops, and to look at it.
     """
 
-    __slots__ = ("_formula", "_memo", "base", "cost", "dtype", "ref", "see", "shape", "strides")
+    __slots__ = ("_formula", "_memo", "base", "cost", "dtype", "parts", "ref", "see", "shape", "strides")
 
     def __init__(
         self,
@@ -40,9 +41,10 @@ class TensorValue:
         cost: int = 1,
         base: TensorValue | None = None,
         see: Callable[[Ref], Ref | None] | None = None,
+        parts: tuple[int, ...] = (),
     ) -> None:
         self.shape, self.dtype, self.strides, self.ref, self.cost = shape, dtype, strides, ref, cost
-        self.base, self.see = base, see
+        self.base, self.see, self.parts = base, see, parts
         self._formula = formula
         self._memo: dict[tuple[Expr, ...], Value] = {}
 

@@ -281,30 +281,39 @@ torch_error:
 }
 
 /* Returns -1 with the GIL held and an exception set. */
+static int run_step(const Program *program, Space *space, Step *step) {
+    switch (step->kind) {
+    case STEP_KERNEL:
+        for (int k = 0; k < step->count; k++) space->launch[k] = space->pointers[step->slots[k]];
+        read_nums(space, &step->sizes, space->launch_sizes);
+        step->kernel(space->launch, space->launch_sizes);
+        break;
+    case STEP_CALL: return fb_call(program, space, step->call);
+    case STEP_ALLOC:
+        for (int k = 0; k < step->count; k++) {
+            if (allocate(program, space, step->slots[k]) == 0) continue;
+            fb_gil_take(space);
+            fb_torch_error("a tensor could not be allocated");
+            return -1;
+        }
+        break;
+    case STEP_FREE:
+        for (int k = 0; k < step->count; k++) release(space, step->slots[k]);
+        break;
+    }
+    return 0;
+}
+
+/* Steps have ranges that profilers show; looking whether there is a profiler is done once a call. */
 static int run_steps(const Program *program, Space *space) {
+    int watched = fb_host.has_callbacks != NULL && fb_host.has_callbacks();
     for (int i = 0; i < program->step_count; i++) {
         Step *step = &program->steps[i];
-        switch (step->kind) {
-        case STEP_KERNEL:
-            for (int k = 0; k < step->count; k++) space->launch[k] = space->pointers[step->slots[k]];
-            read_nums(space, &step->sizes, space->launch_sizes);
-            step->kernel(space->launch, space->launch_sizes);
-            break;
-        case STEP_CALL:
-            if (fb_call(program, space, step->call) < 0) return -1;
-            break;
-        case STEP_ALLOC:
-            for (int k = 0; k < step->count; k++) {
-                if (allocate(program, space, step->slots[k]) == 0) continue;
-                fb_gil_take(space);
-                fb_torch_error("a tensor could not be allocated");
-                return -1;
-            }
-            break;
-        case STEP_FREE:
-            for (int k = 0; k < step->count; k++) release(space, step->slots[k]);
-            break;
-        }
+        void *range = NULL;
+        if (watched && step->label != NULL && fb_host.range_start(step->label, NULL, NULL, 0, &range) != 0) range = NULL;
+        int status = run_step(program, space, step);
+        if (range != NULL) fb_host.range_end(range);
+        if (status < 0) return -1;
     }
     return 0;
 }
@@ -449,10 +458,11 @@ static int parse_sources(Executable *self, PyObject *sources) {
 }
 
 static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"table", "kernels", "resolve", "constants", "sources", "refresh", "changed", "libraries", NULL};
-    PyObject *table, *kernels, *resolve, *constants, *sources, *refresh, *changed, *libraries;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OO!OOOO:Executable", names, &PyDict_Type, &table, &PyDict_Type, &kernels, &resolve,
-                                     &PyList_Type, &constants, &sources, &refresh, &changed, &libraries))
+    static char *names[] = {"table", "kernels", "resolve", "constants", "sources", "refresh", "changed", "libraries", "labels", NULL};
+    PyObject *table, *kernels, *resolve, *constants, *sources, *refresh, *changed, *libraries, *labels = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OO!OOOO|O!:Executable", names, &PyDict_Type, &table, &PyDict_Type, &kernels, &resolve,
+                                     &PyList_Type, &constants, &sources, &refresh, &changed, &libraries, &PyList_Type,
+                                     &labels))
         return NULL;
     Executable *self = (Executable *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
@@ -461,7 +471,8 @@ static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kw
     self->refresh = Py_NewRef(refresh);
     self->changed = Py_NewRef(changed);
     self->libraries = Py_NewRef(libraries);
-    if (fb_program_parse(&self->program, table, kernels, resolve) < 0 || parse_sources(self, sources) < 0) {
+    if (fb_program_parse(&self->program, table, kernels, resolve) < 0 || parse_sources(self, sources) < 0 ||
+        (labels != NULL && fb_program_label(&self->program, labels) < 0)) {
         Py_DECREF(self);
         return NULL;
     }

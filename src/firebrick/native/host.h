@@ -96,6 +96,7 @@ typedef struct {
     int count;
     Nums sizes;
     Call *call;
+    const char *label; /* what a profiler shows of a kernel or call */
 } Step;
 
 typedef struct {
@@ -134,6 +135,8 @@ static inline int64_t fb_num(const int64_t *registers, Num n) { return n.reg < 0
 
 /* Fills `program` from the table (a dict, see codegen/host.py); -1 with an exception set. */
 int fb_program_parse(Program *program, PyObject *table, PyObject *kernels, PyObject *resolve);
+/* Names the kernels and calls for profilers, in order; -1 with an exception set. */
+int fb_program_label(Program *program, PyObject *labels);
 void fb_program_clear(Program *program);
 int fb_program_traverse(Program *program, visitproc visit, void *arg);
 void *fb_program_alloc(Program *program, size_t size);
@@ -219,6 +222,9 @@ typedef struct {
     int32_t (*new_cell)(uint64_t **);                  /* from 2.13 */
     const char *(*error_text)(void);                   /* from 2.13 */
     PyObject *(*wrap)(const void *);                   /* may be NULL */
+    uint8_t (*has_callbacks)(void);                    /* the rest: all or none of them is NULL */
+    int32_t (*range_start)(const char *, void *, void *const *, uint64_t, void **);
+    int32_t (*range_end)(void *);
 } FbHost;
 extern FbHost fb_host;
 

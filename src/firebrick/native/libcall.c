@@ -470,6 +470,9 @@ int fb_libcall_init(void) {
         {"torch_new_string_handle", offsetof(FbHost, new_string), 0},
         {"torch_new_stable_ivalue", offsetof(FbHost, new_cell), 0},
         {"torch_exception_get_what_without_backtrace", offsetof(FbHost, error_text), 0},
+        {"_ZN2at12hasCallbacksEv", offsetof(FbHost, has_callbacks), 0},
+        {"aoti_record_function_start", offsetof(FbHost, range_start), 0},
+        {"aoti_record_function_end", offsetof(FbHost, range_end), 0},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         void *function = dlsym(fb_torch_library(), table[i].name);
@@ -479,6 +482,7 @@ int fb_libcall_init(void) {
         }
         memcpy((char *)&fb_host + table[i].place, &function, sizeof function);
     }
+    if (fb_host.range_start == NULL || fb_host.range_end == NULL) fb_host.has_callbacks = NULL;
     void *library = dlopen("libtorch_python.so", RTLD_NOLOAD | RTLD_LAZY);
     void *wrap = library == NULL ? NULL : dlsym(library, "_Z16THPVariable_WrapRKN2at10TensorBaseE");
     memcpy(&fb_host.wrap, &wrap, sizeof wrap);

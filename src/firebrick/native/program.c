@@ -430,11 +430,13 @@ static int parse_steps(Program *program, PyObject *list, PyObject *kernels, PyOb
         if (kind == NULL) return -1;
         if (strcmp(kind, "kernel") == 0) {
             step->kind = STEP_KERNEL;
+            step->label = kept_text(program, fb_item(row, 1));
             if (parse_launch(program, row, kernels, step) < 0) return -1;
         } else if (strcmp(kind, "call") == 0) {
             step->kind = STEP_CALL;
             step->call = parse_call(program, row, resolve);
             if (step->call == NULL) return -1;
+            step->label = step->call->name;
             program->calls_library = 1;
         } else if (strcmp(kind, "alloc") == 0 || strcmp(kind, "free") == 0) {
             step->kind = *kind == 'a' ? STEP_ALLOC : STEP_FREE;
@@ -443,6 +445,17 @@ static int parse_steps(Program *program, PyObject *list, PyObject *kernels, PyOb
             PyErr_Format(PyExc_ValueError, "host table: no step %s", kind);
             return -1;
         }
+    }
+    return 0;
+}
+
+int fb_program_label(Program *program, PyObject *labels) {
+    Py_ssize_t next = 0;
+    for (int i = 0; i < program->step_count; i++) {
+        Step *step = &program->steps[i];
+        if (step->kind != STEP_KERNEL && step->kind != STEP_CALL) continue;
+        PyObject *label = fb_item(labels, next++);
+        if (label == NULL || (step->label = kept_text(program, label)) == NULL) return -1;
     }
     return 0;
 }

@@ -99,10 +99,16 @@ def run_graph_passes(
 
 
 def run_passes(
-    aten: AtenGraph, config: Config, *, passes: Sequence[Any] = (), trace: TraceFunction | None = None
+    aten: AtenGraph,
+    config: Config,
+    *,
+    passes: Sequence[Any] = (),
+    trace: TraceFunction | None = None,
+    on_report: Callable[[PassReport], object] = lambda _: None,
 ) -> AtenGraph:
     """Run the active passes of level aten, then `PASSES`, leaving out those that `config.disable_passes` names."""
-    run_graph_passes(aten.gm, "aten", config, passes=passes, trace=trace, frozen=aten.frozen)
+    for report in run_graph_passes(aten.gm, "aten", config, passes=passes, trace=trace, frozen=aten.frozen):
+        on_report(report)
     for step in PASSES:
         if step.__name__ not in config.disable_passes:
             with recorder.timed(f"pass {step.__name__}"):

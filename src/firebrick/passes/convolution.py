@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.extend.metas import absorb
 from firebrick.passes.layout import propagate_layouts
 from firebrick.passes.prepack import LONG, NO_POST_OP, PostOp, is_packable, post_op
 from firebrick.passes.recipe import RecipeBuilder
@@ -137,6 +138,11 @@ def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
     before = found.last.meta["val"]
     with before.fake_mode:
         made.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
+    gone, step = [], conv
+    while step is not found.last and len(step.users) == 1:
+        gone.append(step)
+        step = next(iter(step.users))
+    absorb(made, gone)
     found.last.replace_all_uses_with(made)
     return made
 

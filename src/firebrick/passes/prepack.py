@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.extend.metas import absorb
 from firebrick.passes.recipe import RecipeBuilder, is_view
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def _pack(node: fx.Node, recipe: RecipeBuilder) -> bool:
     node.replace_all_uses_with(made)
     graph.erase_node(node)
     if tail is not None:
+        absorb(made, [tail])
         tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
         graph.erase_node(tail)
     return True

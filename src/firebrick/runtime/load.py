@@ -15,7 +15,7 @@ from firebrick.errors import CompileError, FirebrickError, LoweringError
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.artifact import Artifact
 
@@ -29,8 +29,12 @@ class ConstantsChanged(FirebrickError, RuntimeError):
     """A captured tensor has another dtype, device, shape or strides than its graph was compiled for."""
 
 
-def load(artifact: Artifact, constants: Mapping[str, torch.Tensor]) -> _native.Executable:
+def load(
+    artifact: Artifact, constants: Mapping[str, torch.Tensor], labels: Sequence[str] | None = None
+) -> _native.Executable:
     """Return the executable of a built artifact; `constants` binds captured tensors by name.
+
+    labels: what profilers show of each kernel and library call, in order.
 
     Derived constants (folded, prepacked) are computed at the first call.
 
@@ -60,6 +64,7 @@ def load(artifact: Artifact, constants: Mapping[str, torch.Tensor]) -> _native.E
             refresh=_Refresh(table),
             changed=ConstantsChanged,
             libraries=libraries,
+            **({"labels": list(labels)} if labels is not None else {}),
         )
 
 

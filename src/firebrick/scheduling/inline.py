@@ -130,6 +130,7 @@ class _Inliner:
         if not reads:
             return node
         moved: dict[Load, Value] = {}
+        parts = dict.fromkeys(node.parts)
         budget = _MOST_LOADS
         for buffer, loads in reads.items():
             nest, store = self.ready[buffer]
@@ -142,6 +143,7 @@ class _Inliner:
                 continue
             budget -= facts.loads
             moved.update((load, body) for load, body in bodies if body is not None)
+            parts.update(dict.fromkeys(nest.parts))
         if not moved:
             return node
         rewrite = Rewriter(lambda e: e, lambda load: moved.get(load, load))
@@ -151,7 +153,7 @@ class _Inliner:
                 for s in node.stores
             ]
         )
-        return replace(node, stores=stores)
+        return replace(node, stores=stores, parts=tuple(parts))
 
     def _repeats(self, reader: Nest, maker: Nest, load: Load, roots: list[Value]) -> bool:
         """Whether the reader would compute an element more than once."""

@@ -50,7 +50,8 @@ class KernelSet:
         names = list(buffers)
         nodes = tuple([n.node.name for n in group.nodes])
         origins = dict.fromkeys(n.node.origin for n in group.nodes if n.node.origin)
-        return Launch(kernel, tuple([names[k] for k in order]), sizes, nodes, ", ".join(origins))
+        parts = tuple(dict.fromkeys([p for n in group.nodes for p in n.node.parts]))
+        return Launch(kernel, tuple([names[k] for k in order]), sizes, nodes, ", ".join(origins), parts)
 
     def _make(
         self, group: Group, live: set[str], buffers: dict[str, int]
