@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from firebrick.errors import UserLocation
 
-__all__ = ["op_name", "step_label", "step_labels", "user_place"]
+__all__ = ["is_silent", "op_name", "step_label", "step_labels", "user_place"]
 
 _TORCH = str(Path(torch.__file__).parent)
 _MOST_NAMES = 4
@@ -36,6 +36,11 @@ def op_name(node: fx.Node) -> str:
     return "getitem" if target is operator.getitem else str(name).strip("_")
 
 
+def is_silent(node: fx.Node) -> bool:
+    """Whether a node looks at, picks or passes on values rather than computing some."""
+    return op_name(node) in _SILENT
+
+
 def user_place(node: fx.Node) -> UserLocation | None:
     """The innermost place of a node outside of torch's own files."""
     stack = node.meta.get("stack") or ()
@@ -47,8 +52,8 @@ def step_label(nodes: Sequence[fx.Node], library: str = "") -> str:
 
     `fused_add_layer_norm model.py:12`, or `linear_gelu mkldnn::_linear_pointwise model.py:20` for a library call.
     """
-    names = list(dict.fromkeys(op_name(n) for n in nodes))
-    names = [n for n in names if n not in _SILENT] or names
+    loud = [n for n in nodes if not is_silent(n)] or nodes
+    names = list(dict.fromkeys(map(op_name, loud)))
     if len(names) > _MOST_NAMES:
         names = [*names[: _MOST_NAMES - 1], f"{len(names) - _MOST_NAMES + 1}_more"]
     text = "_".join(names) or "copy"

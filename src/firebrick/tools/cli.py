@@ -21,6 +21,7 @@ from firebrick.tools import bench as benchmark
 from firebrick.tools import doctor as doctoring
 from firebrick.tools import profile as profiling
 from firebrick.tools.models import MODELS, load_target
+from firebrick.tools.target import Target
 
 app = typer.Typer(
     help="Firebrick compiles PyTorch programs. Example: firebrick bench bert",
@@ -33,7 +34,9 @@ cache_app = typer.Typer(help="Look at and clear the disk cache. Example: firebri
 app.add_typer(cache_app, name="cache")
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+_TARGET = "A script, package.module:function, or a model's name."
 console = Console()
+progress = Console(stderr=True)
 
 
 def _print_json(value: Any) -> None:
@@ -89,20 +92,19 @@ def explain(
 
 @app.command(epilog="Example: `firebrick profile bert --trace trace.json`")
 def profile(
-    target: Annotated[str, typer.Argument(help="A model's name or package.module:function.")],
+    target: Annotated[str, typer.Argument(help=_TARGET)],
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace here (chrome://tracing).")] = None,
     top: Annotated[int, typer.Option(help="Rows a table.")] = 15,
     as_json: Json = False,
 ) -> None:
     """Show where time and memory go, eager beside compiled, against what the machine reaches."""
-    fn, args, kwargs = load_target(target)
-    with console.status(f"profiling {target}"):
-        found = profiling.profile_target(target, fn, args, kwargs, trace=trace)
+    with progress.status(f"profiling {target}"):
+        found = profiling.profile_target(Target.load(target), trace=trace)
     if as_json:
         _print_json(asdict(found))
     else:
         for table in profiling.tables(found, top):
-            console.print(table)
+            console.print(table, width=None if console.is_terminal else 140)
 
 
 @app.command(epilog="Example: `firebrick doctor --json`")
