@@ -78,7 +78,7 @@ class _Canonical:
 
     def text(self, value: object, depth: int = 0) -> str:
         if value is None or isinstance(value, bool | int | str | bytes | complex) and type(value) in _PLAIN:
-            return repr(value)
+            return _ADDRESS.sub("", repr(value))
         if isinstance(value, float):
             return f"{type(value).__name__}:{value!r}"
         if isinstance(value, type | types.BuiltinFunctionType | types.ModuleType | torch.dtype):
