@@ -96,3 +96,17 @@ def check(
     if breaks is not None:
         assert len(compiled.breaks) == breaks, [frame.break_ for frame in compiled.frames]
     return compiled
+
+
+def check_change(fn: Callable[..., Any], change: Callable[[], Any], *args: Any) -> Compiled:
+    """Compiled as plain before and after a change that makes a difference."""
+    compiled = Compiled(fn)
+    before = outcome(fn, args)
+    for _ in range(3):
+        assert_same(outcome(compiled, args)[1], before[1])
+    change()
+    after = outcome(fn, args)
+    assert repr(after) != repr(before), "the change makes no difference"
+    for _ in range(3):
+        assert_same(outcome(compiled, args)[1], after[1])
+    return compiled

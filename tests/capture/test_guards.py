@@ -140,6 +140,12 @@ ROWS = {
         [frame, len, None],
         "x.__code__ was",
     ),
+    "LACKS_ENTRY": (
+        Guard("LACKS_ENTRY", X, "append"),
+        dict,
+        [list, type("Sub", (list,), {}), 3],
+        "x had no append, now",
+    ),
     "PRESENT": (Guard("PRESENT", s.Item(X, 0)), [1], [[], (), 3, None], "x[0] is gone"),
     "SAME": (Guard("SAME", X, Y), None, [1], "x was y, now they differ"),
     "DISTINCT": (Guard("DISTINCT", None, (X, Y)), 1, [None], "x and y were two objects, now they are one"),

@@ -52,6 +52,7 @@ ROWS = [
     (s.Cell("free"), "free", lambda: 5),
     (s.Global("FUNCTION"), "FUNCTION", lambda: FUNCTION),
     (s.Global("pi", NAMESPACE), "math.pi", lambda: math.pi),
+    (s.Variables(NAMESPACE), "vars(math)", lambda: vars(math)),
     (s.Builtin("len"), "len", lambda: len),
     (s.Const(BOX, "box"), "box", lambda: BOX),
     (s.Attr(A, "x"), "a.x", lambda: 3),

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick import _native
-from firebrick.capture.guards import Guard, id_guard, tensor_guard
-from firebrick.capture.sources import Const, Global, InstanceAttr, InstanceDict, Namespace
+from firebrick.capture.guards import Guard, id_guard, state_guard, tensor_guard
+from firebrick.capture.sources import (
+    ClassAttr,
+    Const,
+    FunctionPart,
+    Global,
+    InstanceAttr,
+    InstanceDict,
+    Namespace,
+    Variables,
+)
+from firebrick.capture.values.constant import LITERAL_TYPES
 
 if TYPE_CHECKING:
     from firebrick.capture.sources import Source
@@ -79,6 +89,42 @@ class Guards:
         """No such key."""
         self._add("LACKS_KEY", source, (type(key), key), Guard("LACKS_KEY", source, key))
 
+    def class_entry(self, source: Source, name: str, found: Any) -> None:
+        """A class or a base of it holds the same object under a name."""
+        self.fixed(ClassAttr(source, name), found)
+
+    def lacks_entry(self, source: Source, name: str) -> None:
+        """A class holds nothing under a name."""
+        self._add("LACKS_ENTRY", source, name, Guard("LACKS_ENTRY", source, name))
+
+    def defaults(self, source: Source, function: types.FunctionType) -> None:
+        """A function with as many defaults, and the same names of those for keyword-only arguments."""
+        positional, keyword = FunctionPart(source, "__defaults__"), FunctionPart(source, "__kwdefaults__")
+        for part, found in ((positional, function.__defaults__), (keyword, function.__kwdefaults__)):
+            if found is None:
+                self.equals(part, None)
+            else:
+                self.type(part, type(found))
+        if function.__defaults__:
+            self.length(positional, len(function.__defaults__))
+        if function.__kwdefaults__:
+            self.keys(keyword, tuple(function.__kwdefaults__))
+
+    def lacks_attribute(self, source: Source, name: str) -> None:
+        """An object without an attribute."""
+        self._add("LACKS_ATTR", source, name, Guard("LACKS_ATTR", source, name))
+
+    def state(self, kind: str) -> None:
+        """A state that few programs ask for stays as it is now."""
+        self._add(kind, Variables(), None, state_guard(kind))
+
+    def fixed(self, source: Source, obj: Any) -> None:
+        """The same constant, or the same object, which is then taken as it is."""
+        if type(obj) in LITERAL_TYPES:
+            self.equals(source, obj)
+        else:
+            self.identity(source, obj)
+
     def lacks_own(self, source: Source, name: str) -> None:
         """No such attribute in the object's own dict."""
         self.lacks_key(InstanceDict(source), name)
@@ -109,7 +155,11 @@ class Guards:
     def requires_grad(self, source: Source, tensor: torch.Tensor) -> None:
         """Whether a parameter needs a gradient; matters where gradients are recorded."""
         if torch.is_grad_enabled():
-            self._add("REQUIRES_GRAD", source, None, Guard("REQUIRES_GRAD", source, tensor.requires_grad))
+            self.records(source, tensor)
+
+    def records(self, source: Source, tensor: torch.Tensor) -> None:
+        """Whether a tensor needs a gradient; the program asks."""
+        self._add("REQUIRES_GRAD", source, None, Guard("REQUIRES_GRAD", source, tensor.requires_grad))
 
     def alias(self, source: Source, known: Value, obj: Any, *, pinned: bool) -> None:
         """Two sources give the same object."""

@@ -447,6 +447,14 @@ _ROWS = (
         native=lambda ref: ref.get(),
     ),
     Kind(
+        "LACKS_ENTRY",
+        "Neither a class nor its bases hold anything under a name.",
+        holds=lambda value, payload: not any(payload in owner.__dict__ for owner in value.__mro__),
+        show=lambda guard: f"{guard.source} has no {guard.payload}",
+        explain=lambda source, value, payload: f"{source} had no {payload}, now it has",
+        stable=lambda payload: False,
+    ),
+    Kind(
         "PRESENT",
         "The source can be evaluated.",
         holds=lambda value, payload: True,

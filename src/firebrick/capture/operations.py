@@ -13,9 +13,10 @@ from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import FunctionValue
-from firebrick.capture.values.iterator import GeneratorValue, IteratorValue
+from firebrick.capture.values.iterator import Cursor, GeneratorValue, IteratorValue
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup
+from firebrick.capture.values.object import MISSING, ObjectValue
+from firebrick.capture.values.sequence import ListValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class Operations:
     def raise_value(self, cls: type[BaseException], args: list[Value]) -> NoReturn:
         """Raise a new exception with values as arguments."""
         raise Raised(ExceptionValue(cls, args))
+
+    def lookup(self, cls: type, name: str) -> tuple[Any, type | None]:
+        """What a class finds under a name, as it is, and which class of its bases holds it; guarded."""
+        return self.tracer.lookup(cls, name)
 
     # -- constants ----------------------------------------------------------------
 
@@ -230,10 +235,13 @@ class Operations:
         if isinstance(value, (IteratorValue, GeneratorValue)):
             return value
         if isinstance(value, ObjectValue):
-            found, _ = class_lookup(value.cls, "__iter__")
+            found, _ = self.lookup(value.cls, "__iter__")
             if isinstance(found, types.FunctionType):
                 return self.tracer.function(found).call(self.interpreter, [value], {}).realize()
-        return IteratorValue(value.iterate(self.interpreter), type(iter(())), over=[value])
+        if type(value) is ListValue:
+            cursor = Cursor(value)
+            return IteratorValue(cursor, type(iter([])), cursor.remake)
+        return IteratorValue(value.iterate(self.interpreter), type(iter(())))
 
     def next_of(self, value: Value) -> Value:
         """`next(value)`; raises the user's StopIteration at the end."""
@@ -310,7 +318,7 @@ class Operations:
             "": ("__format__", "__str__", "__repr__"),
         }
         for name in names[conversion]:
-            found, _ = class_lookup(value.cls, name)
+            found, _ = self.lookup(value.cls, name)
             if found is not MISSING and isinstance(found, types.FunctionType):
                 args = [ConstantValue(spec)] if name == "__format__" else []
                 text = self.tracer.function(found).call(self.interpreter, [value, *args], {})

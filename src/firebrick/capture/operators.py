@@ -10,7 +10,7 @@ from firebrick.capture.breaks import Break
 from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
-from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup
+from firebrick.capture.values.object import MISSING, ObjectValue
 from firebrick.capture.values.sequence import DequeValue, ListValue, SequenceValue, SliceValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
 
@@ -193,7 +193,7 @@ def _by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value) 
     tried = False
     for owner, name, other in attempts:
         if isinstance(owner, ObjectValue):
-            found, _ = class_lookup(owner.cls, name)
+            found, _ = interp.lookup(owner.cls, name)
             if found is not MISSING and hasattr(found, "__code__"):
                 tried = True
                 result = interp.tracer.function(found).call(interp, [owner, other], {})
@@ -283,12 +283,12 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
         return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
     for owner, name, other in ((left, method, right), (right, reflected, left)):
         if isinstance(owner, ObjectValue):
-            found, _ = class_lookup(owner.cls, name)
+            found, _ = interp.lookup(owner.cls, name)
             if hasattr(found, "__code__"):
                 result = interp.tracer.function(found).call(interp, [owner, other], {})
                 if not _not_implemented(result):
                     return result
-            elif symbol == "!=" and hasattr(class_lookup(owner.cls, "__eq__")[0], "__code__"):
+            elif symbol == "!=" and hasattr(interp.lookup(owner.cls, "__eq__")[0], "__code__"):
                 equal = compare(interp, "==", left, right).realize()
                 return ConstantValue(not equal.truth(interp))
     return _compare_plain(interp, symbol, _plain(left), _plain(right))
@@ -346,7 +346,7 @@ def contains(interp: Interpreter, container: Value, item: Value) -> bool:
     if isinstance(container, ConstantValue):
         return interp.fold(operator.contains, [container, item], {}).truth(interp)
     if isinstance(container, ObjectValue):
-        found, _ = class_lookup(container.cls, "__contains__")
+        found, _ = interp.lookup(container.cls, "__contains__")
         if found is MISSING and container.storage is None:
             return any(interp.same_or_equal(other, item) for other in container.iterate(interp))
     if isinstance(container, TensorValue):

@@ -199,12 +199,13 @@ def _lower_builtin(builder: _Builder, source: s.Builtin) -> _Node:
 
 
 def _lower_global(builder: _Builder, source: s.Global) -> _Node:
-    variables = (
-        builder.child("GLOBALS", None)
-        if source.namespace is None
-        else builder.child("CONST", None, key=source.namespace.variables)
-    )
-    return builder.child("DICT_ITEM", variables, key=source.name)
+    return builder.child("DICT_ITEM", _lower_variables(builder, source), key=source.name)
+
+
+def _lower_variables(builder: _Builder, source: s.Global | s.Variables) -> _Node:
+    if source.namespace is None:
+        return builder.child("GLOBALS", None)
+    return builder.child("CONST", None, key=source.namespace.variables)
 
 
 def _lower_item(builder: _Builder, source: s.Item) -> _Node:
@@ -221,6 +222,7 @@ _LOWER: dict[type, Any] = {
     s.Local: lambda b, x: b.child("LOCAL", None, b.arguments[x.name]),
     s.Cell: lambda b, x: b.child("CONTENTS", b.child("FREE", None, b.free[x.name])),
     s.Global: _lower_global,
+    s.Variables: _lower_variables,
     s.Builtin: _lower_builtin,
     s.Const: lambda b, x: b.child("CONST", None, key=x.value),
     s.Attr: lambda b, x: b.child("ATTRIBUTE", b.node(x.base), key=x.name),

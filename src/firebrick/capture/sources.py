@@ -40,6 +40,7 @@ __all__ = [
     "Source",
     "Step",
     "TypeOf",
+    "Variables",
     "module_attr",
 ]
 
@@ -189,6 +190,24 @@ class Global(Source):
         else:
             yield ("const", self.namespace.variables)
             yield ("item", self.name)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Variables(Source):
+    """The dict of a frame's globals, or of an inlined function's where a namespace is given."""
+
+    namespace: Namespace | None = None
+
+    def __str__(self) -> str:
+        return "globals()" if self.namespace is None else f"vars({self.namespace.name})"
+
+    def _evaluate(self, frame: Frame) -> Any:
+        return frame.globals if self.namespace is None else self.namespace.variables
+
+    def _steps(self) -> Iterator[Step]:
+        if self.namespace is None:
+            raise NotImplementedError("guards alone look at a frame's globals as a whole")
+        yield ("const", self.namespace.variables)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+
 import torch
 
 from firebrick import _native
@@ -18,6 +20,9 @@ STATE_KINDS: dict[str, tuple[str, str]] = {
         "torch function",
         "Whether __torch_function__ is on, and how many function and dispatch modes are.",
     ),
+    "THREADS": ("torch.get_num_threads()", "Threads of an operation."),
+    "MATMUL_PRECISION": ("torch.get_float32_matmul_precision()", "Precision of float32 matmuls."),
+    "ABSTRACT_CLASSES": ("registrations of abstract classes", "How often a class was registered with an abstract one."),
 }
 """Kind of state -> its name in prints, its meaning."""
 
@@ -52,6 +57,8 @@ def _torch_function() -> int:
     return disabled | torch._C._len_torch_function_stack() << 8 | torch._C._len_torch_dispatch_stack() << 24
 
 
+_PRECISIONS = ("highest", "high", "medium")
+
 _READERS = {
     "GRAD_MODE": torch.is_grad_enabled,
     "INFERENCE_MODE": torch.is_inference_mode_enabled,
@@ -59,6 +66,9 @@ _READERS = {
     "DETERMINISTIC": _deterministic,
     "DEFAULT_DTYPE": lambda: _NUMBERS[torch.get_default_dtype()],
     "TORCH_FUNCTION": _torch_function,
+    "THREADS": torch.get_num_threads,
+    "MATMUL_PRECISION": lambda: _PRECISIONS.index(torch.get_float32_matmul_precision()),
+    "ABSTRACT_CLASSES": abc.get_cache_token,
 }
 
 _native.set_state_readers(tuple(_READERS[name] for name in _native.STATES))
@@ -86,4 +96,8 @@ def state_text(kind: str, value: int) -> str:
             if count := value >> shift & 0xFFFF:
                 parts.append(f"{count} {name} modes")
         return ", ".join(parts)
+    if kind == "MATMUL_PRECISION":
+        return _PRECISIONS[value]
+    if kind in ("THREADS", "ABSTRACT_CLASSES"):
+        return str(value)
     return ("off", "on", "on, warning only")[value] if 0 <= value < 3 else str(value)

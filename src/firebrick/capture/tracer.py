@@ -18,12 +18,14 @@ from firebrick.capture.sources import (
     CellContents,
     ClassAttr,
     Const,
+    FunctionPart,
     Global,
     InstanceAttr,
     Item,
     ModuleItem,
     Namespace,
     Source,
+    Variables,
 )
 from firebrick.capture.values.base import LazyValue, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, is_literal
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Tracer", "is_library"]
 
+_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "firebrick"}
 
 
@@ -65,6 +68,8 @@ class Tracer:
         self._globals: dict[tuple[int, str], Value] = {}
         self._constants: dict[int, Value] = {}
         self._namespaces: dict[int, Namespace] = {}
+        self._lookups: dict[tuple[type, str], tuple[Any, type | None]] = {}
+        self._inlined: set[int] = set()
         self._paths: dict[Source, str] = {}
         self._module_sources: set[Source] = set()
 
@@ -159,37 +164,66 @@ class Tracer:
         if found is not None:
             return found
         pinned = is_library(variables.get("__name__"))
+        source: Source = Global(name, interp.namespace)
         if name in variables:
-            found = self.read(variables[name], Global(name, interp.namespace), pinned=pinned)
+            if pinned:
+                self.guards.fixed(source, variables[name])
+            found = self.read(variables[name], source, pinned=pinned)
         elif name in interp.builtins:
-            inlined = pinned or interp.namespace is not None
-            source = self.const_source(interp.builtins[name]) if inlined else Builtin(name)
-            found = self.read(interp.builtins[name], source, pinned=True)
+            obj = interp.builtins[name]
+            source = Builtin(name)
+            if interp.namespace is not None:
+                self.guards.lacks_key(Variables(interp.namespace), name)
+                source = Global(name, Namespace("builtins", interp.builtins))
+            self.guards.fixed(source, obj)
+            found = self.read(obj, self.const_source(obj), pinned=True)
         else:
+            self.guards.lacks_key(Variables(interp.namespace), name)
+            self.guards.lacks_key(Variables(Namespace("builtins", interp.builtins)), name)
             interp.raise_new(NameError, f"name {name!r} is not defined")
         self._globals[key] = found
         return found
 
     def module_global(self, module: types.ModuleType, name: str, obj: Any) -> Value:
         """An attribute of a Python module."""
-        if is_library(module.__name__):
-            if isinstance(obj, (list, dict, set)) or not isinstance(obj, (type, types.ModuleType)):
-                return self.read(obj, Attr(self.const_source(module), name), pinned=True)
+        variables = vars(module)
+        if name not in variables:  # a property of its class, or made by its __getattr__
+            return self.read(obj, Attr(self.const_source(module), name), pinned=not is_literal(obj))
+        source = Global(name, self.namespace(variables))
+        if not is_library(module.__name__):
+            return self.read(obj, source)
+        self.guards.fixed(source, obj)
+        if isinstance(obj, (type, types.ModuleType)):
             return self.known(obj)
-        return self.read(obj, Attr(self.const_source(module), name))
+        return self.read(obj, source, pinned=True)
+
+    def module_lacks(self, module: types.ModuleType, name: str) -> None:
+        """A Python module has no such attribute."""
+        self.guards.lacks_key(Variables(self.namespace(vars(module))), name)
 
     # -- attributes ----------------------------------------------------------------
 
+    def lookup(self, cls: type, name: str) -> tuple[Any, type | None]:
+        """What a class finds under a name, as it is, and which class of its bases holds it; guarded."""
+        known = self._lookups.get((cls, name))
+        if known is None:
+            known = self._lookups[cls, name] = class_lookup(cls, name)
+            if cls.__flags__ & _IMMUTABLE:
+                return known
+            if known[1] is None:
+                self.guards.lacks_entry(self.const_source(cls), name)
+            else:
+                self.guards.fixed(ClassAttr(self.const_source(cls), name), known[0])
+        return known
+
     def class_value(self, owner: type, name: str, obj: Any) -> Value:
         """A plain attribute of a class."""
-        if is_literal(obj) and is_library(owner.__module__):
-            return self.known(obj)
         return self.read(obj, ClassAttr(self.const_source(owner), name), pinned=is_library(owner.__module__))
 
     def class_attribute(self, value: Value, name: str) -> Value | None:
         """An attribute of a value's class, bound; None for those of built-in kinds."""
         cls = value.python_type()
-        found, owner = class_lookup(cls, name)
+        found, owner = self.lookup(cls, name)
         if found is MISSING or owner is None or not isinstance(found, (types.FunctionType, property, classmethod)):
             return None
         interp = self.current
@@ -212,7 +246,7 @@ class Tracer:
             return value.snapshot(self.current)
         if isinstance(value, ObjectValue) and isinstance(value.storage, DictValue):
             names = ("__iter__", "keys", "__getitem__")
-            if not any(isinstance(class_lookup(value.cls, name)[0], types.FunctionType) for name in names):
+            if not any(isinstance(self.lookup(value.cls, name)[0], types.FunctionType) for name in names):
                 return value.storage
         return None
 
@@ -295,12 +329,6 @@ class Tracer:
         if value.source is not None and not isinstance(value.source, Const):
             self.guards.lacks_own(value.source, name)
 
-    def guard_class_attribute(self, cls: type, owner: type, name: str, obj: Any) -> None:
-        """A class finds the same attribute under a name; classes of libraries don't change."""
-        if not is_library(owner.__module__):
-            holder = cls if class_lookup(cls, name)[0] is obj else owner  # `super()` looks behind the class
-            self.guards.identity(ClassAttr(self.const_source(holder), name), obj)
-
     def guard_attribute_names(self, value: ObjectValue) -> None:
         """The names of an object's own attributes."""
         if value.source is not None:
@@ -309,10 +337,19 @@ class Tracer:
     # -- policy ------------------------------------------------------------------------
 
     def check_inline(self, function: FunctionValue) -> None:
-        """Refuse functions that are not to be looked into.
+        """Refuse functions that are not to be looked into; the others are guarded to stay as they are.
 
         Raises:
             Break: the function runs as plain Python.
         """
         if registry.is_opaque(function.globals.get("__name__"), function.obj):
             raise Break("unsupported-call", f"{function.describe()} of {function.globals.get('__name__')} is called")
+        fn = function.obj
+        if fn is None or not function.pinned or id(fn) in self._inlined:
+            return
+        self._inlined.add(id(fn))
+        source = self.const_source(fn)
+        self.guards.code(source, fn)
+        for name in ("__defaults__", "__kwdefaults__"):
+            if (found := getattr(fn, name)) is not None:
+                self.guards.identity(FunctionPart(source, name), found)

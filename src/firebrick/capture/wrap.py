@@ -153,11 +153,12 @@ def _range(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 
 
 def _function(tracer: Tracer, obj: types.FunctionType, source: Source, pinned: bool) -> Value:
-    if not pinned and not isinstance(source, Const):
-        if obj.__closure__ or "<locals>" in obj.__qualname__:
-            tracer.guards.code(source, obj)
-        else:
-            tracer.guards.identity(source, obj)
+    if pinned or isinstance(source, Const):
+        return FunctionValue.of(tracer, obj, source)
+    if obj.__closure__ or "<locals>" in obj.__qualname__:
+        tracer.guards.code(source, obj)
+        return FunctionValue.of(tracer, obj, source, pinned=False)
+    tracer.guards.identity(source, obj)
     return FunctionValue.of(tracer, obj, source)
 
 
@@ -185,6 +186,7 @@ def _python_module(tracer: Tracer, obj: types.ModuleType, source: Source, pinned
 
 def _module(tracer: Tracer, obj: torch.nn.Module, source: Source, pinned: bool) -> Value:
     _identity(tracer, obj, source, pinned)
+    tracer.guards.type(source, type(obj))
     return ModuleValue(obj, source, tracer.module_path(source))
 
 
@@ -232,9 +234,18 @@ def _unchanging(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value
     return ConstantValue(obj, source)
 
 
+def _proxy(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    """A view of a dict that nothing else leads to; one that captured code has asked for is taken as it is."""
+    if not pinned and not isinstance(source, Const):
+        raise Break("unsupported-operation", f"{source} is a view of a dict, a mappingproxy")
+    return ConstantValue(obj, source)
+
+
 def _exception(tracer: Tracer, obj: BaseException, source: Source, pinned: bool) -> Value:
     _identity(tracer, obj, source, pinned)
-    return ExceptionValue(type(obj), [tracer.known(arg) for arg in obj.args], obj)
+    args = tracer.read(obj.args, Attr(source, "args")).realize()
+    assert isinstance(args, TupleValue)
+    return ExceptionValue(type(obj), args.items, obj)
 
 
 def _object(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
@@ -272,7 +283,6 @@ def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 UNCHANGING: tuple[type, ...] = (
     inspect.Signature,
     inspect.Parameter,
-    types.MappingProxyType,
     types.CodeType,
     types.UnionType,
     types.GenericAlias,
@@ -311,6 +321,7 @@ _EXACT: dict[type, Wrapper] = {
     types.GetSetDescriptorType: _callable,
     types.MemberDescriptorType: _callable,
     types.CellType: _cell,
+    types.MappingProxyType: _proxy,
     functools.partial: _partial,
     type(functools.lru_cache(lambda: None)): _callable,
     **dict.fromkeys(UNCHANGING, _unchanging),

@@ -138,6 +138,7 @@ int fb_check_other(const Check *check, PyObject *value) {
     case CHECK_CODE: return PyFunction_Check(value) && ((PyFunctionObject *)value)->func_code == check->object;
     case CHECK_REQUIRES_GRAD: return PyObject_TypeCheck(value, fb_tensor_type) && fb_requires_grad(value) == check->number;
     case CHECK_PRESENT: return 1;
+    case CHECK_LACKS_ENTRY: return PyType_Check(value) && _PyType_Lookup((PyTypeObject *)value, check->object) == NULL;
     default: return 0;
     }
 }

@@ -46,8 +46,18 @@ static int add_rest(Lane *lane, int32_t node, int32_t from, int32_t end) {
     return 1;
 }
 
-/* A pointer that is stored at a place. */
-static int add_pointer(Lane *lane, void *place) { return add_word(lane, place, *(FbWord *)place); }
+/* A pointer that is stored at a place; one is enough of what many checks of a class ask for. */
+static int add_pointer(Lane *lane, void *place) {
+    if (lane->word_count > 0 && lane->words[lane->word_count - 1].place == place) return 1;
+    return add_word(lane, place, *(FbWord *)place);
+}
+
+/* The version of a class, which a change of the class or of a base voids; 0 when it has none, -1 when memory is short. */
+static int add_class_version(Lane *lane, PyObject *cls) {
+    PyTypeObject *type = (PyTypeObject *)cls;
+    if (!PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) || type->tp_version_tag == 0) return 0;
+    return add_pointer(lane, &type->tp_version_tag) ? 1 : -1;
+}
 
 static int has_identity_check(const Plan *plan, const Node *node) {
     for (int32_t i = node->checks; i < node->checks_end; i++) {
@@ -76,9 +86,8 @@ static int add_place(const Plan *plan, Lane *lane, int32_t i) {
     case OP_TYPE: return add_pointer(lane, &parent->ob_type) ? HELD : -1;
     case OP_FUNCTION_PART: return add_pointer(lane, (char *)parent + node->index) ? HELD : -1;
     case OP_CLASS_ITEM: {
-        PyTypeObject *type = (PyTypeObject *)parent;
-        if (!PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) || type->tp_version_tag == 0) return LOOSE;
-        return add_pointer(lane, &type->tp_version_tag) ? PINNED : -1; /* a change of the class or a base voids the tag */
+        int status = add_class_version(lane, parent);
+        return status < 0 ? -1 : status ? PINNED : LOOSE;
     }
     default: return LOOSE;
     }
@@ -98,6 +107,7 @@ static int add_check(Lane *lane, const Check *check, PyObject *value) {
     case CHECK_IS_NOT:
     case CHECK_PRESENT: return 1; /* the address is compared already */
     case CHECK_LENGTH: return add_length(lane, value, check->number);
+    case CHECK_LACKS_ENTRY: return add_class_version(lane, value);
     case CHECK_CODE: return add_pointer(lane, &((PyFunctionObject *)value)->func_code) ? 1 : -1;
     case CHECK_REQUIRES_GRAD:
     case CHECK_TENSOR: {

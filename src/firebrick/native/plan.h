@@ -13,7 +13,7 @@
 /* What must be true of a value. */
 #define FB_CHECKS(X)                                                                                               \
     X(TYPE) X(IS) X(IS_NOT) X(EQUALS) X(LENGTH) X(KEYS) X(HAS_KEY) X(LACKS_KEY) X(HAS_ATTRIBUTE) X(LACKS_ATTRIBUTE) \
-    X(TENSOR) X(REQUIRES_GRAD) X(CODE) X(SAME) X(PRESENT)
+    X(TENSOR) X(REQUIRES_GRAD) X(CODE) X(SAME) X(PRESENT) X(LACKS_ENTRY)
 
 /* What must be true of several values. */
 #define FB_GROUPS(X) X(DISTINCT) X(NO_OVERLAP) X(SHAPE)
@@ -24,7 +24,8 @@
     X(LT) X(LE) X(AND) X(OR) X(NOT)
 
 /* Torch's global state, each a number. */
-#define FB_STATES(X) X(GRAD_MODE) X(INFERENCE_MODE) X(AUTOCAST) X(DETERMINISTIC) X(DEFAULT_DTYPE) X(TORCH_FUNCTION)
+#define FB_STATES(X) X(GRAD_MODE) X(INFERENCE_MODE) X(AUTOCAST) X(DETERMINISTIC) X(DEFAULT_DTYPE) X(TORCH_FUNCTION) \
+    X(THREADS) X(MATMUL_PRECISION) X(ABSTRACT_CLASSES)
 
 #define FB_OP(name) OP_##name,
 enum Op { FB_OPS(FB_OP) OP_COUNT, OP_LAST_ROOT = OP_CONST, OP_MAKES_OBJECT = OP_ATTRIBUTE };

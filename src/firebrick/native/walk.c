@@ -35,6 +35,13 @@ static PyObject *instance_dict(PyObject *object) {
     return *place;
 }
 
+/* Whether `object.name` is `__name__` or the like of a class, which runs no code of the user's. */
+static int is_slot_of_class(PyObject *object, PyObject *name) {
+    if (Py_TYPE(object)->tp_getattro != PyType_Type.tp_getattro) return 0;
+    PyObject *found = _PyType_Lookup(Py_TYPE(object), name);
+    return found != NULL && Py_IS_TYPE(found, &PyGetSetDescr_Type);
+}
+
 /* `object.name`, a new reference or NULL. `*runs_code` is set before anything of the user's is run; then NULL is returned unless `careful`. */
 static PyObject *attribute(PyObject *object, PyObject *name, int careful, int *runs_code) {
     PyTypeObject *type = Py_TYPE(object);
@@ -51,7 +58,7 @@ static PyObject *attribute(PyObject *object, PyObject *name, int careful, int *r
             if (found == NULL) return NULL;
             if (Py_TYPE(found)->tp_descr_get == NULL) return Py_NewRef(found);
         }
-    } else if (!PyModule_Check(object) && !careful) {
+    } else if (!PyModule_Check(object) && !is_slot_of_class(object, name) && !careful) {
         *runs_code = 1;
         return NULL;
     }

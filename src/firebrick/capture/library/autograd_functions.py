@@ -10,7 +10,7 @@ import torch
 from firebrick.capture.graph import has_tensor
 from firebrick.capture.library.registry import CODE_HANDLERS, handles
 from firebrick.capture.values.constant import NONE
-from firebrick.capture.values.object import ObjectValue, class_lookup
+from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def apply_function(interp: Interpreter, cls: type, args: Args, kwargs: Kwargs) -
     recorded = torch.is_grad_enabled() and any(value.fake.requires_grad for value in _tensors(args))
     if recorded or not has_tensor_in(args):
         return interp.tracer.graph.call(interp, "call_function", cls.apply, args, kwargs)  # type: ignore[attr-defined]
-    forward, _ = class_lookup(cls, "forward")
+    forward, _ = interp.lookup(cls, "forward")
     function = forward.__func__ if isinstance(forward, staticmethod) else forward
-    _, owner = class_lookup(cls, "setup_context")
+    _, owner = interp.lookup(cls, "setup_context")
     if owner is torch.autograd.function._SingleLevelFunction or not isinstance(function, types.FunctionType):
         context = ObjectValue(torch.autograd.function.FunctionCtx)
         return interp.tracer.known(function).call(interp, [context, *args], kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import copy
 import enum
@@ -19,11 +20,11 @@ from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
-from firebrick.capture.values.iterator import IteratorValue
+from firebrick.capture.values.iterator import Cursor, IteratorValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
 from firebrick.capture.values.mapping import key_of as key_of_value
 from firebrick.capture.values.module import ModuleValue
-from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue, class_lookup
+from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.superclass import SuperValue
 from firebrick.capture.values.tensor import TensorValue
@@ -32,9 +33,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
 
     Args = Sequence[Value]
     Kwargs = Mapping[str, Value]
+
+_NO_KEYWORDS: Kwargs = {}
+
+_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 FOLDABLE.update(
     {
@@ -73,6 +79,7 @@ def _isinstance(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0].realize()
     classes = _classes(interp, args[1])
     kind = value.python_type()
+    _guard_abstract(interp, kind, classes)
     if isinstance(value, TensorValue):
         return ConstantValue(_tensor_is(value, classes))
     if isinstance(value, ObjectValue) and value.obj is not None:
@@ -83,6 +90,15 @@ def _isinstance(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         return ConstantValue(issubclass(kind, classes))
     except TypeError as error:
         interp.raise_real(error)
+
+
+def _guard_abstract(interp: Interpreter, kind: type, classes: Any) -> None:
+    """What an abstract class answers about a class that is none of its own changes with registrations."""
+    for cls in classes if isinstance(classes, tuple) else (classes,):
+        if isinstance(cls, abc.ABCMeta) and cls not in kind.__mro__ and not kind.__flags__ & _IMMUTABLE:
+            interp.tracer.guards.state("ABSTRACT_CLASSES")
+        if type(cls) not in (type, abc.ABCMeta):
+            interp.lookup(type(cls), "__instancecheck__")
 
 
 def _tensor_is(value: TensorValue, classes: Any) -> bool:
@@ -102,7 +118,9 @@ def _is_legacy_tensor_class(cls: Any) -> bool:
 @handles(issubclass)
 def _issubclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     try:
-        return ConstantValue(issubclass(args[0].realize().as_constant(), _classes(interp, args[1])))
+        kind, classes = args[0].realize().as_constant(), _classes(interp, args[1])
+        _guard_abstract(interp, kind, classes)
+        return ConstantValue(issubclass(kind, classes))
     except (TypeError, NotConstant):
         interp.raise_new(TypeError, "issubclass() arg 1 must be a class")
 
@@ -133,7 +151,7 @@ def _id(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 @handles(hash)
 def _hash(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0].realize()
-    if isinstance(value, ObjectValue) and isinstance(class_lookup(value.cls, "__hash__")[0], types.FunctionType):
+    if isinstance(value, ObjectValue) and isinstance(interp.lookup(value.cls, "__hash__")[0], types.FunctionType):
         return value.call_method(interp, "__hash__", [], {})
     return interp.fold(hash, args, {})
 
@@ -286,7 +304,16 @@ def _zip(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
                 row.append(item)
             yield TupleValue(row)
 
-    return IteratorValue(items(), zip, over=iterators)
+    return IteratorValue(
+        items(), zip, lambda emitter: _remake(emitter, zip, iterators, {"strict": ConstantValue(strict)})
+    )
+
+
+def _remake(emitter: ValueEmitter, cls: type, args: Args, kwargs: Kwargs = _NO_KEYWORDS) -> None:
+    emitter.load_callable(cls)
+    for arg in (*args, *kwargs.values()):
+        emitter.load(arg)
+    emitter.call(len(args), tuple(kwargs))
 
 
 def _check_strict(interp: Interpreter, iterators: list[Value], index: int) -> None:
@@ -303,15 +330,17 @@ def _check_strict(interp: Interpreter, iterators: list[Value], index: int) -> No
 def _enumerate(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     source = interp.iterator(args[0] if args else kwargs["iterable"])
     start = args[1] if len(args) > 1 else kwargs.get("start")
-    first = 0 if start is None else interp.index_of(start)
+    index = 0 if start is None else interp.index_of(start)
 
     def items() -> Iterator[Value]:
-        index = first
+        nonlocal index
         while (item := _host_next(interp, source)) is not None:
-            yield TupleValue([ConstantValue(index), item])
             index += 1
+            yield TupleValue([ConstantValue(index - 1), item])
 
-    return IteratorValue(items(), enumerate, over=[source])
+    return IteratorValue(
+        items(), enumerate, lambda emitter: _remake(emitter, enumerate, [source, ConstantValue(index)])
+    )
 
 
 @handles(map)
@@ -328,7 +357,7 @@ def _map(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
                 row.append(item)
             yield function.call(interp, row, {})
 
-    return IteratorValue(items(), map, over=[function, *iterators])
+    return IteratorValue(items(), map, lambda emitter: _remake(emitter, map, [function, *iterators]))
 
 
 @handles(filter)
@@ -341,17 +370,20 @@ def _filter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
             if (item if plain else function.call(interp, [item], {})).realize().truth(interp):
                 yield item
 
-    return IteratorValue(items(), filter, over=[function, source])
+    return IteratorValue(items(), filter, lambda emitter: _remake(emitter, filter, [function, source]))
 
 
 @handles(reversed)
 def _reversed(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0].realize()
-    if isinstance(value, ObjectValue) and isinstance(class_lookup(value.cls, "__reversed__")[0], types.FunctionType):
+    if isinstance(value, ObjectValue) and isinstance(interp.lookup(value.cls, "__reversed__")[0], types.FunctionType):
         return value.call_method(interp, "__reversed__", [], {})
     if isinstance(value, TensorValue):
         raise Break("unsupported-call", "reversed() of a tensor")
-    return IteratorValue(iter(list(value.iterate(interp))[::-1]), reversed, over=[value])
+    if type(value) is ListValue:
+        cursor = Cursor(value, backwards=True)
+        return IteratorValue(cursor, type(reversed([])), cursor.remake)
+    return IteratorValue(iter(list(value.iterate(interp))[::-1]), reversed)
 
 
 @handles(sorted)
@@ -484,7 +516,7 @@ def _number(cls: type, method: str) -> Any:
             if isinstance(value, TensorValue):
                 raise Break("data-dependent-value", f"{cls.__name__}() of a tensor")
             if isinstance(value, ObjectValue):
-                found, _ = class_lookup(value.cls, method)
+                found, _ = interp.lookup(value.cls, method)
                 if isinstance(found, types.FunctionType):
                     return value.call_method(interp, method, [], {})
                 if value.storage is not None:
@@ -597,7 +629,7 @@ def _copy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 def _copied_object(interp: Interpreter, value: ObjectValue) -> Value:
     for name in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__"):
-        if isinstance(class_lookup(value.cls, name)[0], types.FunctionType):
+        if isinstance(interp.lookup(value.cls, name)[0], types.FunctionType):
             raise Break("unsupported-call", f"copy.copy() of {value.describe()}")
     made = ObjectValue(value.cls)
     if value.storage is not None:
@@ -666,13 +698,13 @@ def _deep_object(interp: Interpreter, value: ObjectValue, memo: dict[int, Value]
 
 @handles(itertools.count)
 def _count(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    start = args[0] if args else kwargs.get("start", ConstantValue(0))
+    value = args[0] if args else kwargs.get("start", ConstantValue(0))
     step = args[1] if len(args) > 1 else kwargs.get("step", ConstantValue(1))
 
     def items() -> Iterator[Value]:
-        value = start
+        nonlocal value
         while True:
-            yield value
-            value = operators.binary(interp, "+", value, step)
+            before, value = value, operators.binary(interp, "+", value, step)
+            yield before
 
-    return IteratorValue(items(), itertools.count, finite=False)
+    return IteratorValue(items(), itertools.count, lambda emitter: _remake(emitter, itertools.count, [value, step]))

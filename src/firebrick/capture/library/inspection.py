@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.library.registry import CODE_HANDLERS, handles
+from firebrick.capture.sources import DictItem, Namespace, Variables
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
 from firebrick.capture.values.object import ObjectValue
@@ -126,7 +127,17 @@ for _function in (
 def _single_dispatch(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     if not args:
         interp.raise_new(TypeError, f"{function.__name__} requires at least 1 positional argument")
-    return interp.tracer.known(function.dispatch(args[0].python_type())).call(interp, args, kwargs)
+    chosen = function.dispatch(args[0].python_type())
+    registry = Namespace(f"{function.__name__}.registry", _cell(function.dispatch, "registry"))
+    interp.tracer.guards.keys(Variables(registry), tuple(registry.variables))
+    for cls, implementation in registry.variables.items():
+        if implementation is chosen:
+            interp.tracer.guards.identity(DictItem(Variables(registry), cls), chosen)
+    return interp.tracer.known(chosen).call(interp, args, kwargs)
+
+
+def _cell(function: Any, name: str) -> Any:
+    return function.__closure__[function.__code__.co_freevars.index(name)].cell_contents
 
 
 _DISPATCHER: Any = functools.singledispatch(lambda value: None)

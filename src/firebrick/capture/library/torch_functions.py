@@ -101,9 +101,7 @@ _asks(
     torch.is_autocast_cache_enabled,
     torch.are_deterministic_algorithms_enabled,
     torch.is_deterministic_algorithms_warn_only_enabled,
-    torch.get_num_threads,
     torch.get_default_device,
-    torch.get_float32_matmul_precision,
     torch.cuda.is_available,
     torch.cuda.device_count,
     torch.cuda.is_current_stream_capturing,
@@ -121,6 +119,17 @@ _asks(
     torch._C._functorch.maybe_current_level,
     torch._C._is_torch_function_enabled,
 )
+
+
+def _asks_state(function: Any, kind: str) -> None:
+    @handles(function)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        interp.tracer.guards.state(kind)
+        return interp.fold(function, args, kwargs)
+
+
+_asks_state(torch.get_num_threads, "THREADS")
+_asks_state(torch.get_float32_matmul_precision, "MATMUL_PRECISION")
 
 
 def _constant(value: Any, *functions: Any) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.semantics.registry import executes
+from firebrick.capture.sources import Global, Namespace
 from firebrick.capture.values.base import NULL, Raised, Value
 from firebrick.capture.values.function import BoundMethodValue, CellValue
 from firebrick.capture.version import NULL_BEFORE_CALLABLE
@@ -246,6 +248,8 @@ def _import_name(interp: Interpreter, at: Instruction) -> None:
         module = __import__(at.argval, interp.globals, {}, names.as_constant() or (), level.as_constant())
     except ImportError as error:
         interp.raise_real(error)
+    if sys.modules.get(module.__name__) is module:
+        interp.tracer.guards.identity(Global(module.__name__, Namespace("sys.modules", sys.modules)), module)
     interp.push(interp.tracer.known(module))
 
 

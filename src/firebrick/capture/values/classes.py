@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.capture.breaks import Break
+from firebrick.capture.sources import Attr
 from firebrick.capture.values.base import Value
-from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.constant import ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
 from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.module import NewModuleValue
-from firebrick.capture.values.object import MISSING, ObjectValue, builtin_base, class_lookup
+from firebrick.capture.values.object import MISSING, ObjectValue, builtin_base
 from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
@@ -57,18 +58,21 @@ class ClassValue(Value):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Class attributes, methods unbound or bound to the class."""
         tracer = interp.tracer
-        meta, meta_owner = class_lookup(type(self.obj), name)
+        meta, meta_owner = interp.lookup(type(self.obj), name)
         own = meta_owner is not type and meta_owner is not object
         if own and isinstance(meta, property) and meta.fget is not None:
             return tracer.known(meta.fget).call(interp, [self], {})
-        found, owner = class_lookup(self.obj, name)
+        found, owner = interp.lookup(self.obj, name)
         if found is MISSING or isinstance(found, types.GetSetDescriptorType):
             if isinstance(meta, types.FunctionType):
                 return BoundMethodValue(tracer.function(meta), self)
             try:
-                return tracer.known(getattr(self.obj, name))
+                attribute = getattr(self.obj, name)
             except AttributeError as error:
                 interp.raise_real(error)
+            if is_literal(attribute):
+                tracer.guards.equals(Attr(tracer.const_source(self.obj), name), attribute)
+            return tracer.known(attribute)
         assert owner is not None
         if isinstance(found, types.FunctionType):
             return tracer.function(found)
@@ -78,7 +82,7 @@ class ClassValue(Value):
             return BoundMethodValue(tracer.known(found.__func__), self)
         if isinstance(found, types.ClassMethodDescriptorType):
             return CallableValue(getattr(self.obj, name))
-        getter, _ = class_lookup(type(found), "__get__")
+        getter, _ = interp.lookup(type(found), "__get__")
         if getter is MISSING or isinstance(found, type):
             return tracer.class_value(owner, name, found)
         if isinstance(getter, types.FunctionType) and not isinstance(found, (property, enum.property)):
@@ -123,29 +127,29 @@ class ClassValue(Value):
     ) -> Value:
         """`__new__` and `__init__`, or the metaclass's own `__call__` unless `plain`."""
         cls = self.obj
-        caller, owner = class_lookup(type(cls), "__call__")
+        caller, owner = interp.lookup(type(cls), "__call__")
         if not plain and owner is not type and isinstance(caller, types.FunctionType):
             return interp.tracer.function(caller).call(interp, [self, *args], kwargs)
-        if issubclass(cls, BaseException) and not isinstance(class_lookup(cls, "__new__")[0], types.FunctionType):
+        if issubclass(cls, BaseException) and not isinstance(interp.lookup(cls, "__new__")[0], types.FunctionType):
             instance: Value = ExceptionValue(cls, list(args))
         else:
             instance = self.new(interp, args, kwargs)
         if not issubclass(instance.realize().python_type(), cls):
             return instance
-        initialize, owner = class_lookup(cls, "__init__")
+        initialize, owner = interp.lookup(cls, "__init__")
         if isinstance(initialize, types.FunctionType):
             interp.tracer.function(initialize).call(interp, [instance, *args], kwargs)
         elif isinstance(instance, ObjectValue) and instance.storage is not None:
             self._fill(interp, instance.storage, args, kwargs)
         elif initialize is not object.__init__ and not isinstance(instance, (ExceptionValue, TupleValue)):
             raise Break("unsupported-call", f"{self.describe()} is called")
-        elif (args or kwargs) and class_lookup(cls, "__new__")[1] is object:
+        elif (args or kwargs) and interp.lookup(cls, "__new__")[1] is object:
             interp.raise_new(TypeError, f"{cls.__name__}() takes no arguments")
         return instance
 
     def new(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`cls.__new__(cls, ...)`."""
-        maker, _ = class_lookup(self.obj, "__new__")
+        maker, _ = interp.lookup(self.obj, "__new__")
         if isinstance(maker, staticmethod):
             maker = maker.__func__
         if isinstance(maker, types.FunctionType):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from firebrick.capture.breaks import Break
 from firebrick.capture.sources import Attr, DictItem, FunctionPart, Item
 from firebrick.capture.values.base import Value
-from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.sequence import TupleValue
 
@@ -136,7 +136,18 @@ class CallableValue(Value):
 class FunctionValue(Value):
     """A Python function; `obj` is the real one, None if captured code made it."""
 
-    __slots__ = ("annotations", "attributes", "closure", "code", "defaults", "globals", "kwdefaults", "name", "obj")
+    __slots__ = (
+        "annotations",
+        "attributes",
+        "closure",
+        "code",
+        "defaults",
+        "globals",
+        "kwdefaults",
+        "name",
+        "obj",
+        "pinned",
+    )
 
     def __init__(
         self,
@@ -148,23 +159,26 @@ class FunctionValue(Value):
         defaults: Sequence[Value] = (),
         kwdefaults: Mapping[str, Value] | None = None,
         closure: Sequence[CellValue] = (),
+        pinned: bool = True,
     ) -> None:
         super().__init__(source)
-        self.code, self.globals, self.obj, self.name = code, namespace, obj, code.co_name
+        self.code, self.globals, self.obj, self.name, self.pinned = code, namespace, obj, code.co_name, pinned
         self.defaults, self.kwdefaults, self.closure = defaults, dict(kwdefaults or {}), closure
         self.attributes: dict[str, Value] = {}
         self.annotations: Value | None = None
 
     @classmethod
-    def of(cls, tracer: Tracer, fn: types.FunctionType, source: Source | None) -> FunctionValue:
-        """A real function; defaults and cells are read lazily."""
+    def of(cls, tracer: Tracer, fn: types.FunctionType, source: Source | None, *, pinned: bool = True) -> FunctionValue:
+        """A real function; defaults and cells are read lazily. `pinned` says that no other one may stand for it."""
         base = source if source is not None else tracer.const_source(fn)
+        if not pinned:
+            tracer.guards.defaults(base, fn)
         defaults = [
-            tracer.read(item, Item(FunctionPart(base, "__defaults__"), index), pinned=True)
+            tracer.read(item, Item(FunctionPart(base, "__defaults__"), index), pinned=pinned)
             for index, item in enumerate(fn.__defaults__ or ())
         ]
         kwdefaults = {
-            name: tracer.read(item, DictItem(FunctionPart(base, "__kwdefaults__"), name), pinned=True)
+            name: tracer.read(item, DictItem(FunctionPart(base, "__kwdefaults__"), name))
             for name, item in (fn.__kwdefaults__ or {}).items()
         }
         closure = [
@@ -179,6 +193,7 @@ class FunctionValue(Value):
             defaults=defaults,
             kwdefaults=kwdefaults,
             closure=closure,
+            pinned=pinned,
         )
 
     def python_type(self) -> type:
@@ -210,14 +225,15 @@ class FunctionValue(Value):
         if name == "__get__":
             return CallableValue(types.MethodType)
         if self.obj is not None:
+            base = self.source if self.source is not None else interp.tracer.const_source(self.obj)
             try:
                 found = getattr(self.obj, name)
             except AttributeError as error:
+                interp.tracer.guards.lacks_attribute(base, name)
                 interp.raise_real(error)
             if name in ("__dict__",):
                 raise Break("unsupported-attribute", "__dict__ of a function is read")
-            base = self.source if self.source is not None else interp.tracer.const_source(self.obj)
-            return interp.tracer.read(found, Attr(base, name), pinned=name.startswith("__"))
+            return interp.tracer.read(found, Attr(base, name), pinned=name.startswith("__") and not is_literal(found))
         match name:
             case "__name__":
                 return ConstantValue(self.name)

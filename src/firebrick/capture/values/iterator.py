@@ -3,29 +3,75 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.values.base import Raised, Value
 from firebrick.capture.values.constant import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from firebrick.capture.interpreter import Interpreter
     from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.values.sequence import ListValue
 
-__all__ = ["GeneratorValue", "IteratorValue"]
+__all__ = ["Cursor", "GeneratorValue", "IteratorValue"]
+
+
+class Cursor:
+    """A host iterator over the items of a list, from the first on or from the last back, that sees the list change."""
+
+    def __init__(self, over: ListValue, *, backwards: bool = False) -> None:
+        self.over, self.backwards = over, backwards
+        self.index = len(over.items) - 1 if backwards else 0
+        self.ended = False
+
+    def __iter__(self) -> Cursor:
+        return self
+
+    def __next__(self) -> Value:
+        if self.ended or not 0 <= self.index < len(self.over.items):
+            self.ended = True
+            raise StopIteration
+        item = self.over.items[self.index]
+        self.index += -1 if self.backwards else 1
+        return item
+
+    def remake(self, emitter: ValueEmitter) -> None:
+        """Emit a real iterator over the real list at the same place."""
+        real = self.over.obj
+        if real is not None and self.index > len(real) - self.backwards:
+            raise Break("no-reconstruction", "an iterator that is beyond what its list was")
+        emitter.load_callable(_iterator_at)
+        if self.ended:
+            emitter.load_const(())
+        else:
+            emitter.load(self.over)
+        emitter.load_const(self.index)
+        emitter.load_const(self.backwards)
+        emitter.call(3)
+
+
+def _iterator_at(items: Any, index: int, backwards: bool) -> Any:
+    iterator: Any = reversed(items) if backwards else iter(items)
+    if items:
+        iterator.__setstate__(index)
+    return iterator
 
 
 class IteratorValue(Value):
-    """A built-in iterator (zip, enumerate, map, a list's ...): a host iterator over values."""
+    """A built-in iterator (zip, enumerate, map, a list's ...): a host iterator over values.
 
-    __slots__ = ("cls", "finite", "items", "over")
+    `remake` emits a real one that goes on where this one is; without it what is left is taken at once, which
+    nobody sees where the items can't change.
+    """
 
-    def __init__(self, items: Iterator[Value], cls: type, *, over: Sequence[Value] = (), finite: bool = True) -> None:
+    __slots__ = ("cls", "items", "remake")
+
+    def __init__(self, items: Iterator[Value], cls: type, remake: Callable[[ValueEmitter], None] | None = None) -> None:
         super().__init__(None)
-        self.items, self.cls, self.over, self.finite = items, cls, over, finite
+        self.items, self.cls, self.remake = items, cls, remake
 
     def python_type(self) -> type:
         """The iterator's class."""
@@ -48,9 +94,10 @@ class IteratorValue(Value):
         return super().call_method(interp, name, args, kwargs)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
-        """An iterator over a tuple of what is left, if running out its parts has no effect of its own."""
-        if not self.finite:
-            raise Break("no-reconstruction", f"an endless {self.cls.__name__} leaves the captured code")
+        """A real iterator at the same place, or one over a tuple of what is left."""
+        if self.remake is not None:
+            self.remake(emitter)
+            return
         try:
             rest = list(self.items)
         except Raised:

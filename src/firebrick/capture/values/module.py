@@ -14,7 +14,7 @@ import torch
 from firebrick.capture.breaks import Break
 from firebrick.capture.sources import Global, InstanceAttr, ModuleItem, Namespace
 from firebrick.capture.values.base import Value
-from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup
+from firebrick.capture.values.object import MISSING, ObjectValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +33,7 @@ _GLOBAL_HOOKS = (
     "_global_backward_hooks",
     "_global_backward_pre_hooks",
 )
+_CALL: Any = torch.nn.Module._wrapped_call_impl  # what a class's `__call__` is that nobody has replaced
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
 
 
@@ -64,7 +65,7 @@ class ModuleValue(ObjectValue):
                     break
             else:
                 interp.tracer.guard_no_attribute(self, name)
-                if class_lookup(self.cls, name)[0] is MISSING:
+                if interp.lookup(self.cls, name)[0] is MISSING:
                     for table in _TABLES:
                         interp.tracer.guards.lacks_key(InstanceAttr(self.base(interp), table), name)
                 return MISSING
@@ -80,7 +81,7 @@ class ModuleValue(ObjectValue):
         return super().generic_get_attr(interp, name)
 
     def _missing(self, interp: Interpreter, name: str, raised: Any) -> Value:
-        hook, owner = class_lookup(self.cls, "__getattr__")
+        hook, owner = interp.lookup(self.cls, "__getattr__")
         if owner is torch.nn.Module or hook is MISSING:
             if raised is not None:
                 raise raised
@@ -89,7 +90,7 @@ class ModuleValue(ObjectValue):
 
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Plain attributes are written as an effect; parameters and submodules break."""
-        _, owner = class_lookup(self.cls, "__setattr__")
+        _, owner = interp.lookup(self.cls, "__setattr__")
         if owner is not torch.nn.Module and owner is not object:
             super().set_attr(interp, name, value)
             return
@@ -107,8 +108,7 @@ class ModuleValue(ObjectValue):
 
     def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`forward`, if the class does not override `__call__` and there are no hooks."""
-        _, owner = class_lookup(self.cls, "__call__")
-        if owner is not torch.nn.Module:
+        if interp.lookup(self.cls, "__call__")[0] is not _CALL:
             return super().call(interp, args, kwargs)
         if self.has_hooks(interp):
             return interp.call_hooked_module(self, args, kwargs)
@@ -133,15 +133,17 @@ class ModuleValue(ObjectValue):
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Submodules of containers; keys of ModuleDict."""
-        _, owner = class_lookup(self.cls, "__iter__")
+        _, owner = interp.lookup(self.cls, "__iter__")
         if owner in (torch.nn.ModuleList, torch.nn.Sequential):
+            interp.tracer.guards.keys(InstanceAttr(self.base(interp), "_modules"), tuple(self.obj._modules))
             return iter([self.own(interp, name) for name in self.obj._modules])
         return super().iterate(interp)
 
     def length(self, interp: Interpreter) -> int:
         """Number of submodules of a container."""
-        _, owner = class_lookup(self.cls, "__len__")
+        _, owner = interp.lookup(self.cls, "__len__")
         if owner in _CONTAINERS:
+            interp.tracer.guards.length(InstanceAttr(self.base(interp), "_modules"), len(self.obj._modules))
             return len(self.obj._modules)
         return super().length(interp)
 
@@ -175,8 +177,9 @@ class NewModuleValue(ObjectValue):
 
     def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`forward`, if the class does not override `__call__` and there are no hooks."""
-        _, owner = class_lookup(self.cls, "__call__")
-        if owner is torch.nn.Module and not any(self.own(interp, name).truth(interp) for name in _HOOKS):
+        if interp.lookup(self.cls, "__call__")[0] is _CALL and not any(
+            self.own(interp, name).truth(interp) for name in _HOOKS
+        ):
             return self.get_attr(interp, "forward").realize().call(interp, args, kwargs)
         return super().call(interp, args, kwargs)
 
@@ -211,6 +214,7 @@ class PythonModuleValue(Value):
         try:
             found = getattr(self.obj, name)
         except AttributeError as error:
+            interp.tracer.module_lacks(self.obj, name)
             interp.raise_real(error)
         changed = interp.tracer.effects.global_value(self.obj.__dict__, name)
         if changed is not None:

@@ -42,7 +42,6 @@ def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
 def bind(interp: Interpreter, found: Any, owner: type, instance: Value, name: str) -> Value:
     """What reading class attribute `found` through `instance` gives."""
     tracer = interp.tracer
-    tracer.guard_class_attribute(instance.python_type(), owner, name, found)
     if isinstance(found, types.FunctionType):
         return BoundMethodValue(tracer.function(found), instance)
     if isinstance(found, property):
@@ -62,7 +61,7 @@ def bind(interp: Interpreter, found: Any, owner: type, instance: Value, name: st
         return BoundMethodValue(CallableValue(found), instance)
     if isinstance(found, types.BuiltinFunctionType):
         return CallableValue(found)
-    getter, _ = class_lookup(type(found), "__get__")
+    getter, _ = interp.lookup(type(found), "__get__")
     if isinstance(getter, types.FunctionType):
         return tracer.known(found).call_method(interp, "__get__", [instance, tracer.known(instance.python_type())], {})
     if getter is not MISSING and not isinstance(found, type):
@@ -139,7 +138,7 @@ class ObjectValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """`object.__getattribute__`, or the class's own, then `__getattr__`."""
-        getter, owner = class_lookup(self.cls, "__getattribute__")
+        getter, owner = interp.lookup(self.cls, "__getattribute__")
         if isinstance(getter, types.FunctionType) and owner is not object:
             return interp.tracer.function(getter).call(interp, [self, ConstantValue(name)], {})
         return self.generic_get_attr(interp, name)
@@ -150,7 +149,7 @@ class ObjectValue(Value):
             return InstanceDictValue(self)
         if name == "__class__":
             return interp.tracer.known(self.cls)
-        found, owner = class_lookup(self.cls, name)
+        found, owner = interp.lookup(self.cls, name)
         if found is not MISSING:
             assert owner is not None
             if isinstance(found, _MEMBERS):
@@ -189,7 +188,7 @@ class ObjectValue(Value):
     def _missing(self, interp: Interpreter, name: str, raised: Raised | None) -> Value:
         if raised is not None and not interp.is_instance(raised.value, AttributeError):
             raise raised
-        hook, _ = class_lookup(self.cls, "__getattr__")
+        hook, _ = interp.lookup(self.cls, "__getattr__")
         if isinstance(hook, types.FunctionType):
             return interp.tracer.function(hook).call(interp, [self, ConstantValue(name)], {})
         if raised is not None:
@@ -198,7 +197,7 @@ class ObjectValue(Value):
 
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """The class's `__setattr__`, or `object.__setattr__`."""
-        setter, owner = class_lookup(self.cls, "__setattr__")
+        setter, owner = interp.lookup(self.cls, "__setattr__")
         if isinstance(setter, types.FunctionType) and owner is not object:
             interp.tracer.function(setter).call(interp, [self, ConstantValue(name), value], {})
             return
@@ -206,14 +205,14 @@ class ObjectValue(Value):
 
     def generic_set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Data descriptor, else own attribute."""
-        found, _ = class_lookup(self.cls, name)
+        found, _ = interp.lookup(self.cls, name)
         if isinstance(found, property):
             if found.fset is None:
                 interp.raise_new(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no setter")
             interp.tracer.known(found.fset).call(interp, [self, value], {})
             return
         if found is not MISSING and not isinstance(found, _MEMBERS) and _is_data_descriptor(found):
-            setter, _ = class_lookup(type(found), "__set__")
+            setter, _ = interp.lookup(type(found), "__set__")
             if not isinstance(setter, types.FunctionType):
                 raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
             interp.tracer.known(found).call_method(interp, "__set__", [self, value], {})
@@ -230,7 +229,7 @@ class ObjectValue(Value):
 
     def del_attr(self, interp: Interpreter, name: str) -> None:
         """The class's `__delattr__`, or the own attribute."""
-        deleter, owner = class_lookup(self.cls, "__delattr__")
+        deleter, owner = interp.lookup(self.cls, "__delattr__")
         if isinstance(deleter, types.FunctionType) and owner is not object:
             interp.tracer.function(deleter).call(interp, [self, ConstantValue(name)], {})
             return
@@ -244,7 +243,7 @@ class ObjectValue(Value):
 
     def special(self, interp: Interpreter, name: str) -> Value | None:
         """The special method of the class, bound; None if it has none."""
-        found, owner = class_lookup(self.cls, name)
+        found, owner = interp.lookup(self.cls, name)
         if found is MISSING or found is None:
             return None
         assert owner is not None
@@ -269,20 +268,20 @@ class ObjectValue(Value):
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """`__iter__`, the container's own, or `__getitem__` from 0 on."""
-        found, _ = class_lookup(self.cls, "__iter__")
+        found, _ = interp.lookup(self.cls, "__iter__")
         if isinstance(found, types.FunctionType):
             return interp.iterate(interp.tracer.function(found).call(interp, [self], {}))
         if self.storage is not None:
             return self.storage.iterate(interp)
-        if class_lookup(self.cls, "__next__")[0] is not MISSING and found is not MISSING:
+        if interp.lookup(self.cls, "__next__")[0] is not MISSING and found is not MISSING:
             return interp.iterate_next(self)
-        if class_lookup(self.cls, "__getitem__")[0] is not MISSING:
+        if interp.lookup(self.cls, "__getitem__")[0] is not MISSING:
             return interp.iterate_items(self)
         return super().iterate(interp)
 
     def length(self, interp: Interpreter) -> int:
         """`__len__`, or the container's own."""
-        found, _ = class_lookup(self.cls, "__len__")
+        found, _ = interp.lookup(self.cls, "__len__")
         if isinstance(found, types.FunctionType):
             return interp.index_of(interp.tracer.function(found).call(interp, [self], {}))
         if self.storage is not None:
@@ -291,12 +290,12 @@ class ObjectValue(Value):
 
     def truth(self, interp: Interpreter) -> bool:
         """`__bool__`, `__len__`, else true."""
-        found, _ = class_lookup(self.cls, "__bool__")
+        found, _ = interp.lookup(self.cls, "__bool__")
         if isinstance(found, types.FunctionType):
             return interp.tracer.function(found).call(interp, [self], {}).realize().truth(interp)
-        if self.storage is not None and not isinstance(class_lookup(self.cls, "__len__")[0], types.FunctionType):
+        if self.storage is not None and not isinstance(interp.lookup(self.cls, "__len__")[0], types.FunctionType):
             return self.storage.truth(interp)
-        if class_lookup(self.cls, "__len__")[0] is not MISSING:
+        if interp.lookup(self.cls, "__len__")[0] is not MISSING:
             return self.length(interp) != 0
         if found is not MISSING:
             return bool(self.as_constant())

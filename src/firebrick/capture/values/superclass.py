@@ -39,21 +39,22 @@ class SuperValue(Value):
         """Super."""
         return super
 
-    def find(self, name: str) -> tuple[Any, type] | None:
-        """The raw attribute behind `cls`, and its owner."""
+    def find(self, interp: Interpreter, name: str) -> tuple[Any, type] | None:
+        """The raw attribute behind `cls`, and its owner; guarded in each class that is looked at."""
         owner = self.owner
         start = owner.python_type()
         if isinstance(owner, ClassValue) and issubclass(owner.obj, self.cls):
             start = owner.obj
         mro = start.__mro__
         for base in mro[mro.index(self.cls) + 1 :]:
+            interp.lookup(base, name)
             if name in base.__dict__:
                 return base.__dict__[name], base
         return None
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """The attribute, bound to the owner."""
-        found = self.find(name)
+        found = self.find(interp, name)
         if found is None:
             interp.raise_new(AttributeError, f"'super' object has no attribute {name!r}")
         raw, base = found

@@ -126,6 +126,8 @@ class TensorValue(Value):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Metadata are constants under the tensor's guard; the rest are nodes or bound methods."""
         if name in _METADATA:
+            if name == "requires_grad" and self.obj is not None and self.source is not None:
+                interp.tracer.guards.records(self.source, self.obj)
             return interp.tracer.known(getattr(self.fake, name))
         if name in _VIEWS:
             return interp.tracer.graph.call(interp, "call_function", getattr, (self, ConstantValue(name)), {})
@@ -138,6 +140,8 @@ class TensorValue(Value):
         if self.obj is not None and name in getattr(self.obj, "__dict__", {}):
             return interp.tracer.own_attribute(self, name)
         if not hasattr(self.cls, name):
+            if self.obj is not None and self.source is not None:
+                interp.tracer.guards.lacks_attribute(self.source, name)
             interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         return MethodValue(self, name)
 
