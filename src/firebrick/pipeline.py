@@ -31,7 +31,7 @@ from firebrick.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from firebrick.codegen import Target
+    from firebrick.codegen import CppTarget
     from firebrick.config import Config
     from firebrick.extend import PassReport
     from firebrick.extend.graph import AtenGraph
@@ -160,7 +160,7 @@ def inspect_graph(
 
 
 def _make(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any], target: Target
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any], target: CppTarget
 ) -> tuple[Artifact, dict[str, torch.Tensor]]:
     """Run the stages; returns the built artifact and the constants that the trace made itself."""
     captured = graph_key.constants_of(gm)
@@ -212,7 +212,7 @@ def _storable(artifact: Artifact, made: dict[str, torch.Tensor]) -> Artifact:
 
 
 def _key(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any], target: Target
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any], target: CppTarget
 ) -> runtime.Key | None:
     """Name the content of this compile; None if it has no stable content."""
     graph = graph_key.graph_text(gm)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.codegen.cpp import FLAGS, kernel_units
-from firebrick.codegen.target import Target, detect
+from firebrick.codegen.target import CppTarget, detect
 from firebrick.config import Config
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.interp import _Machine
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
-def build(sources: Sequence[str], target: Target) -> list[ctypes.CDLL]:
+def build(sources: Sequence[str], target: CppTarget) -> list[ctypes.CDLL]:
     """Compile and load translation units."""
     assert COMPILER is not None
     loaded = []

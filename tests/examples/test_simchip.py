@@ -10,11 +10,14 @@ import torch
 from torch import nn
 
 import firebrick
+from firebrick.autodiff import trace_inference
 from firebrick.backends.engines import engine_backend
+from firebrick.config import Config
+from firebrick.extend import set_fake_values
 
 PACKAGE = Path(__file__).parents[2] / "examples" / "firebrick_simchip"
 sys.path.insert(0, str(PACKAGE / "src"))
-from firebrick_simchip import Chip, ChipError, SimChip  # noqa: E402
+from firebrick_simchip import Chip, ChipError, Operand, SimChip, assemble  # noqa: E402
 
 LIMIT = 500
 
@@ -24,36 +27,83 @@ def test_it_is_small():
     assert sum(len(f.read_text().splitlines()) for f in files) <= LIMIT
 
 
+def stored(chip, array):
+    """An array on the chip, as an operand."""
+    buffer = chip.allocate(array.nbytes)
+    chip.write(buffer, array)
+    return dense(buffer, array.shape)
+
+
+def dense(buffer, shape):
+    strides = tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
+    return Operand(buffer, tuple(shape), strides)
+
+
 def test_commands_run_in_order_and_take_time():
     chip = Chip(memory=1 << 20)
-    a, b = np.ones((4, 8), np.float32), np.full((8, 2), 2, np.float32)
-    x, y = chip.write(a), chip.write(b)
-    z = chip.allocate((4, 2))
+    x, y = stored(chip, np.ones((4, 8), np.float32)), stored(chip, np.full((8, 2), 2, np.float32))
+    z = dense(chip.allocate(32), (4, 2))
     chip.run("matmul_div", [x, y], z, (4,))
-    assert (chip.read(z) == 4).all()
-    assert [c.name for c in chip.log] == ["write", "write", "matmul_div", "read"]
+    kernels = assemble("def k(a0, a1):\n  x1 = load(a0, f32, lane)\n  store(a1, f32, lane, add(x1, 0.5))\n")
+    w = chip.allocate(32)
+    chip.launch(kernels["k"], [z.buffer, w], 8)
+    out = chip.read(w, np.empty((4, 2), np.float32))
+    assert (out == 4.5).all()
+    assert [c.name for c in chip.log] == ["write", "write", "matmul_div", "k", "read"]
     assert all(c.start < c.end for c in chip.log)
     assert chip.clock == chip.log[-1].end
 
 
+def test_a_kernel_with_masks_and_loops():
+    text = """
+def rows(a0, a1):
+  x1 = lt(lane, 3)
+  r0 = 0.0
+  for i0 in range(4):
+    x2 = load(a0, f32, 4 * lane + i0, x1)
+    r0 = add(r0, x2)
+  store(a1, f32, lane, r0, x1)
+"""
+    chip = Chip(memory=1 << 20)
+    x = stored(chip, np.arange(12, dtype=np.float32))
+    out = chip.allocate(12)
+    chip.launch(assemble(text)["rows"], [x.buffer, out], 64)
+    assert chip.read(out, np.empty(3, np.float32)).tolist() == [6, 22, 38]
+
+
 def test_errors():
     chip = Chip(memory=4096)
-    with pytest.raises(ChipError, match="only float32"):
-        chip.write(np.ones(3))
-    with pytest.raises(ChipError, match="out of memory: 8192 bytes wanted, 4096 free"):
-        chip.allocate((2048,))
-    with pytest.raises(ChipError, match="no kernel 'fft'"):
-        chip.run("fft", [chip.allocate((2,))], chip.allocate((2,)))
-    x, y = chip.write(np.ones((2, 3), np.float32)), chip.write(np.ones((2, 3), np.float32))
-    chip.run("matmul", [x, y], chip.allocate((2, 2)))
+    with pytest.raises(ChipError, match="only float32 and bool"):
+        stored(chip, np.ones(3))
+    with pytest.raises(ChipError, match="out of memory: 8192 bytes wanted, 3840 free"):
+        chip.allocate(8192)
+    x, y = stored(chip, np.ones((2, 3), np.float32)), stored(chip, np.ones((2, 3), np.float32))
+    four = dense(chip.allocate(16), (2, 2))
+    with pytest.raises(ChipError, match="no operation 'fft'"):
+        chip.run("fft", [x], four)
+    chip.run("matmul", [x, y], four)
     with pytest.raises(ChipError, match="matmul:"):
         chip.wait()
-    chip.run("add", [x, y], chip.allocate((3, 3)))
-    with pytest.raises(ChipError, match=r"add gives \(2, 3\), its output b\d is \(3, 3\)"):
+    chip.run("matmul", [x, dense(y.buffer, (3, 2))], dense(x.buffer, (3, 2)))
+    with pytest.raises(ChipError, match=r"matmul gives \(2, 2\), its output b\d is \(3, 2\)"):
         chip.wait()
-    chip.release(x)
+    chip.run("matmul", [x, dense(y.buffer, (3, 99))], four)
+    with pytest.raises(ChipError, match="ends beyond"):
+        chip.wait()
+    with pytest.raises(ChipError, match=r"k, line 2: no instruction fft"):
+        assemble("def k(a0):\n  x1 = fft(a0)\n")
+    with pytest.raises(ChipError, match="line 1"):
+        assemble("def k(")
+    (kernel,) = assemble("def k(a0):\n  store(a0, f32, lane, 1.0)\n").values()
+    chip.launch(kernel, [four.buffer], 99)
+    with pytest.raises(ChipError, match="k: index 4 is out of bounds"):
+        chip.wait()
+    chip.launch(kernel, [], 1)
+    with pytest.raises(ChipError, match="k takes 1 buffers, not 0"):
+        chip.wait()
+    chip.release(x.buffer)
     with pytest.raises(ChipError, match="released"):
-        chip.read(x)
+        chip.read(x.buffer, np.empty(6, np.float32))
 
 
 class Scores(nn.Module):
@@ -74,10 +124,49 @@ def test_as_a_backend():
     with torch.no_grad():
         for _ in range(2):
             torch.testing.assert_close(compiled(x), model(x))
-    names = {c.name for c in chip.log}
-    assert {"matmul_div", "matmul_add", "relu"} <= names
-    assert "simchip refused" in texts[0]
+    names = [c.name for c in chip.log]
+    assert {"matmul_div", "matmul_add", "matmul"} <= set(names)
+    kernels = {n for n in names if n.startswith("k")}
+    assert 1 <= len(kernels) <= 3, "softmax, relu and the sum are kernels, not one command an op"
+    assert "100 %" in texts[0]
+    chip.wait()
     assert len(chip.live) == 4, "weights stay, the rest is given back"
+
+
+def test_pointwise_ops_become_one_kernel_in_the_chips_language():
+    chip = SimChip(Chip())
+    gm = set_fake_values(torch.fx.symbolic_trace(lambda x, y: torch.tanh(x * 2 + y) - x), [torch.randn(4, 6)] * 2)
+    gm = trace_inference(gm, [torch.randn(4, 6)] * 2, Config()).gm
+    program = chip.compile(gm, [])
+    (text,) = program.texts
+    assert text.splitlines()[0] == "def k0_map(a0, a1, a2):"
+    assert "  x3 = mul(x1, 2.0)" in text or "  x2 = mul(x1, 2.0)" in text
+    x, y = torch.randn(4, 6), torch.randn(4, 6)
+    torch.testing.assert_close(program(x, y)[0], torch.tanh(x * 2 + y) - x)
+    assert [c.name for c in chip.chip.log] == ["write", "write", "k0_map", "read"]
+
+
+def test_what_the_chip_lacks_stays_with_pytorch():
+    texts = []
+    compiled = firebrick.compile(
+        lambda x: torch.relu(torch.erf(x) + torch.lgamma(x)),
+        backend=engine_backend(SimChip(Chip()), report=texts.append),
+    )
+    x = torch.rand(5) + 1
+    torch.testing.assert_close(compiled(x), torch.relu(torch.erf(x) + torch.lgamma(x)))
+    assert "no lgamma of f32" in texts[0]
+    assert "no erf of f32" in texts[0]
+
+
+def test_memory_comes_back_when_a_program_is_dropped():
+    chip = Chip()
+    model = nn.Linear(4, 4).eval()
+    gm = trace_inference(torch.fx.symbolic_trace(model), [torch.randn(2, 4)], Config()).gm
+    program = SimChip(chip).compile(gm, [])
+    assert len(chip.live) == 2
+    del program
+    chip.wait()
+    assert not chip.live
 
 
 def test_a_full_chip_falls_back():

@@ -2,13 +2,13 @@
 
 import pytest
 
-from firebrick.codegen.target import Target
+from firebrick.codegen.target import CppTarget
 from firebrick.config import Config
 from firebrick.loops.parse import LoopSyntaxError, parse
 from firebrick.loops.tree_text import parse_kernel, show_kernel
 from firebrick.scheduling import schedule
 
-TARGET = Target("avx512", 64, 4, (), ("f16", "d8"))
+TARGET = CppTarget("avx512", 64, 4, (), ("f16", "d8"))
 
 PROGRAM = """
 loops f

@@ -1,11 +1,11 @@
 """Schedules of parsed programs."""
 
-from firebrick.codegen.target import Target
+from firebrick.codegen.target import CppTarget
 from firebrick.config import Config
 from firebrick.loops.parse import parse
 from firebrick.scheduling import schedule
 
-TARGET = Target("avx512", 64, 4, (), ("f16", "d8"))
+TARGET = CppTarget("avx512", 64, 4, (), ("f16", "d8"))
 
 
 def plan(text, **options):

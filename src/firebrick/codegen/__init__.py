@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.artifact import Artifact, Unit
-from firebrick.codegen.cpp import FLAGS, kernel_names, kernel_units
+from firebrick.artifact import Artifact
 from firebrick.codegen.host import host_program, show_table
-from firebrick.codegen.target import Target, detect
+from firebrick.codegen.target import CppTarget, detect
 
 if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.loops.schedule import Schedule
 
-__all__ = ["Target", "detect", "generate", "show_table"]
+__all__ = ["CppTarget", "detect", "generate", "show_table"]
 
 
-def generate(schedule: Schedule, target: Target, config: Config) -> Artifact:
+def generate(schedule: Schedule, target: CppTarget, config: Config) -> Artifact:
     """Return the artifact of a schedule, not yet built.
 
     Raises:
         LoweringError: a library call or a symbolic size has no place in the host program.
     """
-    names = kernel_names(schedule)
-    texts = kernel_units(schedule, target, config)
-    flags = (*FLAGS, *target.flags)
-    units = tuple(
-        Unit(f"u{i}", text, tuple(n for n in names if len(texts) == 1 or f" {n}(" in text), flags)
-        for i, text in enumerate(texts)
-    )
+    units = target.units(target.source(schedule, config), [k.name for k in schedule.kernels])
     return Artifact(schedule.program.name, host_program(schedule), units)

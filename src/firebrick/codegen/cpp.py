@@ -12,11 +12,11 @@ from firebrick.codegen.cpp_kernel import kernel_text
 from firebrick.codegen.cpp_writer import Unit
 
 if TYPE_CHECKING:
-    from firebrick.codegen.target import Target
+    from firebrick.codegen.target import CppTarget
     from firebrick.config import Config
     from firebrick.loops.schedule import Schedule
 
-__all__ = ["FLAGS", "kernel_names", "kernel_units"]
+__all__ = ["FLAGS", "kernel_units"]
 
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi")
 """Compiler flags of every unit, beside those of the target. None changes a result."""
@@ -66,12 +66,7 @@ __attribute__((constructor)) static void fb_bind() {{
 """
 
 
-def kernel_names(schedule: Schedule) -> list[str]:
-    """Names of the functions that the units export."""
-    return [k.name for k in schedule.kernels]
-
-
-def kernel_units(schedule: Schedule, target: Target, config: Config) -> list[str]:
+def kernel_units(schedule: Schedule, target: CppTarget, config: Config) -> list[str]:
     """Texts of the translation units that hold all kernels of a schedule; none if it has no kernels."""
     if not schedule.kernels:
         return []

@@ -7,114 +7,106 @@ Vector rows see b8 as lanes of 0 and -1; comparisons give lanes of 0 and -1 in t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from firebrick.extend.target import FunctionText
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["COMBINE", "HELPERS", "ROWS", "SLEEF", "OpText"]
+__all__ = ["COMBINE", "HELPERS", "ROWS", "SLEEF"]
 
 
-@dataclass(frozen=True, slots=True)
-class OpText:
-    """scalar: for one value. vector: for lanes; empty: each lane by the scalar text. helper: a row of `HELPERS`."""
-
-    scalar: str
-    vector: str = ""
-    helper: str = ""
+def _both(text: str) -> FunctionText:
+    return FunctionText(text, text)
 
 
-def _both(text: str) -> OpText:
-    return OpText(text, text)
-
-
-def _call(name: str) -> OpText:
-    return OpText(f"__builtin_{name}{{f}}({{a}})")
+def _call(name: str) -> FunctionText:
+    return FunctionText(f"__builtin_{name}{{f}}({{a}})")
 
 
 _COMPARE: Mapping[str, str] = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 
-_FLOAT: dict[str, OpText] = {
+_FLOAT: dict[str, FunctionText] = {
     "add": _both("{a} + {b}"),
     "sub": _both("{a} - {b}"),
     "mul": _both("{a} * {b}"),
     "div": _both("{a} / {b}"),
-    "floordiv": OpText("fb_floordiv({a}, {b})", helper="floordiv_float"),
-    "truncdiv": OpText("__builtin_trunc{f}({a} / {b})"),
-    "mod": OpText("fb_mod({a}, {b})", helper="mod_float"),
-    "fmod": OpText("__builtin_fmod{f}({a}, {b})"),
+    "floordiv": FunctionText("fb_floordiv({a}, {b})", helper="floordiv_float"),
+    "truncdiv": FunctionText("__builtin_trunc{f}({a} / {b})"),
+    "mod": FunctionText("fb_mod({a}, {b})", helper="mod_float"),
+    "fmod": FunctionText("__builtin_fmod{f}({a}, {b})"),
     "neg": _both("-{a}"),
-    "abs": OpText("__builtin_fabs{f}({a})", "({t})(({i}){a} & ~{low})"),
-    "sign": OpText(
+    "abs": FunctionText("__builtin_fabs{f}({a})", "({t})(({i}){a} & ~{low})"),
+    "sign": FunctionText(
         "({t})(({a} > 0) - ({a} < 0))", "({a} > 0 ? ({t}){{}} + 1 : ({t}){{}}) - ({a} < 0 ? ({t}){{}} + 1 : ({t}){{}})"
     ),
     "min": _both("({a} < {b}) | ({a} != {a}) ? {a} : {b}"),
     "max": _both("({a} > {b}) | ({a} != {a}) ? {a} : {b}"),
     "fmin": _both("({a} < {b}) | ({b} != {b}) ? {a} : {b}"),
     "fmax": _both("({a} > {b}) | ({b} != {b}) ? {a} : {b}"),
-    "copysign": OpText("__builtin_copysign{f}({a}, {b})", "({t})((({i}){a} & ~{low}) | (({i}){b} & {low}))"),
-    "nextafter": OpText("__builtin_nextafter{f}({a}, {b})"),
-    "hypot": OpText("__builtin_hypot{f}({a}, {b})"),
+    "copysign": FunctionText("__builtin_copysign{f}({a}, {b})", "({t})((({i}){a} & ~{low}) | (({i}){b} & {low}))"),
+    "nextafter": FunctionText("__builtin_nextafter{f}({a}, {b})"),
+    "hypot": FunctionText("__builtin_hypot{f}({a}, {b})"),
     "floor": _call("floor"),
     "ceil": _call("ceil"),
     "round": _call("rint"),
     "trunc": _call("trunc"),
     "sqrt": _call("sqrt"),
-    "rsqrt": OpText("1 / __builtin_sqrt{f}({a})"),
-    "pow": OpText("__builtin_pow{f}({a}, {b})"),
-    "atan2": OpText("__builtin_atan2{f}({a}, {b})"),
-    "sigmoid": OpText("1 / (1 + __builtin_exp{f}(-{a}))"),
+    "rsqrt": FunctionText("1 / __builtin_sqrt{f}({a})"),
+    "pow": FunctionText("__builtin_pow{f}({a}, {b})"),
+    "atan2": FunctionText("__builtin_atan2{f}({a}, {b})"),
+    "sigmoid": FunctionText("1 / (1 + __builtin_exp{f}(-{a}))"),
     "lgamma": _call("lgamma"),
     "isnan": _both("{a} != {a}"),
-    "isinf": OpText(
+    "isinf": FunctionText(
         "__builtin_fabs{f}({a}) == __builtin_inf{f}()", "({t})(({i}){a} & ~{low}) == ({t}){{}} + __builtin_inf{f}()"
     ),
-    "signbit": OpText("(bool)__builtin_signbit({a})", "({i}){a} < 0"),
+    "signbit": FunctionText("(bool)__builtin_signbit({a})", "({i}){a} < 0"),
     **{name: _both(f"{{a}} {sign} {{b}}") for name, sign in _COMPARE.items()},
 }
 _LIBM = "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc"
 _FLOAT |= {name: _call(name) for name in _LIBM.split()}
 
-_INT: dict[str, OpText] = {
+_INT: dict[str, FunctionText] = {
     "add": _both("{a} + {b}"),
     "sub": _both("{a} - {b}"),
     "mul": _both("{a} * {b}"),
-    "floordiv": OpText("fb_floordiv({a}, {b})", helper="divide_int"),
-    "truncdiv": OpText("fb_truncdiv({a}, {b})", helper="divide_int"),
-    "mod": OpText("fb_mod({a}, {b})", helper="divide_int"),
-    "fmod": OpText("fb_fmod({a}, {b})", helper="divide_int"),
+    "floordiv": FunctionText("fb_floordiv({a}, {b})", helper="divide_int"),
+    "truncdiv": FunctionText("fb_truncdiv({a}, {b})", helper="divide_int"),
+    "mod": FunctionText("fb_mod({a}, {b})", helper="divide_int"),
+    "fmod": FunctionText("fb_fmod({a}, {b})", helper="divide_int"),
     "neg": _both("-{a}"),
     "abs": _both("{a} < 0 ? -{a} : {a}"),
-    "sign": OpText("({t})(({a} > 0) - ({a} < 0))", "({t})({a} < 0) - ({t})({a} > 0)"),
+    "sign": FunctionText("({t})(({a} > 0) - ({a} < 0))", "({t})({a} < 0) - ({t})({a} > 0)"),
     "min": _both("{a} < {b} ? {a} : {b}"),
     "max": _both("{a} > {b} ? {a} : {b}"),
     "bitand": _both("{a} & {b}"),
     "bitor": _both("{a} | {b}"),
     "bitxor": _both("{a} ^ {b}"),
     "bitnot": _both("~{a}"),
-    "shl": OpText("({b} < 0 || {b} >= {bits}) ? ({t})0 : ({t})({a} << {b})"),
-    "shr": OpText("({b} < 0 || {b} >= {bits}) ? ({t})({a} < 0 ? -1 : 0) : ({t})({a} >> {b})"),
+    "shl": FunctionText("({b} < 0 || {b} >= {bits}) ? ({t})0 : ({t})({a} << {b})"),
+    "shr": FunctionText("({b} < 0 || {b} >= {bits}) ? ({t})({a} < 0 ? -1 : 0) : ({t})({a} >> {b})"),
     **{name: _both(f"{{a}} {sign} {{b}}") for name, sign in _COMPARE.items()},
 }
 
-_BOOL: dict[str, OpText] = {
+_BOOL: dict[str, FunctionText] = {
     "min": _both("{a} & {b}"),
     "max": _both("{a} | {b}"),
     "and": _both("{a} & {b}"),
     "or": _both("{a} | {b}"),
     "xor": _both("{a} ^ {b}"),
-    "not": OpText("!{a}", "~{a}"),
+    "not": FunctionText("!{a}", "~{a}"),
     # As numbers, lanes of -1 are true, so the order is turned round.
-    "lt": OpText("{a} < {b}", "{a} > {b}"),
-    "le": OpText("{a} <= {b}", "{a} >= {b}"),
-    "gt": OpText("{a} > {b}", "{a} < {b}"),
-    "ge": OpText("{a} >= {b}", "{a} <= {b}"),
+    "lt": FunctionText("{a} < {b}", "{a} > {b}"),
+    "le": FunctionText("{a} <= {b}", "{a} >= {b}"),
+    "gt": FunctionText("{a} > {b}", "{a} < {b}"),
+    "ge": FunctionText("{a} >= {b}", "{a} <= {b}"),
     "eq": _both("{a} == {b}"),
     "ne": _both("{a} != {b}"),
 }
 
-ROWS: Mapping[str, Mapping[str, OpText]] = {"float": _FLOAT, "int": _INT, "uint": _INT, "bool": _BOOL}
+ROWS: Mapping[str, Mapping[str, FunctionText]] = {"float": _FLOAT, "int": _INT, "uint": _INT, "bool": _BOOL}
 """Kind of dtype -> name of the scalar function -> text. `where` and `to` are written by the generator itself."""
 
 SLEEF: Mapping[str, str] = {

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from firebrick.codegen.cpp_accs import AccState
-    from firebrick.codegen.target import Target
+    from firebrick.codegen.target import CppTarget
     from firebrick.loops.ir import Value
     from firebrick.symbolic.expr import Expr, Var
 
@@ -69,7 +69,7 @@ class Unit:
     exact: functions must have the bits of eager PyTorch's.
     """
 
-    target: Target
+    target: CppTarget
     exact: bool = False
     vectors: dict[tuple[str, int], None] = field(default_factory=dict)
     helpers: dict[str, str] = field(default_factory=dict)

@@ -1,52 +1,150 @@
-"""Facts about the machine that kernels are generated for."""
+"""The CPU as a target: facts about it, and the C++ generator behind the calls that every target has."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick import _native
+from firebrick.artifact import Artifact, Unit
+from firebrick.codegen.cpp import FLAGS, kernel_units
+from firebrick.codegen.cpp_kernel import kernel_text
+from firebrick.codegen.cpp_ops import ROWS
+from firebrick.codegen.cpp_types import SCALAR, constant_text, index_text
+from firebrick.codegen.cpp_writer import Unit as Writing
+from firebrick.extend.target import Target, View
+from firebrick.loops.dtypes import DTYPES
+from firebrick.loops.interp import find_op
+from firebrick.runtime.build import build
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from firebrick.config import Config
+    from firebrick.loops.schedule import Kernel, Schedule
+    from firebrick.symbolic.expr import Expr
 
-__all__ = ["Target", "detect"]
+__all__ = ["CppTarget", "detect"]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A CPU as code generation sees it.
+class CppTarget(Target):
+    """A CPU: kernels are C++ and run on torch's memory.
 
-    vector_bytes: width of its SIMD registers; 0 means no vectors. threads: what the schedule is sized for, never
-    baked into kernels. sleef: suffixes of SLEEF's vector functions for f32 and f64.
+    In compiled graphs the native host program allocates and launches; the calls here do the same from Python.
+    flags: of the C++ compiler. sleef: suffixes of SLEEF's vector functions for f32 and f64. exact: functions have the
+    bits of eager PyTorch's.
     """
 
     simd: str
     vector_bytes: int
     threads: int
-    flags: tuple[str, ...]
-    sleef: tuple[str, str]
-    device: str = "cpu"
+    flags: tuple[str, ...] = ()
+    sleef: tuple[str, str] = ("", "")
+    exact: bool = False
 
-    def lanes(self, nbytes: int) -> int:
-        """Elements of `nbytes` in one register; 1 without vectors."""
-        return max(1, self.vector_bytes // nbytes)
+    name = "cpu"
+    dtypes = {d: SCALAR[d] for d in SCALAR if DTYPES[d].loops}  # noqa: RUF012 - a table
+    functions = ROWS
 
     def key(self) -> str:
-        """Text that belongs into cache keys: what generated code depends on."""
+        """Text that belongs into cache keys."""
         return f"{platform.machine()}-{self.simd}-{' '.join(self.flags)}"
+
+    def runs(self, op: str) -> bool:
+        """All that torch has."""
+        return find_op(op) is not None
+
+    def constant(self, value: bool | int | float, dtype: str) -> str:
+        """A number."""
+        return constant_text(value, dtype)
+
+    def index(self, expr: Expr) -> str:
+        """An index over int64_t."""
+        return index_text(expr, {})
+
+    def kernel(self, kernel: Kernel) -> str:
+        """Text of one kernel, less what `source` puts before it."""
+        return kernel_text(kernel, Writing(self, self.exact))
+
+    def source(self, schedule: Schedule, config: Config) -> list[str]:
+        """One translation unit."""
+        return kernel_units(schedule, self, config)
+
+    def units(self, texts: Sequence[str], names: Sequence[str]) -> tuple[Unit, ...]:
+        """Texts with the names that each defines and the flags that it is built with."""
+        flags = (*FLAGS, *self.flags)
+        return tuple(
+            Unit(f"u{i}", text, tuple(n for n in names if len(texts) == 1 or f" {n}(" in text), flags)
+            for i, text in enumerate(texts)
+        )
+
+    def load(self, texts: Sequence[str], names: Sequence[str], config: Config) -> Mapping[str, Any]:
+        """Build the units and load them."""
+        built = build(Artifact(self.name, {}, self.units(texts, names)), config)
+        found: dict[str, Any] = {}
+        for unit in built.units:
+            library = _native.Library(built.code[unit.name], f"firebrick:{unit.name}")
+            found.update((name, (_FUNCTION(library.symbol(name)), library)) for name in unit.kernels)
+        return found
+
+    def launch(self, kernel: Any, memory: Sequence[Any], sizes: Sequence[int], lanes: int) -> None:
+        """Call it; it shares its iterations out among threads itself."""
+        del lanes
+        args = (ctypes.c_void_p * len(memory))(*[m.data_ptr() for m in memory])
+        kernel[0](args, (ctypes.c_int64 * max(1, len(sizes)))(*sizes))
+
+    def call(self, op: str, outs: Sequence[View | None], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Call torch."""
+        found = find_op(op)(*map(_tensors, args), **{k: _tensors(v) for k, v in kwargs.items()}, **_into(op, outs))
+        made = found if isinstance(found, (tuple, list)) else [found]
+        for out, tensor in zip(outs, made, strict=True):
+            if out is not None and tensor.data_ptr() != _tensors(out).data_ptr():
+                _tensors(out).copy_(tensor)
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        """Bytes of torch's memory."""
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+    def write(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Copy."""
+        memory[: tensor.nbytes].view(tensor.dtype).copy_(tensor)
+
+    def read(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Copy back."""
+        tensor.copy_(memory[: tensor.nbytes].view(tensor.dtype))
+
+
+_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def _tensors(value: Any) -> Any:
+    """Views as tensors, also inside of lists."""
+    if isinstance(value, View):
+        flat = value.memory[: value.memory.numel() // DTYPES[value.dtype].nbytes * DTYPES[value.dtype].nbytes]
+        return flat.view(DTYPES[value.dtype].torch).as_strided(value.shape, value.strides, value.offset)
+    return [_tensors(v) for v in value] if isinstance(value, list) else value
+
+
+def _into(op: str, outs: Sequence[View | None]) -> dict[str, Any]:
+    """The keyword arguments of an op that writes where it is told."""
+    names = [a.name for a in find_op(op)._schema.arguments if a.is_out]
+    return {name: _tensors(out) for name, out in zip(names, outs, strict=True)} if names else {}
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     needs: frozenset[str]
     vector_bytes: int
-    flags: tuple[str, ...]
-    sleef: tuple[str, str]
+    flags: tuple[str, ...] = ()
+    sleef: tuple[str, str] = ("", "")
 
 
 _SIMD: Mapping[str, _Row] = {
@@ -75,7 +173,7 @@ def _cpu_features() -> frozenset[str]:
     return frozenset()
 
 
-def detect(config: Config) -> Target:
+def detect(config: Config) -> CppTarget:
     """The machine that this process runs on, or the SIMD level that `config.simd` asks for."""
     level = config.simd
     if level == "auto":
@@ -84,4 +182,5 @@ def detect(config: Config) -> Target:
     row = _SIMD[level]
     threads = config.threads or len(os.sched_getaffinity(0))
     contract = "-ffp-contract=off" if config.numerics == "eager" else "-ffp-contract=fast"
-    return Target(level, row.vector_bytes, threads, (*row.flags, contract), row.sleef)
+    flags = (*row.flags, contract)
+    return CppTarget(level, row.vector_bytes, threads, flags, row.sleef, config.numerics == "eager")

@@ -9,6 +9,7 @@ from firebrick.extend.partition import Claim, Partition, PartitionPass, as_passe
 from firebrick.extend.registry import PassRegistry, fingerprint, order, registry
 from firebrick.extend.rule import Rule, rule
 from firebrick.extend.runner import apply_passes
+from firebrick.extend.target import FunctionText, Refused, Target, Templates, View
 from firebrick.extend.trace import trace_torch
 from firebrick.extend.verify import Difference, compare, relative_error
 
@@ -19,15 +20,20 @@ __all__ = [
     "CompiledGroup",
     "Context",
     "Difference",
+    "FunctionText",
     "Level",
     "Partition",
     "PartitionPass",
     "Pass",
     "PassRegistry",
     "PassReport",
+    "Refused",
     "Rule",
     "Site",
     "SubgraphCompiler",
+    "Target",
+    "Templates",
+    "View",
     "apply_passes",
     "as_passes",
     "call_of",

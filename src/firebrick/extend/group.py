@@ -58,8 +58,6 @@ class CompiledGroup(torch.nn.Module):
         self.calls += 1
         if torch.is_grad_enabled() and any(_requires_grad(t) for t in (*inputs, *self._constants)):
             return list(self.graph(*inputs))  # engines give no gradients; the graph's own ops do
-        if self.compiler.contiguous:
-            inputs = tuple(t.contiguous() if isinstance(t, torch.Tensor) else t for t in inputs)
         seen = _versions(self._constants)
         if seen != self._seen:
             with self._lock:
@@ -71,19 +69,25 @@ class CompiledGroup(torch.nn.Module):
         if run is None:
             return self._first(key, inputs)
         try:
-            return self._settle(key, _as_list(run(*inputs)))
+            return self._settle(key, _as_list(run(*self._prepared(inputs))))
         except Exception as error:  # noqa: BLE001 - a plug-in may raise anything; PyTorch runs the group then
             self._give_up(key, f"raised {type(error).__name__} at run time: {error}", error)
             return list(self.graph(*inputs))
+
+    def _prepared(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Inputs as the engine wants them; the group's own graph takes them as they are, since its views need strides."""
+        if not self.compiler.contiguous:
+            return inputs
+        return tuple(t.contiguous() if isinstance(t, torch.Tensor) else t for t in inputs)
 
     def _first(self, key: _Key, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
         with self._lock:
             if key in self.broken or key in self._compiled:
                 if key in self.broken:
                     return list(self.graph(*inputs))
-                return self._settle(key, _as_list(self._compiled[key](*inputs)))
+                return self._settle(key, _as_list(self._compiled[key](*self._prepared(inputs))))
             try:
-                run = self._build(inputs)
+                run = self._build(self._prepared(inputs))
                 result = self._check(key, run, inputs)
             except Exception as error:  # noqa: BLE001 - as above
                 reason = str(error) if isinstance(error, FirebrickError) else f"{type(error).__name__}: {error}"
@@ -113,11 +117,11 @@ class CompiledGroup(torch.nn.Module):
             raise BackendError(text) from error
         recorder.warn_once(f"subgraph compiler {self.compiler.name}", text, stacklevel=5)
 
-    def _check(self, key: _Key, run: Callable[..., Any], inputs: Sequence[Any]) -> list[torch.Tensor]:
+    def _check(self, key: _Key, run: Callable[..., Any], inputs: tuple[Any, ...]) -> list[torch.Tensor]:
         """Run once beside the group's graph: number, shapes and dtypes must agree; values under `verify_passes`."""
         with torch.no_grad():
             wanted = list(self.graph(*inputs))
-            found = _as_list(run(*inputs))
+            found = _as_list(run(*self._prepared(inputs)))
         if len(found) != len(wanted):
             raise BackendError(f"returned {len(found)} outputs instead of {len(wanted)}")
         for i, (a, b) in enumerate(zip(wanted, found, strict=True)):

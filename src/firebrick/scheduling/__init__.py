@@ -16,8 +16,8 @@ from firebrick.scheduling.show import show
 from firebrick.scheduling.values import Table
 
 if TYPE_CHECKING:
-    from firebrick.codegen.target import Target
     from firebrick.config import Config
+    from firebrick.extend.target import Target
     from firebrick.loops.ir import LoopProgram
 
 __all__ = ["schedule", "show"]
@@ -28,7 +28,7 @@ def schedule(program: LoopProgram, target: Target, config: Config) -> Schedule:
 
     Args:
         program: what lowering made.
-        target: the machine (`firebrick.codegen.target.detect`).
+        target: the machine (`firebrick.codegen.detect` for this one).
         config: `fuse` off leaves every nest a kernel of its own.
     """
     facts = Table()

@@ -19,8 +19,8 @@ from firebrick.symbolic.expr import ONE, ZERO
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from firebrick.codegen.target import Target
     from firebrick.config import Config
+    from firebrick.extend.target import Target
     from firebrick.loops.ir import Nest
     from firebrick.scheduling.nodes import Access, NodeFacts
     from firebrick.symbolic.expr import Expr, Var

@@ -17,7 +17,7 @@ from firebrick.scheduling.values import Rewriter, walk
 from firebrick.symbolic.expr import Var, var
 
 if TYPE_CHECKING:
-    from firebrick.codegen.target import Target
+    from firebrick.extend.target import Target
     from firebrick.loops.ir import Value
     from firebrick.loops.tree import Stmt
     from firebrick.scheduling.fusion import Group, Member

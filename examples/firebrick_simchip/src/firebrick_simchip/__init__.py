@@ -1,10 +1,11 @@
 """A simulated accelerator behind Firebrick; `firebrick.compile(model, backend="simchip")` finds it by entry point."""
 
 from firebrick.backends.engines import engine_backend
-from firebrick_simchip.chip import Chip, ChipError, Command
-from firebrick_simchip.compiler import SimChip
+from firebrick_simchip.chip import Chip, Command, Operand
+from firebrick_simchip.compiler import SimChip, SimTarget
+from firebrick_simchip.kernels import ChipError, assemble
 
-__all__ = ["Chip", "ChipError", "Command", "SimChip", "backend", "chip"]
+__all__ = ["Chip", "ChipError", "Command", "Operand", "SimChip", "SimTarget", "assemble", "backend", "chip"]
 
 _compiler = SimChip(Chip())
 

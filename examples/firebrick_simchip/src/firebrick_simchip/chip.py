@@ -7,22 +7,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Chip", "ChipError", "Command"]
+from firebrick_simchip.kernels import ChipError
+
+__all__ = ["Buffer", "Chip", "Command", "Operand"]
 
 ALIGNMENT = 256
-
-
-class ChipError(RuntimeError):
-    """The chip refused a command."""
+WIDTH = 64
+"""Lanes that run in step."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A place in the chip's memory; float32, dense."""
+    """A place in the chip's memory."""
 
     number: int
     offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A float32 array in a buffer; strides and offset count elements."""
+
+    buffer: Buffer
     shape: tuple
+    strides: tuple
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,30 +48,12 @@ class Command:
         return f"[{self.start:>9} {self.end:>9}] {self.name} {' '.join(f'b{b}' for b in self.buffers)}"
 
 
-def _matmul_div(a, b, divisor):
-    return (a @ b) / np.float32(divisor)
-
-
-def _gelu_tanh(x):
-    return 0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))
-
-
-KERNELS = {
+ENGINE = {
     "matmul": lambda a, b: a @ b,
-    "matmul_div": _matmul_div,
+    "matmul_div": lambda a, b, divisor: (a @ b) / np.float32(divisor),
     "matmul_add": lambda a, b, c: a @ b + c,
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "add_scalar": lambda a, s: a + np.float32(s),
-    "mul_scalar": lambda a, s: a * np.float32(s),
-    "div_scalar": lambda a, s: a / np.float32(s),
-    "relu": lambda a: np.maximum(a, np.float32(0)),
-    "tanh": np.tanh,
-    "gelu_tanh": _gelu_tanh,
 }
-"""What the chip can run: name -> numpy function on its buffers and numbers."""
+"""What the matrix unit can run: name -> numpy function. All else is kernels."""
 
 
 class Chip:
@@ -71,12 +63,12 @@ class Chip:
         memory: bytes on the chip.
         launch: ticks that every command costs.
         bandwidth: bytes that move in a tick.
-        throughput: multiplications and additions in a tick.
+        throughput: multiplications and additions of the matrix unit in a tick.
     """
 
     def __init__(self, memory=256 << 20, launch=100, bandwidth=64, throughput=1024):
         self.memory = np.zeros(memory, np.uint8)
-        self.launch, self.bandwidth, self.throughput = launch, bandwidth, throughput
+        self.launch_ticks, self.bandwidth, self.throughput = launch, bandwidth, throughput
         self.clock = 0
         self.log = []
         self.live = {}
@@ -89,26 +81,28 @@ class Chip:
 
     # ------------------------------------------------------------ memory
 
-    def allocate(self, shape):
+    def allocate(self, nbytes):
         """Reserve a buffer.
 
         Raises:
             ChipError: the memory is full.
         """
-        shape = tuple(int(s) for s in shape)
-        size = -(-max(int(np.prod(shape)) * 4, 1) // ALIGNMENT) * ALIGNMENT
-        with self._lock:
-            for i, (offset, room) in enumerate(self._free):
-                if room >= size:
-                    self._free[i : i + 1] = [(offset + size, room - size)] if room > size else []
-                    buffer = Buffer(next(self._numbers), offset, shape)
-                    self.live[buffer.number] = (buffer, size)
-                    return buffer
+        size = -(-max(int(nbytes), 1) // ALIGNMENT) * ALIGNMENT
+        for attempt in range(2):
+            with self._lock:
+                for i, (offset, room) in enumerate(self._free):
+                    if room >= size:
+                        self._free[i : i + 1] = [(offset + size, room - size)] if room > size else []
+                        buffer = Buffer(next(self._numbers), offset, int(nbytes))
+                        self.live[buffer.number] = (buffer, size)
+                        return buffer
+            if attempt == 0:
+                self._queue.join()  # what was released may still wait in the queue
         raise ChipError(f"out of memory: {size} bytes wanted, {self.free_bytes()} free")
 
     def release(self, buffer):
         """Give a buffer back once the commands before this one are done."""
-        self._submit("release", (buffer,), (), None, cost=0)
+        self._submit("release", (buffer,), lambda: self._give_back(buffer))
 
     def free_bytes(self):
         """Bytes that no buffer has."""
@@ -125,52 +119,77 @@ class Chip:
                 else:
                     self._free.append((offset, room))
 
-    def _view(self, buffer):
+    def _bytes(self, buffer):
         if buffer.number not in self.live:
             raise ChipError(f"b{buffer.number} was released or belongs to another chip")
-        count = int(np.prod(buffer.shape)) * 4
-        return self.memory[buffer.offset : buffer.offset + count].view(np.float32).reshape(buffer.shape)
+        return self.memory[buffer.offset : buffer.offset + buffer.nbytes]
+
+    def _array(self, operand):
+        flat = self._bytes(operand.buffer).view(np.float32)
+        end = operand.offset + 1 + sum((n - 1) * s for n, s in zip(operand.shape, operand.strides, strict=True))
+        if end > flat.size:
+            raise ChipError(f"{operand.shape} ends beyond b{operand.buffer.number}")
+        strides = [s * 4 for s in operand.strides]
+        return np.lib.stride_tricks.as_strided(flat[operand.offset :], operand.shape, strides)
 
     # ------------------------------------------------------------ commands
 
-    def write(self, array):
-        """Copy a float32 array to the chip; returns its buffer."""
-        if array.dtype != np.float32:
-            raise ChipError(f"only float32 goes to the chip, not {array.dtype}")
-        buffer = self.allocate(array.shape)
-        kept = np.ascontiguousarray(array)
-        self._submit("write", (buffer,), (kept,), None, cost=kept.nbytes // self.bandwidth)
-        return buffer
+    def write(self, buffer, array):
+        """Copy an array to the chip.
 
-    def read(self, buffer):
-        """Wait for the commands so far and copy a buffer from the chip.
+        Raises:
+            ChipError: it is neither float32 nor bool.
+        """
+        if array.dtype not in (np.float32, np.bool_):
+            raise ChipError(f"only float32 and bool go to the chip, not {array.dtype}")
+        kept = np.array(array).reshape(-1).view(np.uint8)
+
+        def copy():
+            self._bytes(buffer)[: kept.size] = kept
+            return kept.size // self.bandwidth
+
+        self._submit("write", (buffer,), copy)
+
+    def read(self, buffer, out):
+        """Wait for the commands so far and copy from the chip into an array.
 
         Raises:
             ChipError: one of the commands failed.
         """
-        out = np.empty(buffer.shape, np.float32)
-        self._submit("read", (buffer,), (out,), None, cost=out.nbytes // self.bandwidth)
+
+        def copy():
+            out.reshape(-1).view(np.uint8)[...] = self._bytes(buffer)[: out.nbytes]
+            return out.nbytes // self.bandwidth
+
+        self._submit("read", (buffer,), copy)
         self.wait()
         return out
 
     def run(self, name, inputs, output, numbers=()):
-        """Queue a kernel; returns at once. Shapes are checked when the command runs.
+        """Queue an operation of the matrix unit; returns at once. Shapes are checked when it runs.
 
         Raises:
-            ChipError: the chip has no such kernel.
+            ChipError: the chip has no such operation.
         """
-        if name not in KERNELS:
-            raise ChipError(f"the chip has no kernel {name!r}")
-        moved = sum(int(np.prod(b.shape)) for b in (*inputs, output)) * 4
-        work = int(np.prod(output.shape)) * (inputs[0].shape[-1] if name.startswith("matmul") else 1)
-        cost = max(moved // self.bandwidth, work // self.throughput)
-        self._submit(name, (*inputs, output), tuple(numbers), output, cost)
+        if name not in ENGINE:
+            raise ChipError(f"the chip has no operation {name!r}")
 
-    def reshaped(self, buffer, shape):
-        """The same memory under another shape."""
-        if int(np.prod(shape)) != int(np.prod(buffer.shape)):
-            raise ChipError(f"b{buffer.number} of shape {buffer.shape} can't be {tuple(shape)}")
-        return Buffer(buffer.number, buffer.offset, tuple(int(s) for s in shape))
+        def work():
+            result = ENGINE[name](*map(self._array, inputs), *numbers)
+            if result.shape != output.shape:
+                raise ChipError(f"{name} gives {result.shape}, its output b{output.buffer.number} is {output.shape}")
+            self._array(output)[...] = result
+            return int(np.prod(result.shape)) * inputs[0].shape[-1] // self.throughput
+
+        self._submit(name, tuple(o.buffer for o in (*inputs, output)), work)
+
+    def launch(self, kernel, buffers, lanes):
+        """Queue a kernel (`kernels.assemble`) for a number of lanes; returns at once."""
+
+        def work():
+            return kernel.run([self._bytes(b) for b in buffers], lanes) * -(-lanes // WIDTH)
+
+        self._submit(kernel.name, tuple(buffers), work)
 
     def wait(self):
         """Return when the queue is empty.
@@ -183,32 +202,19 @@ class Chip:
         if error is not None:
             raise error
 
-    def _submit(self, name, buffers, extra, output, cost):
-        self._queue.put((name, buffers, extra, output, cost))
+    def _submit(self, name, buffers, work):
+        self._queue.put((name, buffers, work))
 
     def _work(self):
         while True:
-            name, buffers, extra, output, cost = self._queue.get()
+            name, buffers, work = self._queue.get()
+            start = self.clock
             try:
-                self._execute(name, buffers, extra, output, cost)
+                ticks = work()
+                if ticks is not None:
+                    self.clock = start + self.launch_ticks + ticks
+                    self.log.append(Command(name, tuple(b.number for b in buffers), start, self.clock))
             except Exception as error:  # noqa: BLE001 - carried to the next wait()
                 self._error = self._error or (error if isinstance(error, ChipError) else ChipError(f"{name}: {error}"))
             finally:
                 self._queue.task_done()
-
-    def _execute(self, name, buffers, extra, output, cost):
-        start = self.clock
-        if name == "release":
-            self._give_back(buffers[0])
-            return
-        if name == "write":
-            self._view(buffers[0])[...] = extra[0]
-        elif name == "read":
-            extra[0][...] = self._view(buffers[0])
-        else:
-            result = KERNELS[name](*[self._view(b) for b in buffers[:-1]], *extra)
-            if result.shape != output.shape:
-                raise ChipError(f"{name} gives {result.shape}, its output b{output.number} is {output.shape}")
-            self._view(output)[...] = result
-        self.clock = start + self.launch + cost
-        self.log.append(Command(name, tuple(b.number for b in buffers), start, self.clock))

@@ -1,0 +1,206 @@
+"""What a machine gives to get loops instead of ops: facts, texts of its kernels, and calls to launch them.
+
+The stages before code generation know no machine. A `Target` tells them how wide its registers are; then it turns the
+kernels of a schedule into text, and runs them in its own memory. The C++ generator is one such target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from firebrick.extend.kernel_text import Refused, kernel_text
+from firebrick.loops.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import torch
+
+    from firebrick.config import Config
+    from firebrick.loops.schedule import Kernel, Schedule
+    from firebrick.symbolic.expr import Expr
+
+__all__ = ["FunctionText", "Refused", "Target", "Templates", "View"]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionText:
+    """Text of a scalar function of {a}, {b} and {c}; {t} is the type of the result.
+
+    scalar: for one value. vector: for lanes; empty: each lane by the scalar text. helper: what must be defined first.
+    """
+
+    scalar: str
+    vector: str = ""
+    helper: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """How `Target.kernel` puts a kernel's text together, in the syntax of Python unless a field says otherwise.
+
+    Iterations that depend on nothing are numbered by `lane`, from 0 to below {count}. A field that is empty makes
+    kernels that need it be refused.
+
+    kernel: a function; {body} is indented by two spaces, as in `loop`. param: a buffer; {t} is the type of its
+      elements, as in all that has a type. size: a symbolic size.
+    lanes: first lines of a body that finds its lanes out itself: from program ids, say. mask: the name that they give
+      to "this lane is below {count}"; empty where lanes beyond it never run.
+    start: the first value of an accumulator. scratch, read, write: an array private to each lane, and its elements.
+    cast: {a}, a {old}, as a {t}. both: lanes of two masks.
+    add, max, min: stores that combine with what is there.
+    """
+
+    kernel: str = "def {name}({params}):\n{body}"
+    param: str = "{name}"
+    size: str = "{name}"
+    lanes: str = ""
+    mask: str = ""
+    loop: str = "for {var} in range({size}):\n{body}"
+    assign: str = "{name} = {value}"
+    start: str = "{name} = {value}"
+    load: str = "{buffer}[{index}]"
+    masked_load: str = ""
+    store: str = "{buffer}[{index}] = {value}"
+    masked_store: str = ""
+    cast: str = ""
+    both: str = "{a} & {b}"
+    scratch: str = ""
+    read: str = "{name}[{index}]"
+    write: str = "{name}[{index}] = {value}"
+    add: str = ""
+    max: str = ""
+    min: str = ""
+    number: str = "{value}"
+    infinity: str = 'float("inf")'
+    nan: str = 'float("nan")'
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor in a target's memory, as library calls take it: `offset` and `strides` count elements."""
+
+    memory: Any
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+
+class Target:
+    """A machine. Derive from it, fill the tables, and write the calls of its driver.
+
+    Attributes:
+        name: of the machine; reports and cache keys use it.
+        vector_bytes: width of its registers, when loops are written for lanes one vector wide; 0 when every lane runs
+            a program of its own (a grid of threads, a block of a Triton program).
+        threads: how many kernels' parts run at once.
+        dtypes: short dtype -> name of the type in the text. What is missing is refused.
+        functions: kind of dtype ("float", "int", "uint", "bool") -> scalar function (`loops.ops.SCALAR_OPS`) -> text.
+        templates: how kernels are written, by `kernel`.
+        library: op ("aten::mm", overload left out) -> function `(target, outs, *args, **kwargs)` that runs it; tensors
+            are `View`s.
+    """
+
+    name: str = ""
+    vector_bytes: int = 0
+    threads: int = 1
+    dtypes: Mapping[str, str] = {}
+    functions: Mapping[str, Mapping[str, FunctionText]] = {}
+    templates: Templates = Templates()
+    library: Mapping[str, Callable[..., None]] = {}
+
+    # ------------------------------------------------------------ facts
+
+    def lanes(self, nbytes: int) -> int:
+        """Elements of `nbytes` in one register; 1 without vectors."""
+        return max(1, self.vector_bytes // nbytes)
+
+    def key(self) -> str:
+        """Text that belongs into cache keys: what generated code depends on."""
+        return self.name
+
+    def runs(self, op: str) -> bool:
+        """Whether a library call ("namespace::name.overload") runs on the machine."""
+        return op.partition(".")[0] in self.library
+
+    # ------------------------------------------------------------ text
+
+    def constant(self, value: bool | int | float, dtype: str) -> str:
+        """A number."""
+        text = repr(float(value) if DTYPES[dtype].is_float else value)
+        if "inf" in text:
+            text = text.replace("inf", self.templates.infinity)
+        return self.templates.number.format(value=self.templates.nan if text == "nan" else text, t=self.type(dtype))
+
+    def index(self, expr: Expr) -> str:
+        """An index; division rounds down."""
+        return expr.show()
+
+    def function(self, name: str, dtype: str, args: Sequence[str]) -> str:
+        """A scalar function of arguments of `dtype`.
+
+        Raises:
+            Refused: the table has no row for it.
+        """
+        row = self.functions.get(DTYPES[dtype].kind, {}).get(name)
+        if row is None:
+            raise Refused(f"no {name} of {dtype}")
+        return row.scalar.format(**dict(zip("abc", args, strict=False)), t=self.type(dtype))
+
+    def type(self, dtype: str) -> str:
+        """Name of a type.
+
+        Raises:
+            Refused: the machine does not compute with it.
+        """
+        if dtype not in self.dtypes:
+            raise Refused(f"no {dtype}")
+        return self.dtypes[dtype]
+
+    def kernel(self, kernel: Kernel) -> str:
+        """Text of one kernel.
+
+        Raises:
+            Refused: the machine lacks something that it needs.
+        """
+        return kernel_text(kernel, self)
+
+    def source(self, schedule: Schedule, config: Config) -> list[str]:
+        """Texts that together define a schedule's kernels.
+
+        Raises:
+            Refused: as `kernel`.
+        """
+        del config
+        return ["\n\n".join(self.kernel(k) for k in schedule.kernels)] if schedule.kernels else []
+
+    # ------------------------------------------------------------ launch and memory
+
+    def load(self, texts: Sequence[str], names: Sequence[str], config: Config) -> Mapping[str, Any]:
+        """Compile texts and load them; returns what `launch` takes for each kernel."""
+        raise NotImplementedError(f"{type(self).__name__}.load")
+
+    def launch(self, kernel: Any, memory: Sequence[Any], sizes: Sequence[int], lanes: int) -> None:
+        """Start a kernel on these buffers, in the order of its parameters; `lanes` of it run."""
+        raise NotImplementedError(f"{type(self).__name__}.launch")
+
+    def call(self, op: str, outs: Sequence[View | None], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Start a library call that writes `outs`."""
+        self.library[op.partition(".")[0]](self, outs, *args, **kwargs)
+
+    def allocate(self, nbytes: int) -> Any:
+        """Memory of the machine."""
+        raise NotImplementedError(f"{type(self).__name__}.allocate")
+
+    def release(self, memory: Any) -> None:
+        """Give memory back, once what was started before is done."""
+
+    def write(self, memory: Any, tensor: torch.Tensor) -> None:
+        """Copy a dense one-dimensional tensor to the start of memory."""
+        raise NotImplementedError(f"{type(self).__name__}.write")
+
+    def read(self, memory: Any, tensor: torch.Tensor) -> None:
+        """Wait for what was started, and copy from the start of memory to a dense one-dimensional tensor."""
+        raise NotImplementedError(f"{type(self).__name__}.read")
