@@ -177,7 +177,7 @@ def _make(
 
 
 def _stages(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any], target: Target
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any], target: CppTarget
 ) -> Stages:
     reports: list[PassReport] = []
     number_nodes(gm.graph)
