@@ -12,8 +12,9 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
 # Above the 30,000 of the design: it was set for the compiler, and the package also holds the plug-in layer (rules,
 # partitioner, TorchScript, 7,000 lines), five opcode dialects of three Pythons, and a native runtime in C (5,000).
-# The commands that look into a compile (profile, graph, report, minify) are another 2,000.
-PACKAGE_LINES = 47_000
+# The commands that look into a compile (profile, graph, report, minify) are another 2,000, and
+# kernels for machines other than CPUs (targets, texts by template, programs in their memory) 800.
+PACKAGE_LINES = 48_000
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
