@@ -75,7 +75,7 @@ class CompiledGroup(torch.nn.Module):
             return list(self.graph(*inputs))
 
     def _prepared(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Inputs as the engine wants them; the group's own graph takes them as they are, since its views need strides."""
+        """Inputs as the engine wants them; the group's own graph takes them as they are, for its views' sake."""
         if not self.compiler.contiguous:
             return inputs
         return tuple(t.contiguous() if isinstance(t, torch.Tensor) else t for t in inputs)
