@@ -24,6 +24,8 @@ class Effects:
     def __init__(self) -> None:
         self._changed: dict[int, Any] = {}
         self.count = 0
+        self.outside = 0  # changes of what was there before, and of new objects that it holds
+        self.in_reach: set[int] = set()  # such new objects
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], Value]] = {}
         self._calls: list[tuple[Any, Sequence[Value], dict[str, Value]]] = []
 
@@ -33,12 +35,14 @@ class Effects:
     def mutated(self, value: Any) -> None:
         """Note that `value` changes; values made by captured code need no replay."""
         self.count += 1
+        self.outside += value.source is not None or id(value) in self.in_reach
         if value.source is not None:
             self._changed.setdefault(id(value), value)
 
     def set_global(self, variables: dict[str, Any], name: str, value: Value) -> None:
         """Note an assignment to a global."""
         self.count += 1
+        self.outside += 1
         self._globals[id(variables), name] = (variables, value)
 
     def global_value(self, variables: dict[str, Any], name: str) -> Value | None:
@@ -49,11 +53,16 @@ class Effects:
     def later(self, function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
         """Defer a call whose result nobody uses, such as print, to the end of the captured region."""
         self.count += 1
+        self.outside += 1
         self._calls.append((function, list(args), dict(kwargs)))
 
     def roots(self) -> list[Value]:
         """Changed objects."""
         return list(self._changed.values())
+
+    def stored(self) -> list[Value]:
+        """What objects that were there before hold since they were changed."""
+        return [*self.roots(), *[value for _, value in self._globals.values()]]
 
     def load(self, emitter: ValueEmitter) -> list[Callable[[], None]]:
         """Emit the loads of all new contents; the functions returned emit the stores."""

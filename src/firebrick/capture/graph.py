@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import (
 from firebrick.capture.breaks import Break
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.extend.fake import new_fake_mode
+from firebrick.extend.fake import fake_of, new_fake_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +50,7 @@ class GraphBuilder:
         self.attributes: dict[str, torch.Tensor] = {}
         self.outputs: list[TensorValue] = []
         self.op_count = 0
+        self.written: list[torch.Tensor] = []  # fake tensors that calls wrote to
         self.open_modes: list[Callable[[], None]] = []
         self.grad_at_start = torch.is_grad_enabled()
         self._first_versions: list[int] = []
@@ -110,6 +111,36 @@ class GraphBuilder:
 
     # -- calls ----------------------------------------------------------------
 
+    def of_node(self, node: fx.Node) -> TensorValue | None:
+        """The value of a node, where it is a tensor."""
+        return self._by_fake.get(id(node.meta.get("val")))
+
+    def last(self) -> fx.Node:
+        """The last node so far."""
+        return self.graph._root.prev
+
+    def since(self, node: fx.Node) -> list[fx.Node]:
+        """The nodes after one."""
+        found: list[fx.Node] = []
+        last = self.graph._root.prev
+        while last is not node and last is not self.graph._root:
+            found.append(last)
+            last = last.prev
+        return found[::-1]
+
+    def copy(self, node: fx.Node, replaced: Mapping[fx.Node, fx.Node]) -> fx.Node:
+        """Add a node like another one, of other arguments; what it computes has the same metadata."""
+        return self.graph.node_copy(node, lambda used: replaced.get(used, used))
+
+    def renew(self, node: fx.Node, like: Any) -> TensorValue:
+        """The value of a copied node, with a fake tensor of its own."""
+        fake: torch.Tensor = fake_of(self.mode, like)
+        if fake.requires_grad:
+            with self.mode:
+                fake = fake.clone()  # not a leaf
+        node.meta["val"] = fake
+        return self._tensor(node, fake)
+
     def call(
         self,
         interp: Interpreter,
@@ -130,9 +161,14 @@ class GraphBuilder:
 
         fake_args = fx.map_arg(node_args, fake_of_node)
         fake_kwargs = fx.map_arg(node_kwargs, fake_of_node) if node_kwargs else {}
+        fakes = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
         versions = _versions(fakes)
         out = self._run(op, target, fake_args, fake_kwargs)
         mutated = versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))
+        if mutated:
+            self.written += [
+                fake for fake, before in zip(fakes, versions, strict=True) if before < 0 or before != fake._version
+            ]
         if mutated and -1 in versions:
             self._changed_blindly = True
         if isinstance(out, torch.Tensor) and not mutated:

@@ -13,10 +13,7 @@ from firebrick.capture.sources import (
     ClassAttr,
     Const,
     FunctionPart,
-    Global,
-    InstanceAttr,
     InstanceDict,
-    Namespace,
     Variables,
 )
 from firebrick.capture.values.constant import LITERAL_TYPES
@@ -25,15 +22,7 @@ if TYPE_CHECKING:
     from firebrick.capture.sources import Source
     from firebrick.capture.values.base import Value
 
-__all__ = ["GLOBAL_HOOKS", "MODULE_HOOKS", "Guards"]
-
-MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""Dicts of an nn.Module whose emptiness lets a call be its `forward`."""
-
-GLOBAL_HOOKS = tuple(f"_global{name}" for name in MODULE_HOOKS)
-"""The same for all modules, globals of torch.nn.modules.module."""
-
-_MODULES = Namespace("torch.nn.modules.module", vars(torch.nn.modules.module))
+__all__ = ["Guards"]
 
 _STATES = ("GRAD_MODE", "INFERENCE_MODE", "AUTOCAST", "DETERMINISTIC", "DEFAULT_DTYPE", "TORCH_FUNCTION")
 
@@ -43,6 +32,8 @@ class Guards:
 
     def __init__(self) -> None:
         self._guards: dict[Any, Guard] = {}
+        self._asked: list[Any] = []
+        self._listeners = 0
         self._states = [Guard(kind, None, _native.state_read(_native.STATES[kind])) for kind in _STATES]
 
     def all(self) -> list[Guard]:
@@ -54,7 +45,29 @@ class Guards:
         return list(self._guards.values())
 
     def _add(self, kind: str, source: Source, key: Any, guard: Guard) -> None:
-        self._guards.setdefault((kind, source, key), guard)
+        self._put((kind, source, key), guard)
+
+    def _put(self, key: Any, guard: Guard) -> None:
+        self._guards.setdefault(key, guard)
+        if self._listeners:
+            self._asked.append(key)
+
+    def repeat(self, like: Any, guard: Guard) -> None:
+        """A guard that was made for another source of one that `end` gave with the key `like`."""
+        self._put((guard.kind, guard.source, *like[2:]), guard)
+
+    def begin(self) -> int:
+        """Take down which guards are asked for from here on, new or not."""
+        self._listeners += 1
+        return len(self._asked)
+
+    def end(self, start: int) -> list[tuple[Any, Guard]]:
+        """The guards that were asked for since `begin` gave `start`, each once, with their keys."""
+        self._listeners -= 1
+        found = [(key, self._guards[key]) for key in dict.fromkeys(self._asked[start:])]
+        if not self._listeners:
+            self._asked.clear()
+        return found
 
     def equals(self, source: Source, value: Any) -> None:
         """A constant of the same type and value."""
@@ -129,13 +142,6 @@ class Guards:
         """No such attribute in the object's own dict."""
         self.lacks_key(InstanceDict(source), name)
 
-    def no_hooks(self, source: Source) -> None:
-        """A module without hooks of its own, and none set for all modules."""
-        for name in MODULE_HOOKS:
-            self.length(InstanceAttr(source, name), 0)
-        for name in GLOBAL_HOOKS:
-            self.length(Global(name, _MODULES), 0)
-
     def tensor(self, source: Source, tensor: torch.Tensor) -> None:
         """A tensor with the same metadata."""
         self._add("TENSOR", source, None, tensor_guard(source, tensor))
@@ -144,13 +150,13 @@ class Guards:
         """Different objects."""
         payload = tuple(sorted(set(sources), key=str))
         if len(payload) > 1:
-            self._guards.setdefault(("DISTINCT", payload), Guard("DISTINCT", None, payload))
+            self._put(("DISTINCT", payload), Guard("DISTINCT", None, payload))
 
     def no_overlap(self, sources: list[Source]) -> None:
         """Tensors that share no memory."""
         payload = tuple(dict.fromkeys(sources))
         if len(payload) > 1:
-            self._guards.setdefault(("NO_OVERLAP", payload), Guard("NO_OVERLAP", None, payload))
+            self._put(("NO_OVERLAP", payload), Guard("NO_OVERLAP", None, payload))
 
     def requires_grad(self, source: Source, tensor: torch.Tensor) -> None:
         """Whether a parameter needs a gradient; matters where gradients are recorded."""

@@ -103,6 +103,9 @@ _SET_RELATIONS = {"<=": "issubset", ">=": "issuperset"}
 def identical(interp: Interpreter, first: Value, second: Value) -> bool:
     """`first is second`; a guard says that two objects from outside are two."""
     first, second = first.realize(), second.realize()
+    if not isinstance(first, ConstantValue) and not isinstance(second, ConstantValue):
+        first.compare()
+        second.compare()
     if first is second:
         return True
     mine, other = first.identity(), second.identity()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,13 +58,14 @@ class Source:
 
     __slots__ = ("_hash",)
     _hash: int
+    _names: ClassVar[tuple[str, ...]] = ()
     base: Source | None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((type(self).__name__, *(_key(part) for part in self._parts()))))
+        object.__setattr__(self, "_hash", hash((type(self).__name__, *map(_key, self._parts()))))
 
     def _parts(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
+        return tuple([getattr(self, name) for name in self._names])
 
     def __hash__(self) -> int:
         return self._hash
@@ -89,7 +90,19 @@ class Source:
         """How bytecode loads the value."""
         return self._steps()
 
+    def follow(self, value: Any) -> Any:
+        """The value, given that of the base."""
+        return self._follow(value)
+
+    def rebased(self, base: Source) -> Source:
+        """The same step from another base."""
+        return type(self)(base, *self._parts()[1:])  # type: ignore[call-arg]
+
     def _evaluate(self, frame: Frame) -> Any:
+        assert self.base is not None
+        return self._follow(self.base.evaluate(frame))
+
+    def _follow(self, value: Any) -> Any:
         raise NotImplementedError(type(self).__name__)
 
     def _steps(self) -> Iterator[Step]:
@@ -105,8 +118,10 @@ class Source:
 
 def _key(part: Any) -> Any:
     # 1, 1.0 and True are different keys; what can't be hashed counts by identity.
-    if isinstance(part, Source):
+    if isinstance(part, (Source, Namespace)):
         return part
+    if type(part) is str:
+        return (str, part)
     try:
         hash(part)
     except TypeError:
@@ -261,8 +276,8 @@ class Attr(Source):
     def __str__(self) -> str:
         return f"{self.base}.{self.name}"
 
-    def _evaluate(self, frame: Frame) -> Any:
-        return getattr(self.base.evaluate(frame), self.name)
+    def _follow(self, value: Any) -> Any:
+        return getattr(value, self.name)
 
     def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
@@ -278,8 +293,8 @@ class InstanceDict(Source):
     def __str__(self) -> str:
         return f"{self.base}.__dict__"
 
-    def _evaluate(self, frame: Frame) -> Any:
-        return object.__getattribute__(self.base.evaluate(frame), "__dict__")
+    def _follow(self, value: Any) -> Any:
+        return object.__getattribute__(value, "__dict__")
 
     def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
@@ -296,8 +311,8 @@ class InstanceAttr(Source):
     def __str__(self) -> str:
         return f"{self.base}.{self.name}"
 
-    def _evaluate(self, frame: Frame) -> Any:
-        return InstanceDict(self.base).evaluate(frame)[self.name]
+    def _follow(self, value: Any) -> Any:
+        return object.__getattribute__(value, "__dict__")[self.name]
 
     def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
@@ -315,8 +330,8 @@ class ModuleItem(Source):
     def __str__(self) -> str:
         return f"{self.base}[{self.name}]" if self.name.isdigit() else f"{self.base}.{self.name}"
 
-    def _evaluate(self, frame: Frame) -> Any:
-        return InstanceDict(self.base).evaluate(frame)[self.table][self.name]
+    def _follow(self, value: Any) -> Any:
+        return object.__getattribute__(value, "__dict__")[self.table][self.name]
 
     def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
@@ -337,8 +352,8 @@ class Item(Source):
     def __str__(self) -> str:
         return f"{self.base}[{self.key!r}]"
 
-    def _evaluate(self, frame: Frame) -> Any:
-        return self.base.evaluate(frame)[self.key]
+    def _follow(self, value: Any) -> Any:
+        return value[self.key]
 
     def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
@@ -355,8 +370,8 @@ class DictItem(Source):
     def __str__(self) -> str:
         return f"{self.base}[{self.key!r}]"
 
-    def _evaluate(self, frame: Frame) -> Any:
-        return dict.__getitem__(self.base.evaluate(frame), self.key)
+    def _follow(self, value: Any) -> Any:
+        return dict.__getitem__(value, self.key)
 
     def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
@@ -381,8 +396,8 @@ class DictKey(Source):
     def __str__(self) -> str:
         return f"list({self.base})[{self.index}]"
 
-    def _evaluate(self, frame: Frame) -> Any:
-        return list(dict.keys(self.base.evaluate(frame)))[self.index]
+    def _follow(self, value: Any) -> Any:
+        return list(dict.keys(value))[self.index]
 
     def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
@@ -399,8 +414,8 @@ class TypeOf(Source):
     def __str__(self) -> str:
         return f"type({self.base})"
 
-    def _evaluate(self, frame: Frame) -> Any:
-        return type(self.base.evaluate(frame))
+    def _follow(self, value: Any) -> Any:
+        return type(value)
 
     def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
@@ -417,8 +432,8 @@ class ClassAttr(Source):
     def __str__(self) -> str:
         return f"{self.base}.{self.name}"
 
-    def _evaluate(self, frame: Frame) -> Any:
-        return _ClassGetter(self.name)(self.base.evaluate(frame))
+    def _follow(self, value: Any) -> Any:
+        return _ClassGetter(self.name)(value)
 
     def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
@@ -445,9 +460,9 @@ class CellContents(Source):
     def __str__(self) -> str:
         return f"{self.base}.cell_contents"
 
-    def _evaluate(self, frame: Frame) -> Any:
+    def _follow(self, value: Any) -> Any:
         try:
-            return self.base.evaluate(frame).cell_contents
+            return value.cell_contents
         except ValueError:
             raise LookupError(f"{self} is empty") from None
 
@@ -466,11 +481,10 @@ class FunctionPart(Source):
     def __str__(self) -> str:
         return f"{self.base}.{self.name}"
 
-    def _evaluate(self, frame: Frame) -> Any:
-        function = self.base.evaluate(frame)
-        if not isinstance(function, types.FunctionType):
+    def _follow(self, value: Any) -> Any:
+        if not isinstance(value, types.FunctionType):
             raise AttributeError(f"{self.base} is not a function")
-        return getattr(function, self.name)
+        return getattr(value, self.name)
 
     def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
@@ -487,15 +501,18 @@ class MethodPart(Source):
     def __str__(self) -> str:
         return f"{self.base}.{self.name}"
 
-    def _evaluate(self, frame: Frame) -> Any:
-        method = self.base.evaluate(frame)
-        if not isinstance(method, types.MethodType):
+    def _follow(self, value: Any) -> Any:
+        if not isinstance(value, types.MethodType):
             raise AttributeError(f"{self.base} is not a bound method")
-        return getattr(method, self.name)
+        return getattr(value, self.name)
 
     def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
         yield ("attr", self.name)
+
+
+for _cls in Source.__subclasses__():
+    _cls._names = tuple(field.name for field in fields(_cls))  # type: ignore[arg-type]
 
 
 def module_attr(base: Source, module: torch.nn.Module, name: str) -> Source | None:

@@ -12,6 +12,7 @@ from firebrick.capture.graph import GraphBuilder
 from firebrick.capture.guarding import Guards
 from firebrick.capture.guards import describe
 from firebrick.capture.library import registry
+from firebrick.capture.repeats import Repeats
 from firebrick.capture.sources import (
     Attr,
     Builtin,
@@ -58,6 +59,7 @@ class Tracer:
         self.graph = GraphBuilder()
         self.guards = Guards()
         self.effects = Effects()
+        self.repeats = Repeats(self)
         self.frame_globals = globals_of_frame
         self.objects: dict[int, Value] = {}
         self.raise_steps: list[int] = []

@@ -142,6 +142,7 @@ def _callable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(id)
 def _id(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    args[0].realize().compare()
     identity = args[0].realize().identity()
     if isinstance(identity, (Value, tuple)):
         raise Break("unsupported-call", f"id() of {args[0].describe()}")

@@ -90,6 +90,13 @@ class Value:
         """An object that is the same for two values exactly if `is` holds between them."""
         return self
 
+    def compare(self) -> None:
+        """Note that its identity is looked at: by `is`, `id()` or as a key."""
+
+    def is_compared(self) -> bool:
+        """Whether its identity was looked at."""
+        return False
+
     # -- what can be done with it ---------------------------------------------
 
     def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:

@@ -46,6 +46,7 @@ def key_of(value: Value) -> Hashable:
             raise TypeError(f"unhashable type: {kind.__name__!r}") from None
         if kind.__hash__ is not object.__hash__ and not kind.__module__.startswith("torch"):
             raise Break("unsupported-operation", f"{value.describe()} is hashed by its own __hash__") from None
+        value.compare()
         return value.identity()
     hash(constant)
     return constant

@@ -6,6 +6,7 @@ and submodules costs no guard of its own. `__call__` runs `forward` directly whe
 
 from __future__ import annotations
 
+import itertools
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,8 @@ __all__ = ["ModuleValue", "NewModuleValue", "PythonModuleValue"]
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_GLOBAL_HOOKS = (
-    "_global_forward_hooks",
-    "_global_forward_pre_hooks",
-    "_global_backward_hooks",
-    "_global_backward_pre_hooks",
-)
+_MODULES = Namespace("torch.nn.modules.module", vars(torch.nn.modules.module))
+_GLOBAL_HOOKS = {f"_global{name}": Global(f"_global{name}", _MODULES) for name in _HOOKS}
 _CALL: Any = torch.nn.Module._wrapped_call_impl  # what a class's `__call__` is that nobody has replaced
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
 
@@ -107,12 +104,15 @@ class ModuleValue(ObjectValue):
         super().store(interp, name, value)
 
     def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """As it was called before, if a module like it was; else executed."""
+        return interp.tracer.repeats.call(self, args, kwargs, lambda: self.execute(interp, args, kwargs))
+
+    def execute(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`forward`, if the class does not override `__call__` and there are no hooks."""
         if interp.lookup(self.cls, "__call__")[0] is not _CALL:
             return super().call(interp, args, kwargs)
         if self.has_hooks(interp):
             return interp.call_hooked_module(self, args, kwargs)
-        interp.tracer.guards.no_hooks(self.base(interp))
         return self.get_attr(interp, "forward").realize().call(interp, args, kwargs)
 
     def has_hooks(self, interp: Interpreter) -> bool:
@@ -124,11 +124,10 @@ class ModuleValue(ObjectValue):
                 return True
             if name in namespace:
                 guards.length(InstanceAttr(self.base(interp), name), 0)
-        globals_of_torch = vars(torch.nn.modules.module)
-        for name in _GLOBAL_HOOKS[:count]:
-            if globals_of_torch[name]:
+        for name in itertools.islice(_GLOBAL_HOOKS, count):
+            if _MODULES.variables[name]:
                 return True
-            guards.length(Global(name, Namespace("torch.nn.modules.module", globals_of_torch)), 0)
+            guards.length(_GLOBAL_HOOKS[name], 0)
         return False
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:

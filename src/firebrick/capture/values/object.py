@@ -76,7 +76,7 @@ class ObjectValue(Value):
     subclasses of built-in containers keep the container's part in `storage`.
     """
 
-    __slots__ = ("changed", "cls", "fields", "fixed", "obj", "storage")
+    __slots__ = ("_compared", "changed", "cls", "fields", "fixed", "obj", "storage")
 
     def __init__(
         self,
@@ -91,6 +91,7 @@ class ObjectValue(Value):
         self.cls, self.obj, self.storage, self.fixed = cls, obj, storage, fixed
         self.fields: dict[str, Any] = {}
         self.changed: dict[str, None] = {}
+        self._compared = False
 
     def python_type(self) -> type:
         """Its class."""
@@ -99,6 +100,14 @@ class ObjectValue(Value):
     def identity(self) -> object:
         """The real object, or this value."""
         return self if self.obj is None else self.obj
+
+    def compare(self) -> None:
+        """Keep in mind."""
+        self._compared = True
+
+    def is_compared(self) -> bool:
+        """Whether its identity was looked at."""
+        return self._compared
 
     def as_constant(self) -> Any:
         """The real object, where it is known by identity."""

@@ -102,7 +102,7 @@ _READS = {
 class TensorValue(Value):
     """A tensor; `node` computes it and `fake` has its shape, strides, dtype and device."""
 
-    __slots__ = ("cls", "fake", "node", "obj")
+    __slots__ = ("_compared", "cls", "fake", "node", "obj")
 
     def __init__(
         self,
@@ -114,10 +114,19 @@ class TensorValue(Value):
     ) -> None:
         super().__init__(source)
         self.node, self.fake, self.cls, self.obj = node, fake, cls, obj
+        self._compared = False
 
     def python_type(self) -> type:
         """torch.Tensor, or Parameter."""
         return self.cls
+
+    def compare(self) -> None:
+        """Keep in mind."""
+        self._compared = True
+
+    def is_compared(self) -> bool:
+        """Whether its identity was looked at."""
+        return self._compared
 
     def as_argument(self) -> Any:
         """Its node."""
