@@ -19,6 +19,8 @@ from torch import fx
 from firebrick import autodiff, codegen, lowering, passes, runtime, scheduling
 from firebrick.artifact import SCHEMA, Artifact
 from firebrick.autodiff import graph_key, literals
+from firebrick.autodiff.state import TracingState, fakes_of
+from firebrick.backends.aten import run_aten
 from firebrick.errors import FirebrickError, InternalError
 from firebrick.extend.labels import step_labels
 from firebrick.extend.metas import number_nodes
@@ -31,7 +33,6 @@ from firebrick.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from firebrick.codegen import CppTarget
     from firebrick.config import Config
     from firebrick.extend import PassReport
     from firebrick.extend.graph import AtenGraph
@@ -61,19 +62,14 @@ def compile_graph(
     A graph that can't be compiled runs on eager kernels instead; `config.strict` raises. The cache key is noted in
     `keys`.
     """
-    if autodiff.needs_grad(gm, example_inputs):
-        recorder.count("graphs run eagerly: gradients")
-        recorder.note_once("training", "firebrick: graphs that need gradients run on eager kernels in this version")
-        return gm.forward
+    compiler = _Training if autodiff.needs_grad(gm, example_inputs) else _Inference
     try:
         with _collector_paused():
-            compiled = _compile(gm, example_inputs, config, user_passes, {} if keys is None else keys)
+            compiled = compiler(gm, example_inputs, config, user_passes, {} if keys is None else keys).run()
     except Exception as error:
         if config.strict:
             raise
-        recorder.count("graphs run eagerly: failed")
-        recorder.reason("fallback", f"{type(error).__name__}: {error}")
-        recorder.warn_once(f"fallback {error}", _fallback_text(gm, error))
+        _note_fallback(gm, error)
         return gm.forward
     recorder.count("graphs compiled")
     return compiled
@@ -82,6 +78,12 @@ def compile_graph(
 def graphs_compiled() -> int:
     """Return how many graphs this process has compiled with the firebrick backend."""
     return recorder.counts["graphs compiled"]
+
+
+def _note_fallback(gm: fx.GraphModule, error: Exception) -> None:
+    recorder.count("graphs run eagerly: failed")
+    recorder.reason("fallback", f"{type(error).__name__}: {error}")
+    recorder.warn_once(f"fallback {error}", _fallback_text(gm, error))
 
 
 def _fallback_text(gm: fx.GraphModule, error: Exception) -> str:
@@ -106,34 +108,6 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _compile(
-    gm: fx.GraphModule,
-    example_inputs: Sequence[Any],
-    config: Config,
-    user_passes: Sequence[Any],
-    keys: dict[str, runtime.Key],
-) -> Callable[..., tuple[Any, ...]]:
-    target = codegen.detect(config)
-    _show(config, "graph", gm, lambda: f"graph {_name(gm)}\n{autodiff.show_nodes(gm.graph)}")
-    captured = graph_key.constants_of(gm)
-    with recorder.timed("key"):
-        key = _key(gm, example_inputs, config, user_passes, target)
-    if key is None:
-        artifact, made = _make(gm, example_inputs, config, user_passes, target)
-        return runtime.load(artifact, {**captured, **made}, _labels(gm, artifact))
-    keys[key.digest] = key
-    cache = runtime.DiskCache(config)
-    artifact = cache.fetch(key, lambda: _storable(*_make(gm, example_inputs, config, user_passes, target)))
-    constants = {**captured, **literals.read(artifact.extra.get("literals", {}))}
-    return runtime.load(artifact, constants, _labels(gm, artifact))
-
-
-def _labels(gm: fx.GraphModule, artifact: Artifact) -> list[str] | None:
-    """What profilers show of the artifact's steps: it knows nodes by number, this graph knows where they were made."""
-    origins = artifact.extra.get("origins")
-    return None if origins is None else step_labels(gm.graph, origins)
-
-
 @dataclass(frozen=True, slots=True)
 class Stages:
     """What became of a captured graph before code was generated.
@@ -156,91 +130,203 @@ def inspect_graph(
     Raises:
         FirebrickError: the graph can't be compiled.
     """
-    return _stages(gm, example_inputs, config, user_passes, codegen.detect(config))
+    return _Inference(gm, example_inputs, config, user_passes, {}).stages()
 
 
-def _make(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any], target: CppTarget
-) -> tuple[Artifact, dict[str, torch.Tensor]]:
-    """Run the stages; returns the built artifact and the constants that the trace made itself."""
-    captured = graph_key.constants_of(gm)
-    stages = _stages(gm, example_inputs, config, user_passes, target)
-    schedule = stages.schedule
-    recorder.count("kernels", len(schedule.kernels))
-    recorder.count("launches", sum(isinstance(step, Launch) for step in schedule.steps))
-    with recorder.timed("codegen"):
-        artifact = codegen.generate(schedule, target, config)
-    artifact = artifact.with_extra(origins=[[step.parts, getattr(step, "op", "")] for step in schedule.steps])
-    _show(config, "code", gm, lambda: _show_code(artifact))
-    artifact = runtime.build(artifact, config)
-    return artifact, {n: t for n, t in stages.aten.constants.items() if n not in captured}
+class _Compile:
+    """One compile of one graph: what every part of it needs, and the stages from ATen down."""
 
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        config: Config,
+        user_passes: Sequence[Any],
+        keys: dict[str, runtime.Key],
+    ) -> None:
+        self.gm, self.example_inputs, self.config = gm, example_inputs, config
+        self.user_passes, self.keys = user_passes, keys
+        self.target = codegen.detect(config)
+        self.captured = graph_key.constants_of(gm)
+        self.reports: list[PassReport] = []
+        self.content: dict[str, str] | None = None
 
-def _stages(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any], target: CppTarget
-) -> Stages:
-    reports: list[PassReport] = []
-    number_nodes(gm.graph)
-    if passes.active_passes("torch", user_passes, config):
-        gm = _copy(gm)
-        reports += passes.run_graph_passes(gm, "torch", config, passes=user_passes, example_inputs=example_inputs)
-    with recorder.timed("autodiff"):
-        aten = autodiff.trace_inference(gm, example_inputs, config)
-    aten.name = _name(gm)
-    with recorder.timed("passes"):
-        aten = passes.run_passes(
-            aten, config, passes=user_passes, trace=autodiff.trace_function, on_report=reports.append
-        )
-    _show(config, "aten", gm, lambda: autodiff.show(aten))
-    with recorder.timed("lowering"):
-        program = lowering.lower(aten, config)
-    _show(config, "loops", gm, lambda: show_loops(program))
-    with recorder.timed("scheduling"):
-        schedule = scheduling.schedule(program, target, config)
-    _show(config, "schedule", gm, lambda: scheduling.show(schedule))
-    return Stages(gm, aten, program, schedule, tuple(reports))
+    def begin(self) -> None:
+        """Show the graph and name its content."""
+        self.show("graph", lambda: f"graph {_name(self.gm)}\n{autodiff.show_nodes(self.gm.graph)}")
+        with recorder.timed("key"):
+            self.content = self.find_content()
 
+    def built(
+        self, part: str, trace: Callable[[], AtenGraph], extra: Callable[[], dict[str, Any]] = dict
+    ) -> tuple[Artifact, dict[str, torch.Tensor]]:
+        """Fetch or make the artifact of one part, and read the constants that its trace made."""
 
-def _copy(gm: fx.GraphModule) -> fx.GraphModule:
-    copied = fx.GraphModule(gm, copy_graph(gm.graph))
-    copied.meta.update(gm.meta)
-    return copied
+        def make() -> Artifact:
+            artifact, made = self.generate(trace())
+            literal = {"literals": literals.write(made)} if made else {}
+            return artifact.with_extra(**literal, **extra())
 
+        if self.content is None:
+            artifact = make()
+        else:
+            key = runtime.make_key({**self.content, "part": part})
+            self.keys[key.digest] = key
+            artifact = runtime.DiskCache(self.config).fetch(key, make)
+        return artifact, literals.read(artifact.extra.get("literals", {}))
 
-def _storable(artifact: Artifact, made: dict[str, torch.Tensor]) -> Artifact:
-    return artifact.with_extra(literals=literals.write(made)) if made else artifact
+    def load(self, artifact: Artifact, made: dict[str, torch.Tensor]) -> Callable[..., tuple[Any, ...]]:
+        """Bind an artifact's constants; profilers show its steps by where this graph's nodes were made."""
+        origins = artifact.extra.get("origins")
+        labels = None if origins is None else step_labels(self.gm.graph, origins)
+        return runtime.load(artifact, {**self.captured, **made}, labels)
 
+    def rewritten(self) -> fx.GraphModule:
+        """Run the passes of level torch, on a copy."""
+        gm, config = self.gm, self.config
+        number_nodes(gm.graph)
+        if passes.active_passes("torch", self.user_passes, config):
+            gm = fx.GraphModule(gm, copy_graph(gm.graph))
+            gm.meta.update(self.gm.meta)
+            self.reports += passes.run_graph_passes(
+                gm, "torch", config, passes=self.user_passes, example_inputs=self.example_inputs
+            )
+        return gm
 
-def _key(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any], target: CppTarget
-) -> runtime.Key | None:
-    """Name the content of this compile; None if it has no stable content."""
-    graph = graph_key.graph_text(gm)
-    active = passes.passes_key(user_passes, config)
-    if graph is None or active is None:
-        return None
-    constants = list(graph_key.constants_of(gm).values())
-    options = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in _NOT_IN_KEY}
-    options = {k: sorted(v) if isinstance(v, frozenset) else v for k, v in options.items()}
-    return runtime.make_key(
-        {
+    def lowered(self, aten: AtenGraph) -> tuple[AtenGraph, LoopProgram, Schedule]:
+        """Run the stages from an ATen graph to its schedule."""
+        config = self.config
+        with recorder.timed("passes"):
+            aten = passes.run_passes(
+                aten,
+                config,
+                passes=self.user_passes,
+                trace=autodiff.trace_function,
+                on_report=self.reports.append,
+            )
+        self.show("aten", lambda: autodiff.show(aten))
+        with recorder.timed("lowering"):
+            program = lowering.lower(aten, config)
+        self.show("loops", lambda: show_loops(program))
+        with recorder.timed("scheduling"):
+            schedule = scheduling.schedule(program, self.target, config)
+        self.show("schedule", lambda: scheduling.show(schedule))
+        return aten, program, schedule
+
+    def generate(self, aten: AtenGraph) -> tuple[Artifact, dict[str, torch.Tensor]]:
+        """Return the built artifact of an ATen graph and the constants that the trace made itself."""
+        aten, _, schedule = self.lowered(aten)
+        recorder.count("kernels", len(schedule.kernels))
+        recorder.count("launches", sum(isinstance(step, Launch) for step in schedule.steps))
+        with recorder.timed("codegen"):
+            artifact = codegen.generate(schedule, self.target, self.config)
+        artifact = artifact.with_extra(origins=[[step.parts, getattr(step, "op", "")] for step in schedule.steps])
+        self.show("code", lambda: _show_code(artifact))
+        artifact = runtime.build(artifact, self.config)
+        return artifact, {n: t for n, t in aten.constants.items() if n not in self.captured}
+
+    def find_content(self) -> dict[str, str] | None:
+        """Name the content of this compile; None if it has no stable content."""
+        graph = graph_key.graph_text(self.gm)
+        active = passes.passes_key(self.user_passes, self.config)
+        if graph is None or active is None:
+            return None
+        constants = list(self.captured.values())
+        options = {f.name: getattr(self.config, f.name) for f in fields(self.config) if f.name not in _NOT_IN_KEY}
+        options = {k: sorted(v) if isinstance(v, frozenset) else v for k, v in options.items()}
+        return {
             "graph": graph,
-            "inputs": graph_key.metas_text(example_inputs),
+            "inputs": graph_key.metas_text(self.example_inputs),
             "constants": graph_key.metas_text(constants),
-            "sharing": graph_key.sharing_text([*example_inputs, *constants]),
+            "sharing": graph_key.sharing_text([*self.example_inputs, *constants]),
             "state": graph_key.state_text(),
             "options": repr(sorted(options.items(), key=str)),
             "passes": active,
             "versions": f"{VERSION} {SCHEMA} {torch.__version__} {torch.version.git_version}",
-            "target": f"{platform.system()} {target.key()} {target.threads}",
+            "target": f"{platform.system()} {self.target.key()} {self.target.threads}",
         }
-    )
+
+    def show(self, level: str, text: Callable[[], str]) -> None:
+        """Make and print the text of a level, if anyone wants it."""
+        if level in self.config.debug or self.config.dump is not None:
+            recorder.show(self.config, level, _name(self.gm), text())
 
 
-def _show(config: Config, level: str, gm: fx.GraphModule, text: Callable[[], str]) -> None:
-    """Make and print the text of a level, if anyone wants it."""
-    if level in config.debug or config.dump is not None:
-        recorder.show(config, level, _name(gm), text())
+class _Inference(_Compile):
+    """A graph that needs no gradients."""
+
+    def run(self) -> Callable[..., tuple[Any, ...]]:
+        self.begin()
+        return self.load(*self.built("inference", lambda: self.trace()[1]))
+
+    def trace(self) -> tuple[fx.GraphModule, AtenGraph]:
+        gm = self.rewritten()
+        with recorder.timed("autodiff"):
+            aten = autodiff.trace_inference(gm, self.example_inputs, self.config)
+        aten.name = _name(gm)
+        return gm, aten
+
+    def stages(self) -> Stages:
+        gm, aten = self.trace()
+        return Stages(gm, *self.lowered(aten), tuple(self.reports))
+
+
+class _Training(_Compile):
+    """A graph that needs gradients: its forward is compiled now, its backward when it is first needed."""
+
+    division: autodiff.Division | None = None
+
+    def run(self) -> Callable[..., tuple[Any, ...]]:
+        self.begin()
+        self.state = TracingState()
+        artifact, made = self.built("forward", lambda: self.divided().forward, self.plan_of_forward)
+        plan = runtime.TrainingPlan.from_json(artifact.extra["training"])
+        forward = self.load(artifact, made)
+        # The backward may be traced long after this call: only the metadata of the inputs is kept until then.
+        self.example_inputs = fakes_of(self.example_inputs)
+        recorder.count("bytes saved for backward", plan.bytes_saved)
+        return runtime.Training(plan, forward, self.captured, self.backward)
+
+    def plan_of_forward(self) -> dict[str, Any]:
+        return {"training": self.divided().plan.to_json()}
+
+    def divided(self) -> autodiff.Division:
+        """Trace forward and backward, and divide them, unless that is done."""
+        if self.division is None:
+            gm, config = self.rewritten(), self.config
+            with recorder.timed("autodiff"), self.state.restored():
+                joint = autodiff.trace_joint(gm, self.example_inputs)
+            joint.name = _name(gm)
+            self.reports += passes.run_graph_passes(
+                joint.gm, "joint", config, passes=self.user_passes, trace=autodiff.trace_function, frozen=frozenset()
+            )
+            self.show("joint", lambda: autodiff.show_joint(joint))
+            with recorder.timed("partition"):
+                self.division = autodiff.divide(joint, autodiff.min_cut(joint))
+        return self.division
+
+    def backward(self, given: tuple[int, ...]) -> Callable[..., list[torch.Tensor | None]]:
+        """Compile the backward for the tangents that are given."""
+        try:
+            with _collector_paused():
+                artifact, made = self.built(
+                    f"backward {given}",
+                    lambda: self.backward_given(given).backward,
+                    lambda: {"order": self.backward_given(given).order},
+                )
+                run: Callable[..., Any] = self.load(artifact, made)
+                order = artifact.extra["order"]
+            recorder.count("backward graphs compiled")
+        except Exception as error:
+            if self.config.strict:
+                raise
+            _note_fallback(self.gm, error)
+            division = self.backward_given(given)
+            run, order = run_aten(division.backward), division.order
+        return lambda *tensors: [None if i is None else found[i] for found in [run(*tensors)] for i in order]
+
+    def backward_given(self, given: tuple[int, ...]) -> autodiff.Division:
+        return autodiff.backward_given(self.divided(), given)
 
 
 def _show_code(artifact: Artifact) -> str:

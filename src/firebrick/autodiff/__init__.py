@@ -1,6 +1,24 @@
-"""Tracing of torch-level graphs to functional, decomposed ATen; later also their gradients."""
+"""Tracing of torch-level graphs to functional, decomposed ATen, alone or with their gradients."""
 
+from firebrick.autodiff.absent import backward_given
 from firebrick.autodiff.inference import needs_grad, trace_function, trace_inference
-from firebrick.autodiff.printer import show, show_nodes
+from firebrick.autodiff.joint import JointGraph, trace_joint
+from firebrick.autodiff.partition import min_cut, save_needed
+from firebrick.autodiff.printer import show, show_joint, show_nodes
+from firebrick.autodiff.split import Division, divide
 
-__all__ = ["needs_grad", "show", "show_nodes", "trace_function", "trace_inference"]
+__all__ = [
+    "Division",
+    "JointGraph",
+    "backward_given",
+    "divide",
+    "min_cut",
+    "needs_grad",
+    "save_needed",
+    "show",
+    "show_joint",
+    "show_nodes",
+    "trace_function",
+    "trace_inference",
+    "trace_joint",
+]

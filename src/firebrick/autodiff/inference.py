@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.immutable_collections import immutable_list
 
-from firebrick.autodiff.aliasing import Origin, Value, restrided
+from firebrick.autodiff.aliasing import Origin, Storage, Value, restrided
 from firebrick.autodiff.tape import Record, module_of
 from firebrick.autodiff.templates import KeyMaker, NotKeyed, Template, make_template, rebuild, replay
 from firebrick.autodiff.tracer import Tracer, fake_like
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
 
-__all__ = ["needs_grad", "trace_function", "trace_inference"]
+__all__ = ["GRAD_MODE_TARGETS", "Finish", "Trace", "needs_grad", "trace_function", "trace_inference", "tracing_state"]
 
 aten = torch.ops.aten
 
-_GRAD_MODE_TARGETS: frozenset[Any] = frozenset(
+GRAD_MODE_TARGETS: frozenset[Any] = frozenset(
     {
         torch._C._set_grad_enabled,
         torch.set_grad_enabled,
@@ -40,7 +40,7 @@ _GRAD_MODE_TARGETS: frozenset[Any] = frozenset(
 
 def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     """Say whether running `gm` under the present grad mode can build an autograd graph."""
-    switches = any(n.op == "call_function" and n.target in _GRAD_MODE_TARGETS for n in gm.graph.nodes)
+    switches = any(n.op == "call_function" and n.target in GRAD_MODE_TARGETS for n in gm.graph.nodes)
     if not torch.is_grad_enabled() and not switches:
         return False
     tensors = [t for t in example_inputs if isinstance(t, torch.Tensor)]
@@ -84,7 +84,7 @@ def trace_inference(gm: fx.GraphModule, example_inputs: Sequence[Any], config: C
     Raises:
         LoweringError: the graph does something that has no functional form.
     """
-    return _Trace(gm, example_inputs).run()
+    return Trace(gm, example_inputs).run()
 
 
 def trace_function(function: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.GraphModule:
@@ -92,7 +92,7 @@ def trace_function(function: Callable[..., Any], examples: Sequence[torch.Tensor
     modes = [e.fake_mode for e in examples if isinstance(e, FakeTensor)]
     tracer = Tracer(modes[0] if modes else new_fake_mode())
     inputs = []
-    with _tracing_state():
+    with tracing_state():
         for i, example in enumerate(examples):
             fake = fake_like(tracer.fake_mode, example)
             record = tracer.tape.add("placeholder", (f"in_{i}",), {}, fake)
@@ -106,17 +106,18 @@ def trace_function(function: Callable[..., Any], examples: Sequence[torch.Tensor
 
 
 @contextmanager
-def _tracing_state() -> Iterator[None]:
+def tracing_state(grad: bool = False) -> Iterator[None]:
+    """The state of this thread while calls run on fake tensors; `grad`: the autograd engine records them."""
     cached = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.set_grad_enabled(grad):
             yield
     finally:
         torch.set_autocast_cache_enabled(cached)
 
 
-class _Trace:
+class Trace:
     """One run over the nodes of a torch-level graph."""
 
     def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
@@ -132,19 +133,24 @@ class _Trace:
         self.names = {id(t): n for n, t in (*gm.named_parameters(), *gm.named_buffers())}
 
     def run(self) -> AtenGraph:
+        """Trace the graph."""
+        with tracing_state():
+            return Finish(self, self.walk()).run()
+
+    def walk(self) -> Any:
+        """Run every node; returns what the graph returns."""
         result: Any = ()
-        with _tracing_state():
-            try:
-                for node in self.gm.graph.nodes:
-                    self.tape.stack = node.meta.get("stack", ())
-                    if node.op == "output":
-                        result = self._resolve(node.args[0])
-                    else:
-                        self.env[node] = getattr(self, f"_{node.op}")(node)
-            finally:
-                for region in reversed(self.regions):
-                    _exit_autocast(region)
-            return _Finish(self, result).run()
+        try:
+            for node in self.gm.graph.nodes:
+                self.tape.stack = node.meta.get("stack", ())
+                if node.op == "output":
+                    result = self._resolve(node.args[0])
+                else:
+                    self.env[node] = getattr(self, f"_{node.op}")(node)
+        finally:
+            for region in reversed(self.regions):
+                _exit_autocast(region)
+        return result
 
     # ------------------------------------------------------------ nodes
 
@@ -184,7 +190,7 @@ class _Trace:
         return self._call(node, str(node.target))
 
     def _call_function(self, node: fx.Node) -> Any:
-        if node.target in _GRAD_MODE_TARGETS:
+        if node.target in GRAD_MODE_TARGETS:
             return None
         if node.target is _enter_autocast:
             self.epoch += 1
@@ -279,35 +285,49 @@ def _fake_mode(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> FakeTensorM
     return mode if isinstance(mode, FakeTensorMode) else new_fake_mode()
 
 
-class _Finish:
+class Finish:
     """Decides how each output is returned and which inputs are written back, then makes the graph."""
 
-    def __init__(self, trace: _Trace, result: Any) -> None:
+    def __init__(self, trace: Trace, result: Any) -> None:
         self.trace, self.tracer = trace, trace.tracer
         self.results = list(result) if isinstance(result, (tuple, list)) else [result]
         self.flat: list[Any] = []  # the graph's outputs: records and plain values
+        self.shown: dict[int, FakeTensor] = {}  # position in `flat` -> the tensor of the trace that it is
+        self.mutated: dict[Origin, Storage] = {}
+        self.outputs: list[Alias | None] = []
 
     def run(self) -> AtenGraph:
+        """Make the graph."""
+        self.find_results()
+        gm, constants = self.graph(self.flat)
+        names = [o.name for o in self.mutated]
+        return AtenGraph(
+            gm=gm,
+            constants=constants,
+            mutated=names,
+            outputs=self.outputs,
+            frozen=frozenset(constants) - set(names),
+        )
+
+    def find_results(self) -> None:
+        """Fill `flat`, `shown`, `mutated` and `outputs`."""
         self._check_metadata()
-        mutated = self._mutations()
-        for position, origin in enumerate(mutated):
-            storage = mutated[origin]
+        self.mutated = self._mutations()
+        for position, storage in enumerate(self.mutated.values()):
+            self.shown[position] = storage.base
             self.flat.append(self._own(storage.record, storage, position))
-        outputs = self._outputs()
+        self.outputs = self._outputs()
+
+    def graph(self, flat: list[Any]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
+        """Make the graph that returns `flat`, and the constants that it reads."""
         tape = self.tracer.tape
-        inputs = [v.storage.origin for v in self.trace.inputs]
         placeholders = [r for r in tape.records if r.op == "placeholder"]
-        assert len(placeholders) == len(inputs)
-        shown = {o.name for o in mutated if o.kind == "const"}
-        shown |= {str(a.index) for a in outputs if a is not None and a.base == "const"}
-        graph = tape.to_graph(placeholders, self.flat, shown)
+        shown = {o.name for o in self.mutated if o.kind == "const"}
+        shown |= {str(a.index) for a in self.outputs if a is not None and a.base == "const"}
+        graph = tape.to_graph(placeholders, flat, shown)
         gm = module_of(graph, self.tracer.constants)
         used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
-        constants = {n: t for n, t in self.tracer.constants.items() if n in used}
-        names = [o.name for o in mutated]
-        return AtenGraph(
-            gm=gm, constants=constants, mutated=names, outputs=outputs, frozen=frozenset(constants) - set(names)
-        )
+        return gm, {n: t for n, t in self.tracer.constants.items() if n in used}
 
     def _check_metadata(self) -> None:
         """`t_` and its like on an argument change the caller's tensor object, which only eager does."""
@@ -315,9 +335,9 @@ class _Finish:
             if value.chain:
                 raise LoweringError(f"{value.storage.origin} is turned into another view of its memory in place")
 
-    def _mutations(self) -> dict[Origin, Any]:
+    def _mutations(self) -> dict[Origin, Storage]:
         """Return the storages of inputs and constants that were written, inputs first."""
-        found = {}
+        found: dict[Origin, Storage] = {}
         for value in (*self.trace.inputs, *self.tracer._constant_values.values()):
             origin = value.storage.origin
             if value.storage.version and origin is not None and origin.name not in self.tracer.literals:
@@ -325,7 +345,7 @@ class _Finish:
         self._check_overlap(found)
         return found
 
-    def _check_overlap(self, found: dict[Origin, Any]) -> None:
+    def _check_overlap(self, found: dict[Origin, Storage]) -> None:
         """Two tensors of the caller that share memory are two values here: right only while neither is written."""
         if not found:
             return
@@ -369,6 +389,7 @@ class _Finish:
                 outputs.append(_alias(origin.kind, index, result))
                 self.flat.append(None)
             elif counts[id(storage)] == 1:
+                self.shown[len(self.flat)] = result.fake
                 self.flat.append(self._returned(result))
                 outputs.append(None)
             elif id(storage) in bases:
@@ -376,10 +397,12 @@ class _Finish:
                 self.flat.append(None)
             elif not result.chain:
                 bases[id(storage)] = len(self.flat)
+                self.shown[len(self.flat)] = storage.base
                 self.flat.append(self._returned(result))
                 outputs.append(None)
             else:
                 bases[id(storage)] = first_extra + len(extra)
+                self.shown[first_extra + len(extra)] = storage.base
                 extra.append(self._own(storage.record, storage, 0))
                 outputs.append(_alias("output", bases[id(storage)], result))
                 self.flat.append(None)

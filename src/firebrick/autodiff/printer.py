@@ -10,9 +10,10 @@ from torch import fx
 from firebrick.loops.dtypes import BY_TORCH
 
 if TYPE_CHECKING:
+    from firebrick.autodiff.joint import JointGraph
     from firebrick.extend.graph import Alias, AtenGraph
 
-__all__ = ["show", "show_nodes"]
+__all__ = ["show", "show_joint", "show_nodes"]
 
 
 def show(aten: AtenGraph) -> str:
@@ -23,6 +24,14 @@ def show(aten: AtenGraph) -> str:
     for i, alias in enumerate(aten.outputs):
         if alias is not None:
             lines.append(f"  output {i} {_show_alias(alias)}")
+    return "\n".join(lines)
+
+
+def show_joint(joint: JointGraph) -> str:
+    """Print a joint graph: what it returns is the forward's results, then one gradient for each tensor named."""
+    lines = [f"joint {joint.name}", show_nodes(joint.gm.graph), f"  gradients of {', '.join(joint.wrt)}"]
+    if joint.mutated:
+        lines.append(f"  writes {', '.join(joint.mutated)}")
     return "\n".join(lines)
 
 

@@ -31,11 +31,11 @@ __all__ = ["Tracer", "fake_like"]
 aten = torch.ops.aten
 
 
-def fake_like(mode: FakeTensorMode, like: torch.Tensor) -> FakeTensor:
-    """Make a new fake tensor with the metadata of `like`."""
+def fake_like(mode: FakeTensorMode, like: torch.Tensor, grad: bool = False) -> FakeTensor:
+    """Make a new fake tensor with the metadata of `like`; `grad`: a leaf that requires a gradient if `like` does."""
     if like.layout != torch.strided or like.is_quantized or like.is_conj() or like.is_neg() or like.is_nested:
         return mode.from_tensor(like, static_shapes=True)
-    return fake_of(mode, like)
+    return fake_of(mode, like, grad)
 
 
 class Tracer(TorchDispatchMode):
@@ -90,7 +90,7 @@ class Tracer(TorchDispatchMode):
         value = self._constant_values.get(id(tensor))
         if value is None:
             if fake is None or id(fake) in self._values:
-                fake = fake_like(self.fake_mode, tensor)
+                fake = fake_like(self.fake_mode, tensor, grad=True)
             record = self.tape.add("get_attr", (name,), {}, fake)
             value = self.fresh(record, fake, Origin("const", name, -1))
             self._constant_values[id(tensor)] = value
@@ -177,13 +177,14 @@ def _classify(func: OpOverload) -> Callable[..., Any]:
         if torch.Tag.inplace_view in func.tags:
             return _inplace_view
         return _mutate
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    if composite and len(schema.returns) == 1 and str(schema.returns[0].type) == "List[Tensor]":
+        return _composite
     if any(r.alias_info is not None for r in schema.returns):
         return _view_rule
     if func.namespace == "prims" and hasattr(func, "prim_impl"):
         return _prim
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-        return _composite
-    return _record
+    return _composite if composite else _record
 
 
 def _record(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

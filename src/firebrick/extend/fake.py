@@ -171,12 +171,12 @@ def _empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, 
     return torch.empty(extent, dtype=dtype, device=_META).as_strided(shape, stride, offset)
 
 
-def fake_of(mode: FakeTensorMode, tensor: torch.Tensor) -> FakeTensor:
-    """Make a new fake tensor with the metadata of a plain or fake tensor."""
+def fake_of(mode: FakeTensorMode, tensor: torch.Tensor, grad: bool = True) -> FakeTensor:
+    """Make a new fake tensor with the metadata of a plain or fake tensor; `grad`: also whether it requires one."""
     with torch._C._DisableTorchDispatch():
         meta = _empty(tuple(tensor.shape), tensor.stride(), tensor.dtype, int(tensor.storage_offset()))
     device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
-    fake = _fake(mode, meta, device, requires_grad=tensor.requires_grad)
+    fake = _fake(mode, meta, device, requires_grad=grad and tensor.requires_grad)
     if isinstance(tensor, torch.nn.Parameter):
         fake._is_param = True
     return fake

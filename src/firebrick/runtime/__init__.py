@@ -11,6 +11,7 @@ from firebrick.runtime.cache import (
     why_miss,
 )
 from firebrick.runtime.load import ConstantsChanged, Executable, load
+from firebrick.runtime.training import Place, Tangent, Training, TrainingPlan
 
 __all__ = [
     "Compiler",
@@ -18,6 +19,10 @@ __all__ = [
     "DiskCache",
     "Executable",
     "Key",
+    "Place",
+    "Tangent",
+    "Training",
+    "TrainingPlan",
     "build",
     "cache_entries",
     "cache_state",
