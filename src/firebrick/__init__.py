@@ -32,7 +32,9 @@ _check_platform(sys.version_info[:2], torch.__version__)
 from firebrick import extend, passes, torchscript  # noqa: E402  (the platform is checked first)
 from firebrick.api import (  # noqa: E402
     Explanation,
+    allow_in_graph,
     aot,
+    assume_constant_result,
     compile,
     disable,
     explain,
@@ -54,7 +56,9 @@ from firebrick.api import (  # noqa: E402
 __all__ = [
     "Explanation",
     "__version__",
+    "allow_in_graph",
     "aot",
+    "assume_constant_result",
     "compile",
     "disable",
     "errors",

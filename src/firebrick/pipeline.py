@@ -7,6 +7,7 @@ eager kernels, with one warning that names the cause.
 
 from __future__ import annotations
 
+import copy
 import gc
 import platform
 from contextlib import contextmanager
@@ -24,7 +25,9 @@ from firebrick.backends.aten import run_aten
 from firebrick.errors import FirebrickError, InternalError
 from firebrick.extend.labels import step_labels
 from firebrick.extend.metas import number_nodes
+from firebrick.extend.nested import Body, Nested
 from firebrick.extend.runner import copy_graph
+from firebrick.extend.segments import Segments, is_cut, segments
 from firebrick.loops.schedule import Launch
 from firebrick.loops.show import show as show_loops
 from firebrick.report import recorder
@@ -64,6 +67,8 @@ def compile_graph(
     """
     compiler = _Training if autodiff.needs_grad(gm, example_inputs) else _Inference
     try:
+        if is_cut(gm):
+            return _compile_segments(gm, config, user_passes)
         with _collector_paused():
             compiled = compiler(gm, example_inputs, config, user_passes, {} if keys is None else keys).run()
     except Exception as error:
@@ -73,6 +78,25 @@ def compile_graph(
         return gm.forward
     recorder.count("graphs compiled")
     return compiled
+
+
+def _compile_segments(gm: fx.GraphModule, config: Config, user_passes: Sequence[Any]) -> Segments:
+    """Compile what is before, in and behind branches and loops, each on its own."""
+
+    def compiled(graph: fx.GraphModule) -> Callable[..., Any]:
+        examples = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+        return compile_graph(graph, examples, config, user_passes)
+
+    parts = segments(gm)
+    for part in parts:
+        for node in part.apart:
+            if isinstance(node.target, Nested):
+                bodies = [Body(body.graph, body.leaves, body.spec) for body in node.target.bodies]
+                for body in bodies:
+                    body.run = compiled(body.graph)
+                node.target = copy.copy(node.target)
+                node.target.bodies = tuple(bodies)
+    return Segments(gm, parts, [None if part.graph is None else compiled(part.graph) for part in parts])
 
 
 def graphs_compiled() -> int:

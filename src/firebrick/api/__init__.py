@@ -7,13 +7,22 @@ from firebrick.api.torch_compile import torch_compile_backend
 from firebrick.api.tracing import aot
 from firebrick.backends import list_backends, register_backend
 from firebrick.capture import hook
-from firebrick.capture.marks import graph_break, is_compiling, mark_dynamic, mark_static
+from firebrick.capture.marks import (
+    allow_in_graph,
+    assume_constant_result,
+    graph_break,
+    is_compiling,
+    mark_dynamic,
+    mark_static,
+)
 from firebrick.pipeline import graphs_compiled
 from firebrick.report import recorder
 
 __all__ = [
     "Explanation",
+    "allow_in_graph",
     "aot",
+    "assume_constant_result",
     "compile",
     "disable",
     "explain",

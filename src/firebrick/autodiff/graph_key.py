@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from firebrick.extend.nested import Nested
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -40,6 +42,11 @@ def graph_text(gm: fx.GraphModule) -> str | None:
 def _target_text(target: Any) -> str:
     if isinstance(target, str):
         return target
+    if isinstance(target, Nested):
+        texts = [f"{graph_text(body.graph)} -> {body.leaves} {body.spec}" for body in target.bodies]
+        if any(text.startswith("None") for text in texts):
+            raise _NoText
+        return f"{target} {target.key} {{{' '.join(texts)}}}"
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)

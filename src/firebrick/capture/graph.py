@@ -12,10 +12,12 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    FakeTensorMode,
     UnsupportedOperatorException,
 )
 
 from firebrick.capture.breaks import Break
+from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.extend.fake import fake_of, new_fake_mode
@@ -43,9 +45,10 @@ def has_tensor(value: Value) -> bool:
 class GraphBuilder:
     """Builds one FX graph; every call is run once, on fake tensors, as it is added."""
 
-    def __init__(self) -> None:
+    def __init__(self, outer: GraphBuilder | None = None) -> None:
+        self.outer = outer  # the builder of the graph that this one is nested in
         self.graph = fx.Graph()
-        self.mode = new_fake_mode()
+        self.mode: FakeTensorMode = new_fake_mode() if outer is None else outer.mode
         self.inputs: list[TensorValue] = []
         self.attributes: dict[str, torch.Tensor] = {}
         self.outputs: list[TensorValue] = []
@@ -58,6 +61,7 @@ class GraphBuilder:
         self._attribute_nodes: dict[int, TensorValue] = {}
         self._by_fake: dict[int, TensorValue] = {}
         self._last_placeholder: fx.Node | None = None
+        self._argument_names: set[str] = set()
         self._output_index: dict[TensorValue, int] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
         self.switches: set[Any] = set()  # functions that the graph calls to switch modes of the thread
@@ -76,19 +80,35 @@ class GraphBuilder:
 
     def input(self, tensor: torch.Tensor, source: Source) -> TensorValue:
         """A placeholder for a tensor that is read from `source`."""
-        name = _NAME.sub("_", str(source)).strip("_") or "tensor"
-        last = self._last_placeholder
-        first = next(iter(self.graph.nodes), None)
-        with self.graph.inserting_after(last) if last is not None else self.graph.inserting_before(first):
-            node = self.graph.placeholder(name)
-        self._last_placeholder = node
         fake = self.fake_of(tensor)
-        node.meta["val"] = fake
+        node = self.placeholder(_NAME.sub("_", str(source)).strip("_") or "tensor", fake)
         value = TensorValue(node, fake, source, type(tensor), tensor)
         self._by_fake[id(fake)] = value
         self.inputs.append(value)
         self._first_versions.extend(_versions([fake]))
         return value
+
+    def placeholder(self, name: str, fake: torch.Tensor) -> fx.Node:
+        """A new node for an argument, behind those that there are."""
+        while name in self._argument_names:  # `a.b` and `a_b` are two
+            name += "_"
+        self._argument_names.add(name)
+        last = self._last_placeholder
+        first = next(iter(self.graph.nodes), None)
+        with self.graph.inserting_after(last) if last is not None else self.graph.inserting_before(first):
+            node = self._last_placeholder = self.graph.placeholder(name)
+        node.meta["val"] = fake
+        return node
+
+    def lift(self, node: fx.Node) -> fx.Node:
+        """What stands in this graph for a node of it.
+
+        Raises:
+            Break: it is one of a graph that is nested in this one.
+        """
+        if node.graph is not self.graph:
+            raise Break("unsupported-call", "a tensor that is made in a nested function is used outside of it")
+        return node
 
     def attribute(self, tensor: torch.Tensor, path: str, source: Source) -> TensorValue:
         """A `get_attr` node for a tensor of a guarded module tree; one node a tensor."""
@@ -152,10 +172,15 @@ class GraphBuilder:
         """Add a node and give its result; numbers and None that the call returns become constants."""
         node_args = tuple([arg.realize().as_argument() for arg in args])
         node_kwargs = {name: arg.realize().as_argument() for name, arg in kwargs.items()}
+        if self.outer is not None:
+            node_args, node_kwargs = fx.map_arg((node_args, node_kwargs), self.lift)  # type: ignore[assignment]
         fakes: list[torch.Tensor] = []
+        graph = self.graph
 
         def fake_of_node(node: fx.Node) -> Any:
             fake = node.meta["val"]
+            if node.graph is not graph:
+                self.lift(node)
             fakes.append(fake)
             return fake
 
@@ -179,6 +204,18 @@ class GraphBuilder:
         node.meta["stack"], node.meta["module"] = interp.user_stack(), interp.module
         self.op_count += 1
         return self._result(interp, node, out)
+
+    def add(self, interp: Interpreter, target: Callable[..., Any], args: Sequence[Value], out: Any) -> Value:
+        """Add a node whose results are known to be like the fake tensors in `out`."""
+        node_args = tuple([arg.realize().as_argument() for arg in args])
+        node = self.graph.create_node("call_function", target, fx.map_arg(node_args, self.lift), {})
+        node.meta["stack"] = interp.user_stack()
+        self.op_count += 1
+        return self._result(interp, node, out)
+
+    def value_of(self, node: fx.Node) -> TensorValue:
+        """The tensor that a node computes."""
+        return self._by_fake[id(node.meta["val"])]
 
     def statement(self, interp: Interpreter, target: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
         """Add a call that is made for its effect on the thread's modes."""
@@ -219,7 +256,8 @@ class GraphBuilder:
                     items.append(interp.tracer.known(item))
             return ListValue(items) if type(out) is list else TupleValue(items, cls=type(out))
         if isinstance(out, dict):
-            raise Break("unsupported-call", f"{_name_of(node.target)} returns a dict")
+            parts = {key: self.graph.create_node("call_function", operator.getitem, (node, key), {}) for key in out}
+            return DictValue.of({key: self._result(interp, parts[key], item) for key, item in out.items()})
         if not has_node(node.args) and not has_node(node.kwargs):
             self.graph.erase_node(node)
         return interp.tracer.known(out)
@@ -240,6 +278,7 @@ class GraphBuilder:
         """Place of a tensor among the graph's results."""
         index = self._output_index.get(value)
         if index is None:
+            self.lift(value.node)
             index = self._output_index[value] = len(self.outputs)
             self.outputs.append(value)
         return index

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import types
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from firebrick.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     import torch
 
-__all__ = ["DISABLED", "DYNAMIC", "STATIC", "graph_break", "is_compiling", "mark_dynamic", "mark_static"]
+    F = TypeVar("F", bound=Callable[..., Any])
+
+__all__ = [
+    "CONSTANT",
+    "DISABLED",
+    "DYNAMIC",
+    "IN_GRAPH",
+    "STATIC",
+    "allow_in_graph",
+    "assume_constant_result",
+    "graph_break",
+    "is_compiling",
+    "is_of_torch",
+    "mark_dynamic",
+    "mark_static",
+]
+
+CONSTANT = "_firebrick_constant"
+"""Attribute that is True on functions whose result for constant arguments never changes."""
+
+IN_GRAPH = "_firebrick_in_graph"
+"""Attribute that is True on functions whose calls go into the graph as they are."""
 
 DISABLED = "_firebrick_disabled"
 """Attribute that is True on functions that capture neither enters nor inlines."""
@@ -30,6 +52,34 @@ def graph_break() -> None:
 def is_compiling() -> bool:
     """Return True inside captured code, False elsewhere."""
     return False
+
+
+def assume_constant_result(fn: F) -> F:
+    """Say that `fn` gives the same result whenever its arguments are the same: captured code calls it once.
+
+    A decorator for functions of constants and of objects that captured code does not change.
+    """
+    return _marked(fn, CONSTANT)
+
+
+def allow_in_graph(fn: F) -> F:
+    """Let calls of `fn` go into graphs as they are, without a look inside. A decorator.
+
+    The function gets tensors, numbers and containers of them, and returns such; it must have no other effect.
+    """
+    return _marked(fn, IN_GRAPH)
+
+
+def _marked(fn: F, mark: str) -> F:
+    if not isinstance(fn, types.FunctionType):
+        raise ConfigError(f"a Python function is needed, not an object of {type(fn).__name__}")
+    setattr(fn, mark, True)
+    return fn
+
+
+def is_of_torch(function: Any) -> bool:
+    """Whether a function is one of PyTorch's own."""
+    return str(getattr(function, "__module__", None)).partition(".")[0] == "torch"
 
 
 def mark_dynamic(

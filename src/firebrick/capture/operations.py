@@ -126,9 +126,9 @@ class Operations:
             replacement = registry.polyfill(obj)
             if replacement is not None:
                 return self.inline(self.tracer.function(replacement), args, kwargs)
-            by_code = registry.CODE_HANDLERS.get(obj.__code__)
-            if by_code is not None:
-                return by_code(interp, obj, args, kwargs)
+            rule = registry.rule_of(obj)
+            if rule is not None:
+                return rule(interp, obj, args, kwargs)  # type: ignore[no-any-return]
             assert isinstance(value, FunctionValue)
             return self.inline(value, args, kwargs)
         if isinstance(obj, _CACHED):

@@ -155,9 +155,11 @@ def _range(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 def _function(tracer: Tracer, obj: types.FunctionType, source: Source, pinned: bool) -> Value:
     if pinned or isinstance(source, Const):
         return FunctionValue.of(tracer, obj, source)
-    if obj.__closure__ or "<locals>" in obj.__qualname__:
+    if (obj.__closure__ or "<locals>" in obj.__qualname__) and not registry.is_special(obj):
         tracer.guards.code(source, obj)
-        return FunctionValue.of(tracer, obj, source, pinned=False)
+        value = FunctionValue.of(tracer, obj, source, pinned=False)
+        value.pin = lambda: tracer.guards.identity(source, obj)  # where it matters which function of the code it is
+        return value
     tracer.guards.identity(source, obj)
     return FunctionValue.of(tracer, obj, source)
 

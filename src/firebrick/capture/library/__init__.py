@@ -6,7 +6,9 @@ from firebrick.capture.library import (
     inspection,
     operator_functions,
     polyfills,
+    references,
     torch_functions,
+    transforms,
     user_marks,
 )
 
@@ -16,6 +18,8 @@ __all__ = [
     "inspection",
     "operator_functions",
     "polyfills",
+    "references",
     "torch_functions",
+    "transforms",
     "user_marks",
 ]

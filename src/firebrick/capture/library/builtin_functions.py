@@ -13,8 +13,8 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture import operators
-from firebrick.capture.breaks import Break
-from firebrick.capture.library.registry import FOLDABLE, FOLDABLE_MODULES, OPAQUE_MODULES, handles, key_of
+from firebrick.capture.breaks import Break, SkipFrame
+from firebrick.capture.library.registry import FOLDABLE, FOLDABLE_MODULES, OPAQUE_MODULES, handles, key_of, polyfill
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE, ConstantValue
@@ -82,11 +82,11 @@ def _isinstance(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     _guard_abstract(interp, kind, classes)
     if isinstance(value, TensorValue):
         return ConstantValue(_tensor_is(value, classes))
-    if isinstance(value, ObjectValue) and value.obj is not None:
-        return ConstantValue(isinstance(value.obj, classes))
-    if value.is_constant():
-        return ConstantValue(isinstance(value.as_constant(), classes))
     try:
+        if isinstance(value, ObjectValue) and value.obj is not None:
+            return ConstantValue(isinstance(value.obj, classes))
+        if value.is_constant():
+            return ConstantValue(isinstance(value.as_constant(), classes))
         return ConstantValue(issubclass(kind, classes))
     except TypeError as error:
         interp.raise_real(error)
@@ -137,7 +137,7 @@ def _callable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0].realize()
     if isinstance(value, (FunctionValue, BoundMethodValue, CallableValue, ClassValue, PartialValue)):
         return ConstantValue(True)
-    return ConstantValue(hasattr(value.python_type(), "__call__"))  # noqa: B004  the class answers
+    return ConstantValue(interp.lookup(value.python_type(), "__call__")[0] is not MISSING)
 
 
 @handles(id)
@@ -246,12 +246,33 @@ def _container_new(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(vars)
 def _vars(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if not args:
+        return _locals(interp, args, kwargs)
     return args[0].realize().get_attr(interp, "__dict__")
 
 
-@handles(dir, locals, globals, eval, exec, compile, input, open, breakpoint)
+@handles(locals)
+def _locals(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    found: dict[str, Value] = {}
+    code = interp.code
+    for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
+        value = interp.slots.get(name)
+        content = value.content if isinstance(value, CellValue) else value
+        if content is not None and name.isidentifier():
+            found[name] = content
+    return DictValue.of(found)
+
+
+@handles(dir, eval, exec, breakpoint)
+def _looks_at_frame(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if interp.parent is None and len(args) < 2 and not kwargs:
+        raise SkipFrame("a function that looks at the frame's locals is called", always=True)
+    raise Break("unsupported-call", "a built-in function that looks at the frame is called")
+
+
+@handles(globals, compile, input, open)
 def _refused(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("unsupported-call", "a built-in function that looks at the frame or outside is called")
+    raise Break("unsupported-call", "a built-in function that looks outside is called")
 
 
 # -- iteration -----------------------------------------------------------------------------------
@@ -266,7 +287,7 @@ def _len(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 def _iter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1:
         return interp.iterator(args[0])
-    raise Break("unsupported-call", "iter() with a sentinel")
+    return interp.inline(interp.tracer.function(polyfill("until")), args, {})
 
 
 @handles(next)

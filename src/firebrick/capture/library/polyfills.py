@@ -14,6 +14,9 @@ import itertools
 import operator
 
 import torch
+from torch._higher_order_ops.map import map as torch_map
+from torch._higher_order_ops.scan import scan as torch_scan
+from torch.utils import _pytree as pytree
 
 from firebrick.capture.library.registry import POLYFILLS, replaces
 
@@ -205,6 +208,65 @@ def groupby(iterable, key=None):
         yield mark, iter(items)
 
 
+@replaces(itertools.permutations)
+def permutations(iterable, r=None):
+    pool = tuple(iterable)
+
+    def pick(count, left):
+        if count == 0:
+            yield ()
+            return
+        for place, index in enumerate(left):
+            for rest in pick(count - 1, left[:place] + left[place + 1 :]):
+                yield (pool[index], *rest)
+
+    yield from pick(len(pool) if r is None else r, tuple(range(len(pool))))
+
+
+@replaces(itertools.combinations_with_replacement)
+def combinations_with_replacement(iterable, r):
+    pool = tuple(iterable)
+    for indices in product(range(len(pool)), repeat=r):
+        if list(indices) == sorted(indices):
+            yield tuple(pool[index] for index in indices)
+
+
+@replaces(itertools.compress)
+def compress(data, selectors):
+    for item, chosen in zip(data, selectors):  # noqa: B905  it stops with the shorter
+        if chosen:
+            yield item
+
+
+if hasattr(itertools, "batched"):
+
+    @replaces(itertools.batched)
+    def batched(iterable, n, *, strict=False):
+        if n < 1:
+            raise ValueError("n must be at least one")
+        row = []
+        for item in iterable:
+            row.append(item)
+            if len(row) == n:
+                yield tuple(row)
+                row = []
+        if row:
+            if strict:
+                raise ValueError("batched(): incomplete batch")
+            yield tuple(row)
+
+
+def until(function, sentinel):
+    while True:
+        item = function()
+        if item == sentinel:
+            return
+        yield item
+
+
+POLYFILLS["until"] = until
+
+
 @replaces(contextlib.nullcontext)
 def nullcontext(enter_result=None):
     return _NullContext(enter_result)
@@ -265,3 +327,37 @@ def attrgetter(*names):
     if len(names) == 1:
         return lambda obj: read(obj, names[0])
     return lambda obj: tuple(read(obj, name) for name in names)
+
+
+_MOST_STEPS = 256
+
+
+@replaces(torch_scan)
+def scan(combine_fn, init, xs, *, dim=0, reverse=False):
+    leaves, spec = pytree.tree_flatten(xs)
+    dim = dim % leaves[0].ndim
+    leaves = [torch.movedim(leaf, dim, 0) for leaf in leaves]
+    steps = leaves[0].shape[0]
+    torch._check(0 < steps <= _MOST_STEPS, lambda: "scan() of so many steps is not unrolled")
+    carry, rows, shape = init, [], None
+    for step in reversed(range(steps)) if reverse else range(steps):
+        carry, out = combine_fn(carry, pytree.tree_unflatten([leaf[step] for leaf in leaves], spec))
+        row, shape = pytree.tree_flatten(out)
+        rows.append(row)
+    if reverse:
+        rows = rows[::-1]
+    stacked = [torch.stack(column) for column in zip(*rows)]  # noqa: B905  rows are of one length
+    stacked = [torch.movedim(leaf, 0, dim) if dim < leaf.ndim else leaf for leaf in stacked]
+    return carry, pytree.tree_unflatten(stacked, shape)
+
+
+@replaces(torch_map)
+def map_over(f, xs, *args):
+    leaves, spec = pytree.tree_flatten(xs)
+    steps = leaves[0].shape[0]
+    torch._check(0 < steps <= _MOST_STEPS, lambda: "map() of so many steps is not unrolled")
+    rows, shape = [], None
+    for step in range(steps):
+        row, shape = pytree.tree_flatten(f(pytree.tree_unflatten([leaf[step] for leaf in leaves], spec), *args))
+        rows.append(row)
+    return pytree.tree_unflatten([torch.stack(column) for column in zip(*rows)], shape)  # noqa: B905

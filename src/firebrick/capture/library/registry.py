@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
+
+from firebrick.capture.marks import IN_GRAPH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +22,8 @@ __all__ = [
     "FOLDABLE_MODULES",
     "GRAPH_FUNCTIONS",
     "GRAPH_TYPES",
+    "MARKED",
+    "NAMED",
     "OPAQUE_MODULES",
     "POLYFILLS",
     "find",
@@ -26,9 +31,11 @@ __all__ = [
     "is_foldable",
     "is_graph_function",
     "is_opaque",
+    "is_special",
     "key_of",
     "polyfill",
     "replaces",
+    "rule_of",
 ]
 
 _HANDLERS: dict[Any, Handler] = {}
@@ -36,6 +43,10 @@ POLYFILLS: dict[Any, FunctionType] = {}
 """Callable -> Python function that is inlined in its place."""
 CODE_HANDLERS: dict[Any, Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]] = {}
 """Code object -> rule for all functions that share it: closures that a library makes."""
+MARKED: dict[str, Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]] = {}
+"""Attribute that marks a Python function -> its rule."""
+NAMED: dict[tuple[str, str], Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]] = {}
+"""Module and qualified name of a Python function that is not imported for its sake -> its rule."""
 GRAPH_FUNCTIONS: dict[int, Any] = {}
 """Identity -> callable whose calls are put in the graph."""
 GRAPH_TYPES: list[type] = []
@@ -94,6 +105,24 @@ def polyfill(obj: Any) -> Any:
 def is_graph_function(obj: Any) -> bool:
     """Whether calls go into the graph."""
     return id(obj) in GRAPH_FUNCTIONS or type(obj) in GRAPH_TYPES
+
+
+def is_special(function: FunctionType) -> bool:
+    """Whether a Python function is known by identity, so that its code does not say what it does."""
+    key = id(function)
+    return key in _HANDLERS or key in GRAPH_FUNCTIONS or key in POLYFILLS or rule_of(function) is not None
+
+
+def rule_of(function: FunctionType) -> Any:
+    """The rule of a Python function that is known by a mark, by its code or by its name; None for others."""
+    if function.__dict__:
+        for name in MARKED:
+            if name in function.__dict__:
+                return MARKED[name]
+    rule = CODE_HANDLERS.get(function.__code__) or NAMED.get((function.__module__, function.__qualname__))
+    if rule is None and (rules := sys.modules.get("torch._dynamo.trace_rules")) is not None:
+        return MARKED[IN_GRAPH] if id(function) in rules._allowed_callable_ids else None
+    return rule
 
 
 def is_foldable(obj: Any) -> bool:

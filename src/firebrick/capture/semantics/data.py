@@ -135,7 +135,7 @@ def _build_map(interp: Interpreter, at: Instruction) -> None:
     items = interp.pop_many(2 * at.arg)
     made = DictValue({})
     for index in range(0, len(items), 2):
-        made.set_item(interp, items[index], items[index + 1])
+        made.put(interp, made.entries, items[index], items[index + 1])
     interp.push(made)
 
 
@@ -144,7 +144,7 @@ def _build_const_key_map(interp: Interpreter, at: Instruction) -> None:
     keys = interp.pop().as_constant()
     made = DictValue({})
     for key, item in zip(keys, interp.pop_many(at.arg), strict=True):
-        made.set_item(interp, interp.tracer.known(key), item)
+        made.put(interp, made.entries, interp.tracer.known(key), item)
     interp.push(made)
 
 

@@ -98,16 +98,29 @@ class ClassValue(Value):
         """Members of an enum."""
         if issubclass(self.obj, enum.Enum):
             return iter([interp.tracer.known(member) for member in self.obj])
-        return super().iterate(interp)
+        own = self._of_metaclass(interp, "__iter__")
+        return (
+            super().iterate(interp) if own is None else interp.iterate(interp.call(interp.tracer.function(own), self))
+        )
 
     def length(self, interp: Interpreter) -> int:
         """Number of members of an enum."""
         if issubclass(self.obj, enum.Enum):
             return len(self.obj)
-        return super().length(interp)
+        own = self._of_metaclass(interp, "__len__")
+        if own is None:
+            return super().length(interp)
+        return interp.index_of(interp.call(interp.tracer.function(own), self))
+
+    def _of_metaclass(self, interp: Interpreter, name: str) -> types.FunctionType | None:
+        found, _ = interp.lookup(type(self.obj), name)
+        return found if isinstance(found, types.FunctionType) else None
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
-        """`Enum["name"]` or a generic alias."""
+        """`Enum["name"]`, a generic alias, or the metaclass's own."""
+        own = self._of_metaclass(interp, "__getitem__")
+        if own is not None and not issubclass(self.obj, enum.Enum):
+            return interp.call(interp.tracer.function(own), self, key)
         return interp.fold(lambda cls, index: cls[index], [self, key.realize()], {})
 
     def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
@@ -130,11 +143,13 @@ class ClassValue(Value):
         caller, owner = interp.lookup(type(cls), "__call__")
         if not plain and owner is not type and isinstance(caller, types.FunctionType):
             return interp.tracer.function(caller).call(interp, [self, *args], kwargs)
+        if not plain and isinstance(caller, type):  # typing.TypedDict
+            return interp.tracer.known(caller).call(interp, args, kwargs)
         if issubclass(cls, BaseException) and not isinstance(interp.lookup(cls, "__new__")[0], types.FunctionType):
             instance: Value = ExceptionValue(cls, list(args))
         else:
             instance = self.new(interp, args, kwargs)
-        if not issubclass(instance.realize().python_type(), cls):
+        if cls not in instance.realize().python_type().__mro__:
             return instance
         initialize, owner = interp.lookup(cls, "__init__")
         if isinstance(initialize, types.FunctionType):

@@ -147,6 +147,7 @@ class FunctionValue(Value):
         "name",
         "obj",
         "pinned",
+        "pin",
     )
 
     def __init__(
@@ -166,6 +167,7 @@ class FunctionValue(Value):
         self.defaults, self.kwdefaults, self.closure = defaults, dict(kwdefaults or {}), closure
         self.attributes: dict[str, Value] = {}
         self.annotations: Value | None = None
+        self.pin: Callable[[], None] | None = None  # guards which function it is, where only its code is guarded
 
     @classmethod
     def of(cls, tracer: Tracer, fn: types.FunctionType, source: Source | None, *, pinned: bool = True) -> FunctionValue:
@@ -202,10 +204,14 @@ class FunctionValue(Value):
 
     def identity(self) -> object:
         """The real function, or this value."""
+        if self.pin is not None:
+            self.pin()
         return self if self.obj is None else self.obj
 
     def as_constant(self) -> Any:
         """The real function."""
+        if self.pin is not None:
+            self.pin()
         return super().as_constant() if self.obj is None else self.obj
 
     def describe(self) -> str:
@@ -233,6 +239,8 @@ class FunctionValue(Value):
                 interp.raise_real(error)
             if name in ("__dict__",):
                 raise Break("unsupported-attribute", "__dict__ of a function is read")
+            if self.pin is not None and not is_literal(found):
+                self.pin()
             return interp.tracer.read(found, Attr(base, name), pinned=name.startswith("__") and not is_literal(found))
         match name:
             case "__name__":

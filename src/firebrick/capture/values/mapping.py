@@ -150,7 +150,11 @@ class DictValue(Value):
 
     def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
         """Add or replace an entry."""
-        entries = self.mutate(interp)
+        self.put(interp, self.mutate(interp), key, value)
+
+    @staticmethod
+    def put(interp: Interpreter, entries: dict[Hashable, tuple[Value, Value]], key: Value, value: Value) -> None:
+        """Add or replace an entry among those of a dict that may still be in the making."""
         try:
             host = key_of(key)
         except TypeError as error:

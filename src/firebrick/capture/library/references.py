@@ -1,0 +1,138 @@
+"""Rules of weak references, context variables and what asks about the running frame."""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from firebrick.capture.breaks import Break, SkipFrame
+from firebrick.capture.library.registry import handles
+from firebrick.capture.sources import Const, Item
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.constant import NONE
+from firebrick.capture.values.function import CellValue
+from firebrick.capture.values.object import ObjectValue
+from firebrick.capture.values.sequence import TupleValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.sources import Source
+
+    Args = Sequence[Value]
+    Kwargs = Mapping[str, Value]
+
+
+class WeakReferenceValue(Value):
+    """A weak reference to an object that the captured code holds."""
+
+    __slots__ = ("target",)
+
+    def __init__(self, target: Value, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.target = target
+
+    def python_type(self) -> type:
+        """The class of weak references."""
+        return weakref.ref
+
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        """The object, which something must hold."""
+        _check_held(interp, self.target)
+        return self.target
+
+    def children(self) -> Sequence[Value]:
+        """The object."""
+        return (self.target,)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """`weakref.ref(target)`; a continuation would not hold a target made here as long as the frame does."""
+        if getattr(self.target, "obj", None) is None:
+            raise SkipFrame("a weak reference to a new object is alive at a graph break", always=True)
+        emitter.load_callable(weakref.ref)
+        emitter.load(self.target)
+        emitter.call(1)
+
+
+def _check_held(interp: Interpreter, target: Value) -> None:
+    """Nobody counts references here: an object that was there before is alive, and so is one in a local variable."""
+    at: Interpreter | None = interp
+    while at is not None and getattr(target, "obj", None) is None:
+        for value in at.slots.values():
+            content = value.content if isinstance(value, CellValue) else value
+            if content is not None and content.realize() is target:
+                return
+        at = at.parent
+    if at is None:
+        raise SkipFrame("a weak reference to an object that no variable holds", always=True)
+
+
+@handles(weakref.ref)
+def _reference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    target = args[0].realize()
+    if len(args) > 1 or not isinstance(target, ObjectValue) or target.storage is not None:
+        raise Break("unsupported-call", f"weakref.ref() of {target.describe()}")
+    _check_held(interp, target)
+    return WeakReferenceValue(target)
+
+
+class _Getter:
+    """Gives, as an item, what a function of no arguments returns now."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+
+    def __getitem__(self, name: str) -> Any:
+        return self.function()
+
+
+def _now(interp: Interpreter, value: Value, function: Callable[[], Any], text: str) -> Value:
+    """What a function of a known object returns, as a source that is looked at again at each call."""
+    if value.source is not None and not isinstance(value.source, Const):
+        interp.tracer.guards.identity(value.source, getattr(value, "obj", None))
+    name = getattr(getattr(value, "obj", None), "name", None) or str(value.source)
+    return interp.tracer.read(function(), Item(Const(_Getter(function), text), name))
+
+
+@handles(weakref.ref.__dict__["__call__"])
+def _call_reference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    if not isinstance(value, ObjectValue) or value.obj is None:
+        raise Break("unsupported-call", f"{value.describe()} is called")
+    return _now(interp, value, value.obj, "target")
+
+
+@handles(contextvars.ContextVar.get)
+def _read_variable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    if not isinstance(value, ObjectValue) or value.obj is None:
+        raise Break("unsupported-call", f"get() of {value.describe()}")
+    try:
+        value.obj.get()
+    except LookupError as error:
+        if len(args) > 1:
+            raise Break("unsupported-call", "ContextVar.get() of a variable that is not set") from None
+        interp.raise_real(error)
+    return _now(interp, value, value.obj.get, "context")
+
+
+@handles(sys.exc_info)
+def _exc_info(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    at: Any = interp
+    while at is not None and at.handled is NONE:
+        at = at.parent
+    if at is None:
+        return TupleValue([NONE, NONE, NONE])
+    error = at.handled.realize()
+    return TupleValue([interp.tracer.known(error.python_type()), error, NONE])
+
+
+@handles(sys.intern)
+def _intern(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.fold(sys.intern, args, kwargs)

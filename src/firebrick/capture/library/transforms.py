@@ -1,0 +1,421 @@
+"""Rules for functions that transform functions (`torch.func`, checkpoint) and for control flow in a graph.
+
+The function is captured in a graph of its own, by what the transform hands it: the transform itself is run on a
+stand-in that looks at its arguments and goes no further.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.func
+import torch.utils.checkpoint
+from torch import fx
+from torch._higher_order_ops.while_loop import while_loop
+from torch.utils import _pytree as pytree
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.graph import GraphBuilder
+from firebrick.capture.library.registry import CODE_HANDLERS, handles
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.mapping import DictValue
+from firebrick.capture.values.module import ModuleValue
+from firebrick.capture.values.sequence import ListValue, TupleValue
+from firebrick.capture.values.tensor import TensorValue
+from firebrick.extend.nested import Body, Branch, Loop, Nested, Transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+
+    Args = Sequence[Value]
+    Kwargs = Mapping[str, Value]
+
+__all__ = ["TransformValue"]
+
+_MAKERS = (
+    torch.func.vmap,
+    torch.func.grad,
+    torch.func.grad_and_value,
+    torch.func.jacrev,
+    torch.func.jacfwd,
+    torch.func.hessian,
+)
+"""Functions that return a transformed function."""
+
+
+class TransformValue(Value):
+    """`maker(function, **options)`, made in captured code."""
+
+    __slots__ = ("function", "maker", "options")
+
+    def __init__(self, maker: Callable[..., Any], function: Value, options: Mapping[str, Value]) -> None:
+        super().__init__(None)
+        self.maker, self.function, self.options = maker, function, dict(options)
+
+    def python_type(self) -> type:
+        """Function."""
+        return type(self.maker)
+
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        """A node that transforms the function's graph."""
+        options = {name: option.realize().as_argument() for name, option in self.options.items()}
+        return _transformed(interp, self.maker, self.function, options, args, kwargs)
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """What `functools.wraps` copies."""
+        return self.function.realize().get_attr(interp, name)
+
+    def children(self) -> Sequence[Value]:
+        """Function and options."""
+        return (self.function, *self.options.values())
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Transform the function."""
+        emitter.load_callable(self.maker)
+        for item in self.children():
+            emitter.load(item)
+        emitter.call(1, tuple(self.options))
+
+
+def _makes(maker: Callable[..., Any]) -> None:
+    parameters = list(inspect.signature(maker).parameters)[1:]
+
+    @handles(maker)
+    def make(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        options = {**dict(zip(parameters, args[1:], strict=False)), **kwargs}
+        function = options.pop("func", None) or args[0]
+        return TransformValue(maker, function, options)
+
+
+for _maker in _MAKERS:
+    _makes(_maker)
+
+
+def _made(maker: Callable[..., Any]) -> None:
+    """The rule of functions that `maker` returned to code that is not captured."""
+    sample: Any = maker(torch.sin)
+    parameters = inspect.signature(maker).parameters
+
+    def call(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+        cells = {n: c.cell_contents for n, c in zip(function.__code__.co_freevars, function.__closure__, strict=True)}
+        options = {name: cells[name] for name in list(parameters)[1:] if name in cells}
+        return _transformed(interp, maker, interp.tracer.known(cells["func"]), options, args, kwargs)
+
+    CODE_HANDLERS[sample.__code__] = call
+
+
+for _maker in _MAKERS[:-1]:  # hessian returns what jacfwd makes
+    _made(_maker)
+
+
+class _Seen(Exception):
+    """The transform has called its function; nothing more is wanted."""
+
+
+class _Sub:
+    """Captures calls into a graph nested in the present one."""
+
+    def __init__(self, interp: Interpreter) -> None:
+        self.interp, self.tracer = interp, interp.tracer
+        self.outer = self.tracer.graph
+        self.graph = NestedBuilder(self.outer)
+
+    def argument(self, tensor: torch.Tensor) -> TensorValue:
+        """A tensor that the body is handed, like the one that the transform makes."""
+        fake = _fake_like(self.graph, tensor)
+        return self.graph.argument(fake)
+
+    def capture(self, function: Value, args: Args, kwargs: Kwargs, *, grad: bool) -> tuple[Body, list[TensorValue]]:
+        """Run a function symbolically; its body, and the tensors that it returns."""
+        before = torch.is_grad_enabled()
+        self.tracer.graph = self.graph
+        torch._C._set_grad_enabled(grad)
+        self.graph.grad_at_start = grad
+        try:
+            result = function.realize().call(self.interp, args, kwargs).realize()
+            self.graph.close(self.interp)
+        finally:
+            torch._C._set_grad_enabled(before)
+            self.tracer.graph = self.outer
+        leaves, spec = pytree.tree_flatten(result.as_argument())
+        found: list[Any] = []
+        nodes: list[fx.Node] = []
+        for leaf in leaves:
+            if isinstance(leaf, fx.Node):
+                found.append(len(nodes))
+                nodes.append(self.graph.lift(leaf))
+            else:
+                found.append([leaf])
+        self.graph.graph.output(tuple(nodes))
+        module = fx.GraphModule(torch.nn.Module(), self.graph.graph)
+        module.meta["fake_mode"] = self.graph.mode
+        return Body(module, found, spec), [self.graph.value_of(node) for node in nodes]
+
+    def lifted(self) -> Value:
+        """The tensors from outside that the body uses."""
+        return TupleValue([self.outer.value_of(node) for node in self.graph.lifted])
+
+
+class NestedBuilder(GraphBuilder):
+    """Builds a graph whose leaves are arguments: tensors from outside are lifted into it."""
+
+    def __init__(self, outer: GraphBuilder) -> None:
+        super().__init__(outer)
+        self.lifted: dict[fx.Node, fx.Node] = {}
+        self._by_fake = outer._by_fake
+        self.open_modes, self.switches = outer.open_modes, outer.switches
+
+    def input(self, tensor: torch.Tensor, source: Any) -> TensorValue:
+        """Inputs are those of the outermost graph."""
+        assert self.outer is not None
+        return self.outer.input(tensor, source)
+
+    def attribute(self, tensor: torch.Tensor, path: str, source: Any) -> TensorValue:
+        """Parameters are those of the outermost graph."""
+        assert self.outer is not None
+        return self.outer.attribute(tensor, path, source)
+
+    def argument(self, fake: torch.Tensor) -> TensorValue:
+        """A new argument of the body."""
+        value = self._by_fake[id(fake)] = TensorValue(self.placeholder("argument", fake), fake)
+        self._versions.append((fake, fake._version))
+        return value
+
+    def changes_arguments(self) -> bool:
+        """Whether a call in the body changes the data of what the body does not make."""
+        return any(fake._version != version for fake, version in self._versions)
+
+    def lift(self, node: fx.Node) -> fx.Node:
+        """The argument that stands for a node of a graph around this one."""
+        if node.graph is self.graph:
+            return node
+        assert self.outer is not None
+        node = self.outer.lift(node)
+        found = self.lifted.get(node)
+        if found is None:
+            fake = node.meta["val"]
+            found = self.lifted[node] = self.placeholder(node.name, fake)
+            self._versions.append((fake, fake._version))
+        return found
+
+
+def _transformed(
+    interp: Interpreter,
+    api: Callable[..., Any],
+    function: Value,
+    options: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
+    *,
+    direct: bool = False,
+) -> Value:
+    """The node that runs `api` on a function's graph."""
+    sub = _Sub(interp)
+    given = TupleValue(list(args)), DictValue.of(dict(kwargs))
+    handed = tuple(value.as_argument() for value in given)
+    seen: list[Any] = []
+
+    def look(*inner: Any, **named: Any) -> Any:
+        seen.extend((inner, named, torch.is_grad_enabled()))
+        raise _Seen
+
+    probe = Transform(api, None, options, handed, direct=direct)  # type: ignore[arg-type]
+    fakes = fx.map_arg(handed, lambda node: node.meta["val"])
+    try:
+        with sub.graph.mode:
+            probe.apply(look, *fakes)
+    except _Seen:
+        pass
+    except Exception as error:
+        text = str(error).split("\n", 1)[0]
+        raise Break("fake-tensor-failed", f"{api.__name__}: {type(error).__name__}: {text}") from error
+    if not seen:
+        raise Break("unsupported-call", f"{api.__name__}() does not call its function")
+    inner, named, grad = seen
+    values = [_value_like(interp, sub, item) for item in inner]
+    effects = interp.tracer.effects.count
+    body, _ = sub.capture(
+        function, values, {name: _value_like(interp, sub, item) for name, item in named.items()}, grad=grad
+    )
+    if options.get("chunk_size") is not None and interp.tracer.effects.count != effects:
+        raise Break("unsupported-call", f"{api.__name__}() in chunks of a function with side effects")
+    node = Transform(api, body, options, handed, direct=direct)
+    return interp.tracer.graph.call(interp, "call_function", node, (*given, sub.lifted()), {})
+
+
+def _value_like(interp: Interpreter, sub: _Sub, item: Any) -> Value:
+    """What stands for an argument that a transform made; its tensors in the order of pytree leaves."""
+    if isinstance(item, torch.Tensor):
+        return sub.argument(item)
+    if isinstance(item, (tuple, list)):
+        parts = [_value_like(interp, sub, part) for part in item]
+        return TupleValue(parts, cls=type(item)) if isinstance(item, tuple) else ListValue(parts)
+    if isinstance(item, dict):
+        return DictValue.of({name: _value_like(interp, sub, part) for name, part in item.items()})
+    if item is None or isinstance(item, (int, float, str, complex)):
+        return ConstantValue(item)
+    raise Break("unsupported-call", f"a {type(item).__name__} is passed to a transformed function")
+
+
+@handles(torch.func.jvp)
+def _jvp(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    named = dict(zip(("func", "primals", "tangents"), args, strict=False)) | dict(kwargs)
+    function, primals, tangents = named.pop("func"), named.pop("primals"), named.pop("tangents")
+    options = {name: option.realize().as_constant() for name, option in named.items()}
+    return _transformed(interp, torch.func.jvp, function, options, [primals, tangents], {}, direct=True)
+
+
+_CHECKPOINT: Any = torch.utils.checkpoint.checkpoint
+_PLAIN_CHECKPOINT: Any = getattr(_CHECKPOINT, "__wrapped__", _CHECKPOINT)
+_CHECKPOINT_OPTIONS = ("use_reentrant", "determinism_check", "debug", "early_stop", "preserve_rng_state")
+
+
+@handles(_CHECKPOINT, _PLAIN_CHECKPOINT)
+def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    named = dict(kwargs)
+    if "context_fn" in named:
+        raise Break("unsupported-call", "checkpoint() with context_fn")
+    options = {name: named.pop(name).realize().as_constant() for name in _CHECKPOINT_OPTIONS if name in named}
+    if not torch.is_grad_enabled():
+        return args[0].realize().call(interp, args[1:], named)
+    return _transformed(interp, _PLAIN_CHECKPOINT, args[0], options, args[1:], named, direct=True)
+
+
+# -- control flow ---------------------------------------------------------------------------------
+
+
+def _like(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.shape, one.stride(), one.dtype, one.device) == (
+        other.shape,
+        other.stride(),
+        other.dtype,
+        other.device,
+    ) and one.requires_grad == other.requires_grad
+
+
+def _pure_body(sub: _Sub, name: str, function: Value, args: Args) -> tuple[_Sub, Body, list[TensorValue]]:
+    """A body that may run or not: without effects, its results new tensors."""
+    effects = sub.tracer.effects
+    before = effects.count
+    body, results = sub.capture(function, args, {}, grad=torch.is_grad_enabled())
+    if sub.graph.changes_arguments() or before != effects.count:
+        raise Break("unsupported-call", f"{name}() with a function that has side effects")
+    storages = {value.fake.untyped_storage()._cdata for value in results}
+    outside = {node.meta["val"].untyped_storage()._cdata for node in sub.graph.graph.nodes if node.op == "placeholder"}
+    if len(storages) < len(results) or storages & outside:
+        raise Break("unsupported-call", f"{name}() with a function that returns a tensor of its arguments")
+    return sub, body, results
+
+
+def _control(interp: Interpreter, target: Nested, args: list[Value], like: list[TensorValue], body: Body) -> Value:
+    """A node whose results are as those of a body."""
+    graph = interp.tracer.graph
+    fakes: list[Any] = [_fake_like(graph, value.fake) for value in like]
+    leaves = [fakes[leaf] if isinstance(leaf, int) else leaf[0] for leaf in body.leaves]
+    return graph.add(interp, target, args, pytree.tree_unflatten(leaves, body.spec))
+
+
+def _fake_like(graph: GraphBuilder, like: torch.Tensor) -> torch.Tensor:
+    with graph.mode, torch.no_grad():
+        made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    return made.requires_grad_() if like.requires_grad else made
+
+
+@handles(torch.cond)
+def _cond(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    named = dict(zip(("pred", "true_fn", "false_fn", "operands"), args, strict=False)) | dict(kwargs)
+    condition = named["pred"].realize()
+    operands = list(interp.iterate(named["operands"])) if "operands" in named else []
+    branches = [named["true_fn"], named["false_fn"]]
+    if not isinstance(condition, TensorValue):
+        return branches[0 if condition.truth(interp) else 1].realize().call(interp, operands, {})
+    one, other = (_pure_body(_Sub(interp), "cond", branch, operands) for branch in branches)
+    if one[1].spec != other[1].spec or not all(_like(a.fake, b.fake) for a, b in zip(one[2], other[2], strict=True)):
+        raise Break("unsupported-call", "the functions of cond() return tensors of different kinds")
+    if any(isinstance(leaf, list) for leaf in (*one[1].leaves, *other[1].leaves)):
+        raise Break("unsupported-call", "a function of cond() returns what is no tensor")
+    lifted = TupleValue([one[0].lifted(), other[0].lifted()])
+    return _control(interp, Branch((one[1], other[1])), [condition, lifted], one[2], one[1])
+
+
+@handles(while_loop)
+def _while_loop(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    named = dict(zip(("cond_fn", "body_fn", "carried_inputs"), args, strict=False)) | dict(kwargs)
+    carried = [value.realize() for value in interp.iterate(named["carried_inputs"])]
+    subs = []
+    for name in ("cond_fn", "body_fn"):
+        inner: list[Value] = []
+        sub = _Sub(interp)
+        for value in carried:
+            if not isinstance(value, TensorValue):
+                raise Break("unsupported-call", "while_loop() carries what is no tensor")
+            inner.append(sub.argument(value.fake))
+        subs.append(_pure_body(sub, "while_loop", named[name], inner))
+    (test, test_body, _), (step, step_body, results) = subs
+    if len(results) != len(carried) or len(step_body.leaves) != len(results):
+        raise Break("unsupported-call", "the function of while_loop() does not return what is carried")
+    for value, result in zip(carried, results, strict=True):
+        assert isinstance(value, TensorValue)
+        if not _like(value.fake, result.fake):
+            raise Break("unsupported-call", "while_loop() carries tensors of changing kinds")
+    lifted = TupleValue([test.lifted(), step.lifted()])
+    return _control(interp, Loop((test_body, step_body)), [TupleValue(carried), lifted], results, step_body)
+
+
+# -- modules with other tensors ---------------------------------------------------------------------
+
+
+@handles(torch.func.functional_call)
+def _functional_call(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    names = ("module", "parameter_and_buffer_dicts", "args", "kwargs")
+    named = {name: value.realize() for name, value in (*zip(names, args, strict=False), *kwargs.items())}
+    module, given = named["module"], named["parameter_and_buffer_dicts"]
+    if not isinstance(module, ModuleValue) or interp.flag(named.get("strict"), False):
+        raise Break("unsupported-call", f"functional_call() of {module.describe()}")
+    dicts = [given] if isinstance(given, DictValue) else [item.realize() for item in interp.iterate(given)]
+    tied = _tied(module.obj) if interp.flag(named.get("tie_weights"), True) else {}
+    replaced: list[tuple[ModuleValue, str, Any]] = []
+    try:
+        for mapping in dicts:
+            for key in list(interp.iterate(mapping)):
+                path = key.realize().as_constant()
+                for same in tied.get(path, (path,)):
+                    _replace(interp, module, same, mapping.get_item(interp, key), replaced)
+        positional = named.get("args", TupleValue([]))
+        if positional.python_type() is type(None):
+            positional = TupleValue([])
+        items = list(interp.iterate(positional)) if isinstance(positional, TupleValue) else [positional]
+        extra = named.get("kwargs", ConstantValue(None))
+        keywords = {} if not isinstance(extra, DictValue) else extra.whole(interp)
+        return module.call(interp, items, {str(k.realize().as_constant()): v for k, v in keywords.values()})
+    finally:
+        for owner, name, before in reversed(replaced):
+            owner.fields[name] = before
+
+
+def _tied(module: torch.nn.Module) -> dict[str, list[str]]:
+    """Names of one tensor, by each of them."""
+    groups: dict[int, list[str]] = {}
+    every = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    for name, tensor in every:
+        groups.setdefault(id(tensor), []).append(name)
+    return {name: names for names in groups.values() for name in names}
+
+
+def _replace(
+    interp: Interpreter, module: ModuleValue, path: str, value: Value, replaced: list[tuple[ModuleValue, str, Any]]
+) -> None:
+    *parts, name = path.split(".")
+    owner: Value = module
+    for part in parts:
+        owner = owner.get_attr(interp, part).realize()
+    if not isinstance(owner, ModuleValue) or (name not in owner.obj._parameters and name not in owner.obj._buffers):
+        raise Break("unsupported-call", f"functional_call() with {path}, which is no parameter or buffer")
+    replaced.append((owner, name, owner.own(interp, name).realize()))
+    owner.fields[name] = value

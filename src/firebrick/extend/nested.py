@@ -1,0 +1,113 @@
+"""Calls of graphs within a graph: function transforms, branches and loops, as callables that a node can have as target.
+
+A body is a graph of its own. What it uses from outside comes as arguments: `lifted` tensors, behind its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import fx
+
+__all__ = ["Body", "Branch", "Loop", "Nested", "Transform"]
+
+
+class Body:
+    """A captured function: a graph from tensors to a flat tuple, and the structure of what the function returned."""
+
+    def __init__(self, graph: fx.GraphModule, leaves: list[Any], spec: pytree.TreeSpec) -> None:
+        self.graph, self.spec = graph, spec
+        self.leaves = leaves  # a number for a result of the graph, boxed otherwise
+        self.run: Callable[..., Any] = graph.forward
+
+    def __call__(self, tensors: Sequence[Any], lifted: Sequence[Any]) -> Any:
+        """What the function returns for its tensors."""
+        results = self.run(*tensors, *lifted)
+        found = [results[leaf] if isinstance(leaf, int) else leaf[0] for leaf in self.leaves]
+        return pytree.tree_unflatten(found, self.spec)
+
+
+class Nested:
+    """A node's target that runs graphs.
+
+    Attributes:
+        bodies: the graphs.
+        key: what else tells two of a class apart, as text.
+        splits: whether a trace can't go through it, so that graphs are compiled apart before and behind it.
+    """
+
+    splits = False
+
+    def __init__(self, name: str, bodies: tuple[Body, ...], key: str = "") -> None:
+        self.__name__ = self.__qualname__ = name
+        self.bodies, self.key = bodies, key
+
+    def __call__(self, *args: Any) -> Any:
+        """Run it."""
+        raise NotImplementedError(self.__name__)
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+
+class Transform(Nested):
+    """`api(body, **options)(*args, **kwargs)`, or `api(body, *args, **options)` where `direct`."""
+
+    def __init__(
+        self, api: Callable[..., Any], body: Body, options: Mapping[str, Any], args: Any, *, direct: bool
+    ) -> None:
+        structure = pytree.tree_map(lambda leaf: leaf if isinstance(leaf, (int, float, str)) else None, args)
+        super().__init__(api.__name__, (body,), f"{dict(options)!r} {structure!r}")
+        self.api, self.options, self.direct = api, options, direct
+
+    def __call__(self, args: Any, kwargs: Any, lifted: Sequence[Any]) -> Any:
+        """Transform the body and call it."""
+        body = self.bodies[0]
+
+        def run(*inner: Any, **named: Any) -> Any:
+            leaves = pytree.tree_leaves((inner, named))
+            return body([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)], lifted)
+
+        return self.apply(run, args, kwargs)
+
+    def apply(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Transform a function and call it."""
+        if self.direct:
+            return self.api(function, *args, **self.options, **kwargs)
+        return self.api(function, **self.options)(*args, **kwargs)
+
+
+class Branch(Nested):
+    """`torch.cond`: one of two bodies without arguments of their own."""
+
+    splits = True
+
+    def __init__(self, bodies: tuple[Body, Body]) -> None:
+        super().__init__("cond", bodies)
+
+    def __call__(self, condition: Any, lifted: Sequence[Sequence[Any]]) -> Any:
+        """Run the body that the condition chooses."""
+        chosen = 0 if condition else 1
+        return self.bodies[chosen]((), lifted[chosen])
+
+
+class Loop(Nested):
+    """`while_loop`: as long as the first body gives true, the second makes the next values."""
+
+    splits = True
+
+    def __init__(self, bodies: tuple[Body, Body]) -> None:
+        super().__init__("while_loop", bodies)
+
+    def __call__(self, values: Sequence[Any], lifted: Sequence[Sequence[Any]]) -> Any:
+        """Run the loop."""
+        test, step = self.bodies
+        while test(values, lifted[0]):
+            values = step(values, lifted[1])
+        return tuple(values)
