@@ -146,8 +146,8 @@ class FunctionValue(Value):
         "kwdefaults",
         "name",
         "obj",
-        "pinned",
         "pin",
+        "pinned",
     )
 
     def __init__(
