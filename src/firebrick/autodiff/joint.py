@@ -135,7 +135,7 @@ class _JointTrace(Trace):
     def _call_module(self, node: fx.Node) -> Any:
         """Call the module on fake parameters: the engine must not know the real ones."""
         module = self.gm.get_submodule(str(node.target))
-        state = {}
+        state: dict[str, torch.Tensor] = {}
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
             flat_name = f"{node.target}.{name}".replace(".", "_")
             state[name] = self.tracer.bind(self._noted(self.tracer.constant(tensor, flat_name)))
