@@ -15,6 +15,7 @@ import types
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -97,6 +98,7 @@ class Capture:
         scope: object = None,
     ) -> None:
         self.backend, self.config, self.on_frame, self.scope = backend, config, on_frame, scope
+        self.replaced: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
 
     def __call__(self, frame: Frame) -> Any:
         """Capture a frame: None to run it as it is, SKIP never to ask again, or plan and code."""
@@ -131,6 +133,7 @@ class Capture:
         if not found:
             return False
         why = found[0].plan.explain_failure(frame)
+        self._note_replaced(frame, found[0].plan)
         recorder.reason("recompile", why)
         if len(found) < self.config.recompile_limit:
             return False
@@ -139,6 +142,17 @@ class Capture:
         recorder.warn_once(f"limit {frame.code.co_filename} {frame.code.co_firstlineno}", text)
         return True
 
+    def _note_replaced(self, frame: Frame, plan: Plan) -> None:
+        """A module's tensor that was replaced (a recurrent state, say) is an input of the next capture."""
+        found = set(self.replaced.get(frame.code, ()))
+        for guard in plan.guards:
+            if guard.kind == "ID" and guard.source is not None and not guard.holds(frame):
+                with contextlib.suppress(LookupError, AttributeError):
+                    value = guard.source.evaluate(frame)
+                    if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+                        found.add(guard.source)
+        self.replaced[frame.code] = frozenset(found)
+
     def _capture(self, frame: Frame) -> Any:
         recorder.count("frames")
         break_step: int | None = None
@@ -146,6 +160,7 @@ class Capture:
         through = -1
         for attempt in range(_MAX_ATTEMPTS):
             one = Attempt(frame, break_step, through)
+            one.tracer.replaced = self.replaced.get(frame.code, one.tracer.replaced)
             try:
                 one.run()
             except Break as error:

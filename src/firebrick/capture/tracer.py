@@ -74,6 +74,8 @@ class Tracer:
         self._inlined: set[int] = set()
         self._paths: dict[Source, str] = {}
         self._module_sources: set[Source] = set()
+        self.replaced: frozenset[Source] = frozenset()
+        """Where an earlier capture found a module's tensor that is another one now."""
 
     # -- reading real objects -------------------------------------------------
 

@@ -196,7 +196,7 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
     if type(obj) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise Break("tensor-subclass", f"{source} is a {type(obj).__name__}")
     path = tracer.parameter_path(source)
-    if path is not None:
+    if path is not None and source not in tracer.replaced:
         _identity(tracer, obj, source, pinned)
         tracer.guards.requires_grad(source, obj)
         return tracer.graph.attribute(obj, path, source)

@@ -248,8 +248,9 @@ class _Application:
         late = [n for n in self._captured() if not n < first]
         if not late:
             return ""
-        if self.mutations:
-            return "its inputs are computed after its first use, and in-place writes forbid moving them"
+        last = max(late, key=lambda n: n._sort_key)
+        if any(not n < first and n < last for n in self.mutations):
+            return "its inputs are computed after its first use, and an in-place write between forbids moving them"
         move: dict[fx.Node, None] = {}
         stack = list(late)
         while stack:
