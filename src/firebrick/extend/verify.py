@@ -79,15 +79,31 @@ def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
 
 
 def _aliases(tensors: Sequence[Any], others: Sequence[Any]) -> set[tuple[int, int]]:
-    def key(t: torch.Tensor) -> int:
-        return t.untyped_storage().data_ptr() if t.numel() else 0
-
     found = set()
     for i, a in enumerate(tensors):
         for j, b in enumerate(others):
-            if a is not None and isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and key(a) == key(b) != 0:
+            if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and _overlap(a, b):
                 found.add((i, j))
     return found
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether some byte belongs to both; columns of one matrix share a storage, but no byte."""
+    if not a.numel() or not b.numel() or a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+        return False
+    if a is b or a.element_size() != b.element_size():
+        return True
+    seen = torch.zeros(a.untyped_storage().nbytes() // a.element_size(), dtype=torch.bool)
+    seen[_places(a)] = True
+    return bool(seen[_places(b)].any())
+
+
+def _places(t: torch.Tensor) -> torch.Tensor:
+    """Which elements of its storage a tensor consists of."""
+    places = torch.tensor(t.storage_offset())
+    for size, stride in zip(t.shape, t.stride(), strict=True):
+        places = places.unsqueeze(-1) + torch.arange(size) * stride
+    return places
 
 
 def _flat(value: Any) -> list[Any]:
