@@ -329,7 +329,7 @@ class _Training(_Compile):
                 self.division = autodiff.divide(joint, autodiff.min_cut(joint))
         return self.division
 
-    def backward(self, given: tuple[int, ...]) -> Callable[..., list[torch.Tensor | None]]:
+    def backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
         """Compile the backward for the tangents that are given."""
         try:
             with _collector_paused():
@@ -338,16 +338,15 @@ class _Training(_Compile):
                     lambda: self.backward_given(given).backward,
                     lambda: {"order": self.backward_given(given).order},
                 )
-                run: Callable[..., Any] = self.load(artifact, made)
-                order = artifact.extra["order"]
+                run = self.load(artifact, made)
             recorder.count("backward graphs compiled")
+            return run, artifact.extra["order"]
         except Exception as error:
             if self.config.strict:
                 raise
             _note_fallback(self.gm, error)
             division = self.backward_given(given)
-            run, order = run_aten(division.backward), division.order
-        return lambda *tensors: [None if i is None else found[i] for found in [run(*tensors)] for i in order]
+            return run_aten(division.backward), division.order
 
     def backward_given(self, given: tuple[int, ...]) -> autodiff.Division:
         return autodiff.backward_given(self.divided(), given)

@@ -226,11 +226,52 @@ def test_second_process_would_find_forward_and_backward_in_the_cache() -> None:
     assert after.get("cache misses") == before.get("cache misses")
 
 
-def test_failure_runs_eagerly_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    gm = fx.symbolic_trace(lambda x: x.t_().exp())
+def test_failure_runs_eagerly_with_one_warning() -> None:
+    gm = fx.symbolic_trace(lambda x: x.t_().exp())  # changes the caller's tensor object, which a graph can't
     x = leaf(3, 4)
     config = Config.from_env().with_options({"strict": False})
     with pytest.warns(UserWarning, match="runs on eager kernels"):
         call = compile_graph(gm, [x * 1], config)
     (gradient,) = gradients(call(x * 1).sum(), x)
     torch.testing.assert_close(gradient, x.exp().detach())
+
+
+def test_aot_hands_both_halves_to_compilers() -> None:
+    seen: dict[str, fx.GraphModule] = {}
+
+    def note(name: str) -> Any:
+        def compiler(gm: fx.GraphModule, inputs: list[Any]) -> Any:
+            assert len(inputs) == sum(n.op == "placeholder" for n in gm.graph.nodes)
+            seen[name] = gm
+            return gm.forward
+
+        return compiler
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x).sin().exp()
+
+    x = leaf(4, 4)
+    result = firebrick.aot(f, note("forward"), note("backward"))(x)
+    assert set(seen) == {"forward"}
+    torch.testing.assert_close(gradients(result.sum(), x), gradients(f(x).sum(), x))
+    assert set(seen) == {"forward", "backward"}
+
+
+def test_aot_saves_what_the_partition_says() -> None:
+    bytes_saved = []
+
+    def everything(joint: firebrick.autodiff.JointGraph) -> list[fx.Node]:
+        nodes = [n for n in joint.gm.graph.nodes if n.op == "call_function"]
+        bytes_saved.append(firebrick.autodiff.divide(joint, nodes).plan.bytes_saved)
+        return nodes
+
+    x = leaf(4, 4)
+    call = firebrick.aot(lambda x: (x @ x).sin().exp(), lambda gm, _: gm.forward, partition=everything)
+    found = gradients(call(x).sum(), x)
+    torch.testing.assert_close(found, gradients((x @ x).sin().exp().sum(), x))
+    assert bytes_saved == [2 * 4 * 4 * 4]
+
+
+def test_kernel_that_looks_at_grad_mode_is_refused() -> None:
+    with pytest.raises(firebrick.errors.LoweringError, match="mkldnn_rnn_layer.default keeps what its backward needs"):
+        firebrick.autodiff.trace_joint(fx.symbolic_trace(nn.Sequential(nn.LSTM(4, 5))), [leaf(3, 2, 4)])

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick import autodiff
 from firebrick.api.compiling import compile
-from firebrick.backends.aten import run_aten
+from firebrick.backends.aten import run_aten, run_joint
 from firebrick.config import Config
 from firebrick.errors import BackendError
-from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import fx
 
@@ -23,24 +22,33 @@ def aot(
     fn: Any,
     fw_compiler: Callable[[fx.GraphModule, list[Any]], Callable[..., Any]],
     bw_compiler: Callable[[fx.GraphModule, list[Any]], Callable[..., Any]] | None = None,
-    partition: Callable[..., Any] | None = None,
+    partition: Callable[[autodiff.JointGraph], Iterable[fx.Node]] | None = None,
 ) -> Any:
     """Return `fn`, with its graphs traced to functional ATen and handed to `fw_compiler(gm, example_inputs)`.
 
     Args:
-        bw_compiler: compiles backward graphs; None takes `fw_compiler`. Graphs that need gradients run on eager
-            kernels in this version, so it is not called yet.
-        partition: how a joint graph is divided, likewise.
+        bw_compiler: compiles backward graphs, when they are first needed; None takes `fw_compiler`. Its example inputs
+            are fake tensors.
+        partition: which nodes of a joint graph the forward saves for the backward, a function of a `JointGraph`; what
+            else the backward needs it computes again. None: the fewest bytes without computing anything costly twice.
     """
+
+    def checked(compiler: Callable[..., Any], name: str) -> Callable[[fx.GraphModule, list[Any]], Any]:
+        def compile_half(gm: fx.GraphModule, inputs: list[Any]) -> Any:
+            compiled = compiler(gm, inputs)
+            if not callable(compiled):
+                raise BackendError(f"{name} returned {type(compiled).__name__}, which can't be called")
+            return compiled
+
+        return compile_half
+
+    forward = checked(fw_compiler, "fw_compiler")
+    backward = forward if bw_compiler is None else checked(bw_compiler, "bw_compiler")
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         if autodiff.needs_grad(gm, example_inputs):
-            recorder.note_once("training", "firebrick: graphs that need gradients run on eager kernels in this version")
-            return gm.forward
+            return run_joint(gm, example_inputs, partition, forward, backward)
         aten = autodiff.trace_inference(gm, example_inputs, Config.from_env())
-        compiled = fw_compiler(aten.gm, list(example_inputs))
-        if not callable(compiled):
-            raise BackendError(f"fw_compiler returned {type(compiled).__name__}, which can't be called")
-        return run_aten(aten, compiled)
+        return run_aten(aten, forward(aten.gm, list(example_inputs)))
 
     return compile(fn, backend=backend)

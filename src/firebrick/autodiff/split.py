@@ -91,6 +91,7 @@ class _Divider:
             places.append(self._place(node, values, extra))
         forward = self._graph(self.inputs, results[:mutated] + values + extra, self.joint.mutated)
         forward.outputs = [None] * (len(values) + len(extra))
+        _copy_arguments(forward.gm.graph, first=mutated + len(values))
         backward, order = self._backward(gradients)
         plan = TrainingPlan(
             results=len(values),
@@ -186,15 +187,23 @@ class _Divider:
                 offset = int(val.storage_offset()) - int(whole.storage_offset())
                 alias = Alias("input", inputs.index(base), tuple(val.shape), tuple(val.stride()), offset)
                 taken.add(base)
-            elif base.op in ("placeholder", "get_attr"):
-                with graph.inserting_before(output):
-                    copy = graph.call_function(aten.clone.default, (node,))
-                val = node.meta["val"]
-                copy.meta["val"] = val.fake_mode.__torch_dispatch__(aten.clone.default, (), (val,), {})
-                node = copy
             backward.outputs.append(alias)
             results.append(None if alias is not None else node)
         output.args = (tuple(results),)
+        _copy_arguments(graph)
+
+
+def _copy_arguments(graph: fx.Graph, first: int = 0) -> None:
+    """Return copies where outputs from `first` on show memory of the caller."""
+    output = graph.output_node()
+    results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    for i, node in enumerate(results[first:], first):
+        if isinstance(node, fx.Node) and base_of(node).op in ("placeholder", "get_attr"):
+            with graph.inserting_before(output):
+                results[i] = graph.call_function(aten.clone.default, (node,))
+            val = node.meta["val"]
+            results[i].meta["val"] = val.fake_mode.__torch_dispatch__(aten.clone.default, (), (val,), {})
+    output.args = (tuple(results),)
 
 
 def _dtype(node: fx.Node) -> torch.dtype:

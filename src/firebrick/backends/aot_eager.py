@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from firebrick import autodiff
-from firebrick.backends.aten import run_aten
+from firebrick.backends.aten import run_aten, run_joint
 from firebrick.config import Config
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ __all__ = ["aot_eager"]
 
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Run the traced ATen graph; graphs that need gradients run as they were captured."""
+    """Run the traced ATen graph, or the traced forward and backward where gradients are needed."""
     if autodiff.needs_grad(gm, example_inputs):
-        return gm.forward
+        return run_joint(gm, example_inputs)
     return run_aten(autodiff.trace_inference(gm, example_inputs, Config()))

@@ -6,12 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick import autodiff, runtime
+from firebrick.autodiff import graph_key
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from torch import fx
 
     from firebrick.extend.graph import Alias, AtenGraph
 
-__all__ = ["run_aten"]
+    Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+
+__all__ = ["run_aten", "run_joint"]
 
 
 def run_aten(aten: AtenGraph, forward: Callable[..., Any] | None = None) -> Callable[..., tuple[Any, ...]]:
@@ -36,6 +43,32 @@ def run_aten(aten: AtenGraph, forward: Callable[..., Any] | None = None) -> Call
             return tuple(value if alias is None else seen_as(base(alias), alias) for alias, value in pairs)
 
     return run
+
+
+def run_joint(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    partition: Callable[[autodiff.JointGraph], Iterable[fx.Node]] | None = None,
+    forward_compiler: Compiler | None = None,
+    backward_compiler: Compiler | None = None,
+) -> Callable[..., tuple[Any, ...]]:
+    """Trace a graph and its gradients, and return one that records a node; a compiler may take over each half.
+
+    Compilers get a functional graph and its inputs; a backward's are fake tensors, since none has been computed.
+    """
+    joint = autodiff.trace_joint(gm, example_inputs)
+    division = autodiff.divide(joint, (partition or autodiff.min_cut)(joint))
+
+    def run(aten: AtenGraph, compiler: Compiler | None, inputs: list[Any]) -> Callable[..., tuple[Any, ...]]:
+        return run_aten(aten, None if compiler is None else compiler(aten.gm, inputs))
+
+    def backward(given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
+        part = autodiff.backward_given(division, given)
+        inputs = [n.meta["val"] for n in part.backward.gm.graph.nodes if n.op == "placeholder"]
+        return run(part.backward, backward_compiler, inputs), part.order
+
+    forward = run(division.forward, forward_compiler, list(example_inputs))
+    return runtime.Training(division.plan, forward, {**graph_key.constants_of(gm), **joint.constants}, backward)
 
 
 def seen_as(base: torch.Tensor, alias: Alias) -> torch.Tensor:

@@ -82,8 +82,8 @@ def _tuples(value: Any) -> Any:
 class Training:
     """A compiled graph that records one node where gradients are recorded; called with the graph's inputs.
 
-    backward: which tangents are given -> function of the saved tensors and those tangents that returns one gradient
-    (or None) for each of the plan's `wrt`.
+    backward: which tangents are given -> a function of the saved tensors and those tangents, and which of its results
+    is the gradient of each of the plan's `wrt` (None: no result depends on it).
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Training:
         plan: TrainingPlan,
         forward: Callable[..., Sequence[Any]],
         constants: Mapping[str, torch.Tensor],
-        backward: Callable[[tuple[int, ...]], Callable[..., Sequence[torch.Tensor | None]]],
+        backward: Callable[[tuple[int, ...]], tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None]]],
     ) -> None:
         self.plan, self.forward = plan, forward
         self._backward = _native.Wrapped(backward, None)  # a training loop that is captured must not capture this
-        self._backwards: dict[tuple[int, ...], Callable[..., Sequence[torch.Tensor | None]]] = {}
+        self._backwards: dict[tuple[int, ...], tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None]]] = {}
         names = [p.at for p in (*plan.wrt, *plan.dirty) if p.kind == "const"]
         self.names = {name: i for i, name in enumerate(dict.fromkeys(names))}
         self.constants = [constants[str(name)] for name in self.names]
@@ -124,13 +124,15 @@ class Training:
             return found[place.at]  # type: ignore[index]
         return inputs[place.at] if place.kind == "input" else self.others[place.at]  # type: ignore[index]
 
-    def backward_for(self, given: tuple[int, ...]) -> Callable[..., Sequence[torch.Tensor | None]]:
-        """Return the backward for these tangents, compiled when it is first asked for."""
+    def gradients(self, given: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
+        """Return the gradient of each of `wrt`; the backward for these tangents is compiled when first asked for."""
         known = self._backwards.get(given)
         if known is None:
             with recorder.timed("backward"):
-                known = self._backwards[given] = _native.Wrapped(self._backward(given), None)
-        return known
+                run, order = self._backward(given)
+            known = self._backwards[given] = _native.Wrapped(run, None), order
+        found = known[0](*tensors)
+        return [None if i is None else found[i] for i in known[1]]
 
 
 def seen(base: torch.Tensor, layout: tuple[Any, Any, int] | None) -> torch.Tensor:
@@ -175,7 +177,7 @@ class _Node(torch.autograd.Function):
         rows: list[torch.Tensor | None] = [None] * (2 + ctx.size)
         if given:
             with torch.no_grad():
-                found = run.backward_for(tuple(given))(*saved, *tangents)
+                found = run.gradients(tuple(given), *saved, *tangents)
             for place, gradient in zip(plan.wrt, found, strict=True):
                 position = place.at if place.kind == "input" else ctx.count + run.names[place.at]
                 rows[2 + position] = gradient
