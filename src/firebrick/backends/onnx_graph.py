@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import operator
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,20 +64,35 @@ def onnx_refuses(node: fx.Node) -> str:
     return checks(call.arguments) if checks is not None else ""
 
 
-def to_onnx(gm: fx.GraphModule, name: str = "group") -> Any:
+def to_onnx(
+    gm: fx.GraphModule,
+    name: str = "group",
+    *,
+    foreign: bool = False,
+    about: Callable[[fx.Node], tuple[str, dict[str, str]]] | None = None,
+) -> Any:
     """The ONNX ModelProto of a functional ATen graph; placeholders are its inputs, get_attr nodes its initializers.
+
+    foreign: ops without an ONNX form become nodes of the domain `aten`, which can be looked at but not run.
+    about: gives the name of the ONNX nodes that are made of a node, and facts to keep with them.
 
     Raises:
         LoweringError: an operator has no row.
         BackendError: onnx is not installed.
     """
-    return _Model(gm).build(name)
+    return _Model(gm, foreign, about).build(name)
 
 
 class _Model:
-    def __init__(self, gm: fx.GraphModule) -> None:
-        self.gm, self.onnx = gm, _onnx()
-        self.names: dict[fx.Node, str] = {}
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        foreign: bool = False,
+        about: Callable[[fx.Node], tuple[str, dict[str, str]]] | None = None,
+    ) -> None:
+        self.gm, self.onnx, self.foreign, self.about = gm, _onnx(), foreign, about
+        self.names: dict[fx.Node, Any] = {}
+        self.taken: Counter[str] = Counter()
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self.constants: dict[Any, str] = {}
@@ -91,24 +107,52 @@ class _Model:
             elif node.op == "get_attr":
                 self.names[node] = self._initializer(node.name, _attribute(self.gm, str(node.target)))
             elif node.op == "output":
-                for i, result in enumerate(node.args[0]):
+                for i, result in enumerate(r for r in node.args[0] if isinstance(r, fx.Node)):
                     # Of its own name, so that an input or a value that is returned twice is legal too.
                     named = self.op("Identity", self.names[result], output=f"out_{i}")
                     outputs.append(self._info(named, value_of(result)))
             else:
+                start = len(self.nodes)
                 self._call(node)
+                self._note(node, self.nodes[start:])
         graph = helper.make_graph(self.nodes, name, inputs, outputs, self.initializers)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+        domains = sorted({n.domain for n in self.nodes if n.domain})
+        opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(d, 1) for d in domains)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     def _call(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
-            self.names[node] = self.names[node.args[0]]  # type: ignore[index]
+            source: Any = self.names[node.args[0]]  # type: ignore[index]
+            self.names[node] = source[int(str(node.args[1]))] if isinstance(source, list) else source
             return
         call = call_of(node)
         row = _ROWS.get(call.name) if call is not None else None
+        if self.foreign and onnx_refuses(node):
+            self.names[node] = self._foreign(node)
+            return
         if row is None or call is None:
             raise LoweringError(f"{node.target} has no ONNX form")
         self.names[node] = row(self, node, call.arguments)
+
+    def _foreign(self, node: fx.Node) -> str | list[str]:
+        """An op that ONNX does not have; numbers among its arguments are told in its text."""
+        many = isinstance(value_of(node), (tuple, list))
+        outputs = [f"{node.name}_{i}" for i in range(len(value_of(node)))] if many else [node.name]
+        inputs = [n for source in node.all_input_nodes if isinstance(n := self.names[source], str)]
+        kind = str(getattr(node.target, "_opname", node.target))
+        made = self.onnx.helper.make_node(kind, inputs, outputs, domain="aten", doc_string=str(node.format_node()))
+        self.nodes.append(made)
+        return outputs if many else outputs[0]
+
+    def _note(self, node: fx.Node, made: list[Any]) -> None:
+        if self.about is None or not made:
+            return
+        name, facts = self.about(node)
+        for proto in made:
+            proto.name = f"{name}.{self.taken[name]}" if self.taken[name] else name
+            self.taken[name] += 1
+            for key, value in facts.items():
+                proto.metadata_props.add(key=key, value=value)
 
     def op(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         """Add an ONNX node with one output."""

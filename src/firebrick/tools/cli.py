@@ -20,8 +20,9 @@ from firebrick.errors import FirebrickError
 from firebrick.tools import bench as benchmark
 from firebrick.tools import doctor as doctoring
 from firebrick.tools import profile as profiling
+from firebrick.tools.graph_files import SUFFIXES, Views, view_files, wait_for_end
 from firebrick.tools.models import MODELS, load_target
-from firebrick.tools.target import Target
+from firebrick.tools.target import Target, capture
 
 app = typer.Typer(
     help="Firebrick compiles PyTorch programs. Example: firebrick bench bert",
@@ -105,6 +106,34 @@ def profile(
     else:
         for table in profiling.tables(found, top):
             console.print(table, width=None if console.is_terminal else 140)
+
+
+@app.command(epilog="Example: `firebrick graph bert --module bert.encoder.layer.0.attention -o attention.html`")
+def graph(
+    target: Annotated[str, typer.Argument(help=_TARGET)],
+    module: Annotated[str | None, typer.Option(help="Only the first call of this submodule.")] = None,
+    out: Annotated[
+        list[Path] | None, typer.Option("-o", "--out", help=f"Write a file ({', '.join(SUFFIXES)}); repeat the option.")
+    ] = None,
+    view: Annotated[
+        bool, typer.Option(help="Open it in Netron on localhost, or else the page in the browser.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the captured graph: which kernel or library call computes each op, what was not fused, which rules match."""
+    with progress.status(f"capturing {target}"):
+        loaded = Target.load(target)
+        views = Views(capture(loaded.submodule(module) if module else loaded))
+    for path in out or ():
+        for written in views.write(path):
+            progress.print(f"wrote {written}", markup=False, highlight=False)
+    if as_json:
+        _print_json(views.to_dict())
+    elif not out and not view:
+        console.print(views.text(), markup=False, highlight=False, soft_wrap=True)
+    if view:
+        progress.print(f"open {view_files(views)}; Ctrl-C ends", markup=False, highlight=False)
+        wait_for_end()
 
 
 @app.command(epilog="Example: `firebrick doctor --json`")
