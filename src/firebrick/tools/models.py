@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +153,8 @@ def load_target(target: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[
         model, inputs = build_model(target)
         return model, (), inputs
     module_name, _, attribute = target.partition(":")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does
     try:
         made = getattr(importlib.import_module(module_name), attribute)()
     except (ImportError, AttributeError) as error:
