@@ -25,6 +25,7 @@ class BreakKind:
     name: str
     cause: str
     fix: str
+    cost: str = "one more graph, and Python runs this instruction"
 
 
 _ROWS = (
@@ -33,24 +34,28 @@ _ROWS = (
         "data-dependent-branch",
         "control flow depends on the values of a tensor",
         "use torch.where, torch.cond or a mask, or move the test out of the compiled function",
+        "one more graph for each way that is taken, and the program waits for the value",
     ),
     BreakKind(
         2,
         "data-dependent-value",
         "a tensor is turned into a Python number or list",
         "keep the value in a tensor, or read it after the compiled region",
+        "one more graph, and the program waits for the value",
     ),
     BreakKind(
         3,
         "data-dependent-shape",
         "the shape of a result depends on the values of a tensor",
         "use an operation whose result has a fixed size, such as torch.where with three arguments",
+        "one more graph, and a compile for each new size of the result",
     ),
     BreakKind(
         4,
         "unsupported-call",
         "a call goes to code that can't be captured",
         "move the call out of the compiled function, or write it with torch functions",
+        "one more graph, and the function called is captured on its own where it can be",
     ),
     BreakKind(
         5,
@@ -81,6 +86,7 @@ _ROWS = (
         "disabled-function",
         "a function marked with disable() was called",
         "remove the mark, or call the function outside the compiled region",
+        "one more graph, and the function runs as plain Python",
     ),
     BreakKind(
         10,
@@ -93,30 +99,35 @@ _ROWS = (
         "generator-escapes",
         "a generator that was started in the captured code is still running where it leaves",
         "consume the generator in the function that makes it",
+        "the loop over the generator runs as plain Python",
     ),
     BreakKind(
         12,
         "exception-escapes",
         "an exception leaves the compiled function",
         "none is needed: the statement that raises runs as plain Python",
+        "the statement that raises runs as plain Python, once more",
     ),
     BreakKind(
         13,
         "no-reconstruction",
         "a value made in the captured code can't be made again outside of it",
         "keep the value inside the compiled function",
+        "what makes the value runs as plain Python",
     ),
     BreakKind(
         14,
         "tensor-subclass",
         "a tensor subclass or torch function override is used",
         "pass plain tensors",
+        "operations on the tensor run as plain Python",
     ),
     BreakKind(
         15,
         "recursion",
         "calls are nested too deeply to be inlined",
         "make the recursion shallower",
+        "a graph for each sixty calls",
     ),
 )
 

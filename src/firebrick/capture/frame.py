@@ -37,6 +37,7 @@ from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.errors import BackendError, FirebrickError, InternalError
 from firebrick.report import recorder
+from firebrick.runtime import ConstantsChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -194,9 +195,13 @@ class Capture:
             recorder.count("graphs")
             recorder.count("ops", graph.op_count)
             compiled = self._compile(module, [value.obj for value in graph.inputs])
-        code = one.assemble(compiled)
+        outdated = _Outdated(frame.code)
+        code = one.assemble(compiled, outdated)
         guards = one.tracer.guards
-        plan: Plan = build_plan(guards.all(), frame.code)
+        if not isinstance(compiled, _native.Executable):  # that one looks at its constants itself
+            for value in graph.constants():
+                guards.tensor(value.source, value.obj)
+        plan = outdated.plan = build_plan(guards.all(), frame.code)
         if self.on_frame is not None:
             report = FrameReport(frame.code.co_qualname, frame.code.co_filename, frame.code.co_firstlineno)
             report.graph, report.op_count, report.break_ = module, graph.op_count, reason
@@ -235,6 +240,22 @@ class Capture:
         if isinstance(compiled, _native.Executable) and all(route == "direct" for _, route in compiled.routes()):
             return compiled  # type: ignore[no-any-return]
         return Wrapped(compiled, None)  # type: ignore[no-any-return]
+
+
+class _Outdated:
+    """Called by new code whose graph says that a tensor it holds is no longer like what was compiled."""
+
+    __slots__ = ("code", "plan")
+    plan: Plan
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+
+    def __call__(self) -> None:
+        for entry in entries(self.code):
+            if entry.plan is self.plan:
+                entry.remove()
+        recorder.reason("recompile", "the dtype, device, shape or strides of a parameter or buffer changed")
 
 
 @contextlib.contextmanager
@@ -357,8 +378,12 @@ class Attempt:
             except BreakHere:
                 pass
             except Raised as raised:
-                raise Break("exception-escapes", f"{raised.value.python_type().__name__} is raised") from None
-            self._write_tail()
+                escapes = Break("exception-escapes", f"{raised.value.python_type().__name__} is raised")
+                raise self.root.located(escapes) from None
+            try:
+                self._write_tail()
+            except Break as error:
+                raise self.root.located(error) from error.__cause__
 
     def step_to_break_at(self) -> int:
         """The step at which the next attempt is to end."""
@@ -481,7 +506,7 @@ class Attempt:
             emitter.call(1)
             emitter.pop()
 
-    def assemble(self, compiled: Callable[..., Any] | None) -> CodeType:
+    def assemble(self, compiled: Callable[..., Any] | None, outdated: Callable[[], None]) -> CodeType:
         """The new code, with the call of the compiled graph at its start."""
         emitter, graph = self.emitter, self.tracer.graph
         assert emitter is not None
@@ -493,6 +518,7 @@ class Attempt:
                 head.load_source(value.source)
             caught = head.label()
             versions: dict[str, Source] = {}
+            checks_constants = isinstance(compiled, _native.Executable)
             if self._can_start_again():
                 for value in graph.changed():
                     assert value.source is not None
@@ -501,6 +527,7 @@ class Attempt:
                     version = head.new_temp()
                     versions[version] = value.source
                     head.store_fast(version)
+            if checks_constants or self._can_start_again():
                 head.handler = Handler(caught, 0, False)
             head.call(len(graph.inputs))
             head.handler = None
@@ -515,9 +542,9 @@ class Attempt:
             else:
                 head.pop()
             emitter.splice(self.mark, head)
-            if self._can_start_again():
+            if checks_constants or self._can_start_again():
                 emitter.place(caught)
-                self._start_again(emitter, versions)
+                self._start_again(emitter, versions, outdated if checks_constants else None)
         return emitter.assemble()
 
     def _can_start_again(self) -> bool:
@@ -528,16 +555,27 @@ class Attempt:
             return False  # too many to look at, or without a version
         return graph.switches <= {torch._C._set_grad_enabled}
 
-    def _start_again(self, emitter: ValueEmitter, versions: dict[str, Source]) -> None:
+    def _start_again(
+        self, emitter: ValueEmitter, versions: dict[str, Source], outdated: Callable[[], None] | None
+    ) -> None:
         """The graph raised: plain Python raises the same, with the effects and the traceback that it should have.
 
-        `versions` holds the versions that tensors had which the graph writes to.
+        `versions` holds the versions that tensors had which the graph writes to. A graph whose constants have
+        changed has done nothing; it is not used again.
         """
-        leave = emitter.label()
+        leave, again, other = emitter.label(), emitter.label(), emitter.label()
         emitter.handler, emitter.position = None, (self.code.co_firstlineno,) * 2 + (None, None)
         plain = ValueEmitter(self.code, emitter, self.tracer.graph, {})
         start = emit_plain(plain, self.code)
-        emitter.check_exception(Exception)
+        if outdated is not None:
+            emitter.check_exception(ConstantsChanged)
+            emitter.emit("POP_JUMP_IF_FALSE", other)
+            emitter.load_callable(outdated)
+            emitter.call(0)
+            emitter.pop()
+            emitter.jump(again)
+            emitter.place(other)
+        emitter.check_exception(Exception if self._can_start_again() else ())
         emitter.emit("POP_JUMP_IF_FALSE", leave)
         emitter.check_exception(FirebrickError)
         emitter.emit("POP_JUMP_IF_TRUE", leave)
@@ -547,6 +585,7 @@ class Attempt:
             emitter.load_fast(temp)
             emitter.compare_op("==")
             emitter.emit("POP_JUMP_IF_FALSE", leave)
+        emitter.place(again)
         emitter.pop()
         if self.tracer.graph.switches:
             emitter.load_callable(torch._C._set_grad_enabled)

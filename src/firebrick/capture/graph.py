@@ -129,6 +129,10 @@ class GraphBuilder:
         self._attribute_nodes[id(tensor)] = value
         return value
 
+    def constants(self) -> list[TensorValue]:
+        """Tensors of module trees that the graph holds."""
+        return list(self._attribute_nodes.values())
+
     # -- calls ----------------------------------------------------------------
 
     def of_node(self, node: fx.Node) -> TensorValue | None:

@@ -161,11 +161,7 @@ class Guards:
     def requires_grad(self, source: Source, tensor: torch.Tensor) -> None:
         """Whether a parameter needs a gradient; matters where gradients are recorded."""
         if torch.is_grad_enabled():
-            self.records(source, tensor)
-
-    def records(self, source: Source, tensor: torch.Tensor) -> None:
-        """Whether a tensor needs a gradient; the program asks."""
-        self._add("REQUIRES_GRAD", source, None, Guard("REQUIRES_GRAD", source, tensor.requires_grad))
+            self._add("REQUIRES_GRAD", source, None, Guard("REQUIRES_GRAD", source, tensor.requires_grad))
 
     def alias(self, source: Source, known: Value, obj: Any, *, pinned: bool) -> None:
         """Two sources give the same object."""

@@ -12,6 +12,7 @@ from firebrick.capture.graph import GraphBuilder
 from firebrick.capture.guarding import Guards
 from firebrick.capture.guards import describe
 from firebrick.capture.library import registry
+from firebrick.capture.marks import DISABLED
 from firebrick.capture.repeats import Repeats
 from firebrick.capture.sources import (
     Attr,
@@ -346,6 +347,8 @@ class Tracer:
         Raises:
             Break: the function runs as plain Python.
         """
+        if function.obj is not None and DISABLED in function.obj.__dict__:
+            raise Break("disabled-function", f"{function.describe()} is marked with disable()")
         if registry.is_opaque(function.globals.get("__name__"), function.obj):
             raise Break("unsupported-call", f"{function.describe()} of {function.globals.get('__name__')} is called")
         fn = function.obj

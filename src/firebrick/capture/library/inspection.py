@@ -13,7 +13,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks import Break
-from firebrick.capture.library.registry import CODE_HANDLERS, handles
+from firebrick.capture.library.registry import CODE_HANDLERS, TRANSPARENT, handles
 from firebrick.capture.sources import DictItem, Namespace, Variables
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
@@ -49,6 +49,14 @@ def real_callable(value: Value) -> Any:
     if real is not None:
         return real
     raise Break("unsupported-call", f"inspect.signature() of {value.describe()}")
+
+
+TRANSPARENT.update(
+    function
+    for cls in (inspect.Signature, inspect.BoundArguments)
+    for function in (*vars(cls).values(), *(entry.fget for entry in vars(cls).values() if isinstance(entry, property)))
+    if isinstance(function, types.FunctionType)
+)
 
 
 @handles(inspect.signature)

@@ -310,6 +310,16 @@ POLYFILLS["call_hooked_module"] = call_hooked_module
 _GLOBALS = torch.nn.modules.module
 
 
+@replaces(torch.nn.Module.to)
+def module_to(module, *args, **kwargs):
+    device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+    for tensor in (*module.parameters(), *module.buffers()):
+        moves = device is not None and tensor.device != device
+        if moves or (dtype is not None and tensor.is_floating_point() and tensor.dtype != dtype):
+            return module._apply(lambda other: other.to(*args, **kwargs))  # breaks: data are set
+    return module
+
+
 @replaces(operator.itemgetter)
 def itemgetter(*items):
     if len(items) == 1:

@@ -134,11 +134,13 @@ def is_foldable(obj: Any) -> bool:
 
 OPAQUE_MODULES: set[str] = set()
 """Packages whose Python functions are not inlined."""
+TRANSPARENT: set[Any] = set()
+"""Functions of these packages that are."""
 
 
 def is_opaque(module: str | None, function: Any) -> bool:
     """Whether a Python function is not to be looked into."""
-    if module is None or module == "firebrick.capture.library.polyfills":
+    if module is None or module == "firebrick.capture.library.polyfills" or function in TRANSPARENT:
         return False
     name = module
     while name:

@@ -114,6 +114,7 @@ _asks(
     torch.dtype,
     torch.is_warn_always_enabled,
     torch.promote_types,
+    torch._C._nn._parse_to,
     torch.can_cast,
     torch._C._get_tracing_state,
     torch._C._functorch.maybe_current_level,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.capture.library.registry import TRANSPARENT
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.method import MethodValue
 
@@ -105,6 +107,9 @@ class ConstantValue(Value):
         if handler is not None:
             result: Value = handler(interp, self, args, kwargs)
             return result
+        function = getattr(method, "__func__", None)
+        if function in TRANSPARENT:
+            return interp.inline(interp.tracer.function(function), [self, *args], kwargs)
         return interp.fold(method, args, kwargs)
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
@@ -152,10 +157,18 @@ def _format(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kw
     return interp.fold(value.value.format, shown, named)
 
 
+def _view(name: str) -> Any:
+    def rule(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        return interp.fold(lambda: tuple(getattr(value.value, name)()), args, kwargs)
+
+    return rule
+
+
 CONSTANT_METHODS: Mapping[tuple[type, str], Any] = {
     (str, "join"): _join,
     (bytes, "join"): _join,
     (str, "format"): _format,
+    **{(types.MappingProxyType, name): _view(name) for name in ("keys", "values", "items")},
 }
 """Methods that take containers or any object, so that plain evaluation is not enough."""
 

@@ -97,6 +97,9 @@ class ModuleValue(ObjectValue):
         """Write an attribute; its module is then guarded attribute by attribute."""
         real = value.realize()
         namespace = self.obj.__dict__
+        if isinstance(real, ModuleValue) and namespace["_modules"].get(name) is real.obj and name not in self.changed:
+            self.own(interp, name)  # it stays what it is
+            return
         if isinstance(real, ModuleValue) or issubclass(real.python_type(), torch.nn.Parameter):
             raise Break("unsupported-attribute", f"a parameter or submodule of {self.describe()} is set")
         if name in namespace.get("_parameters", ()) or name in namespace.get("_modules", ()):

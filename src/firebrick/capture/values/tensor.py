@@ -135,8 +135,7 @@ class TensorValue(Value):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Metadata are constants under the tensor's guard; the rest are nodes or bound methods."""
         if name in _METADATA:
-            if name == "requires_grad" and self.obj is not None and self.source is not None:
-                interp.tracer.guards.records(self.source, self.obj)
+            self._guard(interp)
             return interp.tracer.known(getattr(self.fake, name))
         if name in _VIEWS:
             return interp.tracer.graph.call(interp, "call_function", getattr, (self, ConstantValue(name)), {})
@@ -153,6 +152,11 @@ class TensorValue(Value):
                 interp.tracer.guards.lacks_attribute(self.source, name)
             interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         return MethodValue(self, name)
+
+    def _guard(self, interp: Interpreter) -> None:
+        """What is asked of a parameter, which is known by identity, stays."""
+        if self.obj is not None and self.source is not None:
+            interp.tracer.guards.tensor(self.source, self.obj)
 
     def _grad(self, interp: Interpreter) -> Value:
         if self.obj is None:
@@ -177,6 +181,7 @@ class TensorValue(Value):
         return interp.tracer.graph.call(interp, "call_method", name, (self, *args), kwargs)
 
     def _metadata(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        self._guard(interp)
         if not args and not kwargs:
             return interp.tracer.known(getattr(self.fake, name)())
         return interp.fold(getattr(self.fake, name), args, kwargs)
