@@ -22,7 +22,7 @@ from firebrick.artifact import SCHEMA, Artifact
 from firebrick.autodiff import graph_key, literals
 from firebrick.autodiff.state import TracingState, fakes_of
 from firebrick.backends.aten import run_aten
-from firebrick.errors import FirebrickError, InternalError
+from firebrick.errors import FirebrickError, InternalError, PassError
 from firebrick.extend.labels import step_labels
 from firebrick.extend.metas import number_nodes
 from firebrick.extend.nested import Body, Nested
@@ -321,9 +321,12 @@ class _Training(_Compile):
             with recorder.timed("autodiff"), self.state.restored():
                 joint = autodiff.trace_joint(gm, self.example_inputs)
             joint.name = _name(gm)
+            before = joint.signature()
             self.reports += passes.run_graph_passes(
                 joint.gm, "joint", config, passes=self.user_passes, trace=autodiff.trace_function, frozen=frozenset()
             )
+            if joint.signature() != before:
+                raise PassError("a pass of level joint changed what the graph takes or returns")
             self.show("joint", lambda: autodiff.show_joint(joint))
             with recorder.timed("partition"):
                 self.division = autodiff.divide(joint, autodiff.min_cut(joint))

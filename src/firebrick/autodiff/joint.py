@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.func import functional_call
 
@@ -21,8 +22,6 @@ from firebrick.extend.fake import new_fake_mode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch import fx
 
     from firebrick.autodiff.tape import Record
     from firebrick.extend.graph import Alias
@@ -58,6 +57,11 @@ class JointGraph:
     grads: list[bool]
     name: str = "graph"
 
+    def signature(self) -> tuple[Any, ...]:
+        """What passes may not change: inputs, and the number and metadata of results."""
+        metas = [_meta(r) for part in self.results() for r in part]
+        return [n.name for part in self.placeholders() for n in part], metas
+
     def placeholders(self) -> tuple[list[fx.Node], list[fx.Node]]:
         """Inputs and tangents."""
         found = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
@@ -68,6 +72,11 @@ class JointGraph:
         """What the forward returns, and the gradients."""
         found: Any = self.gm.graph.output_node().args[0]
         return list(found[: self.count]), list(found[self.count :])
+
+
+def _meta(result: Any) -> Any:
+    val = result.meta["val"] if isinstance(result, fx.Node) else result
+    return (val.dtype, tuple(val.shape)) if isinstance(val, torch.Tensor) else val
 
 
 def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> JointGraph:
