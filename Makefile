@@ -57,7 +57,7 @@ bench: $(EXTENSION) ## The five models beside eager and torch.compile; results t
 	@$(BIN)/firebrick bench bert minilm gpt2 vit resnet50 --markdown bench/RESULTS.md
 
 byo: $(EXTENSION) ## Every "bring your own" method on MiniLM and BERT-base; results to bench/BYO.md
-	@$(BIN)/python bench/byo.py minilm bert --markdown bench/BYO.md
+	@$(BIN)/firebrick bench --byo minilm bert --markdown bench/BYO.md
 
 clean: ## Remove what was built, not .venv
 	rm -rf build src/firebrick/*.so src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

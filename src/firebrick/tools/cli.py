@@ -18,6 +18,7 @@ from firebrick import runtime
 from firebrick.config import Config
 from firebrick.errors import FirebrickError
 from firebrick.tools import bench as benchmark
+from firebrick.tools import byo as bringing
 from firebrick.tools import doctor as doctoring
 from firebrick.tools import profile as profiling
 from firebrick.tools.graph_files import SUFFIXES, Views, view_files, wait_for_end
@@ -53,9 +54,15 @@ def bench(
     batch: Annotated[int, typer.Option(help="Batch size.")] = 1,
     warm: Annotated[bool, typer.Option(help="Also measure the warm start in a second process.")] = True,
     out: Annotated[Path | None, typer.Option("--markdown", help="Append the results to this file.")] = None,
+    byo: Annotated[
+        bool, typer.Option("--byo", help="Every way to bring an optimization of one's own instead; --markdown writes.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare eager, Firebrick and torch.compile side by side."""
+    if byo:
+        _bench_byo(names, seconds=min(seconds, 1.5), layers=layers, out=out, as_json=as_json)
+        return
     sizes: dict[str, Any] = {} if batch == 1 else {"batch": batch}
     if layers:
         sizes["layers"] = layers
@@ -71,6 +78,18 @@ def bench(
         console.print(benchmark.table(results))
     if any(row.failed and row.contender == "firebrick" for row in results):
         raise typer.Exit(1)
+
+
+def _bench_byo(names: list[str], *, seconds: float, layers: int | None, out: Path | None, as_json: bool) -> None:
+    with progress.status("starting") as status:
+        rows = bringing.byo(names, seconds=seconds, layers=layers, step=status.update)
+    if out:
+        out.write_text(bringing.markdown(rows, "firebrick " + " ".join(sys.argv[1:])))
+    if as_json:
+        _print_json([asdict(row) for row in rows])
+    else:
+        for table in bringing.tables(rows):
+            console.print(table)
 
 
 @app.command(epilog="Example: `firebrick explain bert --html report.html`")
