@@ -154,7 +154,12 @@ def inspect_graph(
     Raises:
         FirebrickError: the graph can't be compiled.
     """
-    return _Inference(gm, example_inputs, config, user_passes, {}).stages()
+    try:
+        return _Inference(gm, example_inputs, config, user_passes, {}).stages()
+    except FirebrickError:
+        raise
+    except Exception as error:
+        raise InternalError(f"{type(error).__name__}: {error}") from error
 
 
 class _Compile:

@@ -9,7 +9,17 @@ from firebrick.tools import bench as benchmark
 from firebrick.tools.cli import app, main
 
 runner = CliRunner()
-COMMANDS = [["bench"], ["explain"], ["doctor"], ["profile"], ["graph"], ["run"], ["cache", "ls"], ["cache", "clear"]]
+COMMANDS = [
+    ["bench"],
+    ["explain"],
+    ["doctor"],
+    ["profile"],
+    ["graph"],
+    ["report"],
+    ["run"],
+    ["cache", "ls"],
+    ["cache", "clear"],
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -21,6 +21,7 @@ from firebrick.tools import bench as benchmark
 from firebrick.tools import byo as bringing
 from firebrick.tools import doctor as doctoring
 from firebrick.tools import profile as profiling
+from firebrick.tools import report as reporting
 from firebrick.tools.graph_files import SUFFIXES, Views, view_files, wait_for_end
 from firebrick.tools.models import MODELS, load_target
 from firebrick.tools.target import Target, capture
@@ -153,6 +154,24 @@ def graph(
     if view:
         progress.print(f"open {view_files(views)}; Ctrl-C ends", markup=False, highlight=False)
         wait_for_end()
+
+
+@app.command(epilog="Example: `firebrick report bert -o report.html`")
+def report(
+    target: Annotated[str, typer.Argument(help=_TARGET)],
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write a page.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile with an empty cache and again with a filled one, and report on all of it."""
+    with progress.status(f"compiling {target}"):
+        made = reporting.make_report(Target.load(target), Config.from_env())
+    if out:
+        out.write_text(made.to_html(), encoding="utf-8")
+        progress.print(f"wrote {out}", markup=False, highlight=False)
+    if as_json:
+        _print_json(made.to_dict())
+    elif not out:
+        console.print(made.show(), width=None if console.is_terminal else 140)
 
 
 @app.command(epilog="Example: `firebrick doctor --json`")

@@ -17,6 +17,9 @@ from firebrick.api.settings import Settings
 from firebrick.capture import hook
 from firebrick.config import Config
 from firebrick.errors import ConfigError, FirebrickError
+from firebrick.extend.nested import Nested
+from firebrick.extend.segments import is_cut, segments
+from firebrick.extend.verify import example_tensors
 from firebrick.tools.models import MODELS, load_target
 
 if TYPE_CHECKING:
@@ -151,14 +154,23 @@ class Captured:
 
 
 @contextmanager
-def offered(
-    backend: Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]],
-    on_frame: Callable[[FrameReport], None] | None = None,
-) -> Iterator[None]:
-    """Offer the frames that run in the block to capture, and its graphs to `backend`."""
+def offered(settings: Settings, on_frame: Callable[[FrameReport], None] | None = None) -> Iterator[None]:
+    """Offer the frames that run in the block to capture, and its graphs to the backend of `settings`."""
     scope = object()
-    with hook.installed(Settings.make(backend, None, False, None, None, ()).capturer(scope, on_frame), scope):
+    with hook.installed(settings.capturer(scope, on_frame), scope):
         yield
+
+
+def _parts(gm: fx.GraphModule, inputs: tuple[Any, ...]) -> Iterator[Graph]:
+    """The graph, or those around, in and behind its branches and loops, which are compiled each on its own."""
+    if not is_cut(gm):
+        yield Graph(gm, inputs)
+        return
+    bodies = [body.graph for n in gm.graph.nodes if isinstance(n.target, Nested) for body in n.target.bodies]
+    for part in (*(s.graph for s in segments(gm)), *bodies):
+        if part is not None:
+            values = [node.meta["val"] for node in part.graph.nodes if node.op == "placeholder"]
+            yield from _parts(part, tuple(example_tensors(values)))
 
 
 def capture(target: Target, *, stages: bool = True) -> Captured:
@@ -170,10 +182,10 @@ def capture(target: Target, *, stages: bool = True) -> Captured:
     out = Captured(target)
 
     def keep(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        out.graphs.append(Graph(gm, tuple(i.detach().clone() if isinstance(i, torch.Tensor) else i for i in inputs)))
+        out.graphs += _parts(gm, tuple(i.detach().clone() if isinstance(i, torch.Tensor) else i for i in inputs))
         return gm.forward
 
-    with offered(keep, out.reports.append):
+    with offered(Settings.make(keep, None, False, None, None, ()), out.reports.append):
         target()
     if not out.graphs:
         causes = "; ".join(b["cause"] for b in out.breaks())
