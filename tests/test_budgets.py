@@ -15,7 +15,7 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # The commands that look into a compile (profile, graph, report, minify) are another 2,000, and
 # kernels for machines other than CPUs (targets, texts by template, programs in their memory) 800.
 # Training (joint graph, partition, autograd node) is 1,300, function transforms and control flow in graphs 1,200.
-PACKAGE_LINES = 50_500
+PACKAGE_LINES = 51_500
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
