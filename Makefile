@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTENSION := $(VENV)/.extension
+ENGINES := $(VENV)/.engines
 NATIVE := $(wildcard src/firebrick/native/*.c src/firebrick/native/*.h)
 # Workers must agree on the order of sets in test names.
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
@@ -25,11 +26,16 @@ $(EXTENSION): $(STAMP) $(NATIVE) setup.py pyproject.toml
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . || { echo "error: the extension did not build; 'python3-dev' and a C compiler are needed (Debian: apt-get install g++ python3-dev)"; exit 1; }
 	@touch $@
 
+$(ENGINES): $(STAMP) requirements-engines.txt
+	@echo "==> installing other engines for tests and comparisons (half a minute)"
+	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-engines.txt; then touch $@; \
+	else echo "note: they could not be installed; what needs them is skipped"; fi
+
 demo: $(EXTENSION) ## Sentence embeddings compiled and compared, then BERT-base beside eager and torch.compile
 	@$(BIN)/python examples/embeddings.py
 	@$(BIN)/firebrick bench bert
 
-test: $(EXTENSION) ## The whole suite
+test: $(EXTENSION) $(ENGINES) ## The whole suite
 	@$(PYTEST) -n $(WORKERS) --dist loadgroup tests
 
 check: $(EXTENSION) lint types layers fast ## Lint, types, layers, budgets and the fast tests: under a minute
@@ -56,7 +62,7 @@ format: $(EXTENSION) ## Format the code
 bench: $(EXTENSION) ## The five models beside eager and torch.compile; results to bench/RESULTS.md
 	@$(BIN)/firebrick bench bert minilm gpt2 vit resnet50 --markdown bench/RESULTS.md
 
-byo: $(EXTENSION) ## Every "bring your own" method on MiniLM and BERT-base; results to bench/BYO.md
+byo: $(EXTENSION) $(ENGINES) ## Every "bring your own" method on MiniLM and BERT-base; results to bench/BYO.md
 	@$(BIN)/firebrick bench --byo minilm bert --markdown bench/BYO.md
 
 clean: ## Remove what was built, not .venv

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,3 +92,29 @@ def test_torch_compile_with_our_backend(grad: bool) -> None:
         torch.testing.assert_close(compiled(X), net(X), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(compiled(X[:3]), net(X[:3]), atol=1e-5, rtol=1e-5)
     assert firebrick.graphs_compiled() >= before + (not grad)
+
+
+def test_a_backend_that_a_package_made_for_torch_compile(tmp_path):
+    (tmp_path / "theirs.py").write_text(
+        "calls = []\ndef compiler(gm, inputs):\n    calls.append(gm)\n    return gm.forward\n"
+    )
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[torch_dynamo_backends]\ntheirs = theirs:compiler\n")
+    code = (
+        "import torch, firebrick; assert 'theirs' in firebrick.list_backends();"
+        "f = firebrick.compile(lambda x: torch.relu(x) + 1, backend='theirs'); x = torch.randn(4);"
+        "torch.testing.assert_close(f(x), torch.relu(x) + 1); import theirs; assert len(theirs.calls) == 1"
+    )
+    source = Path(firebrick.__file__).parents[1]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{source}", "FIREBRICK_STRICT": "1"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)
+
+
+def test_a_backend_that_registers_with_torch_compile_later():
+    import torch._dynamo
+
+    firebrick.list_backends()
+    torch._dynamo.register_backend(lambda gm, inputs: gm.forward, name="later")
+    torch.testing.assert_close(firebrick.compile(score, backend="later")(X, W), score(X, W))

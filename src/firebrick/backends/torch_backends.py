@@ -5,7 +5,6 @@ The only file of the package that imports `torch._dynamo`; it is imported when s
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,10 +19,9 @@ __all__ = ["adapt", "names"]
 _OURS = frozenset({"eager", "aot_eager", "firebrick"})
 
 
-@cache
 def names() -> frozenset[str]:
-    """Return the backends that this PyTorch has and we don't."""
-    return frozenset(torch._dynamo.list_backends()) - _OURS
+    """Return the backends that this PyTorch has and we don't; also those that a package adds, now or later."""
+    return frozenset(torch._dynamo.list_backends(exclude_tags=("debug",))) - _OURS
 
 
 def adapt(name: str) -> Callable[..., Any]:
