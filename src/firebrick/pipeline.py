@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick import autodiff, codegen, lowering, passes, runtime, scheduling
 from firebrick.artifact import SCHEMA, Artifact
@@ -26,6 +27,7 @@ from firebrick.errors import FirebrickError, InternalError, PassError
 from firebrick.extend.labels import step_labels
 from firebrick.extend.metas import number_nodes
 from firebrick.extend.nested import Body, Nested
+from firebrick.extend.repeat import find_repeat, shortened
 from firebrick.extend.runner import copy_graph
 from firebrick.extend.segments import Segments, is_cut, segments
 from firebrick.loops.schedule import Launch
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.extend import PassReport
     from firebrick.extend.graph import AtenGraph
+    from firebrick.extend.repeat import Repeat
     from firebrick.loops.ir import LoopProgram
     from firebrick.loops.schedule import Schedule
 
@@ -179,6 +182,7 @@ class _Compile:
         self.captured = graph_key.constants_of(gm)
         self.reports: list[PassReport] = []
         self.content: dict[str, str] | None = None
+        self.repeat: Repeat | None = None
 
     def begin(self) -> None:
         """Show the graph and name its content."""
@@ -214,9 +218,11 @@ class _Compile:
         """Run the passes of level torch, on a copy."""
         gm, config = self.gm, self.config
         number_nodes(gm.graph)
+        if self.repeat is not None:
+            gm = shortened(gm, self.repeat)
         if passes.active_passes("torch", self.user_passes, config):
-            gm = fx.GraphModule(gm, copy_graph(gm.graph))
-            gm.meta.update(self.gm.meta)
+            meta, gm = gm.meta, _LazyGraphModule(gm, copy_graph(gm.graph))
+            gm.meta.update(meta)
             self.reports += passes.run_graph_passes(
                 gm, "torch", config, passes=self.user_passes, example_inputs=self.example_inputs
             )
@@ -238,7 +244,7 @@ class _Compile:
             program = lowering.lower(aten, config)
         self.show("loops", lambda: show_loops(program))
         with recorder.timed("scheduling"):
-            schedule = scheduling.schedule(program, self.target, config)
+            schedule = scheduling.schedule(program, self.target, config, self.repeat)
         self.show("schedule", lambda: scheduling.show(schedule))
         return aten, program, schedule
 
@@ -286,7 +292,31 @@ class _Inference(_Compile):
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
         self.begin()
-        return self.load(*self.built("inference", lambda: self.trace()[1]))
+        return self.load(*self.built("inference", self.trace_few))
+
+    def trace_few(self) -> AtenGraph:
+        """Trace four of many equal layers, from which the others follow, or all where there are no such layers."""
+        config = self.config
+        looked_at = config.debug or config.dump is not None or config.check or config.verify_passes
+        if not looked_at and passes.are_shipped(self.user_passes, config):
+            with recorder.timed("repeats"):
+                self.repeat = find_repeat(self.gm.graph)
+        return self.trace()[1]
+
+    def generate(self, aten: AtenGraph) -> tuple[Artifact, dict[str, torch.Tensor]]:
+        """As for any graph; where layers prove not to be alike, again for all of them."""
+        try:
+            if self.repeat is not None and aten.mutated:
+                raise scheduling.NotAlike("the graph changes its arguments")
+            made = super().generate(aten)
+        except scheduling.NotAlike as error:
+            recorder.reason("repeats compiled one by one", str(error))
+            self.repeat = None
+            self.reports.clear()
+            return super().generate(self.trace()[1])
+        if self.repeat is not None:
+            recorder.count("repeats", len(self.repeat.numbers))
+        return made
 
     def trace(self) -> tuple[fx.GraphModule, AtenGraph]:
         gm = self.rewritten()

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.values.mapping import DictValue
@@ -308,7 +309,7 @@ class GraphBuilder:
                 root.register_parameter(name, tensor)
             else:
                 root.register_buffer(name, tensor)
-        module = fx.GraphModule(root, self.graph)
+        module = _LazyGraphModule(root, self.graph)
         module.meta["fake_mode"] = self.mode
         return module
 

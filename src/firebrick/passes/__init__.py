@@ -38,6 +38,7 @@ __all__ = [
     "Swap",
     "SwapReport",
     "active_passes",
+    "are_shipped",
     "fold_batchnorm",
     "fuse_qkv",
     "gelu_to_relu",
@@ -68,6 +69,13 @@ def active_passes(level: Level, passes: Sequence[Any], config: Config) -> tuple[
     if config.numerics == "eager":
         chosen = tuple(step for step in chosen if step.name not in rules.ROUNDING)
     return chosen
+
+
+def are_shipped(passes: Sequence[Any], config: Config) -> bool:
+    """Whether all passes of a compile are Firebrick's own, which do the same to equal parts of a graph."""
+    known = set(map(id, rules.SHIPPED))
+    levels: tuple[Level, ...] = ("torch", "joint", "aten")
+    return all(id(step) in known for level in levels for step in active_passes(level, passes, config))
 
 
 def passes_key(passes: Sequence[Any], config: Config) -> str | None:

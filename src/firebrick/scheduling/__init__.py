@@ -13,23 +13,29 @@ from firebrick.scheduling.kernels import KernelSet
 from firebrick.scheduling.memory import plan_memory
 from firebrick.scheduling.nodes import analyze, dependencies
 from firebrick.scheduling.show import show
+from firebrick.scheduling.unroll import NotAlike, unroll
 from firebrick.scheduling.values import Table
 
 if TYPE_CHECKING:
     from firebrick.config import Config
+    from firebrick.extend.repeat import Repeat
     from firebrick.extend.target import Target
     from firebrick.loops.ir import LoopProgram
 
-__all__ = ["schedule", "show"]
+__all__ = ["NotAlike", "schedule", "show"]
 
 
-def schedule(program: LoopProgram, target: Target, config: Config) -> Schedule:
+def schedule(program: LoopProgram, target: Target, config: Config, repeat: Repeat | None = None) -> Schedule:
     """Order, fuse and place the work of a program.
 
     Args:
         program: what lowering made.
         target: the machine (`firebrick.codegen.detect` for this one).
         config: `fuse` off leaves every nest a kernel of its own.
+        repeat: stretches of the graph that the program leaves out; the schedule has them.
+
+    Raises:
+        NotAlike: the program does not show what the stretches left out are like.
     """
     facts = Table()
     if config.fuse:
@@ -54,5 +60,7 @@ def schedule(program: LoopProgram, target: Target, config: Config) -> Schedule:
             continue
         live = {b for b in g.makes if b in outside or users.get(b, 0) > (b in g.uses)}
         steps.append(kernels.launch(g, live))
+    if repeat is not None:
+        program, steps = unroll(program, steps, kernels.kernels(), repeat)
     places, arena, frees = plan_memory(program, steps, kernels.kernels())
     return Schedule(program, kernels.kernels(), tuple(steps), places, arena, frees, refusals)
