@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "Artifact", "Unit", "checksum", "decode", "encode", "read_index"]
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the file format and of the host table; files of another version are not read."""
 
 _MAGIC = b"FIREBRICK "

@@ -7,7 +7,8 @@ The table is JSON-able data:
     registers  [op, a, b]: numbers computed at each call from the inputs' sizes, for symbolic shapes
     views      [slot, sizes, strides, offset, dtype or null]: what library calls and outputs see of a slot
     steps      ["kernel", name, slots, sizes] | ["call", op, args, types, positional, keywords, outs, into, plain]
-               | ["alloc", slots] | ["free", slots]
+               | ["alloc", slots] | ["free", slots]; a call may end with a derived slot and the call that is made
+               instead while that slot is not packed yet
     outputs    arguments as below
     arena      bytes
     recipe     call steps that compute derived slots from const slots
@@ -20,6 +21,7 @@ A number is an int, or [r] for register r. An argument is ["n"] for None, ["t", 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -67,6 +69,7 @@ class _Writer:
         self.register_of: dict[Any, list[int]] = {}
         self.views: list[list[Any]] = []
         self.view_of: dict[str, int] = {}
+        self.strided = self._strided_weights()
         self._bind_symbols()
 
     def table(self) -> dict[str, Any]:
@@ -224,7 +227,7 @@ class _Writer:
                 slots = [self.slots[name] for name in step.args]
                 steps.append(["kernel", step.kernel, slots, self._numbers(step.sizes)])
             else:
-                steps.append(self._call(step))
+                steps.append([*self._call(step), *self._unpacked(step)])
             dead = self.schedule.free_after[position] if position < len(self.schedule.free_after) else ()
             if dead:
                 steps.append(["free", [self.slots[name] for name in dead]])
@@ -262,6 +265,33 @@ class _Writer:
         if plain:
             outs = [*outs, *[None] * len(schema.returns)][: len(schema.returns)]
         return ["call", call.op, args, types, len(args) - len(keywords), keywords, outs, call.into, plain]
+
+    def _unpacked(self, call: Extern) -> list[Any]:
+        """The slot of the packed weight of a call and the call for the weight as it is, where that is not contiguous.
+
+        oneDNN is a hundred times slower on such a weight, a plain matmul is not.
+        """
+        weight = next((ref for ref in call.args[1:3] if isinstance(ref, Ref) and ref.buffer in self.strided), None)
+        match call.op, call.args:
+            case "mkldnn::_linear_pointwise", (x, w, bias, "none", *_) if w is weight:
+                plain = replace(call, op="aten::linear", args=(x, w, bias))
+            case "mkldnn::_linear_pointwise.binary", (x, other, w, None, "add") if w is weight and isinstance(w, Ref):
+                turned = replace(w, shape=w.shape[::-1], strides=w.strides[::-1])
+                plain = replace(call, op="aten::addmm", args=(other, x, turned))
+            case _:
+                return []
+        assert weight is not None
+        return [self.slots[weight.buffer], self._call(plain)]
+
+    def _strided_weights(self) -> frozenset[str]:
+        """Packed weights that are made of weights which are not contiguous."""
+        return frozenset(
+            out
+            for call in self.program.recipe.calls
+            if call.op.startswith("mkldnn::_reorder_linear_weight")
+            for out in call.outs
+            if out is not None and isinstance(call.args[0], Ref) and call.args[0].strides[0] != call.args[0].shape[1]
+        )
 
     def _argument(self, value: Any) -> list[Any]:
         if value is None:

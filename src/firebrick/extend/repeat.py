@@ -18,7 +18,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 __all__ = ["Repeat", "find_repeat", "shortened"]
 
-_FEWEST_CALLS = 8
+_FEWEST_CALLS = 4
 """Calls that make a stretch worth it."""
 
 _FEWEST_STRETCHES = 6

@@ -95,7 +95,8 @@ typedef struct {
     int *slots;
     int count;
     Nums sizes;
-    Call *call;
+    Call *call, *unpacked; /* unpacked: done instead while the derived constant in `weight` is in a plain layout */
+    int weight;
     const char *label; /* what a profiler shows of a kernel or call */
 } Step;
 

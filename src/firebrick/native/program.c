@@ -351,7 +351,7 @@ static Type parse_type(const char *from) {
     return type;
 }
 
-/* ["call", op, args, types, positional, keywords, outs, into, plain] */
+/* ["call", op, args, types, positional, keywords, outs, into, plain], then of some a slot and another call */
 static Call *parse_call(Program *program, PyObject *row, PyObject *resolve) {
     Call *call = fb_program_alloc(program, sizeof(Call));
     const char *op = kept_text(program, fb_item(row, 1));
@@ -437,6 +437,11 @@ static int parse_steps(Program *program, PyObject *list, PyObject *kernels, PyOb
             step->call = parse_call(program, row, resolve);
             if (step->call == NULL) return -1;
             step->label = step->call->name;
+            if (length(row) > 9) {
+                if (index_below(fb_item(row, 9), program->slot_count, &step->weight) < 0) return -1;
+                step->unpacked = parse_call(program, fb_item(row, 10), resolve);
+                if (step->unpacked == NULL) return -1;
+            }
             program->calls_library = 1;
         } else if (strcmp(kind, "alloc") == 0 || strcmp(kind, "free") == 0) {
             step->kind = *kind == 'a' ? STEP_ALLOC : STEP_FREE;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import threading
 import weakref
@@ -86,7 +87,7 @@ def resolve(kind: str, name: str) -> Any:
 
 _PACKERS = frozenset({"mkldnn::_reorder_linear_weight"})
 """Ops that only change a weight's layout: who reads their result may be given the weight itself, if it is contiguous
-(oneDNN is a hundred times slower on others)."""
+or the table has another call for it (oneDNN is a hundred times slower on others)."""
 
 _PATIENCE = 3
 """Times that an executable's weights are packed; weights that go on changing are then left as they are."""
@@ -109,6 +110,7 @@ class _Refresh:
         self.calls = [(row[1].partition(".")[0], resolve("op", row[1]), *row[2:]) for row in table["recipe"]]
         self.const_slots = [i for i, row in enumerate(self.slots) if row[0] == "const"]
         self.derived_slots = [i for i, row in enumerate(self.slots) if row[0] == "derived"]
+        self.unpacked = {row[9] for row in table["steps"] if row[0] == "call" and len(row) > 9}
         self.runs = 0
         self.kept: list[torch.Tensor] = []
 
@@ -121,7 +123,7 @@ class _Refresh:
             for name, function, args, _, positional, keywords, outs, *_ in self.calls:
                 given = [self._value(arg, values) for arg in args]
                 call = partial(function, *given[:positional], **dict(zip(keywords, given[positional:], strict=True)))
-                if name in _PACKERS and outs[0] is not None and given[0].is_contiguous():
+                if name in _PACKERS and (outs[0] in self.unpacked or given[0].is_contiguous()) and outs[0] is not None:
                     values[outs[0]] = given[0]
                     waiting.append((place[outs[0]], call))
                     continue
@@ -170,26 +172,30 @@ class _Packing:
         self.owner = weakref.ref(owner)
         self.derived, self.before, self.waiting = derived, list(derived), waiting
         owner.kept = self.before
-        self.stopped = False
-        self.timer = threading.Timer(_DELAY, self._pack)
-        self.timer.name = "firebrick-pack"
-        self.timer.daemon = True  # waiting must not hold up the end of the program; `stop` ends it in good order
+        self.stopped, self.ended = threading.Event(), threading.Event()
         atexit.register(self.stop)
-        self.timer.start()
+        # Not a Thread: starting one waits for it to run, which takes long while the cores compute.
+        _thread.start_new_thread(self._run, ())
 
     def stop(self) -> None:
         """End the thread: at once while it waits, after the weight at hand while it packs."""
-        self.stopped = True
-        self.timer.cancel()
-        self.timer.join()
+        self.stopped.set()
+        self.ended.wait()
+
+    def _run(self) -> None:
+        try:
+            if not self.stopped.wait(_DELAY):
+                self._pack()
+        finally:
+            self.waiting.clear()
+            self.ended.set()
+            atexit.unregister(self.stop)
 
     def _pack(self) -> None:
         with recorder.timed("prepack"), torch.inference_mode(False), torch.no_grad():
             for index, call in self.waiting:
-                if self.stopped or self.owner() is None:
+                if self.stopped.is_set() or self.owner() is None:
                     break
                 packed = call()
                 if self.derived[index] is self.before[index]:
                     self.derived[index] = packed
-        self.waiting.clear()
-        atexit.unregister(self.stop)

@@ -103,7 +103,11 @@ class _Unroller:
         at = -1
         for step in steps:
             if step.parts:
-                at = max(map(self._stretch, step.parts))
+                within = set(map(self._stretch, step.parts)) - {-1}
+                at = max(within, default=-1)
+                order = [{self.count - 1: 3, self.count: 4}.get(k, k) for k in within]
+                if order and max(order) - min(order) > 1:
+                    raise NotAlike("a kernel spans three stretches")
             parts[at].append(step)
         made: set[str] = set()
         writers = {name for step in steps for name in self._writes(step)}
@@ -171,7 +175,7 @@ class _Unroller:
         """
         second = [*self.calls[1], *self.parts[1]]
         third = [*self.calls[2], *self.parts[2]]
-        if len(second) != len(third):
+        if not self.parts[1] or len(second) != len(third):
             raise NotAlike("two stretches have different numbers of steps")
         pairs: dict[str, str] = {}
         for one, two in zip(second, third, strict=True):

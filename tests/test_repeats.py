@@ -1,0 +1,243 @@
+"""Graphs of many equal layers: four of them are compiled, the others follow, with the same results bit for bit."""
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import firebrick
+from firebrick import pipeline
+from firebrick.extend.repeat import find_repeat, shortened
+from firebrick.tools.models import build_model
+
+
+class Layer(nn.Module):
+    def __init__(self, width=16, inner=32):
+        super().__init__()
+        self.up, self.down, self.norm = nn.Linear(width, inner), nn.Linear(inner, width), nn.LayerNorm(width)
+
+    def forward(self, x, mask):
+        y = self.down(F.gelu(self.up(x)))
+        return self.norm(x + torch.where(mask, y, y * 0.5))
+
+
+class Layers(nn.Module):
+    def __init__(self, count, make=Layer):
+        super().__init__()
+        self.layers = nn.ModuleList(make() for _ in range(count))
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x, mask):
+        mask = mask > 0
+        x = torch.relu(x)
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.head(x)
+
+
+def inputs():
+    torch.manual_seed(1)
+    return torch.randn(5, 16), torch.randn(5, 16)
+
+
+def compiled_both_ways(fn, args, monkeypatch):
+    """Results with and without repetition, and how many layers were repeated."""
+    torch.manual_seed(0)
+    results, counts = [], []
+    for whole in (False, True):
+        firebrick.reset()
+        before = firebrick.stats()["counts"].get("repeats", 0)
+        with monkeypatch.context() as patch:
+            if whole:
+                patch.setattr(pipeline, "_of_repeated", lambda *given: None)
+            with torch.no_grad():
+                results.append(firebrick.compile(fn, options={"cache": False})(*args))
+        counts.append(firebrick.stats()["counts"].get("repeats", 0) - before)
+    assert counts[1] == 0
+    return *results, counts[0]
+
+
+def check(fn, args, monkeypatch, layers):
+    mine, whole, repeated = compiled_both_ways(fn, args, monkeypatch)
+    with torch.no_grad():
+        plain = fn(*args)
+    torch.testing.assert_close(mine, plain)
+    torch.testing.assert_close(mine, whole, rtol=0, atol=0)
+    assert repeated == layers
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("count", [6, 9])
+def test_equal_layers_give_what_compiling_each_gives(count, monkeypatch):
+    check(Layers(count).eval(), inputs(), monkeypatch, count)
+
+
+@pytest.mark.compiler
+def test_few_layers_are_compiled_one_by_one(monkeypatch):
+    check(Layers(4).eval(), inputs(), monkeypatch, 0)
+
+
+@pytest.mark.compiler
+def test_layers_that_share_their_weights(monkeypatch):
+    layer = Layer()
+    check(Layers(8, lambda: layer).eval(), inputs(), monkeypatch, 8)
+
+
+@pytest.mark.compiler
+def test_layers_of_which_two_are_tied_are_compiled_one_by_one(monkeypatch):
+    model = Layers(8).eval()
+    model.layers[5].up.weight = model.layers[2].up.weight
+    check(model, inputs(), monkeypatch, 0)
+
+
+@pytest.mark.compiler
+def test_a_layer_that_differs_in_the_middle(monkeypatch):
+    model = Layers(13).eval()
+    model.layers[6].norm.eps = 0.5
+    mine, whole, repeated = compiled_both_ways(model, inputs(), monkeypatch)
+    torch.testing.assert_close(mine, whole, rtol=0, atol=0)
+    assert repeated == 6
+
+
+@pytest.mark.compiler
+def test_results_of_all_layers_are_wanted(monkeypatch):
+    class Every(Layers):
+        def forward(self, x, mask):
+            seen = []
+            x = torch.relu(x)
+            for layer in self.layers:
+                x = layer(x, mask > 0)
+                seen.append(x)
+            return seen
+
+    check(Every(8).eval(), inputs(), monkeypatch, 0)
+
+
+@pytest.mark.compiler
+def test_each_layer_reads_the_one_before_the_last(monkeypatch):
+    def f(x, mask):
+        before = x
+        for _ in range(9):
+            x, before = torch.tanh(x @ mask.t() @ mask + before).softmax(-1) + x.mean(-1, keepdim=True) * 0.5, x
+        return x
+
+    check(f, inputs(), monkeypatch, 0)
+
+
+@pytest.mark.compiler
+def test_layers_without_modules_and_with_tensors_written_in_the_code(monkeypatch):
+    def f(x, mask):
+        x = x.sin()
+        for _ in range(8):
+            scale = torch.tensor([1.0, 2.0] * 8)
+            y = (x * scale).softmax(-1) @ mask.t()
+            x = F.layer_norm(y @ mask + x, (16,)) * 2 + x.amax(-1, keepdim=True)
+        return x
+
+    check(f, inputs(), monkeypatch, 8)
+
+
+@pytest.mark.compiler
+def test_layers_that_change_their_buffers_are_compiled_one_by_one(monkeypatch):
+    class Counting(Layer):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x, mask):
+            self.calls += 1
+            return super().forward(x, mask) * self.calls
+
+    model = Layers(8, Counting).eval()
+    with torch.no_grad():
+        plain = model(*inputs())
+        model.load_state_dict({k: v * 0 if k.endswith("calls") else v for k, v in model.state_dict().items()})
+        torch.testing.assert_close(firebrick.compile(model)(*inputs()), plain)
+    assert all(layer.calls == 1 for layer in model.layers)
+
+
+@pytest.mark.compiler
+def test_changed_weights_of_a_layer_that_was_left_out_are_seen():
+    model = Layers(8).eval()
+    for layer in model.layers:
+        layer.up, layer.down = nn.Linear(16, 4096), nn.Linear(4096, 16)
+    compiled = firebrick.compile(model)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*inputs()), model(*inputs()))
+        model.layers[4].down.weight.mul_(3)
+        model.layers[5].norm.bias.add_(1)
+        torch.testing.assert_close(compiled(*inputs()), model(*inputs()))
+        model.layers[6].up = nn.Linear(16, 4096)
+        torch.testing.assert_close(compiled(*inputs()), model(*inputs()))
+
+
+BODIES = (
+    lambda x, m: torch.relu(x) + m,
+    lambda x, m: F.gelu(x) * 0.5,
+    lambda x, m: x.softmax(-1),
+    lambda x, m: F.layer_norm(x, (16,)),
+    lambda x, m: x @ m.t() @ m,
+    lambda x, m: torch.where(m > 0, x, -x),
+    lambda x, m: x - x.mean(0, keepdim=True),
+    lambda x, m: torch.cat([x[:, 8:], x[:, :8]], 1),
+    lambda x, m: x.view(5, 4, 4).transpose(1, 2).reshape(5, 16),
+    lambda x, m: x + x.flip(0),
+    lambda x, m: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5),
+    lambda x, m: x.clamp(-2, 2) + m.sum(),
+)
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("seed", range(12))
+def test_random_layers(seed, monkeypatch):
+    rng = random.Random(seed)
+    steps = [rng.choice(BODIES) for _ in range(rng.randint(5, 9))]
+    skips = [rng.random() < 0.3 for _ in steps]
+
+    def f(x, mask):
+        x = x * 2
+        for _ in range(7):
+            for step, skip in zip(steps, skips, strict=True):
+                x = x + step(x, mask) if skip else step(x, mask)
+        return x.sum(-1), x
+
+    mine, whole, _ = compiled_both_ways(f, inputs(), monkeypatch)
+    torch.testing.assert_close(mine, whole, rtol=0, atol=0)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["bert", "gpt2", "vit"])
+def test_models_compile_the_same_kernels_however_deep(name, monkeypatch):
+    kernels = set()
+    for layers in (7, 10):
+        model, args = build_model(name, layers=layers, width=64)
+        firebrick.reset()
+        before = dict(firebrick.stats()["counts"])
+        with torch.no_grad():
+            out, plain = firebrick.compile(model, options={"cache": False})(**args), model(**args)
+        torch.testing.assert_close(out[0], plain[0])
+        after = firebrick.stats()["counts"]
+        kernels.add(after["kernels"] - before.get("kernels", 0))
+        assert after["repeats"] - before.get("repeats", 0) >= layers - 2
+    assert len(kernels) == 1
+
+
+def test_a_shortened_graph_keeps_three_layers_and_the_last():
+    graphs = []
+
+    def keep(gm, example_inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    with torch.no_grad():
+        firebrick.compile(Layers(7).eval(), backend=keep)(*inputs())
+    gm = graphs[0]
+    repeat = find_repeat(gm.graph)
+    assert repeat is not None and len(repeat.numbers) == 7
+    short = shortened(gm, repeat)
+    kept = [node.target for node in short.graph.nodes if node.op == "get_attr" and "up_weight" in node.target]
+    every = [node.target for node in gm.graph.nodes if node.op == "get_attr" and "up_weight" in node.target]
+    assert kept == [every[0], every[1], every[2], every[6]]
+    assert short(*inputs())[0].shape == (5, 3)
