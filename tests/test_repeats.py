@@ -51,7 +51,7 @@ def compiled_both_ways(fn, args, monkeypatch):
         before = firebrick.stats()["counts"].get("repeats", 0)
         with monkeypatch.context() as patch:
             if whole:
-                patch.setattr(pipeline, "_of_repeated", lambda *given: None)
+                patch.setattr(pipeline, "find_repeat", lambda graph: None)
             with torch.no_grad():
                 results.append(firebrick.compile(fn, options={"cache": False})(*args))
         counts.append(firebrick.stats()["counts"].get("repeats", 0) - before)

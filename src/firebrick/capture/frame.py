@@ -200,7 +200,8 @@ class Capture:
         guards = one.tracer.guards
         if not isinstance(compiled, _native.Executable):  # that one looks at its constants itself
             for value in graph.constants():
-                guards.tensor(value.source, value.obj)
+                if value.source is not None and value.obj is not None:
+                    guards.tensor(value.source, value.obj)
         plan = outdated.plan = build_plan(guards.all(), frame.code)
         if self.on_frame is not None:
             report = FrameReport(frame.code.co_qualname, frame.code.co_filename, frame.code.co_firstlineno)

@@ -108,7 +108,7 @@ class ConstantValue(Value):
             result: Value = handler(interp, self, args, kwargs)
             return result
         function = getattr(method, "__func__", None)
-        if function in TRANSPARENT:
+        if isinstance(function, types.FunctionType) and function in TRANSPARENT:
             return interp.inline(interp.tracer.function(function), [self, *args], kwargs)
         return interp.fold(method, args, kwargs)
 
