@@ -202,3 +202,13 @@ def test_the_entry_point_is_found(tmp_path):
     subprocess.run(
         [sys.executable, "-c", code], check=True, env={"PYTHONPATH": f"{target}:{source}", "FIREBRICK_STRICT": "1"}
     )
+
+
+@pytest.mark.parametrize("scale", [lambda y: y / 4.0, lambda y: y * 0.25, lambda y: (y / 4.0).view(2, 5, 1, 5)])
+def test_matmul_and_division_are_one_command(scale):
+    chip = Chip()
+    compiled = firebrick.compile(lambda x: scale(torch.matmul(x, x.mT)), backend=engine_backend(SimChip(chip)))
+    x = torch.randn(2, 5, 8)
+    torch.testing.assert_close(compiled(x), scale(torch.matmul(x, x.mT)))
+    assert [c.name for c in chip.log].count("matmul_div") == 1
+    assert not [c for c in chip.log if c.name.startswith("k")]

@@ -102,19 +102,18 @@ class SimChip(LoopCompiler):
         return super().supports(node)
 
     def rewrite(self, graph):
-        """mm(a, b) / c -> simchip::matmul_div(a, b, c)"""
+        """mm(a, b) / c -> simchip::matmul_div(a, b, c), also behind views, and for a product with 1 / c"""
+        aten = torch.ops.aten
         made = torch.fx.GraphModule(graph, copy_graph(graph.graph))
         for node in list(made.graph.nodes):
-            if node.target is not torch.ops.aten.div.Tensor or not isinstance(node.args[1], (int, float)):
+            if node.target not in (aten.div.Tensor, aten.mul.Tensor) or not isinstance(node.args[1], (int, float)):
                 continue
-            matmul = node.args[0]
-            if matmul.target in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default) and len(matmul.users) == 1:
-                with made.graph.inserting_before(node):
-                    fused = made.graph.call_function(
-                        torch.ops.simchip.matmul_div.default, (*matmul.args, float(node.args[1]))
-                    )
-                fused.meta = dict(node.meta)
-                node.replace_all_uses_with(fused)
+            source, c = node.args
+            while source.target is aten.view.default and len(source.users) == 1:
+                source = source.args[0]
+            if source.target in (aten.mm.default, aten.bmm.default) and len(source.users) == 1 and c:
+                source.target = torch.ops.simchip.matmul_div.default
+                source.args = (*source.args, float(c) if node.target is aten.div.Tensor else 1.0 / c)
+                node.replace_all_uses_with(node.args[0])
                 made.graph.erase_node(node)
-                made.graph.erase_node(matmul)
         return made
