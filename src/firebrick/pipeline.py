@@ -340,6 +340,8 @@ class _Training(_Compile):
         self.state = TracingState()
         artifact, made = self.built("forward", lambda: self.divided().forward, self.plan_of_forward)
         plan = runtime.TrainingPlan.from_json(artifact.extra["training"])
+        if not plan.tangents:  # nothing that it returns or writes depends on what needs a gradient
+            return _Inference(self.gm, self.example_inputs, self.config, self.user_passes, self.keys).run()
         forward = self.load(artifact, made)
         # The backward may be traced long after this call: only the metadata of the inputs is kept until then.
         self.example_inputs = fakes_of(self.example_inputs)

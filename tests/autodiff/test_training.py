@@ -275,3 +275,90 @@ def test_aot_saves_what_the_partition_says() -> None:
 def test_kernel_that_looks_at_grad_mode_is_refused() -> None:
     with pytest.raises(firebrick.errors.LoweringError, match="mkldnn_rnn_layer.default keeps what its backward needs"):
         firebrick.autodiff.trace_joint(fx.symbolic_trace(nn.Sequential(nn.LSTM(4, 5))), [leaf(3, 2, 4)])
+
+
+def test_graph_whose_results_need_no_gradient_is_compiled_for_inference() -> None:
+    def f(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        state.add_(x.detach())
+        return x.argmax(1)
+
+    gm = fx.symbolic_trace(f)
+    x, state = leaf(3, 4), torch.zeros(3, 4)
+    (found,) = compile_graph(gm, [x, state], Config.from_env())(x, state)
+    assert torch.equal(found, x.argmax(1))
+    assert torch.equal(state, x)
+
+
+def test_one_compiled_block_called_twice_keeps_two_sets_of_saved_tensors() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    call = firebrick.compile(module)
+    x = leaf(3, 4)
+    ours = gradients(call(call(x)).sum(), x, *module.parameters())
+    eager = gradients(module(module(x)).sum(), x, *module.parameters())
+    torch.testing.assert_close(ours, eager)
+
+
+def test_checkpoint_of_a_compiled_block_computes_it_again() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    call = firebrick.compile(module)
+    x = leaf(3, 4)
+    result = torch.utils.checkpoint.checkpoint(call, x, use_reentrant=False)
+    torch.testing.assert_close(gradients(result.sum(), x), gradients(module(x).sum(), x))
+
+
+def test_hooks_of_parameters_and_results_run() -> None:
+    module = nn.Linear(4, 4)
+    seen = []
+    module.weight.register_hook(lambda g: seen.append(tuple(g.shape)))
+    result = firebrick.compile(module)(leaf(3, 4))
+    result.register_hook(lambda g: g * 2)
+    result.sum().backward()
+    assert seen == [(4, 4)]
+    assert torch.equal(module.bias.grad, torch.full((4,), 6.0))
+
+
+def test_frozen_parameters_get_no_gradient_and_thawing_is_noticed() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    module[0].requires_grad_(False)
+    call = firebrick.compile(module)
+    call(torch.ones(2, 4)).sum().backward()
+    assert module[0].weight.grad is None
+    assert module[1].weight.grad is not None
+    module[0].requires_grad_(True)
+    call(torch.ones(2, 4)).sum().backward()
+    assert module[0].weight.grad is not None
+
+
+def test_evaluation_between_steps_sees_the_new_weights() -> None:
+    module = nn.Linear(8, 8)
+    call = firebrick.compile(module)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    x = torch.ones(4, 8)
+    for _ in range(3):
+        with torch.no_grad():
+            torch.testing.assert_close(call(x), module(x))
+        call(x).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_random_ops_draw_eagers_numbers_when_asked() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(F.dropout(x, 0.5) + F.dropout(x.sin(), 0.3), 0.5)
+
+    x = leaf(8, 8)
+    sides = []
+    for call in (firebrick.compile(f, options={"fallback_random": True}), f):
+        torch.manual_seed(0)
+        result = call(x)
+        sides.append((result.detach(), *gradients(result.sum(), x)))
+    torch.testing.assert_close(*sides)
+
+
+def test_weight_of_another_layout_is_noticed() -> None:
+    module = nn.Linear(8, 4)
+    call, x = firebrick.compile(module), leaf(3, 8)
+    for _ in range(2):
+        found = gradients(call(x).sum(), x, *module.parameters())
+        torch.testing.assert_close(found, gradients(module(x).sum(), x, *module.parameters()))
+        module.weight.data = module.weight.data.t().contiguous().t()

@@ -17,7 +17,7 @@ from firebrick.autodiff.tape import Record, module_of
 from firebrick.autodiff.templates import KeyMaker, NotKeyed, Template, make_template, rebuild, replay
 from firebrick.autodiff.tracer import Tracer, fake_like
 from firebrick.errors import LoweringError
-from firebrick.extend.fake import new_fake_mode
+from firebrick.extend.fake import hooks_paused, new_fake_mode
 from firebrick.extend.graph import Alias, AtenGraph
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def tracing_state(grad: bool = False) -> Iterator[None]:
     cached = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
-        with torch.inference_mode(False), torch.set_grad_enabled(grad):
+        with hooks_paused(), torch.inference_mode(False), torch.set_grad_enabled(grad):
             yield
     finally:
         torch.set_autocast_cache_enabled(cached)

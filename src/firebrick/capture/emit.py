@@ -346,7 +346,7 @@ class Emitter(_Objects):
         """Raise the top."""
         self.emit("RAISE_VARARGS", 1)
 
-    def check_exception(self, kind: type[BaseException] | tuple[()]) -> None:
+    def check_exception(self, kind: type[BaseException] | tuple[type[BaseException], ...]) -> None:
         """exception -> exception, whether it is of that kind."""
         self.load_const(kind)
         self.emit("CHECK_EXC_MATCH")

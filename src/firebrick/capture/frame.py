@@ -36,6 +36,7 @@ from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.errors import BackendError, FirebrickError, InternalError
+from firebrick.extend.fake import hooks_paused
 from firebrick.report import recorder
 from firebrick.runtime import ConstantsChanged
 
@@ -58,6 +59,7 @@ __all__ = ["Capture", "FrameReport"]
 _GENERATOR_OR_ASYNC = 0x20 | 0x80 | 0x200
 _MAX_ATTEMPTS = 12
 _MAX_VERSIONS = 4  # tensors whose versions are looked at before a graph that changes them
+_NO_MISTAKE = (FirebrickError, torch.utils.checkpoint._StopRecomputationError)  # plain Python would not raise these
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _ = (library, semantics)
@@ -110,7 +112,7 @@ class Capture:
             return None  # inside vmap or grad: tensors are not what they seem
         if self._over_limit(frame):
             return SKIP
-        with recorder.timed("capture"), _collector_paused():
+        with recorder.timed("capture"), _collector_paused(), hooks_paused():
             try:
                 return self._capture(frame)
             except SkipFrame as skipped:
@@ -519,7 +521,7 @@ class Attempt:
                 head.load_source(value.source)
             caught = head.label()
             versions: dict[str, Source] = {}
-            checks_constants = isinstance(compiled, _native.Executable)
+            checks_constants = isinstance(compiled, (_native.Executable, Wrapped))
             if self._can_start_again():
                 for value in graph.changed():
                     assert value.source is not None
@@ -578,7 +580,7 @@ class Attempt:
             emitter.place(other)
         emitter.check_exception(Exception if self._can_start_again() else ())
         emitter.emit("POP_JUMP_IF_FALSE", leave)
-        emitter.check_exception(FirebrickError)
+        emitter.check_exception(_NO_MISTAKE)
         emitter.emit("POP_JUMP_IF_TRUE", leave)
         for temp, source in versions.items():
             emitter.load_source(source)

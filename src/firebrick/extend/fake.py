@@ -31,11 +31,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from firebrick.extend.shapes import CONSTRUCTORS, NoRule, Spec, contiguous, dense_strides, find_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch._ops import OpOverload
 
-__all__ = ["new_fake_mode"]
+__all__ = ["hooks_paused", "new_fake_mode"]
 
 aten = torch.ops.aten
 
@@ -134,6 +134,21 @@ class _FakeMode(FakeTensorMode):
 def new_fake_mode() -> FakeTensorMode:
     """Return a mode with concrete sizes, to use as a FakeTensorMode is used."""
     return _FakeMode()
+
+
+@contextlib.contextmanager
+def hooks_paused() -> Iterator[None]:
+    """Keep hooks on saved tensors (checkpointing, offloading) from what the engine saves of fake tensors."""
+    paused = []
+    top: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
+    while (hooks := top(True)) is not None:
+        paused.append(hooks)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for hooks in reversed(paused):
+            torch._C._autograd._push_saved_tensors_default_hooks(*hooks)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
