@@ -53,11 +53,8 @@ def test_first_of_equals_wins(dtype):
         assert torch.equal(got, want)
 
 
-@pytest.mark.xfail(
-    reason="the error of a sum of a million elements is within 2e-7, not always within eager's", strict=False
-)
 @pytest.mark.parametrize("shape", [(1_000_003,), (7, 50257), (30000, 20)])
-def test_long_sums_are_as_exact_as_eager(shape):
+def test_long_sums_are_as_exact_as_eager_within_two_units_in_the_last_place(shape):
     x = torch.rand(shape)
     exact = x.double()
 
@@ -66,7 +63,8 @@ def test_long_sums_are_as_exact_as_eager(shape):
 
     for want, eager, got in zip(fn(exact), fn(x), compiled(fn, x), strict=True):
         error = (got.double() - want).abs().max() / want.abs().max()
-        assert error <= 1.1 * (eager.double() - want).abs().max() / want.abs().max() + 1.2e-7
+        # two units in the last place: which of the two rounds luckier depends on the numbers
+        assert error <= 1.1 * (eager.double() - want).abs().max() / want.abs().max() + 2.4e-7
 
 
 def test_result_does_not_depend_on_threads():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from firebrick.codegen.cpp_accs import AccState, add_partial, declare, fold, gather, sums
@@ -31,8 +32,10 @@ _UNROLL = 4
 """Vectors that a short reduction loop folds side by side, to hide the latency of additions."""
 TILE = 4
 """Vectors that a tile of columns is wide, if its body is short."""
-_CASCADE = 64
+_CASCADE = 32
 """Additions in a row after which a partial sum is put aside, which bounds the error of long sums."""
+_LONGEST = 1 << 20
+"""Additions that a loop of symbolic size is prepared for."""
 
 
 class Body:
@@ -256,13 +259,10 @@ class Body:
         """Long sums in blocks of blocks, as many levels as the loop is long; `step` iterations add once."""
         size = loop.axis.size
         chunk = step * _CASCADE
-        if not parts or (not size.terms and size.const <= 2 * chunk):
-            emit(low, high)
-        elif size.terms or size.const > 2 * chunk * _CASCADE:
-            inner = emit
-            self._cascade(parts, low, high, chunk * _CASCADE, lambda a, b: self._cascade(parts, a, b, chunk, inner))
-        else:
-            self._cascade(parts, low, high, chunk, emit)
+        while parts and (chunk < _LONGEST * step if size.terms else 2 * chunk < size.const):
+            emit = partial(self._cascade, parts, chunk=chunk, emit=emit)
+            chunk *= _CASCADE
+        emit(low, high)
 
     def _cascade(
         self, parts: list[AccState], low: str, high: str, chunk: int, emit: Callable[[str, str], None]
