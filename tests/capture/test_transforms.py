@@ -134,6 +134,28 @@ def test_transforms(function: Callable[..., Any]) -> None:
         compiling.check(function, M)
 
 
+def test_equal_modules_in_a_transform_keep_their_parameters() -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.two(self.one(x).sin().cos().tanh() * 2 + 1).relu() - x
+
+    layers = nn.ModuleList([Layer() for _ in range(3)])
+
+    def function(x: Any) -> Any:
+        for layer in layers:
+            x = torch.vmap(layer)(layer(x))
+        for layer in layers:
+            x = layer(x)
+        return torch.func.functional_call(layers[1], {"one.bias": x[0]}, x)
+
+    with torch.no_grad():
+        compiling.check(function, M)
+
+
 def test_tensor_that_leaves_a_transformed_function_breaks() -> None:
     def leaks(x: Any) -> Any:
         seen = []

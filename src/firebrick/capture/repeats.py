@@ -132,8 +132,8 @@ class Repeats:
     ) -> Value:
         """The result of `run()`, which calls `module`, by a template if there is one."""
         tracer = self._tracer
-        if module.source is None or module.fields or not self._knows_reach():
-            return run()
+        if module.source is None or module.fields or tracer.graph.outer is not None or not self._knows_reach():
+            return run()  # in a nested graph, parameters are arguments
         arguments = [*args, *kwargs.values()]
         signature = _signature(arguments)
         if signature is None:
