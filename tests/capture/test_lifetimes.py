@@ -39,7 +39,38 @@ def looping(x, thing):
     return x + 1
 
 
-@pytest.mark.parametrize("function", [straight, broken, raising, looping])
+def counting(n, thing):
+    try:
+        yield from range(n)
+    finally:
+        thing.scale = 3
+
+
+def giving_up_a_generator(x, thing):
+    for i, v in enumerate(counting(3, thing)):
+        if v == 1:
+            return x * i
+
+
+class Asked:
+    def __init__(self, thing):
+        self.thing = thing
+
+    @property
+    def lacking(self):
+        return self.thing.nothing
+
+
+def asking(x, thing):
+    asked = Asked(thing)
+    try:
+        x = x * asked.lacking
+    except AttributeError:
+        x = x + hasattr(asked, "lacking")
+    return x
+
+
+@pytest.mark.parametrize("function", [straight, broken, raising, looping, giving_up_a_generator, asking])
 def test_arguments_are_let_go(function):
     compiled = firebrick.compile(function, backend="eager")
     thing, x = Thing(), torch.ones(3)

@@ -160,7 +160,10 @@ class Interpreter(Operations):
         entry = instruction.handler
         if entry is None:
             self.finished = True
-            raise raised
+            try:
+                raise raised
+            finally:
+                del raised  # its traceback holds this frame, which must not hold it
         if self.parent is None:
             self.tracer.raise_steps.append(self.steps)
         del self.stack[entry.depth :]

@@ -14,7 +14,7 @@ import torch
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.sources import Global, InstanceAttr, ModuleItem, Namespace
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import Raised, Value
 from firebrick.capture.values.object import MISSING, ObjectValue
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class ModuleValue(ObjectValue):
         hook, owner = interp.lookup(self.cls, "__getattr__")
         if owner is torch.nn.Module or hook is MISSING:
             if raised is not None:
-                raise raised
+                raise Raised(raised.value)
             interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         return super()._missing(interp, name, raised)
 

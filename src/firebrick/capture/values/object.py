@@ -196,12 +196,12 @@ class ObjectValue(Value):
 
     def _missing(self, interp: Interpreter, name: str, raised: Raised | None) -> Value:
         if raised is not None and not interp.is_instance(raised.value, AttributeError):
-            raise raised
+            raise Raised(raised.value)
         hook, _ = interp.lookup(self.cls, "__getattr__")
         if isinstance(hook, types.FunctionType):
             return interp.tracer.function(hook).call(interp, [self, ConstantValue(name)], {})
         if raised is not None:
-            raise raised
+            raise Raised(raised.value)
         interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
