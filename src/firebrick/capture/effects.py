@@ -32,11 +32,11 @@ class Effects:
     def __bool__(self) -> bool:
         return bool(self._changed or self._globals or self._calls)
 
-    def mutated(self, value: Any) -> None:
-        """Note that `value` changes; values made by captured code need no replay."""
+    def mutated(self, value: Any, *, always: bool = False) -> None:
+        """Note that `value` changes; values made by captured code need no replay, unless `always`."""
         self.count += 1
-        self.outside += value.source is not None or id(value) in self.in_reach
-        if value.source is not None:
+        self.outside += always or value.source is not None or id(value) in self.in_reach
+        if always or value.source is not None:
             self._changed.setdefault(id(value), value)
 
     def set_global(self, variables: dict[str, Any], name: str, value: Value) -> None:

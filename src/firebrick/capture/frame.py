@@ -23,14 +23,17 @@ from firebrick import _native
 from firebrick.capture import library, semantics
 from firebrick.capture.assemble import Handler
 from firebrick.capture.breaks import Break, SkipFrame
+from firebrick.capture.emit import Emitter
 from firebrick.capture.flow import flow
 from firebrick.capture.hook import SKIP, Wrapped, entries
 from firebrick.capture.interpreter import BreakHere, Interpreter
 from firebrick.capture.liveness import live_slots
+from firebrick.capture.marks import disabled_by_torch
 from firebrick.capture.materialize import ValueEmitter
 from firebrick.capture.plan import build_plan
 from firebrick.capture.resume import can_break, emit_break, emit_plain
 from firebrick.capture.sources import Cell, Local
+from firebrick.capture.state import has_user_modes
 from firebrick.capture.tracer import Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.function import CellValue
@@ -107,9 +110,9 @@ class Capture:
         """Capture a frame: None to run it as it is, SKIP never to ask again, or plan and code."""
         code = frame.code
         if not is_capturable(code, frame.globals):
-            return SKIP
-        if torch._C._functorch.maybe_current_level() is not None:
-            return None  # inside vmap or grad: tensors are not what they seem
+            return run_plain(frame)
+        if torch._C._functorch.maybe_current_level() is not None or has_user_modes():
+            return None  # inside vmap or grad, or watched by a mode: calls are not what they seem
         if self._over_limit(frame):
             return SKIP
         with recorder.timed("capture"), _collector_paused(), hooks_paused():
@@ -328,6 +331,31 @@ def is_capturable(code: CodeType, variables: dict[str, Any]) -> bool:
         inside = module.startswith(("torch.nn.modules", "torch.nn.functional")) and module != "torch.nn.modules.module"
         return inside and code.co_name not in ("__init__", "__getattr__", "__setattr__", "extra_repr")
     return True
+
+
+def run_plain(frame: Frame) -> Any:
+    """What to do with a library's function: a wrapper of `torch.compiler.disable` gets code that captures nothing."""
+    code, disabled = frame.code, disabled_by_torch(frame.function)
+    if disabled is None or "fn" not in code.co_freevars or code.co_varnames[:2] != ("args", "kwargs"):
+        return SKIP
+    original, with_callees = disabled
+    if not with_callees:
+        if isinstance(original, types.FunctionType):
+            _native.skip_code(original.__code__)
+        return SKIP
+    emitter = Emitter(code)
+    emitter.prologue()
+    emitter.load_callable(Wrapped(_call, None))
+    emitter.load_deref("fn")
+    emitter.load_fast("args")
+    emitter.load_fast("kwargs")
+    emitter.call(3)
+    emitter.return_value()
+    return build_plan((), code), emitter.assemble()
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)
 
 
 class Attempt:

@@ -18,7 +18,9 @@ from torch._subclasses.fake_tensor import (
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.capture.breaks import Break
+from firebrick.capture.overrides import overridden
 from firebrick.capture.values.mapping import DictValue
+from firebrick.capture.values.object import Overridden
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.extend.fake import fake_of, new_fake_mode
@@ -175,8 +177,11 @@ class GraphBuilder:
         kwargs: Mapping[str, Value],
     ) -> Value:
         """Add a node and give its result; numbers and None that the call returns become constants."""
-        node_args = tuple([arg.realize().as_argument() for arg in args])
-        node_kwargs = {name: arg.realize().as_argument() for name, arg in kwargs.items()}
+        try:
+            node_args = tuple([arg.realize().as_argument() for arg in args])
+            node_kwargs = {name: arg.realize().as_argument() for name, arg in kwargs.items()}
+        except Overridden:
+            return overridden(interp, target, args, kwargs)
         if self.outer is not None:
             node_args, node_kwargs = fx.map_arg((node_args, node_kwargs), self.lift)  # type: ignore[assignment]
         fakes: list[torch.Tensor] = []

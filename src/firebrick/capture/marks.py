@@ -22,6 +22,7 @@ __all__ = [
     "STATIC",
     "allow_in_graph",
     "assume_constant_result",
+    "disabled_by_torch",
     "graph_break",
     "is_compiling",
     "is_of_torch",
@@ -80,6 +81,15 @@ def _marked(fn: F, mark: str) -> F:
 def is_of_torch(function: Any) -> bool:
     """Whether a function is one of PyTorch's own."""
     return str(getattr(function, "__module__", None)).partition(".")[0] == "torch"
+
+
+def disabled_by_torch(function: Any) -> tuple[Any, bool] | None:
+    """What `torch.compiler.disable` wrapped, and whether its callees are meant too; None for other functions."""
+    attributes = function.__dict__
+    original = attributes.get("_torchdynamo_orig_callable") if attributes.get("_torchdynamo_disable") else None
+    if original is None or is_of_torch(original):
+        return None
+    return original, attributes.get("_torchdynamo_disable_recursive", True)
 
 
 def mark_dynamic(

@@ -184,13 +184,15 @@ class Operations:
 
     def decorate_with(self, context: Value, function: Value) -> Value:
         """`context(function)`: the function run inside the context manager."""
-        maker = self.tracer.function(registry.polyfill("decorate_with"))
-        return self.inline(maker, [context, function], {})
+        return self.inline(self.stand_in("decorate_with"), [context, function], {})
+
+    def stand_in(self, name: str) -> FunctionValue:
+        """A Python stand-in that has a name of its own."""
+        return self.tracer.function(registry.polyfill(name))
 
     def call_hooked_module(self, module: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`nn.Module.__call__` with hooks."""
-        runner = registry.polyfill("call_hooked_module")
-        return self.inline(self.tracer.function(runner), [module, *args], kwargs)
+        return self.inline(self.stand_in("call_hooked_module"), [module, *args], kwargs)
 
     def method(self, value: Value, name: str) -> Value:
         """A method of a built-in kind, bound; AttributeError if its class has none."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import abc
 
 import torch
+from torch.utils._device import DeviceContext
 
 from firebrick import _native
 
-__all__ = ["STATE_KINDS", "state_text", "state_value"]
+__all__ = ["STATE_KINDS", "has_user_modes", "state_text", "state_value"]
 
 STATE_KINDS: dict[str, tuple[str, str]] = {
     "GRAD_MODE": ("grad_mode", "Whether autograd records."),
@@ -58,6 +59,15 @@ def _torch_function() -> int:
 
 
 _PRECISIONS = ("highest", "high", "medium")
+
+
+def has_user_modes() -> bool:
+    """Whether a mode of the user's sees the calls of this thread; one that only sets a device is none."""
+    if torch._C._len_torch_dispatch_stack():
+        return True
+    stack = range(torch._C._len_torch_function_stack())
+    return any(not isinstance(torch._C._get_function_stack_at(place), DeviceContext) for place in stack)
+
 
 _READERS = {
     "GRAD_MODE": torch.is_grad_enabled,

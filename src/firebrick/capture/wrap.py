@@ -15,13 +15,14 @@ import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.library import registry
 from firebrick.capture.sources import Attr, Const, DictItem, DictKey, Item, MethodPart
 from firebrick.capture.values.classes import ClassValue
-from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, is_literal
+from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, NumpyScalarValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.mapping import DictValue, SetValue, key_of
@@ -243,6 +244,11 @@ def _proxy(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     return ConstantValue(obj, source)
 
 
+def _numpy_scalar(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    _identity(tracer, obj, source, pinned)
+    return NumpyScalarValue(obj, source)
+
+
 def _exception(tracer: Tracer, obj: BaseException, source: Source, pinned: bool) -> Value:
     _identity(tracer, obj, source, pinned)
     args = tracer.read(obj.args, Attr(source, "args")).realize()
@@ -334,6 +340,7 @@ _CLASSES: tuple[tuple[Any, Any], ...] = (
     (type, _class),
     (types.ModuleType, _python_module),
     (enum.Enum, _fixed),
+    (np.generic, _numpy_scalar),
     (tuple, _tuple_subclass),
     (torch._ops.OpOverload, _callable),
     (torch._ops.OpOverloadPacket, _callable),

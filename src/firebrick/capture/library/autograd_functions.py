@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.capture.breaks import Break
 from firebrick.capture.graph import has_tensor
 from firebrick.capture.library.registry import CODE_HANDLERS, handles
 from firebrick.capture.values.constant import NONE
@@ -57,6 +58,19 @@ def _apply(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Va
 
 
 CODE_HANDLERS[torch.autograd.Function.apply.__func__.__code__] = _apply  # type: ignore[attr-defined]
+
+
+@handles(torch.nn.Parameter)
+def _parameter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    data = (args[0] if args else kwargs.get("data", NONE)).realize()
+    wanted = interp.flag(args[1] if len(args) > 1 else kwargs.get("requires_grad"), True)
+    if torch.is_grad_enabled() or not isinstance(data, TensorValue):
+        raise Break("unsupported-call", "a parameter is made where gradients are recorded")
+    made = data.call_method(interp, "detach", [], {})
+    assert isinstance(made, TensorValue)
+    made.cls = torch.nn.Parameter
+    made.fake.requires_grad_(wanted)
+    return made
 
 
 @handles(

@@ -8,13 +8,15 @@ import copy
 import enum
 import functools
 import itertools
+import os
+import sys
 import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture import operators
 from firebrick.capture.breaks import Break, SkipFrame
-from firebrick.capture.library.registry import FOLDABLE, FOLDABLE_MODULES, OPAQUE_MODULES, handles, key_of, polyfill
+from firebrick.capture.library.registry import FOLDABLE, FOLDABLE_MODULES, OPAQUE_MODULES, handles, key_of
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE, ConstantValue
@@ -51,6 +53,7 @@ FOLDABLE.update(
         )
     }
 )  # fmt: skip
+FOLDABLE.update({key_of(obj): obj for obj in (os.fspath, sys.intern)})
 FOLDABLE_MODULES.update({"math", "cmath", "_operator", "operator", "posixpath", "_struct", "binascii", "_functools"})
 OPAQUE_MODULES.update(
     {
@@ -287,7 +290,7 @@ def _len(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 def _iter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1:
         return interp.iterator(args[0])
-    return interp.inline(interp.tracer.function(polyfill("until")), args, {})
+    return interp.inline(interp.stand_in("until"), args, {})
 
 
 @handles(next)

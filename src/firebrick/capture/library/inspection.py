@@ -151,6 +151,13 @@ def _cell(function: Any, name: str) -> Any:
 _DISPATCHER: Any = functools.singledispatch(lambda value: None)
 CODE_HANDLERS[_DISPATCHER.__code__] = _single_dispatch
 
+
+def _dispatched(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    return interp.tracer.known(function(args[0].realize().as_constant()))
+
+
+CODE_HANDLERS[_DISPATCHER.dispatch.__code__] = _dispatched
+
 # -- logging --------------------------------------------------------------------------------------
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "critical": 50, "exception": 40}

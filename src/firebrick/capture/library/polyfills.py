@@ -8,10 +8,12 @@ They run inside captured programs, so they are plain Python that the interpreter
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import itertools
 import operator
+import types
 
 import torch
 from torch._higher_order_ops.map import map as torch_map
@@ -50,10 +52,42 @@ def wraps(wrapped, assigned=("__name__", "__qualname__", "__doc__"), updated=())
         for name in assigned:
             if hasattr(wrapped, name):
                 setattr(wrapper, name, getattr(wrapped, name))
+        for name, item in getattr(wrapped, "__dict__", {}).items():
+            setattr(wrapper, name, item)
         wrapper.__wrapped__ = wrapped
         return wrapper
 
     return decorate
+
+
+@replaces(functools.update_wrapper)
+def update_wrapper(wrapper, wrapped, assigned=("__name__", "__qualname__", "__doc__"), updated=()):
+    return wraps(wrapped, assigned)(wrapper)
+
+
+@replaces(collections._count_elements)
+def count_elements(mapping, iterable):
+    for item in iterable:
+        mapping[item] = mapping.get(item, 0) + 1
+
+
+@replaces(itertools.tee)
+def tee(iterable, n=2):
+    iterator = iter(iterable)
+    waiting = [[] for _ in range(n)]
+
+    def branch(mine):
+        while True:
+            if not mine:
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+                for other in waiting:
+                    other.append(item)
+            yield mine.pop(0)
+
+    return tuple(branch(mine) for mine in waiting)
 
 
 @replaces(itertools.chain)
@@ -254,6 +288,13 @@ if hasattr(itertools, "batched"):
             if strict:
                 raise ValueError("batched(): incomplete batch")
             yield tuple(row)
+
+
+def get_of_function(function, owner, cls=None):
+    return function if owner is None else types.MethodType(function, owner)
+
+
+POLYFILLS["get_of_function"] = get_of_function
 
 
 def until(function, sentinel):

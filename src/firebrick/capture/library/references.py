@@ -131,8 +131,3 @@ def _exc_info(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         return TupleValue([NONE, NONE, NONE])
     error = at.handled.realize()
     return TupleValue([interp.tracer.known(error.python_type()), error, NONE])
-
-
-@handles(sys.intern)
-def _intern(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.fold(sys.intern, args, kwargs)

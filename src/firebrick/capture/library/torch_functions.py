@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import types
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import torch.nn.functional
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.library.registry import FOLDABLE, GRAPH_FUNCTIONS, GRAPH_TYPES, handles, key_of
+from firebrick.capture.overrides import overrides_calls
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.context import ContextValue
 from firebrick.capture.values.sequence import TupleValue
@@ -151,10 +153,18 @@ _constant(
     torch.onnx.is_in_onnx_export,
     torch.compiler.is_exporting,
     torch._C._is_tracing,
+)
+
+
+@handles(
     torch.overrides.has_torch_function,
     torch.overrides.has_torch_function_unary,
     torch.overrides.has_torch_function_variadic,
 )
+def _has_torch_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(
+        any(overrides_calls(value) for arg in args for value in (arg.realize(), *arg.realize().children()))
+    )
 
 
 @handles(torch.is_tensor)
@@ -168,7 +178,7 @@ def _size(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return TupleValue([ConstantValue(interp.index_of(item)) for item in items], cls=torch.Size)
 
 
-@handles(torch._check, torch._assert)
+@handles(torch._check, torch._assert, torch._check_value, torch._check_index, torch._check_type, torch._check_with)
 def _check(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     condition = args[0].realize()
     if isinstance(condition, TensorValue):
@@ -249,6 +259,20 @@ def _inference_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 def _nothing(interp: Interpreter) -> Callable[[Interpreter], None]:
     return lambda at: None
+
+
+@handles(
+    torch.autograd.profiler.record_function,
+    torch._C.DisableTorchFunction,
+    torch._C.DisableTorchFunctionSubclass,
+)
+def _no_context(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    """Names for a profiler, and switches that matter to tensors of other classes only: nothing to do here."""
+    return ContextValue(_none, [], _nothing)
+
+
+def _none() -> Any:
+    return contextlib.nullcontext()
 
 
 @handles(torch.autocast)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from firebrick.capture.materialize import ValueEmitter
     from firebrick.capture.sources import Source
 
-__all__ = ["LITERAL_TYPES", "NONE", "ConstantValue", "is_literal"]
+__all__ = ["LITERAL_TYPES", "NONE", "ConstantValue", "NumpyScalarValue", "is_literal"]
 
 LITERAL_TYPES: frozenset[type] = frozenset(
     {
@@ -142,6 +142,16 @@ class ConstantValue(Value):
 
     def __repr__(self) -> str:
         return f"ConstantValue({self.value!r})"
+
+
+class NumpyScalarValue(ConstantValue):
+    """A scalar of numpy, which torch takes for the Python number that it is equal to."""
+
+    __slots__ = ()
+
+    def as_argument(self) -> Any:
+        """The number."""
+        return self.value.item()
 
 
 def _join(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:

@@ -229,7 +229,7 @@ class FunctionValue(Value):
         if name in self.attributes:
             return self.attributes[name]
         if name == "__get__":
-            return CallableValue(types.MethodType)
+            return BoundMethodValue(interp.stand_in("get_of_function"), self)
         if self.obj is not None:
             base = self.source if self.source is not None else interp.tracer.const_source(self.obj)
             try:
@@ -237,8 +237,6 @@ class FunctionValue(Value):
             except AttributeError as error:
                 interp.tracer.guards.lacks_attribute(base, name)
                 interp.raise_real(error)
-            if name in ("__dict__",):
-                raise Break("unsupported-attribute", "__dict__ of a function is read")
             if self.pin is not None and not is_literal(found):
                 self.pin()
             return interp.tracer.read(found, Attr(base, name), pinned=name.startswith("__") and not is_literal(found))

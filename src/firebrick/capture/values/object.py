@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from firebrick.capture.materialize import ValueEmitter
     from firebrick.capture.sources import Source
 
-__all__ = ["MISSING", "InstanceDictValue", "ObjectValue", "bind", "class_lookup"]
+__all__ = ["MISSING", "InstanceDictValue", "ObjectValue", "Overridden", "bind", "class_lookup"]
+
+
+class Overridden(Exception):
+    """An argument of a call of torch has a `__torch_function__`, which decides what the call does."""
+
 
 MISSING: Any = object()
 """No such attribute."""
@@ -121,6 +126,8 @@ class ObjectValue(Value):
             return self.storage.as_argument()
         if self.fixed:
             return self.obj
+        if class_lookup(self.cls, "__torch_function__")[0] is not MISSING:
+            raise Overridden(self)
         return super().as_argument()
 
     # -- attributes -----------------------------------------------------------

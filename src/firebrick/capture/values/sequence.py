@@ -134,6 +134,8 @@ class TupleValue(SequenceValue):
             found = interp.tracer.class_attribute(self, name)
             if found is not None:
                 return found
+            if name in ("_fields", "_field_defaults"):
+                return interp.tracer.known(getattr(cls, name))
         return super().get_attr(interp, name)
 
     def methods(self) -> Mapping[str, Method]:

@@ -102,7 +102,7 @@ _READS = {
 class TensorValue(Value):
     """A tensor; `node` computes it and `fake` has its shape, strides, dtype and device."""
 
-    __slots__ = ("_compared", "cls", "fake", "node", "obj")
+    __slots__ = ("_compared", "attributes", "cls", "fake", "node", "obj")
 
     def __init__(
         self,
@@ -114,6 +114,7 @@ class TensorValue(Value):
     ) -> None:
         super().__init__(source)
         self.node, self.fake, self.cls, self.obj = node, fake, cls, obj
+        self.attributes: dict[str, Value] | None = None  # those that captured code has set
         self._compared = False
 
     def python_type(self) -> type:
@@ -137,12 +138,17 @@ class TensorValue(Value):
         if name in _METADATA:
             self._guard(interp)
             return interp.tracer.known(getattr(self.fake, name))
+        if self.attributes is not None and name in self.attributes:
+            return self.attributes[name]
         if name in _VIEWS:
             return interp.tracer.graph.call(interp, "call_function", getattr, (self, ConstantValue(name)), {})
         if name == "__class__":
             return interp.tracer.known(self.cls)
         if name == "grad":
             return self._grad(interp)
+        if name == "grad_fn" and (not self.fake.requires_grad or (self.obj is None and self.fake.is_leaf)):
+            self.get_attr(interp, "requires_grad")  # guards it
+            return NONE
         if name in ("grad_fn", "_version", "_backward_hooks", "_base"):
             raise Break("unsupported-attribute", f"{name} of a tensor is read")
         if self.obj is not None and name in getattr(self.obj, "__dict__", {}):
@@ -164,8 +170,44 @@ class TensorValue(Value):
         return interp.tracer.own_attribute(self, "grad")
 
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
-        """`requires_grad`, `data` and `grad` break; they change what the graph computes."""
-        raise Break("unsupported-attribute", f"{name} of a tensor is set")
+        """`grad` and what its class does not know is written as an effect; what changes the graph breaks."""
+        real = value.realize()
+        if (
+            name == "requires_grad"
+            and real.is_constant()
+            and real.as_constant() is self.get_attr(interp, name).as_constant()
+        ):
+            return
+        if name == "grad":
+            self._check_gradient(real)
+        elif hasattr(self.cls, name):
+            raise Break("unsupported-attribute", f"{name} of a tensor is set")
+        interp.tracer.effects.mutated(self, always=True)
+        if self.attributes is None:
+            self.attributes = {}
+        self.attributes[name] = value
+
+    def _check_gradient(self, value: Value) -> None:
+        if isinstance(value, TensorValue):
+            same = [getattr(value.fake, name) == getattr(self.fake, name) for name in ("shape", "dtype", "device")]
+            if all(same) and value is not self:
+                return
+        elif isinstance(value, ConstantValue) and value.value is None:
+            return
+        raise Break("unsupported-attribute", "grad of a tensor is set to what does not fit it")
+
+    def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
+        """Load the new attributes; the function returned stores them."""
+        temps = {name: emitter.load_to_temp(value) for name, value in (self.attributes or {}).items()}
+        own = emitter.load_to_temp(self)
+
+        def store() -> None:
+            for name, temp in temps.items():
+                emitter.load_fast(temp)
+                emitter.load_fast(own)
+                emitter.store_attr(name)
+
+        return store
 
     def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """Metadata are evaluated now; what reads data breaks; the rest are nodes."""
@@ -211,8 +253,15 @@ class TensorValue(Value):
         raise Break("data-dependent-branch", "the truth of a tensor is asked")
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
-        """Take it from the graph's results."""
+        """Take it from the graph's results; a parameter is made of one."""
+        if self.cls is not torch.nn.Parameter:
+            emitter.load_graph_output(self)
+            return
+        emitter.load_callable(torch.nn.Parameter)
         emitter.load_graph_output(self)
+        emitter.load_const(self.fake.requires_grad)
+        emitter.call(2)
+        emitter.remember(self)
 
 
 class TruthValue(Value):
@@ -246,6 +295,9 @@ class TruthValue(Value):
 def _requires_grad(
     interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]
 ) -> Value:
+    wanted = args[0] if args else kwargs.get("requires_grad")
+    if interp.flag(wanted, True) is value.get_attr(interp, "requires_grad").as_constant():
+        return value
     raise Break("unsupported-call", "Tensor.requires_grad_() is called")
 
 
