@@ -190,10 +190,6 @@ class Operations:
         """A Python stand-in that has a name of its own."""
         return self.tracer.function(registry.polyfill(name))
 
-    def call_hooked_module(self, module: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """`nn.Module.__call__` with hooks."""
-        return self.inline(self.stand_in("call_hooked_module"), [module, *args], kwargs)
-
     def method(self, value: Value, name: str) -> Value:
         """A method of a built-in kind, bound; AttributeError if its class has none."""
         if name == "__class__":

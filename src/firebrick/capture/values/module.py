@@ -115,7 +115,7 @@ class ModuleValue(ObjectValue):
         if interp.lookup(self.cls, "__call__")[0] is not _CALL:
             return super().call(interp, args, kwargs)
         if self.has_hooks(interp):
-            return interp.call_hooked_module(self, args, kwargs)
+            return interp.inline(interp.stand_in("call_hooked_module"), [self, *args], kwargs)
         return self.get_attr(interp, "forward").realize().call(interp, args, kwargs)
 
     def has_hooks(self, interp: Interpreter) -> bool:
