@@ -14,8 +14,9 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # partitioner, TorchScript, 7,000 lines), five opcode dialects of three Pythons, and a native runtime in C (5,000).
 # The commands that look into a compile (profile, graph, report, minify) are another 2,000, and
 # kernels for machines other than CPUs (targets, texts by template, programs in their memory) 800.
-# Training (joint graph, partition, autograd node) is 1,300, function transforms and control flow in graphs 1,200.
-PACKAGE_LINES = 51_500
+# Training (joint graph, partition, autograd node) is 1,300, function transforms and control flow in graphs 1,200,
+# objects that take part in calls of torch, marks of other compilers and numpy scalars 400.
+PACKAGE_LINES = 52_200
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
