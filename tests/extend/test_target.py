@@ -146,3 +146,25 @@ def test_inputs_of_another_layout():
     with pytest.raises(CompileError, match=r"is \(4, 3\), not \(3, 4\)"):
         made(torch.randn(4, 3))
     assert target.live == 0
+
+
+def test_a_target_beside_the_compilers_own_kernels():
+    """Through `passes=`, what the target lacks goes to Firebrick, in one compiled graph."""
+
+    class Some(LoopCompiler):
+        def supports(self, node):
+            return "tanh" in str(node.target) or super().supports(node) is True and "mul" in str(node.target)
+
+    before = firebrick.graphs_compiled()
+    compiled = firebrick.compile(lambda x: torch.softmax(torch.tanh(x * 2) @ x, -1), passes=[Some(PythonTarget())])
+    x = torch.randn(6, 6)
+    torch.testing.assert_close(compiled(x), torch.softmax(torch.tanh(x * 2) @ x, -1))
+    assert firebrick.graphs_compiled() == before + 1
+    assert compiled is not None
+
+
+def test_gradients_go_through_the_ops_themselves():
+    compiled = firebrick.compile(lambda x: torch.tanh(x) * 2, passes=[LoopCompiler(PythonTarget())])
+    x = torch.randn(3, requires_grad=True)
+    compiled(x).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * (1 - torch.tanh(x.detach()) ** 2))
