@@ -137,3 +137,15 @@ def test_traced_and_saved_modules(tmp_path):
     torch.testing.assert_close(made(X, Y), model(X, Y))
     made.save(str(tmp_path / "o.pt"))
     torch.testing.assert_close(torch.jit.load(str(tmp_path / "o.pt"))(X, Y), model(X, Y))
+
+
+def test_a_rule_that_matches_nothing_reports_no_change(program):
+    """Giving each use of a number its own copy is no change."""
+    torchscript.register_pass(sigmoid_div, addcdiv, name="nowhere")
+    made = torchscript.optimize(program, samples=[(X, Y)], verify=True)
+    assert [r.changed for r in made.reports] == [False]
+    torch.testing.assert_close(made(X, Y), program(X, Y))
+
+
+def sigmoid_div(x, y, z):
+    return torch.sigmoid(x) + y / z

@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 import warnings
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -191,13 +192,14 @@ class _Bench:
         self.step(f"{self.name}: tracing for TorchScript")
         with torch.no_grad():
             script = torch.jit.trace(plain, args, strict=False)  # type: ignore[no-untyped-call]
+        inlined = torchscript.optimize(script)
 
         def by_position(call: Callable[..., Any]) -> Callable[..., Any]:
             return lambda **given: call(*given.values())
 
         def passes_in_python() -> tuple[str, Any]:
-            made = torchscript.optimize(script, [torchscript.script_rule(_add_div, _addcdiv, name="addcdiv")])
-            return _hits(script, made), by_position(made)
+            made = torchscript.optimize(script, [torchscript.script_rule(_scaled_scores, _scaled_query)])
+            return f"{_scalings(inlined) - _scalings(made)} places", by_position(made)
 
         def passes_in_cpp() -> tuple[str, Any]:
             folder = _EXAMPLES / "torchscript_pass"
@@ -209,7 +211,7 @@ class _Bench:
             )
             steps = [torchscript.ScriptPass(n, getattr(extension, n)) for n in ("fuse_add_div", "make_groups")]
             made = torchscript.optimize(script, steps)
-            return _hits(script, made), by_position(made)
+            return f"{_new_nodes(made, inlined)} places", by_position(made)
 
         def groups() -> tuple[str, Any]:
             made, report = torchscript.compile_subgraphs(script, [_MatmulDiv()], args)
@@ -218,7 +220,7 @@ class _Bench:
         def to_fx() -> tuple[str, Any]:
             return "the whole module", by_position(self._compiled(torchscript.to_module(script)))
 
-        self.method("TorchScript: addcdiv pass", passes_in_python)
+        self.method("TorchScript: constants in matmul", passes_in_python)
         self.method("TorchScript: C++ passes", passes_in_cpp)
         self.method("TorchScript: matmul + div", groups)
         self.method("TorchScript -> FX -> Firebrick", to_fx)
@@ -263,17 +265,25 @@ class _MatmulDiv(SubgraphCompiler):
         return graph.forward
 
 
-def _add_div(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    return x + y / z
+def _scaled_scores(q: torch.Tensor, k: torch.Tensor, c: float) -> torch.Tensor:
+    return torch.matmul(q, k) * c
 
 
-def _addcdiv(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    return torch.addcdiv(x, y, z)
+def _scaled_query(q: torch.Tensor, k: torch.Tensor, c: float) -> torch.Tensor:
+    return torch.matmul(q * c, k)
 
 
-def _hits(script: Any, made: torchscript.OptimizedScript) -> str:
-    changed = sum(r.changed for r in made.reports)
-    return f"{changed} of {len(made.reports)} passes"
+def _scalings(script: torchscript.OptimizedScript) -> int:
+    """How many matmuls have their result multiplied."""
+    products = torchscript.nodes_of(script.graph, "aten::mul")
+    return sum(next(iter(n.inputs())).node().kind() == "aten::matmul" for n in products)
+
+
+def _new_nodes(made: torchscript.OptimizedScript, plain: torchscript.OptimizedScript) -> int:
+    """How many nodes there are of kinds that passes brought in."""
+    kinds = [Counter(n.kind() for n in torchscript.nodes_of(script.graph)) for script in (made, plain)]
+    more = kinds[0] - kinds[1]
+    return sum(count for kind, count in more.items() if not kind.startswith("prim::"))
 
 
 def _share(texts: Sequence[str]) -> str:

@@ -107,11 +107,13 @@ def script_rule(pattern: _Text, replacement: _Text, *, name: str | None = None) 
         name = getattr(pattern, "__name__", "rule")
 
     def rewrite(graph: Any) -> bool:
-        before = _canonical(graph)
-        _own_constants(graph)
+        untouched = graph.copy()
+        for each in (untouched, graph):
+            _own_constants(each)
         torch._C._jit_pass_custom_pattern_based_rewrite_graph(texts[0], texts[1], graph)
-        torch._C._jit_pass_constant_pooling(graph)  # type: ignore[attr-defined]
-        return _canonical(graph) != before
+        for each in (untouched, graph):
+            torch._C._jit_pass_constant_pooling(each)  # type: ignore[attr-defined]
+        return _canonical(graph) != _canonical(untouched)
 
     return ScriptPass(name, rewrite)
 
