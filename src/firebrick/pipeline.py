@@ -30,6 +30,7 @@ from firebrick.extend.nested import Body, Nested
 from firebrick.extend.repeat import find_repeat, shortened
 from firebrick.extend.runner import copy_graph
 from firebrick.extend.segments import Segments, is_cut, segments
+from firebrick.loops.check import check as check_loops
 from firebrick.loops.schedule import Launch
 from firebrick.loops.show import show as show_loops
 from firebrick.report import recorder
@@ -242,6 +243,8 @@ class _Compile:
         self.show("aten", lambda: autodiff.show(aten))
         with recorder.timed("lowering"):
             program = lowering.lower(aten, config)
+        if config.check:
+            check_loops(program)
         self.show("loops", lambda: show_loops(program))
         with recorder.timed("scheduling"):
             schedule = scheduling.schedule(program, self.target, config, self.repeat)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Emit = Callable[..., Record]
 
-__all__ = ["Origin", "Storage", "Value", "ViewStep", "read", "write"]
+__all__ = ["Origin", "Storage", "Value", "ViewStep", "overlaps", "read", "replay", "write"]
 
 aten = torch.ops.aten
 
@@ -70,12 +70,13 @@ def read(value: Value, emit: Emit) -> Record:
     if value.version != storage.version:
         record = storage.record
         for step in value.chain:
-            record = _replay(step, record, storage, emit)
+            record = replay(step, record, storage, emit)
         value.record, value.version = record, storage.version
     return value.record
 
 
-def _replay(step: ViewStep, record: Record, storage: Storage, emit: Emit) -> Record:
+def replay(step: ViewStep, record: Record, storage: Storage, emit: Emit) -> Record:
+    """Take one step of a view again, on memory that may be laid out otherwise than when it was first taken."""
     if step.op is aten.as_strided.default:
         size, stride, offset = step.args
         return emit(step.op, storage.record, size, stride, offset + storage.record.val.storage_offset())
@@ -98,6 +99,8 @@ def _viewable(val: FakeTensor, shape: Any) -> bool:
 def write(value: Value, new: Record, emit: Emit) -> None:
     """Make `new` the content of `value`'s memory."""
     storage = value.storage
+    if value.chain and overlaps(value.fake):
+        raise LoweringError("a write to a view that shows one element in several places")
     new = _conform(new, value.fake, emit)
     content = new
     if value.chain:
@@ -108,6 +111,11 @@ def write(value: Value, new: Record, emit: Emit) -> None:
         value.record, value.version = storage.record, storage.version
     elif tuple(new.val.stride()) == tuple(value.fake.stride()):
         value.record, value.version = new, storage.version
+
+
+def overlaps(fake: FakeTensor) -> bool:
+    """Whether an expanded dimension puts several elements in one place."""
+    return any(s == 0 and n > 1 for n, s in zip(fake.shape, fake.stride(), strict=True))
 
 
 def _conform(record: Record, like: FakeTensor, emit: Emit) -> Record:
@@ -161,7 +169,7 @@ def _write_through(value: Value, new: Record, emit: Emit) -> Record:
         return _scatter_strided(storage, value.fake, new, emit)
     befores = [storage.record]
     for step in chain[:-1]:
-        befores.append(_replay(step, befores[-1], storage, emit))
+        befores.append(replay(step, befores[-1], storage, emit))
     for step, before in zip(reversed(chain), reversed(befores), strict=True):
         new = _INVERSES[step.op](emit, before, new, step)
     return new

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.immutable_collections import immutable_list
 
-from firebrick.autodiff.aliasing import Origin, Storage, Value, restrided
+from firebrick.autodiff.aliasing import Origin, Storage, Value, overlaps, restrided
 from firebrick.autodiff.tape import Record, module_of
 from firebrick.autodiff.templates import KeyMaker, NotKeyed, Template, make_template, rebuild, replay
 from firebrick.autodiff.tracer import Tracer, fake_like
@@ -311,7 +311,6 @@ class Finish:
 
     def find_results(self) -> None:
         """Fill `flat`, `shown`, `mutated` and `outputs`."""
-        self._check_metadata()
         self.mutated = self._mutations()
         for position, storage in enumerate(self.mutated.values()):
             self.shown[position] = storage.base
@@ -329,12 +328,6 @@ class Finish:
         used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
         return gm, {n: t for n, t in self.tracer.constants.items() if n in used}
 
-    def _check_metadata(self) -> None:
-        """`t_` and its like on an argument change the caller's tensor object, which only eager does."""
-        for value in self.trace.inputs:
-            if value.chain:
-                raise LoweringError(f"{value.storage.origin} is turned into another view of its memory in place")
-
     def _mutations(self) -> dict[Origin, Storage]:
         """Return the storages of inputs and constants that were written, inputs first."""
         found: dict[Origin, Storage] = {}
@@ -343,6 +336,9 @@ class Finish:
             if value.storage.version and origin is not None and origin.name not in self.tracer.literals:
                 found[origin] = value.storage
         self._check_overlap(found)
+        for origin, storage in found.items():
+            if overlaps(storage.base):
+                raise LoweringError(f"{origin.name} is written and holds several elements in one place")
         return found
 
     def _check_overlap(self, found: dict[Origin, Storage]) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from firebrick.autodiff.aliasing import Origin, Storage, Value, ViewStep, read, write
+from firebrick.autodiff.aliasing import Origin, Storage, Value, ViewStep, read, replay, write
 from firebrick.autodiff.decompositions import decompositions
 from firebrick.autodiff.mutation import functional_of, written_arguments
 from firebrick.autodiff.tape import Record, Tape
@@ -129,7 +129,9 @@ class Tracer(TorchDispatchMode):
         """Return (argument in terms of records, argument with every tensor fake)."""
         if isinstance(arg, torch.Tensor):
             value = self.value_of(arg)
-            return self.read(value), value.fake
+            record = self.read(value)
+            # What was written may be laid out otherwise than the memory that the program sees.
+            return record, value.fake if _same_layout(record.val, value.fake) else record.val
         if isinstance(arg, (list, tuple)) and any(isinstance(a, torch.Tensor) for a in arg):
             pairs = [self.lower(a) for a in arg]
             return [p[0] for p in pairs], [p[1] for p in pairs]
@@ -202,16 +204,28 @@ def _prim(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _decompose(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    with tracer:
-        result = decompositions()[func](*args, **kwargs)
+    try:
+        with tracer:
+            result = decompositions()[func](*args, **kwargs)
+    except (AssertionError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        # Some refuse what eager takes; where eager refuses too, its own check says so now.
+        result = NotImplemented
     if result is NotImplemented:
         return tracer.record_call(func, args, kwargs)
-    if isinstance(result, FakeTensor) and any(result is a for a in args):
-        # A functional op returns memory of its own, even where its decomposition has nothing to do.
+    if isinstance(result, FakeTensor) and not any(r.alias_info is not None for r in func._schema.returns):
+        # A functional op returns memory of its own, even where its decomposition returns an argument or a view.
         value = tracer.value_of(result)
-        result = fake_like(tracer.fake_mode, result)
-        tracer.fresh(tracer.read(value), result)
+        given = (*args, *kwargs.values())
+        if any(tracer.value_of(t).storage is value.storage for a in given for t in _tensors(a)):
+            result = fake_like(tracer.fake_mode, result)
+            tracer.fresh(tracer.read(value), result)
     return result
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for v in value for t in _tensors(v)] if isinstance(value, (tuple, list)) else []
 
 
 def _view_rule(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -225,7 +239,11 @@ def _view_rule(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: 
     if _same_layout(fake, source.fake):
         return tracer.view(source, fake, (), record)
     step = ViewStep(func, args[1:], tuple(kwargs.items()))
-    return tracer.view(source, fake, (step,), tracer.tape.add(func, (record, *args[1:]), kwargs, fake))
+    if _same_layout(record.val, source.fake):
+        record = tracer.tape.add(func, (record, *args[1:]), kwargs, fake)
+    else:
+        record = replay(step, record, source.storage, tracer.emit)
+    return tracer.view(source, fake, (step,), record)
 
 
 def _same_layout(a: FakeTensor, b: FakeTensor) -> bool:
@@ -253,7 +271,9 @@ def _fresh_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs:
     source = tracer.value_of(args[0])
     fake = tracer.fakes(func, (source.fake, args[1]), {})
     record = tracer.read(source)
-    if not _same_layout(fake, source.fake):
+    if not _same_layout(record.val, source.fake):
+        record = replay(ViewStep(aten.view.default, (args[1],)), record, source.storage, tracer.emit)
+    elif not _same_layout(fake, source.fake):
         record = tracer.tape.add(aten.view.default, (record, args[1]), {}, fake)
     tracer.fresh(record, fake)
     return fake
@@ -347,14 +367,18 @@ def _mutate(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     written = written_arguments(func)
     arguments = func._schema.arguments
     targets = [args[i] if i < len(args) else kwargs[name] for i, name in written]
+    if any(isinstance(target, (tuple, list)) for target in targets):
+        storages = [tracer.value_of(t).storage for a in (*args, *kwargs.values()) for t in _tensors(a)]
+        if any(storages.count(tracer.value_of(t).storage) > 1 for t in _tensors(targets)):
+            raise LoweringError(f"{func} writes memory that several of its tensors share")
     if arguments[written[0][0]].kwarg_only:
         names = {name for _, name in written}
         kwargs = {k: v for k, v in kwargs.items() if k not in names}
     kwargs = {**_defaults(func, len(args), kwargs), **kwargs}
     with tracer:
         results = functional(*args, **kwargs)
-    flat_targets = _flat(targets)
-    flat_results = _flat(results)
+    flat_targets = _tensors(targets)
+    flat_results = _tensors(results)
     extra = len(flat_results) - len(flat_targets)
     if extra < 0:
         raise LoweringError(f"{func} and {functional} return different numbers of tensors")
@@ -373,17 +397,11 @@ def _defaults(func: OpOverload, given: int, kwargs: dict[str, Any]) -> dict[str,
     return {a.name: a.default_value for a in missing if a.name not in kwargs and a.has_default_value()}
 
 
-def _flat(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [t for v in value for t in _flat(v)]
-
-
 def _resize_empty(tracer: Tracer, target: torch.Tensor, result: torch.Tensor) -> None:
     """An empty out= tensor takes the result's size."""
     value = tracer.value_of(target)
-    if value.fake.numel() == 0 and result.numel() != 0:
-        if value.storage.origin is not None or value.chain:
+    if tuple(value.fake.shape) != tuple(result.shape):
+        if value.storage.origin is not None or value.chain or value.fake.numel():
             raise LoweringError("an out= argument of the graph would be resized")
         value.fake = tracer.value_of(result).fake
         value.storage.base = value.fake
@@ -394,11 +412,21 @@ def _inplace_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwarg
     functional = functional_of(func)
     if functional is None or functional.is_view is False:
         raise LoweringError(f"{func} changes the memory that its argument uses")
+    value = tracer.value_of(args[0])
+    origin = value.storage.origin
+    if origin is not None and not value.chain and value.fake is value.storage.base:
+        raise LoweringError(f"{func} makes {origin.name} another view of its memory, which is the caller's to see")
     with tracer:
         viewed = tracer.value_of(functional(*args, **kwargs))
-    value = tracer.value_of(args[0])
+    # The object that the program holds takes the new metadata; the tape keeps a copy of the old.
+    fake, before = value.fake, fake_like(tracer.fake_mode, value.fake)
+    for holder in {id(r): r for r in (value.record, value.storage.record)}.values():
+        if holder.val is fake:
+            holder.val = before
+    if value.storage.base is fake:
+        value.storage.base = before
+    tracer.fakes(func, (fake, *args[1:]), kwargs)
     value.chain, value.record, value.version = viewed.chain, viewed.record, viewed.version
-    value.fake = viewed.fake
     return args[0]
 
 

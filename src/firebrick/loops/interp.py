@@ -230,7 +230,7 @@ class _Scope:
         if mask is not None:
             index = torch.where(mask, index, 0)
         _check_bounds(index, flat, v.buffer)
-        return flat[index]
+        return flat.take(index)
 
     def _reduce(self, v: Reduce, mask: Tensor | None) -> Tensor:
         scope, sizes = self.inner(v.axes)

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.errors import LoweringError
 from firebrick.loops.dtypes import BY_TORCH
-from firebrick.lowering.context import Lowering, shape_of, strides_of
-from firebrick.lowering.tensors import contiguous_strides
+from firebrick.loops.ir import Extern, Ref
+from firebrick.lowering.context import Lowering, dense_strides, shape_of, strides_of
+from firebrick.lowering.tensors import TensorValue, contiguous_strides
+from firebrick.symbolic.expr import ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +34,19 @@ def call(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
     target: Any = lw.node.target
     schema = target._schema
     name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    if target.is_view and args and isinstance(args[0], TensorValue):
+        args = (_copied(lw, args[0]), *args[1:])
     return lw.extern(name, args, kwargs)
+
+
+def _copied(lw: Lowering, x: TensorValue) -> TensorValue:
+    """A copy that only the view made from it uses: nobody could know that the library's view shares x's memory."""
+    ref = lw.realize(x)
+    if ref.strides != dense_strides(ref.shape, ref.strides):
+        raise LoweringError(f"{lw.node.target} of memory with gaps has no place in a compiled graph")
+    copy = lw.buffer(x.dtype, ref.shape, ref.strides)
+    lw.nodes.append(Extern(f"n{len(lw.nodes)}", "aten::clone", (ref,), (), (copy,), origin=lw.origin))
+    return TensorValue(x.shape, x.dtype, ref.strides, ref=Ref(copy, ref.shape, ref.strides, ZERO))
 
 
 def _into(lw: Lowering, *args: Any, **kwargs: Any) -> Any:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import LoweringError
-from firebrick.loops.build import reduce
+from firebrick.loops.build import constant, reduce
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.loops.ir import Axis, Buffer, Const, Enum, Extern, Index, Nest, Node, Ref, Store, Value
+from firebrick.loops.ops import reduction_identity
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
 from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, exprs, total, var
 
@@ -21,7 +22,17 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
 
-__all__ = ["Declined", "Lowering", "broadcast", "is_loop_dtype", "loop_axes", "rules", "shape_of", "strides_of"]
+__all__ = [
+    "Declined",
+    "Lowering",
+    "broadcast",
+    "dense_strides",
+    "is_loop_dtype",
+    "loop_axes",
+    "rules",
+    "shape_of",
+    "strides_of",
+]
 
 EXPENSIVE = 8
 """Cost from which a value is stored rather than computed again for each element that reads it."""
@@ -89,7 +100,7 @@ class Lowering:
             if seen is not None:
                 value.stored(seen)
                 return seen
-        layout = _dense(value.shape, value.strides if strides is None else tuple(strides))
+        layout = dense_strides(value.shape, value.strides if strides is None else tuple(strides))
         name = self.buffer(value.dtype, value.shape, layout)
         ref = Ref(name, value.shape, layout, ZERO)
         self.store(value, ref)
@@ -158,7 +169,7 @@ class Lowering:
         folded = sorted({d % source.rank for d in dims}) if source.rank else []
         kept = [ONE if d in folded else n for d, n in enumerate(source.shape)]
         shape = tuple(kept if keepdim else [n for d, n in enumerate(kept) if d not in folded])
-        strides = contiguous_strides(shape) if fake is None else _dense(shape, strides_of(fake))
+        strides = contiguous_strides(shape) if fake is None else dense_strides(shape, strides_of(fake))
         axes, index = self.axes(shape, strides)
         outer = list(index)
         if not keepdim:
@@ -171,7 +182,13 @@ class Lowering:
         if ZERO in shape:
             dtype = BY_TORCH[fake.dtype].name if fake is not None else DTYPES[source.dtype].accumulate
             return TensorValue(shape, dtype, strides, ref=Ref(self.buffer(dtype, shape, strides), shape, strides, ZERO))
-        result = finish(reduce(name, inner, body(source.at(tuple(at)), tuple(outer))), tuple(outer))
+        empty = any(a.size is ZERO for a in inner)
+        folded_body = body(constant(0, source.dtype) if empty else source.at(tuple(at)), tuple(outer))
+        if empty:
+            made: Value = constant(reduction_identity(name, folded_body.dtype), folded_body.dtype)
+        else:
+            made = reduce(name, inner, folded_body)
+        result = finish(made, tuple(outer))
         buffer = self.buffer(result.dtype, shape, strides)
         self.nest(axes, Store(buffer, total(i * s for i, s in zip(index, strides, strict=True)), result))
         return TensorValue(shape, result.dtype, strides, ref=Ref(buffer, shape, strides, ZERO))
@@ -286,7 +303,7 @@ def _weight(stride: Expr) -> int:
     return stride.const if stride.is_const else max(stride.lo, 1)
 
 
-def _dense(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> tuple[Expr, ...]:
+def dense_strides(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """The strides if they fill memory without gaps or overlap, else contiguous ones."""
     expected: Expr = ONE
     for d in sorted((d for d in range(len(shape)) if shape[d] is not ONE), key=lambda d: _weight(strides[d])):

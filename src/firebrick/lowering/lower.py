@@ -182,10 +182,11 @@ class _Lowerer:
         written = [self._target(name) for name in self.aten.mutated]
         count = len(written)
         taken = {_buffer_of(v) for v in written}
+        given = {_buffer_of(v) for v in (*self.inputs, *self.consts.values(), *self.derived.values())}
         aliases = self.aten.outputs or [None] * (len(results) - count)
         # By position in the graph's flat results: outputs made here, then the bases that only aliases show.
         own = {
-            i: self._fresh(results[i], taken)
+            i: self._fresh(results[i], given)
             for i in range(count, len(results))
             if i - count >= len(aliases) or aliases[i - count] is None
         }
@@ -218,7 +219,7 @@ class _Lowerer:
         lw.node = result
         strides = strides_of(result.meta["val"])
         ref = lw.realize(value) if value.base is not None else value.ref
-        # Two results that eager makes apart don't share memory here either.
+        # Results that eager makes apart don't share memory here either, nor with arguments, whatever a pass left out.
         if ref is not None and ref.buffer not in taken | self.returned and _same_layout(ref, strides):
             self.returned.add(ref.buffer)
             return Ref(ref.buffer, ref.shape, strides, ref.offset, ref.dtype)

@@ -1,0 +1,134 @@
+"""Random programs of tensor operations: eager, our kernels and the loop interpreter.
+
+    python -m tests.fuzz_aten --count 1000 --seed 0 [--jobs 2] [--show SEED] [--out build/fuzz_aten]
+
+Programs are compiled ten at a time; one that differs is shrunk and printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BATCH = 10
+
+
+def work() -> None:
+    """Read first seeds from stdin, write one line of JSON for each to the real stdout."""
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    import torch
+    from tests.fuzz_aten.check import check, shrink
+    from tests.fuzz_aten.programs import generate
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        first, count = json.loads(line)
+        rows = []
+        for program, kind, what in check([generate(seed) for seed in range(first, first + count)]):
+            text = "" if kind == "left" else shrink(program, kind).describe()
+            rows.append({"seed": program.seed, "kind": kind, "what": what, "text": text})
+        out.write(json.dumps(rows) + "\n")
+
+
+def run_all(options: argparse.Namespace) -> list[dict]:
+    """All rows of programs that were not the same."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    end = options.seed + options.count
+    todo = iter([(k, min(BATCH, end - k)) for k in range(options.seed, end, BATCH)])
+    rows: list[dict] = []
+    lock, stopping = threading.Lock(), threading.Event()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    env |= {"OMP_NUM_THREADS": "1", "FIREBRICK_STRICT": "1"}
+    options.out.mkdir(parents=True, exist_ok=True)
+    log = (options.out / "worker.log").open("a")
+
+    def start() -> subprocess.Popen:
+        args = [sys.executable, "-m", "tests.fuzz_aten", "--worker"]
+        return subprocess.Popen(
+            args, cwd=ROOT, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+        )
+
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("programs", total=options.count)
+
+        def loop() -> None:
+            child = start()
+            while not stopping.is_set():
+                with lock:
+                    job = next(todo, None)
+                if job is None:
+                    break
+                child.stdin.write(json.dumps(job) + "\n")
+                child.stdin.flush()
+                line = child.stdout.readline()
+                if stopping.is_set():
+                    break
+                if line:
+                    made = json.loads(line)
+                else:
+                    made = [{"seed": job[0], "kind": "crash", "what": f"status {child.wait()} in {job}", "text": ""}]
+                    child = start()
+                with lock:
+                    rows.extend(made)
+                    bad = sum(r["kind"] != "left" for r in rows)
+                    progress.update(task, advance=job[1], description=f"programs, {bad} differ")
+                    for row in made:
+                        if row["kind"] != "left":
+                            (options.out / f"seed{row['seed']}.txt").write_text(f"{row['what']}\n\n{row['text']}\n")
+            child.kill()
+            child.wait()
+
+        threads = [threading.Thread(target=loop, daemon=True) for _ in range(options.jobs)]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(0.2)
+        except KeyboardInterrupt:
+            stopping.set()
+    return sorted(rows, key=lambda r: r["seed"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=max(os.cpu_count() or 1, 1))
+    parser.add_argument("--show", type=int, help="print the program of a seed")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "fuzz_aten")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        work()
+        return 0
+    if options.show is not None:
+        from tests.fuzz_aten.programs import generate
+
+        print(generate(options.show).describe())
+        return 0
+    rows = run_all(options)
+    counts = {kind: sum(r["kind"] == kind for r in rows) for kind in ("wrong", "failed", "crash", "left")}
+    same = options.count - sum(counts.values())
+    print(f"{options.count} programs: {same} the same, {counts['left']} left to eager, {counts['failed']} failed, "
+          f"{counts['wrong']} wrong, {counts['crash']} crashes")  # fmt: skip
+    for row in rows:
+        if row["kind"] != "left":
+            print(f"\nseed {row['seed']} {row['kind']}: {row['what']}\n{row['text']}")
+    return int(counts["wrong"] + counts["crash"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""Runs programs eagerly, compiled and by the loop interpreter, and compares the three."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tests.ops.cases import copies
+from tests.ops.compare import CONFIG, build, shares
+from torch import fx
+
+from firebrick import pipeline
+from firebrick.loops import interp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fuzz_aten.programs import Program
+
+RELATIVE = {torch.float64: 1e-10, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+
+
+def eager(program: Program, wide: bool = False) -> tuple[list[Any], list[torch.Tensor]]:
+    """Results, and the arguments afterwards."""
+    arguments = copies(program.arguments)
+    if wide:
+        arguments = [a.double() if a.dtype.is_floating_point else a for a in arguments]
+    with torch.no_grad():
+        return list(program.function()(*arguments)), arguments
+
+
+def graph_of(programs: list[Program], counts: list[int]) -> fx.GraphModule:
+    """A graph that runs all programs."""
+    graph = fx.Graph()
+    places = [[graph.placeholder(f"p{k}_{j}") for j in range(len(p.arguments))] for k, p in enumerate(programs)]
+    results: list[fx.Node] = []
+    for program, nodes, count in zip(programs, places, counts, strict=True):
+        node = graph.call_function(program.function(), tuple(nodes))
+        results += [graph.call_function(operator.getitem, (node, k)) for k in range(count)]
+    graph.output(tuple(results))
+    return fx.GraphModule({}, graph)
+
+
+def compiled(programs: list[Program], counts: list[int]) -> list[tuple[list[Any], list[torch.Tensor]]]:
+    """Results and arguments afterwards of our kernels."""
+
+    def run(gm: fx.GraphModule, inputs: list[torch.Tensor]) -> list[Any]:
+        return list(build(gm, inputs)[0](*inputs))
+
+    return _each(programs, counts, run)
+
+
+def interpreted(programs: list[Program], counts: list[int]) -> list[tuple[list[Any], list[torch.Tensor]]]:
+    """Results and arguments afterwards of the loop interpreter."""
+
+    def run(gm: fx.GraphModule, inputs: list[torch.Tensor]) -> list[Any]:
+        stages = pipeline.inspect_graph(gm, inputs, CONFIG)
+        return list(interp.run(stages.program, inputs, stages.aten.constants))
+
+    return _each(programs, counts, run)
+
+
+def _each(
+    programs: list[Program], counts: list[int], run: Callable[[fx.GraphModule, list[torch.Tensor]], list[Any]]
+) -> list[tuple[list[Any], list[torch.Tensor]]]:
+    given = [copies(p.arguments) for p in programs]
+    with torch.no_grad():
+        results = run(graph_of(programs, counts), [t for row in given for t in row])
+    found = []
+    for row, count in zip(given, counts, strict=True):
+        found.append((results[:count], row))
+        results = results[count:]
+    return found
+
+
+def difference(program: Program, got: tuple[list[Any], list[torch.Tensor]], aliases: bool = True) -> str:
+    """How results differ from eager's; empty if they don't."""
+    wanted, after = eager(program)
+    try:
+        wide, wide_after = eager(program, wide=True)
+    except Exception:
+        wide, wide_after = wanted, after
+    outputs, mine = got
+    if len(outputs) != len(wanted):
+        return f"{len(outputs)} results, not {len(wanted)}"
+    rows = [(f"result {k}", *r) for k, r in enumerate(zip(wanted, outputs, wide, strict=True))]
+    rows += [(f"argument {k}", *r) for k, r in enumerate(zip(after, mine, wide_after, strict=True))]
+    for name, want, have, ref in rows:
+        found = differs(want, have, ref)
+        if found:
+            return f"{name}: {found}"
+    if aliases and shares(outputs, mine) != shares(wanted, after):
+        return f"results share memory with {shares(outputs, mine)}, not {shares(wanted, after)}"
+    return ""
+
+
+def differs(want: torch.Tensor, have: torch.Tensor, ref: torch.Tensor) -> str:
+    """Wrong type, shape or numbers; rounding in another order is allowed for."""
+    if (want.dtype, want.shape) != (have.dtype, have.shape):
+        return f"{have.dtype} {tuple(have.shape)}, not {want.dtype} {tuple(want.shape)}"
+    if want.numel() == 0:
+        return ""
+    if not want.dtype.is_floating_point:
+        bad = want != have
+    else:
+        w, h = want.double(), have.double()
+        r = ref.double() if ref.shape == want.shape else w
+        fine = w.isfinite() & r.isfinite()
+        scale = r[fine].abs().max() if bool(fine.any()) else 0.0
+        error = (w - r)[fine].abs().max() if bool(fine.any()) else 0.0
+        allowed = 4 * error + RELATIVE.get(want.dtype, 2e-5) * (r.abs() + 0.1 * scale) + 1e-11
+        bad = fine & ~((h - r).abs() <= allowed) & ~((h - w).abs() <= allowed)
+        bad |= ~w.isfinite() & ~r.isfinite() & h.isfinite()
+    if not bool(bad.any()):
+        return ""
+    at = tuple(int(i) for i in bad.nonzero()[0])
+    return f"{have[at].item()} at {at}, not {want[at].item()}; {int(bad.sum())} of {want.numel()}"
+
+
+def check(programs: list[Program]) -> list[tuple[Program, str, str]]:
+    """(program, kind, what) for each that is not the same: kind is "wrong", "failed" or "left"."""
+    ready, counts = [], []
+    for p in programs:
+        try:
+            outputs, _ = eager(p)
+        except (RuntimeError, NameError):
+            continue  # a line that eager refused had changed something before
+        ready.append(p)
+        counts.append(len(outputs))
+    found: list[tuple[Program, str, str]] = []
+    _check(ready, counts, found)
+    return found
+
+
+def shrink(program: Program, kind: str) -> Program:
+    """The program without lines and results that it doesn't need to differ."""
+
+    def differs_still(candidate: Program) -> bool:
+        try:
+            return any(found == kind for _, found, _ in check([candidate]))
+        except Exception:
+            return False
+
+    for name in program.results[:-1]:
+        fewer = replace(program, results=[r for r in program.results if r != name])
+        if fewer.results and differs_still(fewer):
+            program = fewer
+    for k in reversed(range(len(program.lines))):
+        fewer = replace(program, lines=[*program.lines[:k], *program.lines[k + 1 :]])
+        if differs_still(fewer):
+            program = fewer
+    return program
+
+
+def _check(programs: list[Program], counts: list[int], found: list[tuple[Program, str, str]]) -> None:
+    try:
+        groups = [("interpreted", interpreted(programs, counts)), ("compiled", compiled(programs, counts))]
+    except Exception as error:
+        if len(programs) > 1:
+            for p, n in zip(programs, counts, strict=True):
+                _check([p], [n], found)
+            return
+        kind = "left" if "LoweringError" in type(error).__name__ else "failed"
+        found.append((programs[0], kind, f"{type(error).__name__}: {error}"[:400]))
+        return
+    for k, p in enumerate(programs):
+        for name, results in groups:
+            what = difference(p, results[k], aliases=name == "compiled")
+            if what:
+                if len(programs) > 1:
+                    before = len(found)
+                    _check([p], [counts[k]], found)
+                    if len(found) > before:
+                        break
+                    name += f", only beside seeds {[q.seed for q in programs]}"
+                found.append((p, "wrong", f"{name}: {what}"))
+                break

@@ -1,0 +1,103 @@
+"""The table of operators: what passed, how, and what did not, with reasons."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Rows = dict[tuple[str, str], dict]
+COUNTS = ("cases", "loops", "called", "left", "failed", "wrong")
+
+
+def read_rows(store: Path) -> Rows:
+    """The last row of each operator and dtype."""
+    rows: Rows = {}
+    if store.exists():
+        for line in store.read_text().splitlines():
+            row = json.loads(line)
+            rows[row["op"], row["dtype"]] = row
+    return rows
+
+
+def totals(rows: list[dict]) -> dict[str, int]:
+    """Sums of the counts."""
+    return {k: sum(r[k] for r in rows) for k in COUNTS}
+
+
+def passed(t: dict[str, int]) -> int:
+    """Cases with eager's result."""
+    return t["loops"] + t["called"] + t["left"]
+
+
+def summary(rows: Rows) -> str:
+    """What to print: the totals, then every failure and difference in short."""
+    lines = []
+    for dtype in [*dict.fromkeys(d for _, d in rows), "all"]:
+        t = totals([r for r in rows.values() if dtype in ("all", r["dtype"])])
+        share = 100 * passed(t) / max(t["cases"], 1)
+        lines.append(f"{dtype:9} {share:6.2f} % passed  " + "  ".join(f"{k} {t[k]}" for k in COUNTS))
+    for kind in ("wrong", "failed"):
+        for row in rows.values():
+            for call, why in row["details"][kind][:3]:
+                lines.append(f"{kind} {row['op']} {row['dtype']} {call}: {why}")
+    return "\n".join(lines)
+
+
+def how(rows: list[dict]) -> str:
+    """How an operator is done, over all of its dtypes."""
+    t = totals(rows)
+    parts = [word for word in ("loops", "called", "left") if t[word]]
+    return " + ".join(parts) or "none"
+
+
+def write_table(rows: Rows, path: Path) -> None:
+    """The table as Markdown."""
+    names = sorted({n for n, _ in rows})
+    by_name = {n: [r for (m, _), r in rows.items() if m == n] for n in names}
+    lines = [
+        "# Operators",
+        "",
+        "torch's operator database (`torch.testing._internal`), forward, on the CPU; written by `make ops`.",
+        "A case is a sample of the database or a variant of it: in place, strided, broadcast, empty or aliased inputs.",
+        "It passed if the results, the arguments afterwards and what shares memory are as in eager PyTorch; floating-point",
+        "results may have 1.1 times eager's error against float64 and a relative 1e-6 (half types: four roundings).",
+        "",
+        "- **loops**: only loop kernels of ours and views, **called**: library kernels too, in the same graph.",
+        "- **left**: no graph can hold it (a size that depends on data, a Python number as result): eager runs it.",
+        "",
+        "| dtype | cases | passed | loops | called | left | failed | wrong |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for dtype in [*dict.fromkeys(d for _, d in rows), "all"]:
+        t = totals([r for r in rows.values() if dtype in ("all", r["dtype"])])
+        share = 100 * passed(t) / max(t["cases"], 1)
+        lines.append(
+            f"| {dtype} | {t['cases']} | {share:.2f} % | {t['loops']} | {t['called']} | {t['left']} | {t['failed']} | {t['wrong']} |"
+        )
+    for title, wanted in (
+        ("Lowered to loops", "loops"),
+        ("Loops for some dtypes or samples, library kernels for others", "loops + called"),
+        ("Called through", "called"),
+    ):
+        found = [n for n in names if how(by_name[n]).removesuffix(" + left") == wanted]
+        lines += ["", f"## {title} ({len(found)})", "", ", ".join(found)]
+    found = [n for n in names if how(by_name[n]) == "left"]
+    lines += ["", f"## Left to eager ({len(found)})", "", "| operator | reason |", "|---|---|"]
+    for n in found:
+        reasons = Counter(why for r in by_name[n] for _, why in r["details"]["left"])
+        lines.append(f"| {n} | {cell(reasons.most_common(1)[0][0])} |")
+    for kind in ("failed", "wrong"):
+        bad = [(n, r, d) for n in names for r in by_name[n] for d in r["details"][kind][:1]]
+        if bad:
+            lines += ["", f"## {kind.capitalize()}", "", "| operator | dtype | cases | first |", "|---|---|---|---|"]
+            lines += [f"| {n} | {r['dtype']} | {r[kind]} | {cell(d[0])}: {cell(d[1])} |" for n, r, d in bad]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def cell(text: str) -> str:
+    """Text for one cell of a table."""
+    return text.replace("|", "/").replace("\n", " ")[:160]
