@@ -179,14 +179,14 @@ def _classify(func: OpOverload) -> Callable[..., Any]:
         if torch.Tag.inplace_view in func.tags:
             return _inplace_view
         return _mutate
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
-    if composite and len(schema.returns) == 1 and str(schema.returns[0].type) == "List[Tensor]":
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        # First, since `to` and `reshape` look where they can and copy where not: what they are made of is one or other.
         return _composite
     if any(r.alias_info is not None for r in schema.returns):
         return _view_rule
     if func.namespace == "prims" and hasattr(func, "prim_impl"):
         return _prim
-    return _composite if composite else _record
+    return _record
 
 
 def _record(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
