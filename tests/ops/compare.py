@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -326,7 +327,8 @@ def left_to_eager(case: Case, expected: Expected, error: Exception, outcome: Out
     reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
     tensors = copies([leaf for leaf in case.leaves if isinstance(leaf, torch.Tensor)])
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             compiled = firebrick.compile(case.call, options={"strict": False, "cache": False})
             torch.manual_seed(0)
             outputs = flat(compiled(tensors))
