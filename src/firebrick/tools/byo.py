@@ -326,15 +326,17 @@ ENGINES: dict[str, Callable[[], SubgraphCompiler]] = {
 def _rounds(a: Callable[[], Any], b: Callable[[], Any], seconds: float) -> tuple[float, float]:
     """Median milliseconds of two calls that take turns, so that both see the same machine."""
     times: tuple[list[float], list[float]] = ([], [])
+    start = time.perf_counter()
+    a(), b()
+    if time.perf_counter() - start < seconds:
+        a(), b()  # TorchScript's interpreter optimizes in its first calls
     end = time.perf_counter() + seconds
-    for _ in range(2):  # TorchScript's interpreter optimizes in its first calls
-        a(), b()
     while time.perf_counter() < end or len(times[0]) < _LEAST_RUNS:
         for call, found in zip((a, b), times, strict=True):
             start = time.perf_counter()
             call()
             found.append(time.perf_counter() - start)
-        if time.perf_counter() > end + 4 * seconds:
+        if time.perf_counter() > end + 2 * seconds:
             break  # a slow engine: one round says enough
     return statistics.median(times[0]) * 1e3, statistics.median(times[1]) * 1e3
 
