@@ -27,6 +27,7 @@ _KEPT: frozenset[OpOverload] = frozenset(
         aten.linalg_cross.default,
         aten._pdist_forward.default,
         aten._cdist_forward.default,
+        aten.embedding_dense_backward.default,
         # Views and layouts that lowering and prepacking match by name.
         aten.t.default,
         aten.transpose.int,
