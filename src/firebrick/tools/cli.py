@@ -20,6 +20,7 @@ from firebrick.errors import FirebrickError
 from firebrick.tools import bench as benchmark
 from firebrick.tools import byo as bringing
 from firebrick.tools import doctor as doctoring
+from firebrick.tools import minify as minifying
 from firebrick.tools import profile as profiling
 from firebrick.tools import report as reporting
 from firebrick.tools.graph_files import SUFFIXES, Views, view_files, wait_for_end
@@ -172,6 +173,32 @@ def report(
         _print_json(made.to_dict())
     elif not out:
         console.print(made.show(), width=None if console.is_terminal else 140)
+
+
+@app.command(epilog="Example: `firebrick minify bert -o repro.py`")
+def minify(
+    target: Annotated[str, typer.Argument(help=_TARGET)],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Write the script here.")] = Path("repro.py"),
+    module: Annotated[str | None, typer.Option(help="Only the first call of this submodule.")] = None,
+    backend: Annotated[str, typer.Option(help="A backend's name, or package.module:function.")] = "firebrick",
+    seconds: Annotated[float, typer.Option(help="Stop shrinking after this time.")] = 600.0,
+    timeout: Annotated[float, typer.Option(help="A try that takes longer hangs.")] = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Cut what compiles wrongly (raises, differs from eager, dies or hangs) down to a small script."""
+    with progress.status(f"minifying {target}"):
+        loaded = Target.load(target)
+        captured = capture(loaded.submodule(module) if module else loaded, stages=False)
+        found = minifying.minify(captured, backend, seconds=seconds, timeout=timeout)
+    found.write(out)
+    if as_json:
+        _print_json(
+            {"problem": asdict(found.problem), "before": found.before, "after": found.after, "script": str(out)}
+        )
+        return
+    console.print(f"{found.problem}", markup=False, highlight=False)
+    text = f"{found.before} ops cut down to {found.after} in {found.tries} tries; run: python {out}"
+    console.print(text, markup=False, highlight=False)
 
 
 @app.command(epilog="Example: `firebrick doctor --json`")
