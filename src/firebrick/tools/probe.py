@@ -122,11 +122,9 @@ class Prober:
         return line
 
     def _start(self) -> None:
-        paths = os.pathsep.join([p or os.getcwd() for p in sys.path])
-        command = [sys.executable, "-m", "firebrick.tools.probe"]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths}
-        )
+        paths = [path or os.getcwd() for path in sys.path]
+        code = f"import sys; sys.path[:] = {paths!r}; from firebrick.tools.probe import main; main()"
+        self.process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         started = self._line(_START)
         if isinstance(started, Problem):
             raise InternalError(f"a process that tries programs does not start: {started.text}")
@@ -152,7 +150,3 @@ def main() -> None:
             found = runpy.run_path(line.rstrip("\n"))["problem"]()
         out.write(json.dumps(asdict(found) if found else None) + "\n")
         out.flush()
-
-
-if __name__ == "__main__":
-    main()
