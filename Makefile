@@ -10,7 +10,7 @@ NATIVE := $(wildcard src/firebrick/native/*.c src/firebrick/native/*.h)
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: demo test check fast format lint types layers install clean help bench byo fuzz fuzz-aten ops null-rewrite
+.PHONY: demo test check fast format lint types layers install clean help bench byo fuzz fuzz-aten ops models threads null-rewrite
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -70,6 +70,12 @@ clean: ## Remove what was built, not .venv
 
 fuzz: $(EXTENSION) ## Random programs, plain against compiled; COUNT and SEED choose them
 	@$(BIN)/python -m tests.fuzz --count $(or $(COUNT),1000) --seed $(or $(SEED),0)
+
+models: $(EXTENSION) ## Capture of a hundred small models; results to docs/models.md
+	@$(BIN)/python -m tests.models.coverage --markdown docs/models.md
+
+threads: $(EXTENSION) ## 32 threads, 10,000 calls and compiles, then the same in forked children
+	@$(BIN)/python -m tests.threads.storm
 
 null-rewrite: $(EXTENSION) ## Take apart and reassemble every function of the standard library, numpy and transformers
 	@$(BIN)/python tests/sweeps/null_rewrite.py --run

@@ -25,7 +25,7 @@ from firebrick.capture.assemble import Handler
 from firebrick.capture.breaks import Break, SkipFrame
 from firebrick.capture.emit import Emitter
 from firebrick.capture.flow import flow
-from firebrick.capture.hook import SKIP, Wrapped, entries
+from firebrick.capture.hook import SKIP, SKIP_SCOPE, Wrapped, entries
 from firebrick.capture.interpreter import BreakHere, Interpreter
 from firebrick.capture.liveness import live_slots
 from firebrick.capture.marks import disabled_by_torch
@@ -61,6 +61,7 @@ __all__ = ["Capture", "FrameReport"]
 
 _GENERATOR_OR_ASYNC = 0x20 | 0x80 | 0x200
 _MAX_ATTEMPTS = 12
+_MAX_ENTRIES = 256  # of one code object, for all modules that run it
 _MAX_VERSIONS = 4  # tensors whose versions are looked at before a graph that changes them
 _NO_MISTAKE = (FirebrickError, torch.utils.checkpoint._StopRecomputationError)  # plain Python would not raise these
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
@@ -104,6 +105,8 @@ class Capture:
         scope: object = None,
     ) -> None:
         self.backend, self.config, self.on_frame, self.scope = backend, config, on_frame, scope
+        self.tries: int | None = None
+        """Captures left once a frame has come to the limit: the same values vary in the frames that it calls."""
         self.replaced: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
 
     def __call__(self, frame: Frame) -> Any:
@@ -114,7 +117,7 @@ class Capture:
         if torch._C._functorch.maybe_current_level() is not None or has_user_modes():
             return None  # inside vmap or grad, or watched by a mode: calls are not what they seem
         if self._over_limit(frame):
-            return SKIP
+            return SKIP_SCOPE
         with recorder.timed("capture"), _collector_paused(), hooks_paused():
             try:
                 return self._capture(frame)
@@ -135,16 +138,24 @@ class Capture:
         return SKIP
 
     def _over_limit(self, frame: Frame) -> bool:
-        found = [entry for entry in entries(frame.code) if entry.scope is self.scope]
+        if self.tries == 0:
+            return True
+        every = [entry for entry in entries(frame.code) if entry.scope is self.scope]
+        found = every if len(every) >= _MAX_ENTRIES else [entry for entry in every if entry.plan.is_about(frame)]
         if not found:
             return False
-        why = found[0].plan.explain_failure(frame)
+        why, guard = found[0].plan.explain_failure(frame), found[0].plan.failing_guard(frame)
         self._note_replaced(frame, found[0].plan)
         recorder.reason("recompile", why)
         if len(found) < self.config.recompile_limit:
             return False
-        name = frame.code.co_qualname
-        text = f"{name} was compiled {len(found)} times and now runs as plain Python; the last time because {why}"
+        self.tries = self.config.recompile_limit if self.tries is None else self.tries
+        place = f"{frame.code.co_qualname} ({Path(frame.code.co_filename).name}:{frame.code.co_firstlineno})"
+        remedy = "" if guard is None else f"{guard.remedy()}, or "
+        text = (
+            f"{place} was compiled {len(found)} times and now runs as plain Python where nothing that was compiled "
+            f"fits; the last time because {why}. Fix: {remedy}raise recompile_limit"
+        )
         recorder.warn_once(f"limit {frame.code.co_filename} {frame.code.co_firstlineno}", text)
         return True
 
@@ -199,14 +210,15 @@ class Capture:
         if module is not None:
             recorder.count("graphs")
             recorder.count("ops", graph.op_count)
+            if self.tries is not None:
+                self.tries -= 1
             compiled = self._compile(module, [value.obj for value in graph.inputs])
         outdated = _Outdated(frame.code)
         code = one.assemble(compiled, outdated)
         guards = one.tracer.guards
         if not isinstance(compiled, _native.Executable):  # that one looks at its constants itself
-            for value in graph.constants():
-                if value.source is not None and value.obj is not None:
-                    guards.tensor(value.source, value.obj)
+            for source, tensor in graph.constants():
+                guards.tensor(source, tensor)
         plan = outdated.plan = build_plan(guards.all(), frame.code)
         if self.on_frame is not None:
             report = FrameReport(frame.code.co_qualname, frame.code.co_filename, frame.code.co_firstlineno)

@@ -26,7 +26,7 @@ from firebrick.capture.values.tensor import TensorValue
 from firebrick.extend.fake import fake_of, new_fake_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from firebrick.capture.interpreter import Interpreter
     from firebrick.capture.sources import Source
@@ -132,9 +132,11 @@ class GraphBuilder:
         self._attribute_nodes[id(tensor)] = value
         return value
 
-    def constants(self) -> list[TensorValue]:
-        """Tensors of module trees that the graph holds."""
-        return list(self._attribute_nodes.values())
+    def constants(self) -> Iterator[tuple[Source, torch.Tensor]]:
+        """Tensors of module trees that the graph holds, and where they were read."""
+        for value in self._attribute_nodes.values():
+            if value.source is not None and value.obj is not None:
+                yield value.source, value.obj
 
     # -- calls ----------------------------------------------------------------
 

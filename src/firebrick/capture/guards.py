@@ -223,6 +223,11 @@ class Guard:
         except Exception:  # noqa: BLE001  a value of another kind: no length, no keys ...
             return f"{self} was true, now {self.source} is {describe(value)}"
 
+    def remedy(self) -> str:
+        """What a user can do if the guard fails again and again."""
+        names = " and ".join(str(source) for source in self.sources())
+        return KINDS[self.kind].remedy.format(source=names or KINDS[self.kind].name)
+
     def _explain_group(self, frame: Frame) -> str:
         try:
             values = [source.evaluate(frame) for source in self.sources()]
@@ -255,6 +260,8 @@ class Kind:
     """The payload as the native check takes it."""
     check: str = ""
     """Native check; empty where it has the kind's name."""
+    remedy: str = "keep {source} as it is from call to call"
+    """What a user can do about a guard that fails again and again."""
 
 
 # ---- helpers of the table ---------------------------------------------------
@@ -328,6 +335,7 @@ def _state_kind(name: str) -> Kind:
         explain=lambda source, value, payload: _was(
             label, state_text(name, payload), state_text(name, state_value(name))
         ),
+        remedy=f"call it in one mode: {label} is a state of torch",
     )
 
 
@@ -340,6 +348,7 @@ _ROWS = (
         explain=lambda source, value, ref: _was(f"type({source})", ref.text, describe(type(value))),
         stable=lambda ref: _immutable_class(ref.get()),
         native=lambda ref: ref.get(),
+        remedy="pass values of one class as {source}",
     ),
     Kind(
         "ID",
@@ -349,6 +358,7 @@ _ROWS = (
         explain=lambda source, value, ref: _was(source, ref.text, _other(describe(value), ref.text)),
         native=lambda ref: ref.get(),
         check="IS",
+        remedy="pass the same object as {source} on each call",
     ),
     Kind(
         "EQUALS",
@@ -356,6 +366,7 @@ _ROWS = (
         holds=_native.same_constant,
         show=lambda guard: f"{guard.source} == {guard.payload!r}",
         explain=lambda source, value, payload: _was(source, describe(payload), describe(value)),
+        remedy="pass {source} as a tensor (torch.tensor), or keep it the same",
     ),
     Kind(
         "NOT_NONE",
@@ -374,6 +385,7 @@ _ROWS = (
         explain=lambda source, value, payload: _was(f"len({source})", payload, len(value)),
         stable=lambda payload: False,
         check="LENGTH",
+        remedy="keep the length of {source} the same",
     ),
     Kind(
         "DICT_KEYS",
@@ -385,6 +397,7 @@ _ROWS = (
         explain=lambda source, value, payload: _was(f"list({source})", list(payload), list(value)),
         stable=lambda payload: False,
         check="KEYS",
+        remedy="keep the keys of {source} and their order the same",
     ),
     Kind(
         "HAS_KEY",
@@ -428,6 +441,7 @@ _ROWS = (
         explain=_explain_tensor,
         stable=lambda payload: False,
         native=TensorMeta.native,
+        remedy="give {source} few shapes and one dtype: pad it, or convert it before the call",
     ),
     Kind(
         "REQUIRES_GRAD",
@@ -445,6 +459,7 @@ _ROWS = (
         explain=lambda source, value, ref: _was(f"{source}.__code__", ref.text, "another"),
         stable=lambda payload: False,
         native=lambda ref: ref.get(),
+        remedy="make the function {source} once, outside of the loop",
     ),
     Kind(
         "LACKS_ENTRY",
@@ -475,6 +490,7 @@ _ROWS = (
         holds=_no_pair(_identical),
         show=lambda guard: f"{', '.join(map(str, guard.payload))} are distinct",
         explain=lambda source, value, payload: f"{source} and {value} were two objects, now they are one",
+        remedy="pass either one object or several, always the same way, as {source}",
     ),
     Kind(
         "NO_OVERLAP",
@@ -489,6 +505,7 @@ _ROWS = (
         holds=lambda value, payload: True,
         show=lambda guard: shape_text(guard.payload),
         explain=lambda source, value, payload: shape_text(payload),
+        remedy="give {source} few shapes: pad them before the call",
     ),
     *map(_state_kind, STATE_KINDS),
 )

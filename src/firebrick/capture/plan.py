@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from firebrick import _native
 from firebrick.capture import sources as s
 from firebrick.capture.guards import GROUP_KINDS, KINDS, Guard
@@ -30,6 +32,8 @@ class Plan(_native.GuardPlan):
     """Guards that the frame hook evaluates; made by `build_plan`."""
 
     guards: tuple[Guard, ...]
+    modules: list[Guard]
+    """Guards on the identity of arguments that are modules."""
     check_guards: list[Guard | None]
     """The guard behind each native check; None for those that a source brings along."""
     state_guards: list[Guard]
@@ -40,15 +44,26 @@ class Plan(_native.GuardPlan):
 
     def explain_failure(self, frame: Frame) -> str:
         """Say which guard fails for a frame and why, in the user's terms; empty when none does."""
-        number = self.failing(frame)
-        if number is None:
-            return ""
         if self.dead:
             return "an object that the guards know by identity is gone"
+        guard = self.failing_guard(frame)
+        if guard is None:
+            return "" if self.failing(frame) is None else "a guard failed"
+        return guard.explain(frame)
+
+    def is_about(self, frame: Frame) -> bool:
+        """Whether a frame's modules are those of the plan, so that it is another version of the same."""
+        return all(guard.holds(frame) for guard in self.modules)
+
+    def failing_guard(self, frame: Frame) -> Guard | None:
+        """The first guard that fails for a frame, where one can be named."""
+        number = None if self.dead else self.failing(frame)
+        if number is None:
+            return None
         guard = self.state_guards[-1 - number] if number < 0 else self.check_guards[number]
         if guard is None or guard.holds(frame):
             guard = next((g for g in self.guards if not g.holds(frame)), guard)
-        return "a guard failed" if guard is None else guard.explain(frame)
+        return guard
 
 
 class _Check(NamedTuple):
@@ -270,6 +285,13 @@ def build_plan(guards: Iterable[Guard], code: CodeType) -> Plan:
     groups = [(_GROUPS[g.kind], tuple(node.number for node in nodes), numbers) for g, nodes, numbers in builder.groups]
     plan = Plan(rows, checks, states, groups)
     plan.guards = tuple(kept)
+    plan.modules = [
+        guard
+        for guard in kept
+        if guard.kind == "ID"
+        and isinstance(guard.source, (s.Local, s.Cell))
+        and isinstance(guard.payload.get(), torch.nn.Module)
+    ]
     plan.check_guards = [*check_guards, *(guard for guard, *_ in builder.groups)]
     plan.state_guards = builder.states
     return plan

@@ -1,0 +1,120 @@
+"""Capture over small transformers models: graphs, breaks, share of the ops captured, and whether the result is eager's.
+
+python -m tests.models.coverage [MODEL ...] [--markdown docs/models.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from rich.console import Console
+from tests.models.generation import MODELS, MODES, generate
+from tests.models.zoo import ZOO, build
+
+import firebrick
+from firebrick.tools.contender import flatten
+
+__all__ = ["Covered", "cover", "read_table"]
+
+
+@dataclass(frozen=True)
+class Covered:
+    """What became of one model."""
+
+    model: str
+    kind: str
+    graphs: int
+    breaks: int
+    percent: int
+    right: bool
+    causes: tuple[str, ...] = ()
+
+    def row(self) -> str:
+        """A line of the table."""
+        right = "as eager" if self.right else "WRONG"
+        return f"| {self.model} | {self.kind} | {self.graphs} | {self.breaks} | {self.percent} | {right} |"
+
+
+def cover(name: str) -> Covered:
+    """Capture one call of a model, and compare its result with plain Python's."""
+    model, inputs = build(name)
+    firebrick.reset()
+    with torch.no_grad():
+        torch.manual_seed(1)
+        expected = model(**inputs)
+        torch.manual_seed(1)
+        seen = firebrick.explain(model)(**inputs)
+    pairs = list(zip(flatten(seen.result), flatten(expected), strict=True))
+    right = type(seen.result) is type(expected)
+    right &= all(a.dtype == b.dtype and torch.allclose(a, b, atol=1e-5, equal_nan=True) for a, b in pairs)
+    causes = tuple(dict.fromkeys(f"{event['cause']} at {Path(event['place']).name}" for event in seen.breaks))
+    return Covered(name, ZOO[name].kind, len(seen.graphs), len(seen.breaks), round(seen.coverage), right, causes)
+
+
+HEAD = """# Models
+
+Small models of transformers with random weights, captured by one call; `make models` makes this page.
+Graphs and breaks are those of capture, before any backend; "captured" is the share of ATen calls inside of graphs.
+
+"""
+COLUMNS = "| model | kind | graphs | breaks | captured % | result |\n|---|---|---|---|---|---|\n"
+
+
+def page(rows: list[Covered]) -> str:
+    """The page with the table."""
+    one, right = sum(row.graphs == 1 and not row.breaks for row in rows), sum(row.right for row in rows)
+    total = f"{len(rows)} models: {right} give eager's result, {one} are one graph ({100 * one / len(rows):.1f} %).\n\n"
+    table = "".join(f"{row.row()}\n" for row in rows)
+    broken = "".join(f"- {row.model}: {cause}\n" for row in rows for cause in row.causes)
+    return f"{HEAD}{total}{COLUMNS}{table}\nWhere the others break:\n\n{broken}"
+
+
+GENERATION = """
+## Generation
+
+`firebrick.compile(model).generate(...)` of 24 tokens, compiled twice in a row. A static cache keeps shapes: one graph
+for the prompt and one for a token. A dynamic cache grows with each token, and sizes are constants of a graph in this
+version: capture gives up on the outermost frame after 8 graphs, on the frames below after 8 more, and says so.
+
+| model | mode | tokens | graphs | graphs in the second run |
+|---|---|---|---|---|
+"""
+
+
+def read_table(text: str) -> dict[str, Covered]:
+    """Rows of a page, by model."""
+    found = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 6 and cells[0] in ZOO:
+            found[cells[0]] = Covered(cells[0], cells[1], *map(int, cells[2:5]), cells[5] == "as eager")
+    return found
+
+
+def main() -> int:
+    """Print a row a model; 1 if a result is not eager's."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    logging.captureWarnings(capture=True)
+    console = Console()
+    rows = []
+    for name in options.models or ZOO:
+        rows.append(cover(name))
+        console.print(rows[-1].row(), markup=False)
+    if options.markdown is not None:
+        modes = [generate(name, mode).row() for name in MODELS for mode in MODES]
+        options.markdown.write_text(page(rows) + GENERATION + "\n".join(modes) + "\n")
+    return int(not all(row.right for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
