@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import builtins
 import collections
 import copy
 import enum
@@ -271,6 +272,11 @@ def _looks_at_frame(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if interp.parent is None and len(args) < 2 and not kwargs:
         raise SkipFrame("a function that looks at the frame's locals is called", always=True)
     raise Break("unsupported-call", "a built-in function that looks at the frame is called")
+
+
+@handles(builtins.__build_class__)
+def _build_class(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    raise Break("unsupported-instruction", "class definition")
 
 
 @handles(globals, compile, input, open)
