@@ -192,7 +192,8 @@ def main() -> int:
         rows = {k: r for k, r in rows.items() if k[0] in options.only and k[1] in dtypes}
     print(summary(rows))
     if options.markdown:
-        write_table(rows, options.markdown)
+        note = f"At most {options.samples} samples of each operator and dtype." if options.samples else ""
+        write_table(rows, options.markdown, note)
     return int(any(r["wrong"] for r in rows.values()))
 
 

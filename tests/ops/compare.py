@@ -241,7 +241,8 @@ def float_difference(want: torch.Tensor, got: torch.Tensor, ref: Any, scale: flo
     or, where numbers cancel, a quarter of that relative to the largest argument; `extra` comes from TOLERANCE."""
     relative = RELATIVE.get(want.dtype, 1e-6)
     w, g = want.double(), got.double()
-    r = ref.double() if isinstance(ref, torch.Tensor) and ref.shape == want.shape and not ref.is_complex() else w
+    usable = isinstance(ref, torch.Tensor) and (ref.shape, ref.layout) == (want.shape, want.layout)
+    r = ref.double() if usable and not ref.is_complex() else w
     finite = r.isfinite() & w.isfinite()
     worst = (w - r)[finite].abs().max() if bool(finite.any()) else torch.zeros((), dtype=torch.float64)
     if r is w:

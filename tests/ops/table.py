@@ -54,7 +54,7 @@ def how(rows: list[dict]) -> str:
     return " + ".join(parts) or "none"
 
 
-def write_table(rows: Rows, path: Path) -> None:
+def write_table(rows: Rows, path: Path, note: str = "") -> None:
     """The table as Markdown."""
     names = sorted({n for n, _ in rows})
     by_name = {n: [r for (m, _), r in rows.items() if m == n] for n in names}
@@ -66,17 +66,20 @@ def write_table(rows: Rows, path: Path) -> None:
         "It passed if the results, the arguments afterwards and what shares memory are as in eager PyTorch; floating-point",
         "results may have 1.1 times eager's error against float64 and a relative 1e-6 (half types: four roundings).",
         "",
+        *([note, ""] if note else []),
         "- **loops**: only loop kernels of ours and views, **called**: library kernels too, in the same graph.",
         "- **left**: no graph can hold it (a size that depends on data, a Python number as result): eager runs it.",
         "",
-        "| dtype | cases | passed | loops | called | left | failed | wrong |",
-        "|---|---|---|---|---|---|---|---|",
+        "| dtype | operators | cases | passed | loops | called | left | failed | wrong |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for dtype in [*dict.fromkeys(d for _, d in rows), "all"]:
-        t = totals([r for r in rows.values() if dtype in ("all", r["dtype"])])
+        chosen = [r for r in rows.values() if dtype in ("all", r["dtype"])]
+        t = totals(chosen)
         share = 100 * passed(t) / max(t["cases"], 1)
+        count = len({r["op"] for r in chosen})
         lines.append(
-            f"| {dtype} | {t['cases']} | {share:.2f} % | {t['loops']} | {t['called']} | {t['left']} | {t['failed']} | {t['wrong']} |"
+            f"| {dtype} | {count} | {t['cases']} | {share:.2f} % | {t['loops']} | {t['called']} | {t['left']} | {t['failed']} | {t['wrong']} |"
         )
     for title, wanted in (
         ("Lowered to loops", "loops"),

@@ -178,6 +178,11 @@ def _fill_diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
     return x
 
 
+def _pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
+    """Eager gives a tensor without elements back as it is, with sizes that nobody would expect."""
+    return x.clone() if x.numel() == 0 else decomposition_table[aten.pixel_unshuffle.default](x, factor)
+
+
 _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.native_batch_norm.default: _native_batch_norm,
     aten._native_batch_norm_legit.default: _native_batch_norm,
@@ -186,6 +191,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.miopen_batch_norm.default: lambda *args: _cudnn_batch_norm(*args)[:3],
     aten._batch_norm_with_update.default: _batch_norm_with_update,
     aten.fill_diagonal_.default: _fill_diagonal,
+    aten.pixel_unshuffle.default: _pixel_unshuffle,
 }
 
 
