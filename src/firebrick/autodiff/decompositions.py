@@ -102,7 +102,7 @@ def _batch_norm_training(
     wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
     axes = [0, *range(2, x.dim())]
     wide_x = x.to(wide)
-    # As exact as eager's kernel, which folds in double: a mean that is off by one bit shows where the variance is small.
+    # Eager's kernel folds in double: a mean that is off by one bit shows where the variance is small.
     mean = wide_x.mean(axes, dtype=torch.float64).to(wide)
     centered = wide_x - _per_channel(mean, x)
     var = (centered * centered).mean(axes)
