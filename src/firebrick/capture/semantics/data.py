@@ -163,9 +163,7 @@ def _build_string(interp: Interpreter, at: Instruction) -> None:
 @executes("LIST_APPEND")
 def _list_append(interp: Interpreter, at: Instruction) -> None:
     item = interp.pop_raw()
-    target = interp.stack[-at.arg]
-    assert isinstance(target, ListValue)
-    target.items.append(item)
+    interp.stack[-at.arg].realize().call_method(interp, "append", [item], {})
 
 
 @executes("SET_ADD")

@@ -374,7 +374,7 @@ def _find(interp: Interpreter, items: list[Value], item: Value, start: Value | N
     for index, other in enumerate(items):
         if interp.same_or_equal(other, item):
             return index
-    raise ValueError(f"{item.describe()} is not in the sequence")
+    raise ValueError(f"{interp.formatted(item, 'r', '').as_constant()} is not in list")
 
 
 def _remove(interp: Interpreter, items: list[Value], item: Value) -> None:
