@@ -34,6 +34,8 @@ def test_snippets_run(page, monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_of_the_first_look_run(command, monkeypatch, tmp_path):
     pytest.importorskip("transformers")
+    if ".onnx" in command:
+        pytest.importorskip("onnx")
     monkeypatch.syspath_prepend(ROOT)
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, shlex.split(command)[1:])

@@ -85,9 +85,9 @@ def resolve(kind: str, name: str) -> Any:
         raise LoweringError(f"this torch has no {kind} {name}") from None
 
 
-_PACKERS = frozenset({"mkldnn::_reorder_linear_weight"})
-"""Ops that only change a weight's layout: who reads their result may be given the weight itself, if it is contiguous
-or the table has another call for it (oneDNN is a hundred times slower on others)."""
+_PACKERS = frozenset({"mkldnn::_reorder_linear_weight", "mkldnn::_reorder_convolution_weight"})
+"""Ops that only change a weight's layout: who reads their result may be given the weight itself, if it is dense or the
+table has another call for it (oneDNN is a thousand times slower on others)."""
 
 _PATIENCE = 3
 """Times that an executable's weights are packed; weights that go on changing are then left as they are."""
@@ -95,6 +95,11 @@ _PATIENCE = 3
 
 _DELAY = 0.4
 """Seconds before packing starts: the call that is being made has the cores for itself."""
+
+
+def _is_dense(weight: torch.Tensor) -> bool:
+    """Whether a weight is contiguous, or is as the transposed view of a matrix."""
+    return weight.is_contiguous() or (weight.dim() == 2 and weight.t().is_contiguous())
 
 
 class _Refresh:
@@ -123,7 +128,7 @@ class _Refresh:
             for name, function, args, _, positional, keywords, outs, *_ in self.calls:
                 given = [self._value(arg, values) for arg in args]
                 call = partial(function, *given[:positional], **dict(zip(keywords, given[positional:], strict=True)))
-                if name in _PACKERS and (outs[0] in self.unpacked or given[0].is_contiguous()) and outs[0] is not None:
+                if name in _PACKERS and (outs[0] in self.unpacked or _is_dense(given[0])) and outs[0] is not None:
                     values[outs[0]] = given[0]
                     waiting.append((place[outs[0]], call))
                     continue
