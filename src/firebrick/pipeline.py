@@ -79,6 +79,7 @@ def compile_graph(
         if config.strict:
             raise
         _note_fallback(gm, error)
+        _LazyGraphModule.force_recompile(gm)
         return gm.forward
     recorder.count("graphs compiled")
     return compiled

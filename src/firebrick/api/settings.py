@@ -73,6 +73,7 @@ class Settings:
             def firebrick(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
                 return pipeline.compile_graph(gm, example_inputs, self.config, self.passes, self.keys)
 
+            firebrick.reads_nodes_only = True  # type: ignore[attr-defined]
             return firebrick
         found = backends.find_backend(self.backend)
         options: dict[str, Any] = {}

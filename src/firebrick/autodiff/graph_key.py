@@ -51,8 +51,9 @@ def _target_text(target: Any) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
-    if name and "<" in name and getattr(sys.modules.get(str(module)), target.__name__, None) is target:
-        name = target.__name__  # made inside another function, as F.max_pool2d is, and known by its module
+    short = getattr(target, "__name__", "")
+    if name and "<" in name and getattr(sys.modules.get(str(module)), short, None) is target:
+        name = short  # made inside another function, as F.max_pool2d is, and known by its module
     if not name or "<" in name or isinstance(target, torch._ops.HigherOrderOperator):
         raise _NoText
     if module is None:

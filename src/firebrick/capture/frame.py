@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import fx
 
 from firebrick import _native
 from firebrick.capture import library, semantics
@@ -46,8 +47,6 @@ from firebrick.runtime import ConstantsChanged
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType
-
-    from torch import fx
 
     from firebrick._native import Frame
     from firebrick.capture.plan import Plan
@@ -90,7 +89,8 @@ class Capture:
     """The callback that the frame hook asks.
 
     Args:
-        backend: `(gm, example_inputs) -> callable`.
+        backend: `(gm, example_inputs) -> callable`. With an attribute `reads_nodes_only` that is true, it gets a
+          module whose Python source is made when it is asked for.
         config: settings of this compile.
         on_frame: is given a report of each captured frame.
         scope: what the hook was given with this callback; only its entries count as recompiles.
@@ -242,6 +242,9 @@ class Capture:
             tracer.guards.distinct(others)
 
     def _compile(self, module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        if not getattr(self.backend, "reads_nodes_only", False):
+            meta, module = module.meta, fx.GraphModule(module, module.graph)
+            module.meta.update(meta)
         try:
             compiled = self.backend(module, inputs)
         except FirebrickError:
