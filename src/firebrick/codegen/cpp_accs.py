@@ -112,7 +112,7 @@ def _cut(out: Values, new: str, state: AccState, lanes: Lanes) -> str:
     """Lanes beyond the count must not change the result."""
     signed = out.unit.vector(SIGNED[DTYPES[lane_type(state.acc.dtype)].nbytes], lanes.width)
     listed = ", ".join(str(k) for k in range(lanes.width))
-    count = lanes.count if lanes.count and lanes.count.isdigit() else f"({SCALAR[signed.split('x')[0]]}){lanes.count}"
+    count = f"({SCALAR[signed.split('x')[0]]}){out.unit.hidden(str(lanes.count))}"
     return f"(({signed}{{{listed}}} < {count}) ? {new} : {_identity(out, state)})"
 
 

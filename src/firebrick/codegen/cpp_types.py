@@ -15,7 +15,17 @@ if TYPE_CHECKING:
 
     from firebrick.symbolic.expr import Expr
 
-__all__ = ["FOLD_VECTOR", "MASK", "SCALAR", "SIGNED", "constant_text", "index_text", "lane_type", "vector_prelude"]
+__all__ = [
+    "FOLD_VECTOR",
+    "HIDDEN",
+    "MASK",
+    "SCALAR",
+    "SIGNED",
+    "constant_text",
+    "index_text",
+    "lane_type",
+    "vector_prelude",
+]
 
 SCALAR: Mapping[str, str] = {
     "f32": "float",
@@ -120,6 +130,14 @@ def needs_division(e: Expr) -> bool:
             return True
     return False
 
+
+HIDDEN = """\
+static inline __attribute__((always_inline)) int64_t fb_hidden(int64_t n) {
+  __asm__("" : "+r"(n));
+  return n;
+}
+"""
+"""The same number, of which the compiler knows nothing."""
 
 FOLD_VECTOR = """\
 static inline {s} fb_{op}_{v}({v} x) {{

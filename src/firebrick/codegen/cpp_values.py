@@ -73,7 +73,7 @@ class Values(Writer):
             listed = ", ".join(f"({SCALAR[v.dtype]})({self.index(v.expr, k)})" for k in range(lanes.width))
             return self.name(v.dtype, f"{vector}{{{listed}}}", True)
         listed = ", ".join(str(k) for k in range(lanes.width))
-        base = f"{vector}_of({self.index(v.expr)})"
+        base = f"{vector}_of({self.unit.hidden(self.index(v.expr))})"
         step = "" if stride is ONE else f" * {vector}_of({self.index(stride)})"
         return self.name(v.dtype, f"{base} + {vector}{{{listed}}}{step}", True)
 

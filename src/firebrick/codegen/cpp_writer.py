@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 from firebrick.codegen.cpp_math import INLINE, SCALE, SCALE_ANY
 from firebrick.codegen.cpp_ops import HELPERS
-from firebrick.codegen.cpp_types import FOLD_VECTOR, SCALAR, index_text, lane_type, needs_division, vector_prelude
+from firebrick.codegen.cpp_types import (
+    FOLD_VECTOR,
+    HIDDEN,
+    SCALAR,
+    index_text,
+    lane_type,
+    needs_division,
+    vector_prelude,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +97,14 @@ class Unit:
             )
             self.helpers[name] = text
         return name
+
+    def hidden(self, number: str) -> str:
+        """A whole number of which the compiler knows nothing.
+
+        GCC 12 folds `{0, 1, 2...} < 3 ? a : b` wrongly for constant a and b in AVX-512 vectors.
+        """
+        self.helpers["fb_hidden"] = HIDDEN
+        return f"fb_hidden({number})"
 
     def inline(self, name: str, width: int) -> str:
         """Name of a function of f32 lanes that the unit defines."""

@@ -16,7 +16,7 @@ from firebrick.symbolic.expr import ZERO
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["RULES", "call"]
+__all__ = ["RULES", "call", "call_on_constants"]
 
 aten = torch.ops.aten
 
@@ -32,10 +32,15 @@ _OUT_VARIANTS: Mapping[Any, str] = {
 def call(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
     """Call the node's own op in the library."""
     target: Any = lw.node.target
-    schema = target._schema
-    name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     if target.is_view and args and isinstance(args[0], TensorValue):
         args = (_copied(lw, args[0]), *args[1:])
+    return call_on_constants(lw, *args, **kwargs)
+
+
+def call_on_constants(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
+    """Call the node's own op on tensors that nobody writes: a view of one shares its memory."""
+    schema = lw.node.target._schema  # type: ignore[union-attr]
+    name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     return lw.extern(name, args, kwargs)
 
 

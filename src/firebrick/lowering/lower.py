@@ -114,7 +114,9 @@ class _Lowerer:
             else:
                 lw.node, lw.origin, lw.own, lw.given = node, "", (), ()
                 kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
-                self.env[node] = self.derived[node.name] = calls.call(lw, *self._arguments(node.args), **kwargs)
+                self.env[node] = self.derived[node.name] = calls.call_on_constants(
+                    lw, *self._arguments(node.args), **kwargs
+                )
         made = tuple(n for n in lw.nodes if isinstance(n, Extern))
         lw.nodes.clear()
         return Recipe(made)
