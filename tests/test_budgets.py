@@ -59,3 +59,9 @@ def test_class_methods():
 
 def test_settings():
     assert len(fields(Config)) <= SETTINGS
+
+
+def test_names_of_test_files_are_unique():
+    # pytest imports them by their bare name, so the second of two would not be collected
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)
