@@ -133,7 +133,8 @@ def test_full_disk_gives_one_warning_and_a_result(tmp_path, monkeypatch):
     assert [p.name for p in DiskCache(cfg).root.glob("tmp/*") if not p.name.startswith("misses")] == []
 
 
-def test_least_recently_used_entries_go_first(tmp_path):
+def test_least_recently_used_entries_go_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(DiskCache, "_stores", 1)  # now and then a store evicts too
     cfg = config(tmp_path, cache_size_mb=1)
     cache = DiskCache(cfg)
     big = "x" * 400_000
