@@ -8,9 +8,7 @@ eager kernels, with one warning that names the cause.
 from __future__ import annotations
 
 import copy
-import gc
 import platform
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ from firebrick.autodiff import graph_key, literals
 from firebrick.autodiff.state import TracingState, fakes_of
 from firebrick.backends.aten import run_aten
 from firebrick.errors import FirebrickError, InternalError, PassError
+from firebrick.extend.collector import collector_paused
 from firebrick.extend.labels import step_labels
 from firebrick.extend.metas import number_nodes
 from firebrick.extend.nested import Body, Nested
@@ -37,7 +36,7 @@ from firebrick.report import recorder
 from firebrick.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from firebrick.config import Config
     from firebrick.extend import PassReport
@@ -73,7 +72,7 @@ def compile_graph(
     try:
         if is_cut(gm):
             return _compile_segments(gm, config, user_passes)
-        with _collector_paused():
+        with collector_paused():
             compiled = compiler(gm, example_inputs, config, user_passes, {} if keys is None else keys).run()
     except Exception as error:
         if config.strict:
@@ -123,18 +122,6 @@ def _fallback_text(gm: fx.GraphModule, error: Exception) -> str:
 
 def _name(gm: fx.GraphModule) -> str:
     return str(gm.meta.get("name") or "graph")
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """A compile makes many objects that live: walking them again and again would take a tenth of its time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +363,7 @@ class _Training(_Compile):
     def backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
         """Compile the backward for the tangents that are given."""
         try:
-            with _collector_paused():
+            with collector_paused():
                 artifact, made = self.built(
                     f"backward {given}",
                     lambda: self.backward_given(given).backward,

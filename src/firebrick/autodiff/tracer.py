@@ -20,6 +20,7 @@ from firebrick.autodiff.mutation import functional_of, written_arguments
 from firebrick.autodiff.tape import Record, Tape
 from firebrick.errors import LoweringError
 from firebrick.extend.fake import fake_of
+from firebrick.extend.metas import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -216,16 +217,10 @@ def _decompose(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: 
         # A functional op returns memory of its own, even where its decomposition returns an argument or a view.
         value = tracer.value_of(result)
         given = (*args, *kwargs.values())
-        if any(tracer.value_of(t).storage is value.storage for a in given for t in _tensors(a)):
+        if any(tracer.value_of(t).storage is value.storage for a in given for t in tensors_in(a)):
             result = fake_like(tracer.fake_mode, result)
             tracer.fresh(tracer.read(value), result)
     return result
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [t for v in value for t in _tensors(v)] if isinstance(value, (tuple, list)) else []
 
 
 def _view_rule(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -368,8 +363,8 @@ def _mutate(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     arguments = func._schema.arguments
     targets = [args[i] if i < len(args) else kwargs[name] for i, name in written]
     if any(isinstance(target, (tuple, list)) for target in targets):
-        storages = [tracer.value_of(t).storage for a in (*args, *kwargs.values()) for t in _tensors(a)]
-        if any(storages.count(tracer.value_of(t).storage) > 1 for t in _tensors(targets)):
+        storages = [tracer.value_of(t).storage for a in (*args, *kwargs.values()) for t in tensors_in(a)]
+        if any(storages.count(tracer.value_of(t).storage) > 1 for t in tensors_in(targets)):
             raise LoweringError(f"{func} writes memory that several of its tensors share")
     if arguments[written[0][0]].kwarg_only:
         names = {name for _, name in written}
@@ -377,8 +372,8 @@ def _mutate(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     kwargs = {**_defaults(func, len(args), kwargs), **kwargs}
     with tracer:
         results = functional(*args, **kwargs)
-    flat_targets = _tensors(targets)
-    flat_results = _tensors(results)
+    flat_targets = list(tensors_in(targets))
+    flat_results = list(tensors_in(results))
     extra = len(flat_results) - len(flat_targets)
     if extra < 0:
         raise LoweringError(f"{func} and {functional} return different numbers of tensors")

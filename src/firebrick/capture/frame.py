@@ -9,7 +9,6 @@ continuation, which is captured when it is called.
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import types
 from dataclasses import dataclass, field
@@ -40,12 +39,13 @@ from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.errors import BackendError, FirebrickError, InternalError
+from firebrick.extend.collector import collector_paused
 from firebrick.extend.fake import hooks_paused
 from firebrick.report import recorder
 from firebrick.runtime import ConstantsChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import CodeType
 
     from firebrick._native import Frame
@@ -118,7 +118,7 @@ class Capture:
             return None  # inside vmap or grad, or watched by a mode: calls are not what they seem
         if self._over_limit(frame):
             return SKIP_SCOPE
-        with recorder.timed("capture"), _collector_paused(), hooks_paused():
+        with recorder.timed("capture"), collector_paused(), hooks_paused():
             try:
                 return self._capture(frame)
             except SkipFrame as skipped:
@@ -277,18 +277,6 @@ class _Outdated:
             if entry.plan is self.plan:
                 entry.remove()
         recorder.reason("recompile", "the dtype, device, shape or strides of a parameter or buffer changed")
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Capture allocates much and frees nothing until its end; collecting meanwhile only costs time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _may_have_tensors(frame: Frame) -> bool:

@@ -11,7 +11,7 @@ import torch
 from firebrick.errors import CompileError
 from firebrick.extend.kernel_text import lane_count
 from firebrick.extend.target import View
-from firebrick.loops.dtypes import DTYPES
+from firebrick.loops.dtypes import DTYPES, enum_value
 from firebrick.loops.ir import Enum, Extern, Ref
 from firebrick.symbolic.expr import ZERO, Expr, as_int
 
@@ -133,9 +133,7 @@ class DeviceProgram:
         if isinstance(value, Ref):
             return self._view(value, memory)
         if isinstance(value, Enum):
-            if value.kind == "dtype":
-                return DTYPES[value.value].torch
-            return torch.device(value.value) if value.kind == "device" else getattr(torch, value.value)
+            return enum_value(value.kind, value.value)
         if isinstance(value, Expr):
             return as_int(value)
         return [self._argument(v, memory) for v in value] if isinstance(value, tuple) else value

@@ -14,7 +14,7 @@ from firebrick.extend.calls import is_mutating
 from firebrick.extend.fake import new_fake_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = [
     "absorb",
@@ -28,6 +28,7 @@ __all__ = [
     "number_nodes",
     "origins",
     "set_fake_values",
+    "tensors_in",
     "values_for",
 ]
 
@@ -185,3 +186,15 @@ def _new_attribute(gm: fx.GraphModule, value: Any) -> str:
         i += 1
     setattr(gm, name, value)
     return name
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a value, in order: in tuples, lists and dicts too."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)

@@ -56,7 +56,7 @@ def find_repeat(graph: fx.Graph) -> Repeat | None:
         return None
     stretches = [nodes[start + k * period : start + (k + 1) * period] for k in range(length // period + 1)]
     own = _own_constants(stretches)
-    if own is None or not _can_leave_out(stretches, own):
+    if own is None or not _can_leave_out(stretches):
         return None
     numbers = {node: number for number, node in enumerate(graph.nodes)}
     return Repeat(tuple([tuple([numbers[node] for node in stretch]) for stretch in stretches]), own)
@@ -171,9 +171,8 @@ def _own_constants(stretches: list[list[fx.Node]]) -> tuple[tuple[str, ...], ...
     return tuple([tuple([str(constant.target) for constant in names]) for names in own])
 
 
-def _can_leave_out(stretches: list[list[fx.Node]], own: tuple[tuple[str, ...], ...]) -> bool:
+def _can_leave_out(stretches: list[list[fx.Node]]) -> bool:
     """Whether nothing but the next stretch uses what a stretch that is left out makes."""
-    del own
     stretch_of = {node: k for k, stretch in enumerate(stretches) for node in stretch}
     last = len(stretches) - 1
     for node, k in stretch_of.items():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-__all__ = ["BY_TORCH", "DTYPES", "DType", "dtype_of"]
+__all__ = ["BY_TORCH", "DTYPES", "DType", "dtype_of", "enum_value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +86,10 @@ BY_TORCH: dict[torch.dtype, DType] = {row.torch: row for row in DTYPES.values()}
 def dtype_of(dtype: torch.dtype) -> str:
     """Short name of a torch dtype."""
     return BY_TORCH[dtype].name
+
+
+def enum_value(kind: str, value: str) -> Any:
+    """Torch's object for an `Enum` argument of a library call: a dtype, device, layout or memory format."""
+    if kind == "dtype":
+        return DTYPES[value].torch
+    return torch.device(value) if kind == "device" else getattr(torch, value)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import InternalError
-from firebrick.loops.dtypes import DTYPES
+from firebrick.loops.dtypes import DTYPES, enum_value
 from firebrick.loops.ir import (
     Axis,
     Buffer,
@@ -99,9 +99,7 @@ class _Machine:
             start = base.storage_offset() + as_int(value.offset)
             return base.as_strided(_ints(value.shape), _ints(value.strides), start)
         if isinstance(value, Enum):
-            if value.kind == "dtype":
-                return DTYPES[value.value].torch
-            return torch.device(value.value) if value.kind == "device" else getattr(torch, value.value)
+            return enum_value(value.kind, value.value)
         if isinstance(value, Expr):
             return as_int(value)
         if isinstance(value, tuple):

@@ -8,9 +8,10 @@ import torch
 from torch import fx
 
 from firebrick.errors import LoweringError
+from firebrick.extend.metas import tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 __all__ = ["propagate_layouts"]
 
@@ -51,7 +52,7 @@ def _recompute(gm: fx.GraphModule, node: fx.Node, moved: dict[fx.Node, Any]) -> 
 def _run(node: fx.Node) -> Any:
     """The fake value of a call."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-    mode = next((v.fake_mode for v in _tensors((args, kwargs)) if hasattr(v, "fake_mode")), None)
+    mode = next((v.fake_mode for v in tensors_in((args, kwargs)) if hasattr(v, "fake_mode")), None)
     if mode is None:
         raise LoweringError(f"{node.name} has no fake value among its arguments")
     with mode, torch.no_grad():
@@ -76,19 +77,9 @@ def _contiguous(gm: fx.GraphModule, node: fx.Node, before: fx.Node) -> fx.Node:
     return copy
 
 
-def _tensors(value: Any) -> Iterable[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))
-
-
 def _layout(value: Any) -> Any:
     """Strides and offset of every tensor of a value; axes of one element don't count."""
     return [
         (tuple(s for n, s in zip(t.shape, t.stride(), strict=True) if n != 1), t.storage_offset())
-        for t in _tensors(value)
+        for t in tensors_in(value)
     ]

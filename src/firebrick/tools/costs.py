@@ -13,6 +13,7 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
+from firebrick.extend.metas import tensors_in
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Extern, Ref
 from firebrick.loops.tree import Loop
@@ -56,8 +57,8 @@ class CostMode(TorchDispatchMode):
         if func.is_view or func.namespace == "prim":
             return out
         name = func._schema.name
-        cost, results = self.costs[name], list(_tensors(out))
-        given = list(_tensors((args, kwargs)))
+        cost, results = self.costs[name], list(tensors_in(out))
+        given = list(tensors_in((args, kwargs)))
         read = sum(map(_nbytes, given[1:] if func.overloadpacket in _LOOKUPS else given))
         written = sum(map(_nbytes, results))
         cost.calls += 1
@@ -85,16 +86,6 @@ class CostMode(TorchDispatchMode):
         self.alive[key] -= 1
         if not self.alive[key]:
             self.now -= size
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
