@@ -20,7 +20,7 @@ from firebrick.extend import call_of, value_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OPSET", "onnx_refuses", "to_onnx"]
+__all__ = ["LOOKUPS", "OPSET", "onnx_refuses", "to_onnx"]
 
 OPSET = 20
 
@@ -43,6 +43,10 @@ def _onnx() -> Any:
         return importlib.import_module("onnx")
     except ImportError as error:
         raise BackendError("the package onnx is missing", fix="pip install onnx") from error
+
+
+LOOKUPS = frozenset({"embedding", "gather"})
+"""Ops that must raise on an index out of range: not for engines that read past the table or put zeros instead."""
 
 
 def onnx_refuses(node: fx.Node) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.backends.engines import engine_backend
-from firebrick.backends.onnx_graph import onnx_refuses, to_onnx
+from firebrick.backends.onnx_graph import LOOKUPS, onnx_refuses, to_onnx
 from firebrick.errors import BackendError
-from firebrick.extend import SubgraphCompiler
+from firebrick.extend import SubgraphCompiler, call_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,7 +59,10 @@ class OpenVino(SubgraphCompiler):
     tolerance = 1e-3
 
     def supports(self, node: fx.Node) -> bool | str:
-        """Ops that have a row in the ONNX table."""
+        """Ops that have a row in the ONNX table, less those whose indices OpenVINO does not check."""
+        call = call_of(node)
+        if call is not None and call.name in LOOKUPS:
+            return "OpenVINO does not check its indices"
         return onnx_refuses(node) or True
 
     def compile(self, graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.backends.engines import engine_backend
-from firebrick.backends.onnx_graph import onnx_refuses, to_onnx
+from firebrick.backends.onnx_graph import LOOKUPS, onnx_refuses, to_onnx
+from firebrick.backends.tvm_schedule import scheduled
 from firebrick.errors import BackendError
 from firebrick.extend import SubgraphCompiler, call_of
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Tvm", "tvm"]
 
-_LACKING = frozenset({"gather", "max_pool2d_with_indices", "isnan", "hardswish"})
+_LACKING = frozenset({"max_pool2d_with_indices", "isnan", "hardswish"})
 """Ops that TVM's reader of ONNX does not take in the form that we write."""
 
 
@@ -28,6 +29,11 @@ def _library(name: str = "tvm") -> Any:
         return importlib.import_module(name)
     except (ImportError, OSError) as error:
         raise BackendError(f"Apache TVM can't be loaded: {error}", fix='pip install "firebrick[tvm]"') from error
+
+
+def _this_machine() -> dict[str, Any]:
+    cpu = _library("tvm.target.codegen").llvm_get_system_cpu()
+    return {"kind": "llvm", "num-cores": torch.get_num_threads(), "mcpu": cpu}
 
 
 class _Machine:
@@ -51,7 +57,7 @@ class _Machine:
 
 
 class Tvm(SubgraphCompiler):
-    """Runs groups of ATen ops compiled by TVM's Relax, with its default schedules."""
+    """Runs groups of ATen ops compiled by TVM's Relax, its loops scheduled by `tvm_schedule`."""
 
     name = "tvm"
     devices = frozenset({"cpu"})
@@ -63,10 +69,12 @@ class Tvm(SubgraphCompiler):
         self.target = target
 
     def supports(self, node: fx.Node) -> bool | str:
-        """Ops that have a row in the ONNX table, less those that TVM's reader lacks."""
+        """Ops that have a row in the ONNX table, less those that TVM lacks."""
         call = call_of(node)
         if call is not None and call.name in _LACKING:
             return "TVM does not read it"
+        if call is not None and call.name in LOOKUPS:
+            return "TVM does not check its indices"
         return onnx_refuses(node) or True
 
     def compile(self, graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
@@ -74,9 +82,11 @@ class Tvm(SubgraphCompiler):
         tvm_, relax = _library(), _library("tvm.relax")
         reader = _library("tvm.relax.frontend.onnx")
         module = reader.from_onnx(to_onnx(graph), keep_params_in_input=False)
-        target = tvm_.target.Target(self.target or {"kind": "llvm", "num-cores": torch.get_num_threads()})
+        target = tvm_.target.Target(self.target or _this_machine())
         with target:
             module = relax.get_pipeline("zero")(module)
+            if target.kind.name == "llvm":
+                module = scheduled(_library("tvm.s_tir"), module)
             return _Machine(relax.build(module, target=target))
 
 

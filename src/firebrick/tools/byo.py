@@ -67,7 +67,11 @@ class Row:
         if self.after != self.after:
             return [self.method, self.matched, error, "", "", ""]
         speed = f"{self.before / self.after:.2f}"
-        return [self.method, self.matched, error, f"{self.before:.3g}", f"{self.after:.3g}", speed]
+        return [self.method, self.matched, error, _digits(self.before), _digits(self.after), speed]
+
+
+def _digits(milliseconds: float) -> str:
+    return f"{milliseconds:.0f}" if milliseconds >= 1000 else f"{milliseconds:.3g}"
 
 
 _HEAD = ("method", "matched", "error", "before ms", "after ms", "speed")
@@ -128,15 +132,15 @@ class _Bench:
         """Rules over FX graphs; matches are counted from the passes' own reports."""
         for name, chosen, written_out in (
             ("attention -> SDPA", rules.ATTENTION, True),
-            ("constants into matmuls", rules.FOLD_INTO_MATMUL, True),
+            ("constants into matmul", rules.FOLD_INTO_MATMUL, True),
             ("three linears -> one", rules.MERGE_LINEARS, False),
         ):
             self.method(f"FX rule: {name}", partial(self._rewritten, chosen, written_out))
         self.method("Firebrick alone", lambda: ("-", self._compiled(self.model)))
 
     def _compiled(self, model: Any, **options: Any) -> Any:
-        # Without the disk cache, so that every pass runs and reports.
-        return firebrick.compile(model, options={"cache": False}, **options)
+        # No disk cache, so that every pass runs and reports; `check` has it do so in each of many equal layers.
+        return firebrick.compile(model, options={"cache": False, "check": True}, **options)
 
     def _rewritten(self, chosen: Sequence[Any], written_out: bool) -> tuple[str, Any]:
         model = self._plain_attention() if written_out else self.model
@@ -215,12 +219,12 @@ class _Bench:
 
         def groups() -> tuple[str, Any]:
             made, report = torchscript.compile_subgraphs(script, [_MatmulDiv()], args)
-            return f"{report.percent:.0f} % of ops, {len(report.claims)} groups", by_position(made)
+            return f"{report.percent:.0f} % in {len(report.claims)} groups", by_position(made)
 
         def to_fx() -> tuple[str, Any]:
             return "the whole module", by_position(self._compiled(torchscript.to_module(script)))
 
-        self.method("TorchScript: constants in matmul", passes_in_python)
+        self.method("TorchScript: scale into matmul", passes_in_python)
         self.method("TorchScript: C++ passes", passes_in_cpp)
         self.method("TorchScript: matmul + div", groups)
         self.method("TorchScript -> FX -> Firebrick", to_fx)
@@ -287,11 +291,11 @@ def _new_nodes(made: torchscript.OptimizedScript, plain: torchscript.OptimizedSc
 
 
 def _share(texts: Sequence[str]) -> str:
-    """ "77 of 90 ops claimed (86 %) in 3 groups\n..." -> "86 % of ops, 3 groups" """
+    """ "77 of 90 ops claimed (86 %) in 3 groups\n..." -> "86 % in 3 groups" """
     if not texts:
         return "no graph"
     first = texts[0].splitlines()[0]
-    return f"{first.partition('(')[2].partition(')')[0]} of ops, {first.rpartition(' in ')[2]}"
+    return f"{first.partition('(')[2].partition(')')[0]} in {first.rpartition(' in ')[2]}"
 
 
 def _example(folder: str, module: str) -> Any:
@@ -315,7 +319,7 @@ def _shipped(module: str, name: str) -> SubgraphCompiler:
 ENGINES: dict[str, Callable[[], SubgraphCompiler]] = {
     "ONNX Runtime": lambda: _shipped("onnxruntime", "OnnxRuntime"),
     "OpenVINO": lambda: _shipped("openvino", "OpenVino"),
-    "TVM, untuned": lambda: _shipped("tvm", "Tvm"),
+    "TVM": lambda: _shipped("tvm", "Tvm"),
     "OpenBLAS": lambda: _example("blas", "blas_engine").Blas("openblas"),
     "Eigen": lambda: _example("blas", "blas_engine").Blas("eigen"),
     "simulated chip": _simchip,
@@ -387,7 +391,7 @@ def _wrong_passes() -> Iterator[Row]:
         found = gm(x.clone(), y)
         error = float((found - _victim(x, y)).abs().max())
         name = step.name.strip("_").replace("_", " ")
-        verdict = f"skipped: {report.skipped.rpartition(': ')[2][:36]}" if report.skipped else "not caught"
+        verdict = f"skipped: {report.skipped.rpartition(': ')[2]}" if report.skipped else "not caught"
         yield Row("wrong passes", f"verify: {name}", verdict, error)
 
 
@@ -396,7 +400,7 @@ def _wrong_passes() -> Iterator[Row]:
 
 def _silero(seconds: float) -> Row:
     """The TorchScript file of silero-vad on generated audio, plain beside converted and compiled."""
-    row = Row("silero-vad", "TorchScript file -> Firebrick")
+    row = Row("silero-vad", "script file -> Firebrick")
     spec = importlib.util.find_spec("silero_vad")
     if spec is None or spec.origin is None:
         row.failed = "silero-vad is not installed"
@@ -409,7 +413,7 @@ def _silero(seconds: float) -> Row:
     for chunk in chunks:
         wanted, found = scripts[0](chunk, 16000), compiled(chunk, 16000)
         row.error = max(row.error, float((wanted - found).abs().max()))
-    row.matched = f"{len(chunks)} chunks of 32 ms"
+    row.matched = f"{len(chunks)} chunks, 32 ms"
 
     def all_of(call: Callable[..., Any]) -> Callable[[], Any]:
         return lambda: [call(chunk, 16000) for chunk in chunks]
@@ -463,17 +467,24 @@ def byo(
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """One table a model; each fits 100 columns."""
+    """One table a model; each fits 80 columns."""
     for name in dict.fromkeys(row.model for row in rows):
+        mine = [row for row in rows if row.model == name]
+        timed = any(row.after == row.after for row in mine)
         table = Table(
-            title=f"bring your own: {name}, {torch.get_num_threads()} threads", box=box.SIMPLE_HEAD, padding=(0, 1)
+            title=f"bring your own: {name}, {torch.get_num_threads()} threads",
+            caption="milliseconds of interleaved calls; error relative to the plain output" if timed else None,
+            box=box.SIMPLE_HEAD,
+            padding=0,
+            pad_edge=False,
         )
-        for head in _HEAD:
+        for head in ("method", "matched", "error", *(("before", "after", "speed") if timed else ())):
             left = head in ("method", "matched")
-            table.add_column(head, justify="left" if left else "right", no_wrap=head == "method" or not left)
-        for row in rows:
-            if row.model == name:
-                table.add_row(*row.cells)
+            table.add_column(
+                head, justify="left" if left else "right", no_wrap=head != "matched", min_width=18 if left else 5
+            )
+        for row in mine:
+            table.add_row(*row.cells[: len(table.columns)])
         yield table
 
 
