@@ -114,6 +114,33 @@ def test_contexts_that_do_nothing_here() -> None:
     compiling.check(function, X)
 
 
+@torch.autocast("cpu", dtype=torch.bfloat16)
+@torch.no_grad()
+@torch.set_grad_enabled(True)
+@torch.profiler.record_function("cast")
+def cast(x: Any) -> Any:
+    return x @ x
+
+
+def test_decorated_functions_are_captured() -> None:
+    compiling.check(lambda x: (cast(x), cast(x) + 1, torch.is_autocast_enabled("cpu")), torch.randn(3, 3))
+
+
+@torch.inference_mode()
+def inferred(x: Any) -> Any:
+    return x * 2
+
+
+def test_inference_mode_inside_breaks_where_it_changes() -> None:
+    def function(x: Any) -> Any:
+        fresh = (x * 3).is_inference()
+        return inferred(x) + 1, x.is_inference(), fresh
+
+    compiling.check(function, X, graphs=2, breaks=1)
+    with torch.inference_mode():
+        compiling.check(function, X, graphs=2, breaks=1)
+
+
 # -- attributes of tensors --------------------------------------------------------------------------
 
 

@@ -462,6 +462,9 @@ class Attempt:
         emitter = self.emitter = ValueEmitter(code, None, self.tracer.graph, own_cells)
         emitter.prologue()
         self.mark = emitter.mark()
+        for context in self.tracer.graph.open_modes:  # entered again, the outermost first
+            emitter.load(context)
+            emitter.pop()
         if self.result is not None:
             temp = emitter.load_to_temp(self.result)
             self._replay(emitter, every_cell=False)
@@ -643,6 +646,5 @@ class _ModesKept:
         self.grad = torch.is_grad_enabled()
 
     def __exit__(self, *error: object) -> None:
-        for leave in reversed(self.tracer.graph.open_modes):
-            leave()
+        self.tracer.graph.close(self.tracer.current)
         torch._C._set_grad_enabled(self.grad)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from firebrick.capture.interpreter import Interpreter
     from firebrick.capture.sources import Source
     from firebrick.capture.values.base import Value
+    from firebrick.capture.values.context import ContextValue
 
 __all__ = ["GraphBuilder", "has_tensor"]
 
@@ -57,7 +59,8 @@ class GraphBuilder:
         self.outputs: list[TensorValue] = []
         self.op_count = 0
         self.written: list[torch.Tensor] = []  # fake tensors that calls wrote to
-        self.open_modes: list[Callable[[], None]] = []
+        self.open_modes: list[ContextValue] = []  # entered and not left, the outermost first
+        self.modes_at_start = 0
         self.grad_at_start = torch.is_grad_enabled()
         self._first_versions: list[int] = []
         self._changed_blindly = False
@@ -73,7 +76,8 @@ class GraphBuilder:
 
     def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """A fake tensor with the metadata of a real one."""
-        fake = self.mode.from_tensor(tensor, static_shapes=True)
+        with _versions_kept():
+            fake = self.mode.from_tensor(tensor, static_shapes=True)
         self._versions.append((fake, fake._version))
         return fake
 
@@ -163,10 +167,11 @@ class GraphBuilder:
 
     def renew(self, node: fx.Node, like: Any) -> TensorValue:
         """The value of a copied node, with a fake tensor of its own."""
-        fake: torch.Tensor = fake_of(self.mode, like)
-        if fake.requires_grad:
-            with self.mode:
-                fake = fake.clone()  # not a leaf
+        with _versions_kept():
+            fake: torch.Tensor = fake_of(self.mode, like)
+            if fake.requires_grad:
+                with self.mode:
+                    fake = fake.clone()  # not a leaf
         node.meta["val"] = fake
         return self._tensor(node, fake)
 
@@ -239,7 +244,7 @@ class GraphBuilder:
 
     def _run(self, op: str, target: Any, args: Any, kwargs: Any) -> Any:
         try:
-            with self.mode:
+            with _versions_kept(), self.mode:
                 if op == "call_method":
                     return getattr(args[0], target)(*args[1:], **kwargs)
                 return target(*args, **kwargs)
@@ -300,7 +305,10 @@ class GraphBuilder:
         return self._changed_blindly or self._first_versions != _versions([value.fake for value in self.inputs])
 
     def close(self, interp: Interpreter) -> None:
-        """Let the graph leave gradient recording as it was; what the code changed for good is done after it."""
+        """Let the graph leave the thread's modes as they were; what the code changed for good is done after it."""
+        while len(self.open_modes) > self.modes_at_start:
+            if (leave := self.open_modes.pop().leave) is not None:
+                leave(interp)
         if torch.is_grad_enabled() != self.grad_at_start:
             self.statement(interp, torch._C._set_grad_enabled, (self.grad_at_start,))
 
@@ -329,6 +337,20 @@ class GraphBuilder:
                     self.attributes.pop(node.target, None)
                 self.graph.erase_node(node)
         self.inputs = [value for value in self.inputs if not value.node._erased]
+
+
+def _versions_kept() -> contextlib.AbstractContextManager[Any]:
+    """In inference mode, make fake tensors that count writes all the same: it is how writes are noticed."""
+    if not torch.is_inference_mode_enabled():
+        return _NOTHING
+    stack = contextlib.ExitStack()
+    recorded = torch.is_grad_enabled()
+    stack.enter_context(torch.inference_mode(mode=False))
+    stack.enter_context(torch.set_grad_enabled(recorded))
+    return stack
+
+
+_NOTHING = contextlib.nullcontext()
 
 
 def _versions(tensors: Sequence[Any]) -> list[int]:

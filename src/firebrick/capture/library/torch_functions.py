@@ -13,7 +13,14 @@ import torch.jit._trace
 import torch.nn.functional
 
 from firebrick.capture.breaks import Break
-from firebrick.capture.library.registry import FOLDABLE, GRAPH_FUNCTIONS, GRAPH_TYPES, handles, key_of
+from firebrick.capture.library.registry import (
+    FOLDABLE,
+    GRAPH_FUNCTIONS,
+    GRAPH_TYPES,
+    TRANSPARENT,
+    handles,
+    key_of,
+)
 from firebrick.capture.overrides import overrides_calls
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.context import ContextValue
@@ -251,10 +258,26 @@ def _set_grad_enabled_now(interp: Interpreter, args: Args, kwargs: Kwargs) -> Va
 
 @handles(torch.inference_mode)
 def _inference_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    on = args[0].realize() if args else kwargs.get("mode", ConstantValue(True)).realize()
-    if not on.is_constant() or not isinstance(on.as_constant(), bool):
-        return interp.decorate_with(_grad_context(torch.no_grad, [], False), on)
-    return _grad_context(torch.no_grad, [], False) if on.as_constant() else ContextValue(torch.no_grad, [], _nothing)
+    given = args[0].realize() if args else kwargs.get("mode", ConstantValue(True)).realize()
+    if not given.is_constant() or not isinstance(given.as_constant(), bool):
+        return interp.decorate_with(_inference_context(True), given)
+    return _inference_context(given.as_constant())
+
+
+def _inference_context(mode: bool) -> ContextValue:
+    """Where it changes the mode it breaks, so that what is made inside are inference tensors as in eager mode."""
+
+    def enter(interp: Interpreter) -> Callable[[Interpreter], None]:
+        if torch.is_inference_mode_enabled() is not mode:
+            raise Break("unsupported-call", f"torch.inference_mode({mode}) is entered")
+        before = torch.is_grad_enabled()
+        set_grad_mode(interp, not mode)
+        return lambda at: set_grad_mode(at, before)
+
+    return ContextValue(torch.inference_mode, [ConstantValue(mode)], enter)
+
+
+TRANSPARENT.update((torch.inference_mode.clone, torch.set_grad_enabled.clone))
 
 
 def _nothing(interp: Interpreter) -> Callable[[Interpreter], None]:
@@ -271,6 +294,16 @@ def _no_context(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return ContextValue(_none, [], _nothing)
 
 
+@handles(torch.autograd.profiler.record_function.__enter__)
+def _enter_name(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return args[0]
+
+
+@handles(torch.autograd.profiler.record_function.__exit__)
+def _leave_name(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return NONE
+
+
 def _none() -> Any:
     return contextlib.nullcontext()
 
@@ -285,18 +318,42 @@ def _autocast(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if not given.get("enabled", True) and not torch.is_autocast_enabled(device):
         return ContextValue(_autocast_maker(given), [], _nothing)
 
-    def enter(interp: Interpreter) -> Callable[[Interpreter], None]:
-        state = (device, dtype, given.get("enabled", True), given.get("cache_enabled"))
-        context = _ENTER(*state)
-        node = interp.tracer.graph.statement(interp, _ENTER, state)
+    state = (device, dtype, given.get("enabled", True), given.get("cache_enabled"))
+    return ContextValue(_autocast_maker(given), [], lambda at: _enter_autocast(at, state))
 
-        def leave(at: Interpreter) -> None:
-            _EXIT(context)
-            at.tracer.graph.statement(at, _EXIT, (node,))
 
-        return leave
+def _enter_autocast(interp: Interpreter, state: tuple[Any, ...]) -> Callable[[Interpreter], None]:
+    context = _ENTER(*state)
+    node = interp.tracer.graph.statement(interp, _ENTER, state)
 
-    return ContextValue(_autocast_maker(given), [], enter)
+    def leave(at: Interpreter) -> None:
+        _EXIT(context)
+        at.tracer.graph.statement(at, _EXIT, (node,))
+
+    return leave
+
+
+@handles(torch.autocast.__enter__)
+def _enter_made(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    """One that was made elsewhere, as that of a decorator is."""
+    made = args[0].realize()
+    fields = ("device", "fast_dtype", "_enabled", "_cache_enabled")
+    state = tuple(made.get_attr(interp, name).realize().as_constant() for name in fields)
+    ContextValue(_itself, [made], lambda at: _enter_autocast(at, state)).call_method(interp, "__enter__", [], {})
+    return made
+
+
+@handles(torch.autocast.__exit__)
+def _leave_made(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    made = args[0].realize()
+    for context in reversed(interp.tracer.graph.open_modes):
+        if context.make is _itself and context.args[0] is made:
+            return context.call_method(interp, "__exit__", args[1:], {})
+    raise Break("unsupported-call", "an autocast context that was entered elsewhere is left")
+
+
+def _itself(made: Any) -> Any:
+    return made
 
 
 _ENTER: Any = torch.amp.autocast_mode._enter_autocast

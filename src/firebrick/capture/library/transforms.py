@@ -170,6 +170,7 @@ class NestedBuilder(GraphBuilder):
         self.lifted: dict[fx.Node, fx.Node] = {}
         self._by_fake = outer._by_fake
         self.open_modes, self.switches = outer.open_modes, outer.switches
+        self.modes_at_start = len(outer.open_modes)
 
     def input(self, tensor: torch.Tensor, source: Any) -> TensorValue:
         """Inputs are those of the outermost graph."""

@@ -48,11 +48,14 @@ class ContextValue(Value):
         """`__enter__` and `__exit__`."""
         if name == "__enter__":
             self.leave = self.enter(interp)
+            interp.tracer.graph.open_modes.append(self)
             return self
         if name == "__exit__":
             leave, self.leave = self.leave, None
             if leave is not None:
                 leave(interp)
+            if self in interp.tracer.graph.open_modes:
+                interp.tracer.graph.open_modes.remove(self)
             return NONE
         return super().call_method(interp, name, args, kwargs)
 

@@ -68,7 +68,6 @@ _METADATA_METHODS = frozenset(
         "is_conj",
         "is_contiguous",
         "is_floating_point",
-        "is_inference",
         "is_neg",
         "is_shared",
         "is_signed",
@@ -120,6 +119,11 @@ class TensorValue(Value):
     def python_type(self) -> type:
         """torch.Tensor, or Parameter."""
         return self.cls
+
+    def become(self, other: Value) -> None:
+        """Stand for what another value is from here on, as the same object."""
+        assert isinstance(other, TensorValue)
+        self.node, self.fake = other.node, other.fake
 
     def compare(self) -> None:
         """Keep in mind."""
@@ -301,6 +305,24 @@ def _requires_grad(
     raise Break("unsupported-call", "Tensor.requires_grad_() is called")
 
 
+def _detach(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    if value.fake.requires_grad:
+        if value.obj is not None:
+            raise Break("unsupported-call", "Tensor.detach_() is called on a tensor made elsewhere")
+        value.become(value.call_method(interp, "detach", [], {}))
+    return value
+
+
+def _is_inference(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    if value.obj is not None:
+        value._guard(interp)
+        return ConstantValue(value.obj.is_inference())
+    inputs = interp.tracer.graph.inputs
+    if torch.is_inference_mode_enabled() or any(one.obj is not None and one.obj.is_inference() for one in inputs):
+        raise Break("unsupported-call", "is_inference() of a tensor made in captured code is asked")
+    return ConstantValue(False)
+
+
 def _backward(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     raise Break("unsupported-call", "Tensor.backward() is called")
 
@@ -334,6 +356,8 @@ _METHODS: Mapping[str, Method] = {
     "__len__": _length,
     "__setitem__": _set,
     "backward": _backward,
+    "detach_": _detach,
+    "is_inference": _is_inference,
     "register_hook": _register_hook,
     "register_post_accumulate_grad_hook": _register_hook,
     "requires_grad_": _requires_grad,
