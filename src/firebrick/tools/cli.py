@@ -125,7 +125,7 @@ def profile(
     if as_json:
         _print_json(asdict(found))
     else:
-        for table in profiling.tables(found, top):
+        for table in profiling.tables(found, top, console.width):
             console.print(table, width=None if console.is_terminal else 140)
 
 

@@ -215,19 +215,35 @@ def profile_target(target: Target, *, runs: int = 5, trace: Path | None = None) 
     return out
 
 
-def _op_table(title: str, rows: list[Row], found: Ceilings, top: int) -> Table:
-    out = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-    out.add_column("name", no_wrap=True, overflow="ellipsis", max_width=50)
-    if any(row.where for row in rows):
-        out.add_column("where", no_wrap=True, overflow="ellipsis", max_width=32)
-    for head in ("calls", "ms", "share", "KiB", "GFLOP/s, peak", "GB/s, peak"):
-        out.add_column(head, justify="right", no_wrap=True, min_width=max(7, len(head)))
+_WIDE = 130
+"""Columns of text from which the whole path and the memory are shown."""
+_BELIEVED = 3
+"""Times the ceiling from which a rate is left out: the compiled kernel does not do the work that the ops would."""
+
+
+def _op_table(title: str, rows: list[Row], found: Ceilings, top: int, width: int) -> Table:
+    wide, places = width >= _WIDE, any(row.where for row in rows)
+    out = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
+    out.add_column("name", no_wrap=True, overflow="ellipsis", max_width=44 if wide else 24 if places else 37)
+    if places:
+        out.add_column("where", no_wrap=True, overflow="ellipsis", max_width=34 if wide else 21)
+    widths = {"calls": 5, "ms": 7, "share": 5, "KiB": 7, "GFLOP/s": 8, "GB/s": 8}
+    heads = [h for h in widths if wide or not (h == "KiB" or (h == "share" and places))]
+    for head in heads:
+        out.add_column(head, justify="right", no_wrap=True, min_width=widths[head])
     for row in rows[:top]:
         rates = (row.gflops, found.gflops), (row.gbytes, found.gbytes)
-        speeds = [f"{rate:.1f} {rate / limit:4.0%}" if rate else "" for rate, limit in rates]
-        first = (row.name, row.where) if len(out.columns) == 8 else (row.name,)
-        calls = f"{row.calls:g}" if row.calls else ""
-        out.add_row(*first, calls, f"{row.ms:.3f}", f"{row.share:.1%}", f"{row.kib:.0f}" if row.kib else "", *speeds)
+        speeds = [f"{rate:.0f} {rate / limit:4.0%}" if 0 < rate < _BELIEVED * limit else "" for rate, limit in rates]
+        cells = {
+            "calls": f"{row.calls:g}" if row.calls else "",
+            "ms": f"{row.ms:.3f}",
+            "share": f"{row.share:.1%}",
+            "KiB": f"{row.kib:.0f}" if row.kib else "",
+            "GFLOP/s": speeds[0],
+            "GB/s": speeds[1],
+        }
+        where = [row.where if wide else row.where.rpartition("/")[2]] if places else []
+        out.add_row(row.name, *where, *(cells[h] for h in heads))
     return out
 
 
@@ -242,15 +258,16 @@ def _module_table(rows: list[ModuleRow], top: int) -> Table:
     return out
 
 
-def tables(found: Profile, top: int = 15) -> list[Table]:
-    """Return the tables to print: eager ops, modules, compiled kernels and library calls."""
+def tables(found: Profile, top: int = 15, width: int = _WIDE) -> list[Table]:
+    """Return the tables to print, `width` columns wide: eager ops, modules, compiled kernels and library calls."""
     limits = found.ceilings
     speedup = found.eager_ms / found.compiled_ms
     eager = f"{found.target}, eager: {found.eager_ms:.2f} ms a call, {found.eager_mib:.1f} MiB of results at most"
     compiled = f"{found.target}, compiled: {found.compiled_ms:.2f} ms a call, {speedup:.2f} times as fast, "
-    out = [_op_table(eager, found.eager_ops, limits, top)]
+    out = [_op_table(eager, found.eager_ops, limits, top, width)]
     if found.modules:
         out.append(_module_table(found.modules, top))
-    out.append(_op_table(f"{compiled}{found.compiled_mib:.1f} MiB", found.compiled_ops, limits, top))
-    out[-1].caption = f"machine: {limits.gflops:.0f} GFLOP/s in matmul, {limits.gbytes:.1f} GB/s in copy"
+    out.append(_op_table(f"{compiled}{found.compiled_mib:.1f} MiB", found.compiled_ops, limits, top, width))
+    reached = f"{limits.gflops:.0f} GFLOP/s in matmul, {limits.gbytes:.1f} GB/s in copy"
+    out[-1].caption = f"%: of what this machine reaches, {reached}"
     return out

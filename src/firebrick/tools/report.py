@@ -9,7 +9,7 @@ import warnings
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
 from rich.console import Group as Lines
@@ -64,11 +64,15 @@ class Report:
         """The report for a terminal."""
         parts: list[RenderableType] = []
         for section in self.sections:
-            table = Table(title=section.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-            for k, head in enumerate(section.head):
-                table.add_column(head, justify="left" if k == 0 or not _numbers(section.rows, k) else "right")
+            table = Table(title=section.title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
+            one_graph = section.head[0] == "graph" and len({row[0] for row in section.rows}) == 1
+            shown = range(one_graph and len(section.head) > 1, len(section.head))  # room for what tells rows apart
+            for k in shown:
+                right = k > 0 and _numbers(section.rows, k)
+                justify: Literal["left", "right"] = "right" if right else "left"
+                table.add_column(section.head[k], justify=justify, no_wrap=right, overflow="fold")
             for row in section.rows:
-                table.add_row(*map(Text, row))
+                table.add_row(*(Text(row[k]) for k in shown))
             parts += [table, *([Text(f"  {section.note}\n")] if section.note else [])]
         return Lines(*parts)
 
@@ -238,7 +242,12 @@ def _graphs(captured: Captured) -> list[Section]:
     return [
         Section("Graphs", ("graph", "calls", "free", "kernels", "library calls", "state"), graphs, f"free: {free}"),
         Section("Graph breaks", ("place", "cause", "fix"), breaks),
-        Section("Kernels and library calls", ("graph", "step", "what", "kind", "loops", "times", "KiB moved"), steps),
+        Section(
+            "Kernels and library calls",
+            ("graph", "step", "what", "kind", "loops", "times", "KiB"),
+            steps,
+            "KiB: read and written each time",
+        ),
         Section("Not fused", ("graph", "step", "and step", "because"), apart),
         Section("Rewrite rules with a place here", ("graph", "rule", "state", "matches", "refused"), rules),
     ]
