@@ -192,7 +192,7 @@ class _Compile:
         if self.content is None:
             artifact = make()
         else:
-            key = runtime.make_key({**self.content, "part": part})
+            key = runtime.make_key({**self.content, "part": part}, _name(self.gm))
             self.keys[key.digest] = key
             artifact = runtime.DiskCache(self.config).fetch(key, make)
         return artifact, literals.read(artifact.extra.get("literals", {}))
@@ -268,8 +268,8 @@ class _Compile:
             "state": graph_key.state_text(),
             "options": repr(sorted(options.items(), key=str)),
             "passes": active,
-            "versions": f"{VERSION} {SCHEMA} {torch.__version__} {torch.version.git_version}",
-            "target": f"{platform.system()} {self.target.key()} {self.target.threads}",
+            "versions": f"firebrick {VERSION}\nschema {SCHEMA}\ntorch {torch.__version__} {torch.version.git_version}",
+            "target": f"{platform.system()}\n{self.target.key()}\n{self.target.threads} threads",
         }
 
     def show(self, level: str, text: Callable[[], str]) -> None:

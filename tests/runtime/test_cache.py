@@ -159,15 +159,81 @@ def test_what_killed_processes_left_is_removed(tmp_path):
     assert not old.exists() and new.exists()
 
 
-def test_why_miss_names_the_changed_part(tmp_path):
-    cfg = config(tmp_path)
+def missed(cfg, *changes):
+    """Fetch PARTS, then with each change; return why the last one missed."""
     cache = DiskCache(cfg)
-    cache.fetch(make_key(PARTS), artifact)
-    cache.fetch(make_key({**PARTS, "torch": "2.14"}), lambda: artifact("other"))
-    latest, first = why_miss(cfg)
-    assert "differs in torch from the nearest entry, graph" in latest["why"]
-    assert why_miss(cfg, latest["key"][:8])[0]["key"] == latest["key"]
-    assert first["why"].startswith("differs in torch")
+    for k, change in enumerate([{}, *changes]):
+        key = make_key({**KEY, **change}, f"model{k}")
+        cache.fetch(key, artifact)
+        os.utime(cache._path(key.digest).with_suffix(".key"), (1_000_000 + k, 1_000_000 + k))
+    return why_miss(cfg)
+
+
+KEY = {
+    "graph": "placeholder ()\ncall_function torch.relu (%0)\noutput (%1)",
+    "inputs": "torch.float32 (2, 8) strides (8, 1) offset 0 cpu\ntorch.int64 (2,) strides (1,) offset 0 cpu",
+    "options": "[('fuse', True), ('numerics', 'default')]",
+    "versions": "firebrick 0.1\nschema 3\ntorch 2.13",
+    "target": "Linux\navx2\n2 threads",
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "why"),
+    [
+        ("versions", "firebrick 0.1\nschema 3\ntorch 2.14", ["version is torch 2.14, was torch 2.13"]),
+        ("target", "Linux\navx512\n2 threads", ["machine is avx512, was avx2"]),
+        ("options", "[('fuse', False), ('numerics', 'default')]", ["option fuse is False, was True"]),
+        (
+            "inputs",
+            KEY["inputs"].replace("(2, 8)", "(3, 8)"),
+            [
+                "input 0 is torch.float32 (3, 8) strides (8, 1) offset 0 cpu, "
+                "was torch.float32 (2, 8) strides (8, 1) offset 0 cpu"
+            ],
+        ),
+        (
+            "graph",
+            KEY["graph"].replace("relu", "tanh").replace("output", "result"),
+            [
+                "op 1 of the graph is call_function torch.tanh (%0), was call_function torch.relu (%0)",
+                "... and 1 more of graph",
+            ],
+        ),
+    ],
+)
+def test_why_miss_names_what_changed_in_the_users_terms(tmp_path, part, text, why):
+    latest, first = missed(config(tmp_path), {part: text})
+    assert latest["why"] == ["nearest is model0", *why] and latest["name"] == "model1"
+    assert first["why"] == ["no earlier entry to compare with"]
+
+
+def test_why_miss_compares_with_the_entry_that_differs_least(tmp_path):
+    other = {"graph": "placeholder ()", "inputs": "none", "target": "mars"}
+    cfg = config(tmp_path)
+    latest, *_ = missed(cfg, other, {"target": "Linux\navx2\n4 threads"})
+    assert latest["why"] == ["nearest is model0", "machine is 4 threads, was 2 threads"]
+    assert [row["key"] for row in why_miss(cfg, latest["key"][:8])] == [latest["key"]]
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"key": 1}', "\x00"])
+def test_what_a_key_was_made_of_may_be_unreadable(tmp_path, damage):
+    cfg = config(tmp_path)
+    missed(cfg, {"target": "mars"})
+    path, _ = DiskCache(cfg).files("key")[1]
+    path.write_text(damage)
+    assert [row["why"] for row in why_miss(cfg)] == [["no earlier entry to compare with"]]
+
+
+def test_what_a_key_was_made_of_goes_with_its_entry(tmp_path):
+    cfg = config(tmp_path, cache_size_mb=1)
+    cache = DiskCache(cfg)
+    cache.fetch(make_key(KEY), lambda: artifact(big="x" * 2_000_000))
+    os.utime(cache.files("key")[0][0], (1, 1))
+    cache._evict()
+    assert cache.files() == cache.files("key") == []
+    missed(cfg)
+    assert clear_cache(cfg) == 1 and cache.files("key") == []
 
 
 def test_threads_that_want_the_same_compile_it_once(tmp_path):
@@ -212,6 +278,45 @@ def test_processes_that_want_the_same_compile_it_once(tmp_path):
     outputs = [p.communicate(timeout=120)[0] for p in processes]
     assert [o.splitlines()[-1] for o in outputs] == ["done 1000000"] * 3
     assert sum("making" in o for o in outputs) == 1
+
+
+STORM = """
+import os, random, sys
+from pathlib import Path
+from firebrick.artifact import Artifact
+from firebrick.config import Config
+from firebrick.runtime import DiskCache, make_key
+def work(seed):
+    order = random.Random(seed)
+    cache = DiskCache(Config(cache_dir=Path(sys.argv[1]), cache_size_mb=1))
+    for _ in range(20):
+        n = order.randrange(12)
+        found = cache.fetch(make_key({"graph": str(n)}), lambda: Artifact("g", {"n": n}, extra={"big": str(n) * 200_000}))
+        assert found.table["n"] == n and found.extra["big"] == str(n) * 200_000
+        if order.random() < 0.1:
+            cache._evict()
+children = []
+for seed in range(64):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work(seed)
+        except BaseException as error:
+            print(type(error).__name__, error, flush=True)
+            os._exit(1)
+        os._exit(0)
+    children.append(pid)
+print(sum(os.waitpid(pid, 0)[1] != 0 for pid in children), "failed")
+"""
+
+
+def test_64_processes_write_read_and_evict_at_once(tmp_path):
+    command = [sys.executable, "-W", "error::UserWarning", "-c", STORM, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "0 failed\n", done.stdout + done.stderr
+    cache = DiskCache(Config(cache_dir=tmp_path))
+    assert all(cache.about(path) is not None for path, _ in cache.files())
+    assert list(cache.root.glob("tmp/*")) == []
 
 
 def test_killed_process_leaves_neither_entry_nor_lock(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.runtime.programs import plus_one_artifact
 
+import firebrick
 from firebrick.artifact import Artifact, Unit
 from firebrick.config import Config
 from firebrick.errors import CompileError
@@ -48,6 +49,39 @@ def test_no_compiler_is_an_error_with_a_fix(monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(CompileError, match=r"firebrick\[cc\]"):
         find_compiler(Config())
+
+
+def zig_without_others(monkeypatch, tmp_path):
+    pytest.importorskip("ziglang", reason="the extra `cc` is not installed")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    return find_compiler(Config())
+
+
+def test_zig_of_the_extra_is_used_when_there_is_no_other(monkeypatch, tmp_path):
+    assert zig_without_others(monkeypatch, tmp_path).name == "zig"
+    x = torch.randn(6)
+    assert torch.equal(load(build(plus_one_artifact(), Config()), {})(x)[0], x + 1)
+
+
+def test_zig_gives_the_bits_of_gcc(monkeypatch, tmp_path):
+    x, w = torch.randn(64, 64), torch.randn(64, 512)
+
+    def call():
+        def f(x, w):
+            y = torch.nn.functional.gelu(x @ w)
+            return y.softmax(-1), y.sum(0), y.bfloat16().tanh(), (y * 7).long() // 3
+
+        with torch.no_grad():
+            compiled = firebrick.compile(f, options={"cache": False, "numerics": "eager"})
+            return compiled(x, w)
+
+    wanted = call()
+    zig_without_others(monkeypatch, tmp_path)
+    before = firebrick.stats()["counts"]["units built"]
+    for got, want in zip(call(), wanted, strict=True):
+        assert torch.equal(got, want)
+    assert firebrick.stats()["counts"]["units built"] > before
 
 
 def test_compiler_that_was_asked_for_must_run(monkeypatch):

@@ -1,10 +1,16 @@
 """The command line: help with an example everywhere, JSON where results are printed, clear errors."""
 
+import io
 import json
 
 import pytest
+import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
+from firebrick.artifact import Artifact
+from firebrick.config import Config
+from firebrick.runtime import DiskCache, make_key
 from firebrick.tools import bench as benchmark
 from firebrick.tools.cli import app, main
 
@@ -19,6 +25,8 @@ COMMANDS = [
     ["run"],
     ["cache", "ls"],
     ["cache", "clear"],
+    ["cache", "why"],
+    ["minify"],
 ]
 
 
@@ -29,11 +37,38 @@ def test_help_shows_an_example(command):
     assert "Example:" in result.output
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_examples_use_options_that_exist(command):
+    told = " ".join(runner.invoke(app, [*command, "--help"], env={"COLUMNS": "200"}).output.split())
+    example = told.partition("Example:")[2].partition("firebrick")[2]
+    options = {word for word in example.split() if word.startswith("-")}
+    found = typer.main.get_command(app)
+    for name in command:
+        found = found.commands[name]
+    known = {name for option in found.params for name in option.opts}
+    assert command == ["run"] or options <= known
+
+
+def test_cache_commands_print_json(tmp_path, monkeypatch):
+    monkeypatch.setenv("FIREBRICK_CACHE_DIR", str(tmp_path))
+    cache = DiskCache(Config.from_env())
+    for graph in ("relu", "tanh"):
+        cache.fetch(make_key({"graph": graph}, graph), lambda: Artifact("g", {}))
+    assert {row["name"] for row in json.loads(runner.invoke(app, ["cache", "ls", "--json"]).output)} == {"g"}
+    rows = json.loads(runner.invoke(app, ["cache", "why", "--json"]).output)
+    assert rows[0]["why"] == ["nearest is relu", "op 0 of the graph is tanh, was relu"]
+    shown = runner.invoke(app, ["cache", "why"]).output
+    assert "op 0 of the graph is tanh, was relu" in shown
+    assert json.loads(runner.invoke(app, ["cache", "clear", "--json"]).output) == {"removed": 2}
+    assert "0 entries" in runner.invoke(app, ["cache", "ls"]).output
+
+
 def test_doctor_prints_json_with_versions_and_compiler():
     result = runner.invoke(app, ["doctor", "--json"])
     facts = {fact["name"]: fact for fact in json.loads(result.output)}
     assert facts["torch"]["value"].startswith("2.")
     assert {"python", "C++ compiler", "SIMD", "cache writable"} <= set(facts)
+    assert facts["C++ compiler"]["value"].partition(":")[0] in ("g++", "clang++", "c++", "zig")
 
 
 def test_unknown_model_is_one_clear_message(monkeypatch, capsys):
@@ -65,6 +100,17 @@ def test_markdown_names_its_command_and_skips_failures_in_the_mean():
     text = benchmark.markdown(rows(), "firebrick bench m")
     assert text.startswith("## `firebrick bench m`")
     assert "| geomean | firebrick | | 2.00 |" in text
+
+
+def test_table_fits_80_columns_with_names_whole():
+    figures = {"run": 0.12345, "speedup": 12.34, "cold": 123.45, "warm": 12.34, "error": 1.2e-7, "peak": 12345.0}
+    results = [benchmark.Figures("segformer", name, **figures) for name in benchmark.CONTENDERS]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(benchmark.table(results))
+    text = console.export_text()
+    assert "…" not in text
+    for word in (*benchmark.CONTENDERS, "segformer", "123.5", "12.34", "123.45", "1.2e-07", "12345", "contender"):
+        assert word in text
 
 
 def test_geomean_is_geometric():

@@ -91,10 +91,12 @@ def metas_text(tensors: Iterable[Any]) -> str:
     lines = []
     for t in tensors:
         if isinstance(t, torch.Tensor):
-            bits = f"{t.requires_grad:d}{t.is_conj():d}{t.is_neg():d}{t.is_inference():d}"
-            layout = "" if t.layout == torch.strided else str(t.layout)
+            flags = {"requires grad": t.requires_grad, "conj": t.is_conj(), "neg": t.is_neg()}
+            flags |= {"inference": t.is_inference(), str(t.layout): t.layout != torch.strided}
+            marks = "".join([f" {name}" for name, is_on in flags.items() if is_on])
             stride = t.stride() if t.layout == torch.strided else ()
-            lines.append(f"{t.dtype} {tuple(t.shape)} {stride} {t.storage_offset()} {t.device.type} {bits}{layout}")
+            text = f"{t.dtype} {tuple(t.shape)} strides {stride} offset {t.storage_offset()} {t.device.type}{marks}"
+            lines.append(text)
         else:
             lines.append(f"{type(t).__name__} {t!r}")
     return "\n".join(lines)
@@ -129,4 +131,6 @@ def constants_of(gm: fx.GraphModule) -> dict[str, torch.Tensor]:
 def state_text() -> str:
     """Return the state of this thread that a trace depends on."""
     autocast = [(d, torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d))) for d in ("cpu", "cuda")]
-    return repr((autocast, str(torch.get_default_dtype()), torch.are_deterministic_algorithms_enabled()))
+    lines = [f"autocast {d} {dtype if is_on else 'off'}" for d, is_on, dtype in autocast]
+    lines.append(f"default dtype {torch.get_default_dtype()}")
+    return "\n".join([*lines, f"deterministic {torch.are_deterministic_algorithms_enabled()}"])

@@ -34,13 +34,19 @@ __all__ = ["Compiler", "build", "find_compiler"]
 _FLAGS = ("-shared", "-fPIC", "-pipe", "-w")
 """What every unit is built with; the unit's own flags follow."""
 
+_ZIG = ("-mcpu=baseline", "-nostdlib", "-fno-sanitize=all")
+"""What zig needs beside them. It otherwise takes all that this CPU has, which the unit's flags decide; builds a C++
+library first, which no unit uses and which takes half a minute; and makes undefined behaviour trap."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A C++ compiler. command: how it is started."""
+    """A C++ compiler. command: how it is started. name: what people know it by. flags: what it needs beside others."""
 
     command: tuple[str, ...]
     version: str
+    name: str = ""
+    flags: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:
@@ -71,6 +77,7 @@ def _find(asked: str, path: str) -> Compiler:
         found = _probe((place,)) if place else None
         if found is not None:
             return found
+    # The extra `cc`.
     if importlib.util.find_spec("ziglang") is not None:
         found = _probe((sys.executable, "-m", "ziglang", "c++"))
         if found is not None:
@@ -84,7 +91,9 @@ def _probe(command: tuple[str, ...]) -> Compiler | None:
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return Compiler(command, done.stdout.partition("\n")[0].strip())
+    is_zig = any("zig" in Path(part).name for part in command)
+    name = "zig" if is_zig else Path(command[0]).name
+    return Compiler(command, done.stdout.partition("\n")[0].strip(), name, _ZIG if is_zig else ())
 
 
 def build(artifact: Artifact, config: Config) -> Artifact:
@@ -137,6 +146,7 @@ class _Build:
         command = [
             *self.compiler.command,
             *_FLAGS,
+            *self.compiler.flags,
             *unit.flags,
             str(source),
             "-o",
@@ -149,6 +159,7 @@ class _Build:
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
+                env={**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(self.folder), "ZIG_LOCAL_CACHE_DIR": str(self.folder)},
                 start_new_session=True,
             )
         self.running[unit.name] = (process, time.monotonic() + self.timeout)

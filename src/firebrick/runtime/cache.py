@@ -1,6 +1,7 @@
 """The disk cache: artifacts by content address, safe to share between processes and safe to read.
 
     <cache_dir>/v<schema>/ab/abcdef....fb   one file an entry, see `firebrick.artifact`
+    <cache_dir>/v<schema>/ab/abcdef....key  what its key was made of, as JSON: written when it was not found
     <cache_dir>/v<schema>/tmp, locks        files being written; one lock a key that is being compiled
 
 Entries hold no pickle and are checksummed; a folder or entry of another owner, or that others can write, is refused.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import stat
@@ -25,6 +27,7 @@ from filelock import FileLock, Timeout
 from firebrick.artifact import SCHEMA, Artifact, decode, encode, read_index
 from firebrick.errors import CacheError
 from firebrick.report import recorder
+from firebrick.runtime.misses import differences, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -36,23 +39,25 @@ __all__ = ["DiskCache", "Key", "cache_entries", "cache_state", "clear_cache", "m
 _HEAD_BYTES = 1 << 16
 _STALE_SECONDS = 3600
 _LOCK_SECONDS = 300
-_MISSES_KEPT = 100
+_MISSES_SHOWN = 20
+_KEYS_COMPARED = 200
 _EVICT_EVERY = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The content address of a compile. parts: what it is made of, by name, hashed one by one for `why_miss`."""
+    """The content address of a compile. parts: the texts that it is made of, by name. name: what is compiled."""
 
     digest: str
     parts: Mapping[str, str]
+    name: str = ""
 
 
-def make_key(parts: Mapping[str, str]) -> Key:
+def make_key(parts: Mapping[str, str], name: str = "") -> Key:
     """Hash named texts: graph, shapes, options, versions, target. None may hold paths, users or addresses."""
     digests = {name: hashlib.blake2b(text.encode(), digest_size=12).hexdigest() for name, text in sorted(parts.items())}
     whole = json.dumps([SCHEMA, digests], separators=(",", ":")).encode()
-    return Key(hashlib.blake2b(whole, digest_size=20).hexdigest(), digests)
+    return Key(hashlib.blake2b(whole, digest_size=20).hexdigest(), dict(parts), name)
 
 
 def _trusted(facts: os.stat_result) -> bool:
@@ -131,21 +136,23 @@ class DiskCache:
             return
         path = self._path(key.digest)
         try:
-            data = encode(artifact, {"name": artifact.name, "parts": dict(key.parts)})
-            self._make_folders(path.parent)
-            with tempfile.NamedTemporaryFile(dir=self.root / "tmp", delete=False) as file:
-                try:
-                    file.write(data)
-                    file.close()
-                    os.replace(file.name, path)
-                except OSError:
-                    self._remove(Path(file.name))
-                    raise
+            self._write(path, encode(artifact, {"name": artifact.name}))
             if DiskCache._stores % _EVICT_EVERY == 0:
                 self._evict()
             DiskCache._stores += 1
         except OSError as error:
             self._warn(error)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        self._make_folders(path.parent)
+        with tempfile.NamedTemporaryFile(dir=self.root / "tmp", delete=False) as file:
+            try:
+                file.write(data)
+                file.close()
+                os.replace(file.name, path)
+            except OSError:
+                self._remove(Path(file.name))
+                raise
 
     @contextlib.contextmanager
     def lock(self, key: Key) -> Iterator[None]:
@@ -187,24 +194,28 @@ class DiskCache:
 
     # ---- upkeep
 
-    def files(self) -> list[tuple[Path, os.stat_result]]:
-        """Every entry's path and facts, latest use first."""
+    def files(self, suffix: str = "fb") -> list[tuple[Path, os.stat_result]]:
+        """Every entry's path and facts, latest use first; or those of the files beside them."""
         found = []
         with contextlib.suppress(OSError):
-            for path in self.root.glob("??/*.fb"):
+            for path in self.root.glob(f"??/*.{suffix}"):
                 with contextlib.suppress(OSError):
                     found.append((path, path.stat()))
         return sorted(found, key=lambda row: -row[1].st_mtime)
 
     def _evict(self) -> None:
         """Remove the least recently used entries beyond the size limit, and what killed processes left."""
-        files = self.files()
-        total = sum(facts.st_size for _, facts in files)
+        stale = time.time() - _STALE_SECONDS
+        files, keys = self.files(), dict(self.files("key"))
+        total = sum(facts.st_size for _, facts in files) + sum(facts.st_size for facts in keys.values())
         while files and total > self.limit:
             path, facts = files.pop()
             total -= facts.st_size
             self._remove(path)
-        stale = time.time() - _STALE_SECONDS
+        left = {path.with_suffix(".key") for path, _ in files}
+        for path, facts in keys.items():
+            if path not in left and facts.st_mtime < stale:  # one without an entry may be compiling
+                self._remove(path)
         for folder in ("tmp", "locks"):
             for path in (self.root / folder).glob("*"):
                 with contextlib.suppress(OSError):
@@ -221,43 +232,21 @@ class DiskCache:
     # ---- misses
 
     def _note_miss(self, key: Key) -> None:
-        """Keep the last misses for `why_miss`."""
-        if not self.enabled:
-            return
-        path = self.root / "misses.json"
-        try:
-            lines = path.read_text().splitlines()[-_MISSES_KEPT:] if path.exists() else []
-            lines.append(json.dumps({"key": key.digest, "parts": dict(key.parts), "time": int(time.time())}))
-            fresh = self.root / "tmp" / f"misses-{os.getpid()}"
-            fresh.write_text("\n".join(lines) + "\n")
-            os.replace(fresh, path)
-        except OSError:
-            return  # the store that follows warns
+        """Keep what the key is made of, for `why_miss`."""
+        if self.enabled:
+            about = {"key": key.digest, "name": key.name, "time": int(time.time()), "parts": dict(key.parts)}
+            with contextlib.suppress(OSError):  # the store that follows warns
+                self._write(self._path(key.digest).with_suffix(".key"), json.dumps(about).encode())
 
-    def misses(self) -> list[dict[str, Any]]:
-        """The last misses, latest first."""
-        try:
-            return [json.loads(line) for line in reversed((self.root / "misses.json").read_text().splitlines())]
-        except (OSError, ValueError):
-            return []
-
-    def explain_miss(self, key: str, parts: Mapping[str, str]) -> str:
-        """Name the parts by which a key differs from the entry nearest to it."""
-        best: tuple[int, list[str], str] | None = None
-        for path, _ in self.files()[:500]:
-            if path.stem == key:
+    def keys(self) -> Iterator[dict[str, Any]]:
+        """What the keys of the last misses are made of, latest first: key, name, time, parts."""
+        for path, _ in self.files("key"):
+            try:
+                about = json.loads(self._read(path))
+                if about["key"] == path.stem and all(isinstance(text, str) for text in about["parts"].values()):
+                    yield {"name": str(about["name"]), "time": float(about["time"]), **about}
+            except (OSError, CacheError, ValueError, KeyError, TypeError, AttributeError):
                 continue
-            about = self.about(path)
-            if about is None:
-                continue
-            theirs = about.get("parts", {})
-            changed = sorted(name for name in {*parts, *theirs} if parts.get(name) != theirs.get(name))
-            same = len(parts) - len(changed)
-            if changed and (best is None or same > best[0]):
-                best = (same, changed, str(about.get("name", "")))
-        if best is None:
-            return "no other entry to compare with"
-        return f"differs in {', '.join(best[1])} from the nearest entry, {best[2]}"
 
 
 # ---------------------------------------------------------------- for the command line
@@ -300,7 +289,7 @@ def cache_entries(config: Config) -> list[dict[str, Any]]:
 def clear_cache(config: Config) -> int:
     """Remove every entry, those of other schema versions too; return how many there were."""
     count = 0
-    for path in [*config.cache_dir.glob("v*/??/*.fb"), *config.cache_dir.glob("v*/misses.json")]:
+    for path in [*config.cache_dir.glob("v*/??/*.fb"), *config.cache_dir.glob("v*/??/*.key")]:
         with contextlib.suppress(OSError):
             path.unlink()
             count += path.suffix == ".fb"
@@ -308,13 +297,18 @@ def clear_cache(config: Config) -> int:
 
 
 def why_miss(config: Config, key: str = "") -> list[dict[str, Any]]:
-    """Return the last misses, latest first, with what differs from the nearest entry; `key` picks one by prefix."""
-    cache = DiskCache(config)
-    return [
-        {"key": row["key"], "age": _age(time.time() - row["time"]), "why": cache.explain_miss(row["key"], row["parts"])}
-        for row in cache.misses()
-        if row["key"].startswith(key)
-    ]
+    """Return the last misses, latest first, with what differs from the nearest entry; `key` picks by prefix."""
+    rows = list(itertools.islice(DiskCache(config).keys(), _KEYS_COMPARED))
+    found = []
+    for i, row in enumerate(rows[:_MISSES_SHOWN]):
+        if row["key"].startswith(key):
+            # Entries that were made later can't be what it was expected to find.
+            best = nearest(row["parts"], [(other["name"], other["parts"]) for other in rows[i + 1 :]])
+            why = ["no earlier entry to compare with"]
+            if best is not None:
+                why = [f"nearest is {best[0] or 'an entry'}", *differences(row["parts"], best[1])]
+            found.append({"key": row["key"], "name": row["name"], "age": _age(time.time() - row["time"]), "why": why})
+    return found
 
 
 def _age(seconds: float) -> str:

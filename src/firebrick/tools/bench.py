@@ -220,9 +220,18 @@ def table(results: Sequence[Figures]) -> Table:
     """Return a rich table of the results, with the geomean of each contender's speed-ups."""
     note = "medians, each contender in its own process; error relative to float64\n"
     title = f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    out = Table(title=title, caption=note + "\n".join(_notes(results)), box=box.SIMPLE_HEAD, padding=(0, 1))
+    caption = note + "\n".join(_notes(results))
+    # Units below names and narrow gaps: the longest contender's name fits into 80 columns.
+    out = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in _HEAD:
-        out.add_column(name, justify="left" if name in ("model", "contender") else "right", no_wrap=True)
+        is_text = name in ("model", "contender")
+        out.add_column(
+            name.replace(" ", "\n"),
+            justify="left" if is_text else "right",
+            vertical="bottom",
+            no_wrap=name != "model",
+            overflow="fold",
+        )
     previous = ""
     for row in results:
         if previous and row.model != previous:

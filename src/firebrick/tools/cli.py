@@ -47,7 +47,7 @@ def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
-@app.command(epilog="Example: `firebrick bench bert vit --against torch.compile`")
+@app.command(epilog="Example: `firebrick bench bert vit --contender firebrick --contender torch.compile`")
 def bench(
     names: Annotated[list[str], typer.Argument(help=f"Models ({', '.join(MODELS)}) or package.module:function.")],
     contender: Annotated[list[str] | None, typer.Option(help="Who takes part; repeat the option.")] = None,
@@ -246,9 +246,29 @@ def cache_ls(as_json: Json = False) -> None:
 
 
 @cache_app.command("clear", epilog="Example: `firebrick cache clear`")
-def cache_clear() -> None:
+def cache_clear(as_json: Json = False) -> None:
     """Remove every entry."""
-    console.print(f"removed {runtime.clear_cache(Config.from_env())} entries")
+    count = runtime.clear_cache(Config.from_env())
+    if as_json:
+        _print_json({"removed": count})
+    else:
+        console.print(f"removed {count} entries")
+
+
+@cache_app.command("why", epilog="Example: `firebrick cache why 3fa9`")
+def cache_why(
+    key: Annotated[str, typer.Argument(help="Only misses whose key begins like this.")] = "", as_json: Json = False
+) -> None:
+    """Say why the last compiles found nothing: what differed from the entry nearest to each."""
+    rows = runtime.why_miss(Config.from_env(), key)
+    if as_json:
+        _print_json(rows)
+        return
+    for row in rows:
+        console.print(f"{row['key'][:16]}  {row['age']:>8}  {row['name']}", markup=False, highlight=False)
+        for line in row["why"]:
+            console.print(f"    {line}", markup=False, highlight=False)
+    console.print(f"{len(rows)} misses")
 
 
 def main() -> None:

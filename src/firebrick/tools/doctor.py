@@ -55,7 +55,7 @@ def _compiler_fact(config: Config) -> Fact:
         compiler = runtime.find_compiler(config)
     except FirebrickError as error:
         return Fact("C++ compiler", "none: graphs run on eager kernels", False, error.fix)
-    return Fact("C++ compiler", f"{compiler.path} ({compiler.version})")
+    return Fact("C++ compiler", f"{compiler.name}: {compiler.path} ({compiler.version})")
 
 
 def _cache_facts(config: Config) -> list[Fact]:
