@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from firebrick.config import Config
 from firebrick.extend.graph import AtenGraph
+from firebrick.loops.bounds import CHECK
 from firebrick.loops.check import check as check_legal
 from firebrick.loops.interp import run
 from firebrick.loops.ir import Extern, LoopProgram, Nest
@@ -144,5 +145,10 @@ def nests(program: LoopProgram) -> int:
 
 
 def externs(program: LoopProgram) -> list[str]:
-    """The library calls that it makes."""
-    return [n.op for n in program.nodes if isinstance(n, Extern)]
+    """The library calls that it makes, checks of indices not counted."""
+    return [n.op for n in program.nodes if isinstance(n, Extern) and n.op != CHECK]
+
+
+def checks(program: LoopProgram) -> int:
+    """How many checks of indices it makes."""
+    return sum(isinstance(n, Extern) and n.op == CHECK for n in program.nodes)

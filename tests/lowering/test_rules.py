@@ -313,15 +313,25 @@ def _indexing(put: Any) -> None:
     put([aten.avg_pool2d.default], [(image, 2, 1, 0, False, True, 3), (f(2, 7, 6), 3, 2, 1, False, False)])
     put([aten.avg_pool3d.default], [(f(2, 5, 4, 6), 2, 2, 1)])
     put(
+        [aten.index_select.default],
+        [(x, 0, n(7, low=0, high=2)), (n(3, 20), -2, n(4, low=0, high=3, dtype=torch.int32))],
+    )
+    put([aten.take.default], [(x.transpose(0, 1), n(3, 5, low=-24, high=24))])
+    put([aten.embedding.default], [(f(5, 16), n(3, 2, low=0, high=5))])
+    put(
+        [aten.index.Tensor],
+        [(x, [None, n(4, low=-3, high=3)]), (x, [n(4, low=0, high=2), None, n(2, 1, low=-4, high=4)])],
+    )
+    put([aten.gather.default], [(f(3, 4), 0, n(7, 4, low=0, high=3))])
+    put(
         [aten._unsafe_index.Tensor],
         [(x, [None, n(2, 2, low=0, high=3)]), (x, [n(3, low=0, high=2), n(2, 1, low=0, high=3)])],
     )
 
 
 SAMPLES = _samples()
-ELSEWHERE = {aten.embedding.default, aten.gather.default, aten.index.Tensor}
-ELSEWHERE |= {aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default}
-"""Lowered only where indices are formulas, or where one of two results is used: tested in test_lower."""
+ELSEWHERE = {aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default}
+"""Lowered only where one of two results is used: tested in test_lower."""
 
 TOLERANCE: dict[Any, float] = {aten.lgamma.default: 1e-5, aten.prod.default: 1e-5, aten.logsumexp.default: 1e-5}
 """Ops whose own kernels in eager differ from the scalar function's by more."""

@@ -34,6 +34,9 @@ _KEPT: frozenset[OpOverload] = frozenset(
         aten.select_scatter.default,
         aten.empty_like.default,
         aten.detach.default,
+        # Reads at computed places: the rules need to know whether eager looks at the bounds.
+        aten._unsafe_index.Tensor,
+        aten.take.default,
         # Creation: one rule each in lowering.
         aten.arange.default,
         aten.arange.start,

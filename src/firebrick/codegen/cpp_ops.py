@@ -86,7 +86,10 @@ _INT: dict[str, FunctionText] = {
     "bitxor": _both("{a} ^ {b}"),
     "bitnot": _both("~{a}"),
     "shl": FunctionText("({b} < 0 || {b} >= {bits}) ? ({t})0 : ({t})({a} << {b})"),
-    "shr": FunctionText("({b} < 0 || {b} >= {bits}) ? ({t})({a} < 0 ? -1 : 0) : ({t})({a} >> {b})"),
+    "shr": FunctionText(
+        "({b} < 0 || {b} >= {bits}) ? ({t})({a} < 0 ? -1 : 0) : ({t})({a} >> {b})",
+        "({b} < 0 | {b} >= {bits}) ? {a} >> ({bits} - 1) : {a} >> {b}",
+    ),
     **{name: _both(f"{{a}} {sign} {{b}}") for name, sign in _COMPARE.items()},
 }
 

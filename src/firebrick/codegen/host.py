@@ -7,8 +7,8 @@ The table is JSON-able data:
     registers  [op, a, b]: numbers computed at each call from the inputs' sizes, for symbolic shapes
     views      [slot, sizes, strides, offset, dtype or null]: what library calls and outputs see of a slot
     steps      ["kernel", name, slots, sizes] | ["call", op, args, types, positional, keywords, outs, into, plain]
-               | ["alloc", slots] | ["free", slots]; a call may end with a derived slot and the call that is made
-               instead while that slot is not packed yet
+               | ["alloc", slots] | ["free", slots] | ["check", slot, low, high, error, text before, text after];
+               a call may end with a derived slot and the call that is made instead while that slot is not packed yet
     outputs    arguments as below
     arena      bytes
     recipe     call steps that compute derived slots from const slots
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import LoweringError
+from firebrick.loops.bounds import CHECK
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Buffer, Enum, Extern, Ref
 from firebrick.loops.schedule import Launch
@@ -235,7 +236,17 @@ class _Writer:
             steps.append(["alloc", sorted(self.slots[name] for name in pending)])
         return steps
 
+    def _check(self, call: Extern) -> list[Any]:
+        """A slot that holds a greatest and a least index, what they may be, and the error to raise otherwise."""
+        extremes, low, high, error, text = call.args
+        assert isinstance(extremes, Ref)
+        before, number, after = str(text).partition("{}")
+        slot = self.slots[extremes.buffer]
+        return ["check", slot, self._number(low), self._number(high), error, before, after if number else None]
+
     def _call(self, call: Extern) -> list[Any]:
+        if call.op == CHECK:
+            return self._check(call)
         schema = find_overload(call.op)._schema
         given = dict(call.kwargs)
         args: list[Any] = []
@@ -438,6 +449,8 @@ def show_table(table: dict[str, Any]) -> str:
         if kind == "kernel":
             sizes = "".join(f", {number(n)}" for n in step[3])
             return f"{step[1]}({', '.join(names[s] for s in step[2])}{sizes})"
+        if kind == "check":
+            return f"check {names[step[1]]} in {number(step[2])}..{number(step[3])} or {step[4]}"
         _, op, args, _, positional, keywords, outs, _, _ = step
         words = ["", *(f"{k}=" for k in keywords)]
         texts = [words[max(0, i - positional + 1)] + argument(a) for i, a in enumerate(args)]

@@ -11,6 +11,7 @@ import torch
 from firebrick.errors import CompileError
 from firebrick.extend.kernel_text import lane_count
 from firebrick.extend.target import View
+from firebrick.loops.bounds import CHECK, check_index
 from firebrick.loops.dtypes import DTYPES, enum_value
 from firebrick.loops.ir import Enum, Extern, Ref
 from firebrick.symbolic.expr import ZERO, Expr, as_int
@@ -76,6 +77,10 @@ class DeviceProgram:
             if name not in memory:
                 memory[name] = self.target.allocate(self._nbytes(name))
         if isinstance(step, Extern):
+            if step.op == CHECK:
+                low, high, error, text = (self._argument(a, memory) for a in step.args[1:])
+                check_index(self._leave(step.args[0], memory), low, high, error, text)
+                return
             outs = [None if out is None else self._view(self._whole(out), memory) for out in step.outs]
             kwargs = {k: self._argument(v, memory) for k, v in step.kwargs}
             self.target.call(step.op, outs, [self._argument(a, memory) for a in step.args], kwargs)

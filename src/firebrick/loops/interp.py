@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import InternalError
+from firebrick.loops.bounds import CHECK, check_index
 from firebrick.loops.dtypes import DTYPES, enum_value
 from firebrick.loops.ir import (
     Axis,
@@ -61,7 +62,9 @@ def run(program: LoopProgram, inputs: Sequence[Tensor], constants: Mapping[str, 
 
 
 def find_op(name: str) -> Any:
-    """The OpOverload called "namespace::name.overload"."""
+    """The OpOverload called "namespace::name.overload", or the function that checks indices."""
+    if name == CHECK:
+        return check_index
     namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")

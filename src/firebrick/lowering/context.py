@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import LoweringError
-from firebrick.loops.build import constant, reduce
+from firebrick.loops.bounds import CHECK, span
+from firebrick.loops.build import cast, constant, reduce
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.loops.ir import Axis, Buffer, Const, Enum, Extern, Index, Nest, Node, Ref, Store, Value
 from firebrick.loops.ops import reduction_identity
@@ -38,6 +39,8 @@ EXPENSIVE = 8
 """Cost from which a value is stored rather than computed again for each element that reads it."""
 SHARED = 3
 """Cost from which a value that several nests read is stored: it has more than one load."""
+CALL = 10_000
+"""What a call of the library takes beside its work, in additions."""
 DEEP = 400
 """Cost of a formula beyond which it is stored, so that kernels stay readable and compile fast."""
 
@@ -47,7 +50,10 @@ class Declined(Exception):
 
 
 class Lowering:
-    """Collects the program. Rules get it as their first argument; `node` is the node being lowered."""
+    """Collects the program. Rules get it as their first argument; `node` is the node being lowered.
+
+    alone: no loops around the node would run together with it, so loops for it must be worth it by themselves.
+    """
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -58,7 +64,9 @@ class Lowering:
         self.origin = ""
         self.own: tuple[int, ...] = ()
         self.given: tuple[TensorValue, ...] = ()
+        self.alone = False
         self._temps = 0
+        self._checked: set[tuple[object, ...]] = set()
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -100,12 +108,19 @@ class Lowering:
             if seen is not None:
                 value.stored(seen)
                 return seen
+        value.span = self.span(value)
         layout = dense_strides(value.shape, value.strides if strides is None else tuple(strides))
         name = self.buffer(value.dtype, value.shape, layout)
         ref = Ref(name, value.shape, layout, ZERO)
         self.store(value, ref)
         value.stored(ref)
         return ref
+
+    def span(self, value: TensorValue) -> tuple[int, int] | None:
+        """The least and greatest number that elements of a tensor of whole numbers can be; None of other tensors."""
+        if value.span is not None or not DTYPES[value.dtype].is_int or ZERO in value.shape:
+            return value.span
+        return span(value.at(self.axes(value.shape, contiguous_strides(value.shape))[1]))
 
     def store(self, value: TensorValue, ref: Ref) -> None:
         """Write a tensor to a place: one loop nest in the order of the place's strides, none if it is empty."""
@@ -136,6 +151,17 @@ class Lowering:
         if cost > DEEP:
             self.realize(made)
         return made
+
+    def prefer(self, loops: float, library: float) -> None:
+        """Leave a node that is alone to the library where that is faster; prices are in additions an element.
+
+        Raises:
+            Declined: the loops would take more than a tenth longer, the price of a call included.
+        """
+        val = self.node.meta["val"]
+        count = (val[0] if isinstance(val, (tuple, list)) else val).numel()
+        if self.alone and count * loops > 1.1 * (count * library + CALL):
+            raise Declined
 
     def reread(self, value: TensorValue) -> None:
         """Make a value cheap to read many times in one nest: store it if computing it is expensive."""
@@ -192,6 +218,21 @@ class Lowering:
         buffer = self.buffer(result.dtype, shape, strides)
         self.nest(axes, Store(buffer, total(i * s for i, s in zip(index, strides, strict=True)), result))
         return TensorValue(shape, result.dtype, strides, ref=Ref(buffer, shape, strides, ZERO))
+
+    def check(self, index: TensorValue, low: int, high: int, error: str, text: str) -> None:
+        """Let the program raise `error` unless all elements of `index` are in low..high."""
+        axes = loop_axes("r", index.shape)
+        element = cast(index.at(tuple(a.var for a in axes)), "i64")
+        key = (element, index.shape, low, high, error, text)
+        if key in self._checked:
+            return
+        self._checked.add(key)
+        two = as_expr(2)
+        seen = self.buffer("i64", (two,), (ONE,))
+        ends = [reduce(name, axes, element) for name in ("max", "min")]
+        self.nest((), *(Store(seen, as_expr(k), end) for k, end in enumerate(ends)), parts=index.parts)
+        args = (Ref(seen, (two,), (ONE,), ZERO), low, high, error, text)
+        self.nodes.append(Extern(f"n{len(self.nodes)}", CHECK, args, (), (), origin=self.origin, parts=self.own))
 
     # ------------------------------------------------------------ library calls
 

@@ -1,4 +1,4 @@
-"""Rules that create tensors from indices, join tensors, and read or write parts of them."""
+"""Rules that create tensors from indices, join tensors, and read or write parts at places that the graph knows."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.loops.build import TRUE, cast, constant, index_value, load, masked, op, where
+from firebrick.loops.build import TRUE, cast, constant, index_value, masked, op, where
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.loops.ir import Const, Index, Ref
-from firebrick.lowering.context import Declined, Lowering, broadcast, rules, shape_of, strides_of
-from firebrick.lowering.tensors import TensorValue, contiguous_strides
-from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, total, var
+from firebrick.loops.ir import Ref
+from firebrick.lowering.context import Declined, Lowering, rules, shape_of, strides_of
+from firebrick.lowering.tensors import TensorValue
+from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from firebrick.loops.ir import Value
-    from firebrick.symbolic.expr import Var
 
 __all__ = ["RULES"]
 
@@ -238,103 +237,3 @@ def _triangle(lw: Lowering, x: TensorValue, compare: str, diagonal: int) -> Tens
         return where(keep, x.at(index), constant(0, x.dtype))
 
     return lw.formula(formula, x.cost + 2)
-
-
-# ---------------------------------------------------------------- reading at computed places
-
-
-def _bounded(value: Value, size: Expr) -> Expr | None:
-    """The index expression that a value is, if it surely lies in 0..size-1."""
-    expr = value.expr if isinstance(value, Index) else as_expr(int(value.value)) if isinstance(value, Const) else None
-    if expr is not None and expr.lo < 0 and (expr + size).lo >= 0:
-        expr = expr + size if expr.hi < 0 else None
-    return expr if expr is not None and expr.lo >= 0 and (size - 1 - expr).lo >= 0 else None
-
-
-def _place(value: Value, size: Expr, label: str) -> tuple[Expr, tuple[tuple[Var, Value], ...]]:
-    """An index that comes from data and is in bounds by the op's contract; clamped so that memory is safe anyway."""
-    direct = _bounded(value, size)
-    if direct is not None:
-        return direct, ()
-    wide = cast(value, "i64")
-    wrapped = where(op("lt", wide, constant(0, "i64")), op("add", wide, index_value(size)), wide)
-    inside = op("max", op("min", wrapped, index_value(size - 1)), constant(0, "i64"))
-    slot = var(label, 0, max(size.hi - 1, 0)) if size.is_const else var(label, bound=size)
-    return slot, ((slot, inside),)
-
-
-def _surely_inside(lw: Lowering, index: TensorValue, size: Expr) -> bool:
-    """Whether every element of an index tensor is a formula of loop indices that lies in 0..size-1."""
-    if index.ref is not None or index.dtype not in ("i64", "i32") or ZERO in index.shape:
-        return False
-    _, at = lw.axes(index.shape, contiguous_strides(index.shape))
-    return _bounded(index.at(at), size) is not None
-
-
-@_rule(aten.embedding.default)
-def _embedding(
-    lw: Lowering, table: TensorValue, index: TensorValue, padding: int = -1, scale: bool = False, sparse: bool = False
-) -> TensorValue:
-    """Rows of a table at places that need no check; others are the library's, which raises when one is outside."""
-    rows = table.shape[0]
-    if not _surely_inside(lw, index, rows):
-        raise Declined
-    lw.reread(table)
-
-    def formula(at: tuple[Expr, ...]) -> Value:
-        row = _bounded(index.at(at[:-1]), rows)
-        assert row is not None
-        return table.at((row, at[-1]))
-
-    return lw.formula(formula, 1)
-
-
-@_rule(aten.gather.default)
-def _gather(lw: Lowering, x: TensorValue, dim: int, index: TensorValue, *, sparse_grad: bool = False) -> TensorValue:
-    if x.rank == 0 or not _surely_inside(lw, index, x.shape[dim % x.rank]):
-        raise Declined
-    d = dim % x.rank
-    lw.reread(x)
-
-    def formula(at: tuple[Expr, ...]) -> Value:
-        place = _bounded(index.at(at), x.shape[d])
-        assert place is not None
-        return x.at((*at[:d], place, *at[d + 1 :]))
-
-    return lw.formula(formula, 1)
-
-
-@_rule(aten.index.Tensor, aten._unsafe_index.Tensor)
-def _index(lw: Lowering, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
-    """Advanced indexing by integer tensors in neighbouring dimensions.
-
-    `index` is lowered if its places are surely inside, else the library checks them. `_unsafe_index` promises it.
-    """
-    used = [d for d, i in enumerate(indices) if i is not None]
-    found = [i for i in indices if i is not None]
-    if any(i.dtype not in ("i64", "i32") for i in found) or used != list(range(used[0], used[0] + len(used))):
-        raise Declined
-    if lw.node.target is aten.index.Tensor and not all(
-        _surely_inside(lw, i, x.shape[d]) for i, d in zip(found, used, strict=True)
-    ):
-        raise Declined
-    shape = shape_of(lw.node.meta["val"])
-    rank = max(i.rank for i in found)
-    first = used[0]
-    middle = shape[first : first + rank]
-    maps = [broadcast(i.shape, middle) for i in found]
-    ref = lw.realize(x)
-
-    def formula(index: tuple[Expr, ...]) -> Value:
-        inner = index[first : first + rank]
-        binds: list[tuple[Var, Value]] = []
-        at = list(index[:first])
-        for k, (source, move, d) in enumerate(zip(found, maps, used, strict=True)):
-            place, bound = _place(source.at(move(inner)), x.shape[d], f"x{k}")
-            at.append(place)
-            binds.extend(bound)
-        at.extend(index[first + rank :])
-        flat = ref.offset + total(i * s for i, s in zip(at, ref.strides, strict=True))
-        return load(ref.buffer, x.dtype, flat, tuple(binds))
-
-    return lw.formula(formula, 4 + sum(i.cost for i in found))

@@ -14,7 +14,7 @@ from firebrick.extend.metas import origins
 from firebrick.loops.dtypes import BY_TORCH
 from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref
 from firebrick.loops.walk import values_of
-from firebrick.lowering import calls, indexing, normalization, pointwise, pooling, reductions, views
+from firebrick.lowering import calls, indexing, indirect, normalization, pointwise, pooling, reductions, views
 from firebrick.lowering.context import Declined, Lowering, strides_of
 from firebrick.lowering.duplicates import representatives, user_counts
 from firebrick.lowering.tensors import TensorValue
@@ -34,6 +34,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     **reductions.RULES,
     **normalization.RULES,
     **indexing.RULES,
+    **indirect.RULES,
     **pooling.RULES,
     **calls.RULES,
 }
@@ -138,6 +139,7 @@ class _Lowerer:
         stack = node.meta.get("stack")
         lw.node, lw.origin, lw.own = node, str(stack[-1]) if stack else "", origins(node)
         lw.given = tuple([v for v in (self.env[n] for n in node.all_input_nodes) if isinstance(v, TensorValue)])
+        lw.alone = all(v.ref is not None or not v.cost for v in lw.given) and not _feeds_loops(node)
         args = self._arguments(node.args)
         kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
         rule = RULES.get(node.target)
@@ -266,6 +268,17 @@ class _Lowerer:
 def _buffer_of(value: TensorValue) -> str:
     assert value.ref is not None
     return value.ref.buffer
+
+
+def _feeds_loops(node: fx.Node) -> bool:
+    """Whether a result is read by loops, also through views."""
+    for user in node.users:
+        if user.target is operator.getitem or user.target in views.RULES:
+            if _feeds_loops(user):
+                return True
+        elif user.target in RULES and user.target not in calls.RULES:
+            return True
+    return False
 
 
 def _known_to_loops(val: Any) -> bool:

@@ -280,6 +280,16 @@ torch_error:
     return -1;
 }
 
+static int check_index(Space *space, const Step *step) {
+    const int64_t *seen = space->pointers[step->slots[0]];
+    int high = seen[0] > fb_num(space->registers, step->high);
+    if (!high && seen[1] >= fb_num(space->registers, step->low)) return 0;
+    fb_gil_take(space);
+    if (step->after == NULL) PyErr_SetString(step->error, step->text);
+    else PyErr_Format(step->error, "%s%lld%s", step->text, (long long)(high ? seen[0] : seen[1]), step->after);
+    return -1;
+}
+
 /* Returns -1 with the GIL held and an exception set. */
 static int run_step(const Program *program, Space *space, Step *step) {
     switch (step->kind) {
@@ -289,6 +299,7 @@ static int run_step(const Program *program, Space *space, Step *step) {
         step->kernel(space->launch, space->launch_sizes);
         break;
     case STEP_CALL: return fb_call(program, space, step->unpacked != NULL && space->pointers[step->weight] != NULL ? step->unpacked : step->call);
+    case STEP_CHECK: return check_index(space, step);
     case STEP_ALLOC:
         for (int k = 0; k < step->count; k++) {
             if (allocate(program, space, step->slots[k]) == 0) continue;

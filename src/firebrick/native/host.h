@@ -87,7 +87,7 @@ typedef struct {
 
 typedef void (*Kernel)(void *const *args, const int64_t *sizes);
 
-typedef enum { STEP_KERNEL, STEP_CALL, STEP_ALLOC, STEP_FREE } StepKind;
+typedef enum { STEP_KERNEL, STEP_CALL, STEP_ALLOC, STEP_FREE, STEP_CHECK } StepKind;
 
 typedef struct {
     StepKind kind;
@@ -97,6 +97,9 @@ typedef struct {
     Nums sizes;
     Call *call, *unpacked; /* unpacked: done instead while the derived constant in `weight` is in a plain layout */
     int weight;
+    Num low, high;            /* of a check: what the greatest and the least index in slots[0] may be */
+    PyObject *error;          /* class of the exception otherwise */
+    const char *text, *after; /* its text around the index; after: NULL where the text has no index */
     const char *label; /* what a profiler shows of a kernel or call */
 } Step;
 

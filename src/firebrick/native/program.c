@@ -417,6 +417,20 @@ static int parse_launch(Program *program, PyObject *row, PyObject *kernels, Step
     return 0;
 }
 
+/* ["check", slot, low, high, error, text before the index, text after it or null] */
+static int parse_check(Program *program, PyObject *row, Step *step) {
+    int *slot = fb_program_alloc(program, sizeof(int));
+    const char *error = text(fb_item(row, 4));
+    PyObject *after = fb_item(row, 6);
+    if (slot == NULL || error == NULL || after == NULL || index_below(fb_item(row, 1), program->slot_count, slot) < 0) return -1;
+    step->slots = slot;
+    step->count = 1;
+    if (parse_num(program, fb_item(row, 2), &step->low) < 0 || parse_num(program, fb_item(row, 3), &step->high) < 0) return -1;
+    step->error = strcmp(error, "IndexError") == 0 ? PyExc_IndexError : PyExc_RuntimeError;
+    if ((step->text = kept_text(program, fb_item(row, 5))) == NULL) return -1;
+    return after != Py_None && (step->after = kept_text(program, after)) == NULL ? -1 : 0;
+}
+
 static int parse_steps(Program *program, PyObject *list, PyObject *kernels, PyObject *resolve) {
     Py_ssize_t n = length(list);
     if (n < 0) return -1;
@@ -443,6 +457,9 @@ static int parse_steps(Program *program, PyObject *list, PyObject *kernels, PyOb
                 if (step->unpacked == NULL) return -1;
             }
             program->calls_library = 1;
+        } else if (strcmp(kind, "check") == 0) {
+            step->kind = STEP_CHECK;
+            if (parse_check(program, row, step) < 0) return -1;
         } else if (strcmp(kind, "alloc") == 0 || strcmp(kind, "free") == 0) {
             step->kind = *kind == 'a' ? STEP_ALLOC : STEP_FREE;
             if (parse_indices(program, fb_item(row, 1), program->slot_count, &step->slots, &step->count) < 0) return -1;
@@ -458,7 +475,7 @@ int fb_program_label(Program *program, PyObject *labels) {
     Py_ssize_t next = 0;
     for (int i = 0; i < program->step_count; i++) {
         Step *step = &program->steps[i];
-        if (step->kind != STEP_KERNEL && step->kind != STEP_CALL) continue;
+        if (step->kind == STEP_ALLOC || step->kind == STEP_FREE) continue;
         PyObject *label = fb_item(labels, next++);
         if (label == NULL || (step->label = kept_text(program, label)) == NULL) return -1;
     }
