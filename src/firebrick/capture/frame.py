@@ -33,7 +33,7 @@ from firebrick.capture.materialize import ValueEmitter
 from firebrick.capture.plan import build_plan
 from firebrick.capture.resume import can_break, emit_break, emit_plain
 from firebrick.capture.sources import Cell, Local
-from firebrick.capture.state import has_user_modes
+from firebrick.capture.state import has_user_modes, restoring_modes
 from firebrick.capture.tracer import Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.function import CellValue
@@ -212,7 +212,7 @@ class Capture:
             recorder.count("ops", graph.op_count)
             if self.tries is not None:
                 self.tries -= 1
-            compiled = self._compile(module, [value.obj for value in graph.inputs])
+            compiled = self._compile(module, [value.obj for value in graph.inputs], graph.switches)
         outdated = _Outdated(frame.code)
         code = one.assemble(compiled, outdated)
         guards = one.tracer.guards
@@ -241,7 +241,7 @@ class Capture:
             others = [value.source for value in tracer.objects.values() if value.source and _is_kind(value, kind)]
             tracer.guards.distinct(others)
 
-    def _compile(self, module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    def _compile(self, module: fx.GraphModule, inputs: list[Any], switches: set[Any]) -> Callable[..., Any]:
         if not getattr(self.backend, "reads_nodes_only", False):
             meta, module = module.meta, fx.GraphModule(module, module.graph)
             module.meta.update(meta)
@@ -260,7 +260,7 @@ class Capture:
         # what a backend runs in Python is not captured again, nor are operators written in Python
         if isinstance(compiled, _native.Executable) and all(route == "direct" for _, route in compiled.routes()):
             return compiled  # type: ignore[no-any-return]
-        return Wrapped(compiled, None)  # type: ignore[no-any-return]
+        return Wrapped(restoring_modes(compiled, switches), None)  # type: ignore[no-any-return]
 
 
 class _Outdated:
@@ -590,7 +590,7 @@ class Attempt:
         changed = graph.changed()
         if len(changed) > _MAX_VERSIONS or any(value.obj is None or value.obj.is_inference() for value in changed):
             return False  # too many to look at, or without a version
-        return graph.switches <= {torch._C._set_grad_enabled}
+        return not graph.changed_blindly
 
     def _start_again(
         self, emitter: ValueEmitter, versions: dict[str, Source], outdated: Callable[[], None] | None
@@ -624,11 +624,6 @@ class Attempt:
             emitter.emit("POP_JUMP_IF_FALSE", leave)
         emitter.place(again)
         emitter.pop()
-        if self.tracer.graph.switches:
-            emitter.load_callable(torch._C._set_grad_enabled)
-            emitter.load_const(self.tracer.graph.grad_at_start)
-            emitter.call(1)
-            emitter.pop()
         emitter.jump(start)
         emitter.place(leave)
         emitter.emit("RERAISE", 0)

@@ -25,6 +25,7 @@ from firebrick.capture.values.object import Overridden
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.extend.fake import fake_of, new_fake_mode
+from firebrick.extend.shapes import dense_strides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,7 +64,7 @@ class GraphBuilder:
         self.modes_at_start = 0
         self.grad_at_start = torch.is_grad_enabled()
         self._first_versions: list[int] = []
-        self._changed_blindly = False
+        self.changed_blindly = False  # a tensor without a version was written to
         self._attribute_nodes: dict[int, TensorValue] = {}
         self._by_fake: dict[int, TensorValue] = {}
         self._last_placeholder: fx.Node | None = None
@@ -78,7 +79,7 @@ class GraphBuilder:
         """A fake tensor with the metadata of a real one."""
         with _versions_kept():
             fake = self.mode.from_tensor(tensor, static_shapes=True)
-        self._versions.append((fake, fake._version))
+        self._versions.extend((fake, version) for version in _versions([fake]) if version >= 0)
         return fake
 
     def changed(self) -> list[TensorValue]:
@@ -208,11 +209,11 @@ class GraphBuilder:
         out = self._run(op, target, fake_args, fake_kwargs)
         mutated = versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))
         if mutated:
-            self.written += [
-                fake for fake, before in zip(fakes, versions, strict=True) if before < 0 or before != fake._version
-            ]
+            self._note_written(
+                target, fake_args, fakes, [f for f, v in zip(fakes, versions, strict=True) if v < 0 or v != f._version]
+            )
         if mutated and -1 in versions:
-            self._changed_blindly = True
+            self.changed_blindly = True
         if isinstance(out, torch.Tensor) and not mutated:
             known = self._by_fake.get(id(out))
             if known is not None and known.fake is out:  # `x.contiguous()` of a contiguous x is x
@@ -221,6 +222,15 @@ class GraphBuilder:
         node.meta["stack"], node.meta["module"] = interp.user_stack(), interp.module
         self.op_count += 1
         return self._result(interp, node, out)
+
+    def _note_written(self, target: Any, args: Any, fakes: list[torch.Tensor], written: list[torch.Tensor]) -> None:
+        """Keep what a call wrote to; kernels refuse to write where a place is met twice, which fakes do not see."""
+        self.written += written
+        if target is operator.setitem:
+            with self.mode:
+                written, fakes = [args[0][args[1]]], [fake for fake in fakes if fake is args[2]]
+        if any(_clash(one, other) for one in written for other in (one, *fakes)):
+            raise Break("unsupported-operation", f"{_name_of(target)} writes to memory that it meets twice")
 
     def add(self, interp: Interpreter, target: Callable[..., Any], args: Sequence[Value], out: Any) -> Value:
         """Add a node whose results are known to be like the fake tensors in `out`."""
@@ -302,7 +312,7 @@ class GraphBuilder:
 
     def changes_inputs(self) -> bool:
         """Whether a call changes the data of an input."""
-        return self._changed_blindly or self._first_versions != _versions([value.fake for value in self.inputs])
+        return self.changed_blindly or self._first_versions != _versions([value.fake for value in self.inputs])
 
     def close(self, interp: Interpreter) -> None:
         """Let the graph leave the thread's modes as they were; what the code changed for good is done after it."""
@@ -357,6 +367,20 @@ def _versions(tensors: Sequence[Any]) -> list[int]:
     """Version counters; -1 for inference tensors, which have none."""
     found = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
     return [-1 if tensor.is_inference() else tensor._version for tensor in found]
+
+
+def _clash(written: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a kernel that writes to one tensor and reads the other finds that they overlap in part."""
+    if written is other:
+        return any(stride == 0 and size > 1 for size, stride in zip(written.shape, written.stride(), strict=True))
+    if written.untyped_storage()._cdata != other.untyped_storage()._cdata or not written.numel() or not other.numel():
+        return False
+    if any(dense_strides(tensor) != tensor.stride() for tensor in (written, other)):
+        return False  # kernels do not look so close
+    begin, end = written.storage_offset(), other.storage_offset()
+    if begin == end and written.numel() == other.numel():
+        return written.stride() != other.stride()
+    return begin < end + other.numel() and end < begin + written.numel()
 
 
 def _is_in_place(target: Any, kwargs: Mapping[str, Value]) -> bool:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import abc
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._device import DeviceContext
 
 from firebrick import _native
 
-__all__ = ["STATE_KINDS", "has_user_modes", "state_text", "state_value"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+__all__ = ["STATE_KINDS", "has_user_modes", "restoring_modes", "state_text", "state_value"]
 
 STATE_KINDS: dict[str, tuple[str, str]] = {
     "GRAD_MODE": ("grad_mode", "Whether autograd records."),
@@ -111,3 +115,36 @@ def state_text(kind: str, value: int) -> str:
     if kind in ("THREADS", "ABSTRACT_CLASSES"):
         return str(value)
     return ("off", "on", "on, warning only")[value] if 0 <= value < 3 else str(value)
+
+
+def restoring_modes(graph: Callable[..., Any], switches: Collection[Any]) -> Callable[..., Any]:
+    """The graph, which calls `switches` and may raise between two: then the thread's modes are what they were."""
+    if not switches:
+        return graph
+    devices = ("cpu", "cuda") if torch.amp.autocast_mode._enter_autocast in switches else ()
+
+    def call(*inputs: Any) -> Any:
+        grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+        states = [(name, torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in devices]
+        nesting = _nesting() if devices else 0
+        try:
+            return graph(*inputs)
+        except BaseException:
+            torch._C._set_grad_enabled(grad)
+            for name, on, dtype in states:
+                torch.set_autocast_enabled(name, on)
+                torch.set_autocast_dtype(name, dtype)
+            if devices:
+                torch.set_autocast_cache_enabled(cache)
+                while _nesting() > nesting:
+                    torch.autocast_decrement_nesting()
+                if nesting == 0:
+                    torch.clear_autocast_cache()
+            raise
+
+    return call
+
+
+def _nesting() -> int:
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
