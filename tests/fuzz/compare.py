@@ -19,11 +19,11 @@ import firebrick
 
 __all__ = ["Difference", "TimedOut", "compare"]
 
-GLOBALS = ("COUNT", "TABLE", "SEEN", "WEIGHT", "NET")
+GLOBALS = ("COUNT", "TABLE", "SEEN", "WEIGHT", "NET", "SEQ", "GUARDED")
 SECONDS = 20
 
 
-class TimedOut(Exception):
+class TimedOut(BaseException):
     pass
 
 
@@ -42,13 +42,13 @@ def time_limit(seconds: float):
     def stop(*_):
         raise TimedOut
 
-    old = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    old = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, old)
 
 
 def inputs(index: int) -> tuple:
@@ -174,9 +174,10 @@ def observe(space: dict, function, arguments: tuple) -> dict[str, str]:
         "arguments": text(list(arguments)),
         "globals": text({name: space.get(name) for name in GLOBALS}),
         "classes": text([getattr(space.get("Box"), name, None) for name in ("scale", "made")]),
-        "state": f"grad {torch.is_grad_enabled()} exception {sys.exc_info()[0]}",
+        "state": f"grad {torch.is_grad_enabled()} autocast {torch.is_autocast_enabled('cpu')} exception {sys.exc_info()[0]}",
     }
     torch.set_grad_enabled(True)
+    torch.set_autocast_enabled("cpu", False)
     return seen
 
 

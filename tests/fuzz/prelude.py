@@ -1,7 +1,7 @@
 """What every random program starts with: names that its statements use."""
 
 PRELUDE = """
-import collections, contextlib, dataclasses, enum, functools, itertools, math, operator
+import abc, collections, contextlib, dataclasses, enum, functools, itertools, math, operator, random, typing, warnings, weakref
 import torch
 import torch.nn.functional as F
 
@@ -107,6 +107,173 @@ class Color(enum.Enum):
 Point = collections.namedtuple("Point", "x y")
 
 
+@dataclasses.dataclass(frozen=True, order=True)
+class Frozen:
+    value: int
+    rest: tuple = ()
+
+    @functools.cached_property
+    def doubled(self):
+        return self.value * 2
+
+
+class Positive:
+    def __set_name__(self, owner, name):
+        self.name = "_" + name
+
+    def __get__(self, instance, owner=None):
+        return self if instance is None else getattr(instance, self.name, 0)
+
+    def __set__(self, instance, value):
+        if value < 0:
+            raise ValueError("negative")
+        setattr(instance, self.name, value)
+
+
+class Registry(type):
+    def __new__(mcs, name, bases, space):
+        made = super().__new__(mcs, name, bases, space)
+        made.label = name.lower()
+        return made
+
+    def __call__(cls, *args):
+        made = super().__call__(*args)
+        made.born = len(args)
+        return made
+
+    def __contains__(cls, item):
+        return item == cls.label
+
+
+class Guarded(metaclass=Registry):
+    __slots__ = ("__dict__", "slot")
+    value = Positive()
+
+    def __init__(self, slot=None):
+        self.slot = slot
+
+    def __setattr__(self, name, value):
+        if name == "sealed":
+            raise AttributeError(name)
+        object.__setattr__(self, name, value)
+
+    def __bool__(self):
+        return self.value > 1
+
+    def __hash__(self):
+        return 7
+
+    def __eq__(self, other):
+        return isinstance(other, Guarded) and self.value == other.value
+
+    def __rmul__(self, other):
+        return other * (self.value + 1)
+
+    def __matmul__(self, other):
+        return other + self.value
+
+    def __delitem__(self, key):
+        SEEN.append(("del", key))
+
+
+GUARDED = Guarded()
+
+
+class Shape(abc.ABC):
+    @abc.abstractmethod
+    def area(self): ...
+
+    def twice(self):
+        return self.area() * 2
+
+
+class Square(Shape):
+    def __init__(self, side):
+        self.side = side
+
+    def area(self):
+        return self.side * self.side
+
+
+class Wide(Square):
+    def area(self):
+        return super().area() + self.side
+
+
+class Failure(Exception):
+    def __init__(self, code, t=None):
+        super().__init__(f"failure {code}")
+        self.code, self.t = code, t
+
+
+@functools.lru_cache(maxsize=8)
+def cached(n):
+    return n * n
+
+
+@functools.singledispatch
+def kind_of(value):
+    return 0
+
+
+@kind_of.register
+def _(value: int):
+    return 1 + value % 2
+
+
+@kind_of.register(list)
+def _(value):
+    return 2 + len(value)
+
+
+def delegate(n, log=None):
+    got = yield from counting(n, log)
+    yield -1
+    return got
+
+
+def echo(log):
+    total = 0
+    while True:
+        try:
+            got = yield total
+        except ValueError:
+            log.append("thrown")
+            got = 10
+        if got is None:
+            return
+        total += got
+
+
+def echoed(values, log, throw=False):
+    it = echo(log)
+    next(it)
+    out = [it.send(v) for v in values]
+    if throw:
+        out.append(it.throw(ValueError("x")))
+    it.close()
+    return sum(out)
+
+
+def raises(kind, *args):
+    raise kind(*args)
+
+
+def fact(n):
+    return 1 if n <= 1 else n * fact(n - 1)
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, k=2):
+        ctx.k = k
+        return x * k
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.k, None
+
+
 class Manager:
     def __init__(self, log, name, swallow=()):
         self.log, self.name, self.swallow = log, name, swallow
@@ -174,4 +341,6 @@ class Net(torch.nn.Module):
 
 torch.manual_seed(1)
 NET = Net().eval()
+SEQ = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.LayerNorm(3)).eval()
+MODULES = torch.nn.ModuleDict({"a": torch.nn.Tanh(), "b": torch.nn.Linear(3, 3, bias=False)}).eval()
 """

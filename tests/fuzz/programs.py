@@ -34,11 +34,22 @@ EXPRESSIONS = {
         sum(map(lambda q: q + 1, {list})) | {box}.lazy_value | Color.RED.value | Point({int}, 1).x | Pair({int}).left
         next((q for q in {list} if q > 1), {int}) | int({sc}.item()) | int({bool}) | {int} ^ 3 | {int} << 1 | ord('a')
         len(list(counting(3, SEEN))) | {vec}.argmax().item() | hash({int}) | divmod({int}, 4)[1] | {box}.bump().n
+        cached({int} % 5) | kind_of({int}) | kind_of({str}) | kind_of({list}) | Frozen({int}).doubled | len(collections.deque({list}, maxlen=2))
+        collections.Counter({list})[1] | collections.defaultdict(int, {dict})['zz'] | sum({dict}.values()) | len({dict}.keys() & {{'a', 'b'}})
+        max({dict}.items())[1] | range(2, 9, 3)[{int} % 2] | slice(1, {int}).stop | b'abc'[{int} % 3] | int((2 + {int} * 1j).imag) | fact({int} % 5)
+        operator.itemgetter(0)({list}) | operator.attrgetter('n')({box}) | math.gcd({int}, 6) | sum(itertools.starmap(operator.mul, zip({list}, {list})))
+        len(list(itertools.combinations({list}[:4], 2))) | sum(1 for _ in itertools.pairwise({list})) | len(list(itertools.zip_longest({list}, [1])))
+        sum(itertools.islice(itertools.cycle({list}), 3)) | sum(delegate({int} % 4, SEEN)) | echoed({list}, SEEN) | echoed({list}[:2], SEEN, throw={bool})
+        (lambda *, k=1, **o: k + len(o))(k={int}, z=2) | typing.cast(int, {int}) | ({int}).bit_length() | getattr({box}, 'missing', 7) | weakref.ref({box})().n
+        Square({int}).twice() | Wide({int}).area() | GUARDED.value | (GUARDED and {int}) | {int} * GUARDED | GUARDED @ {int} | (Frozen({int}) < Frozen(2)) + 0
+        {vec}.stride(0) | {mat}.stride()[0] | len({mat}) | {vec}.storage_offset() | sum(q_ for p_ in [{list}, {list}] for q_ in p_ if q_) | {list}.__len__()
     """,
     "float": """
         {r} | {float} + {int} | {float} * 0.5 | {sc}.item() | float({int}) | {float} - {float} | float({sc})
         math.sqrt(abs({float})) | ({float} if {bool} else {float}) | max({vec}.tolist()) | sum({vec}.tolist()) | math.pi
         {int} / 4 | abs({float}) | {vec}[0].item() | {float} ** 2 % 3 | min({float}, 2.5)
+        complex({float}, 1).real | math.hypot({float}, 1.0) | random.Random({int}).random() | abs(3 + 4j) | ({float}).__add__(1.0) | math.fmod({float}, 2.0)
+        float('1.5') | sum([{float}, {float}], 0.5) | statistics_({list}) | torch.finfo(torch.float32).eps
     """,
     "bool": """
         {int} > {int} | {int} == {int} | {float} < {float} | not {bool} | {bool} and {bool} | {bool} or {bool} | True | False
@@ -48,12 +59,19 @@ EXPRESSIONS = {
         {vec}.is_floating_point() | hasattr({box}, 'loud') | {tup}[0] == {int} | {vec}.dtype == torch.float32
         torch.is_grad_enabled() | {int} in {box} | len({list}) > 2 | (({vec} > 0).all()).item() | {dict} == {dict}
         torch.equal({vec}, {vec}) | {box} < {box} | issubclass(type({box}), Box) | {list} is {list} | {mat}.shape[0] == 2
+        'guarded' in Guarded | GUARDED == Guarded() | {str}.startswith('a') | isinstance({int}, (int, float)) | {int} if {bool} else {bool} | None is None
+        isinstance(Square(1), Shape) | {vec}.is_contiguous() | {mat}.dtype.is_floating_point | {vec}.device == torch.device('cpu') | hasattr(GUARDED, 'late')
+        torch.is_tensor({vec}) | ... is Ellipsis | {list} < {list} | {set} <= {set} | {set}.isdisjoint({{9}}) | all(p_ == q_ for p_, q_ in zip({list}, {list}))
+        torch.is_autocast_enabled('cpu') | NET.training | {dict}.keys() >= {{'a'}} | 1 < {int} < 5 > {int} | isinstance({tup}, Point)
     """,
     "str": """
         {s} | {str} + {str} | str({int}) | f'{{{int!}}}' | f'{{{float!}:.2f}}|{{{str!}!r}}' | {str}.upper() | {str} * 2
         '-'.join(map(str, {list})) | {str}[:2] | str(tuple({vec}.shape)) | repr({list}) | type({box}).__name__
         ','.join(sorted({dict})) | {str}.replace('a', 'bb') | '%s=%d' % ({str}, {int}) | '{{}} {{}}'.format({int}, {str})
         str({vec}.dtype) | {fn}.__name__ | Color.BLUE.name | f'{{{list!}}}' | ({str} if {bool} else {str})
+        {str}.join(['a', {str}]) | {str}[::-1] | {str}.center(5, '*') | f'{{{int!}:>4}}' | f'{{{int!}=}}' | b'ab'.decode() | {str}.title() | str({bool}) | Guarded.label
+        repr({tup}[0]) | ' '.join(f'{{q}}' for q in {list}) | str(Frozen({int})) | str(range({int})) | {str}.encode().hex() | repr({mat}.shape) | str({set} and 1)
+        max([{str}, {str}], key=len) | chr(97 + {int} % 5) | str(Color(1)) | {str} or 'empty' | 'k{{:03d}}'.format({int} % 50) | {fn}.__class__.__name__
     """,
     "vec": """
         {vec} + {vec} | {vec} * {vec} | {vec} - {float} | {vec} * {int} | {vec} / 2 | -{vec} | {vec}.abs() | torch.relu({vec})
@@ -67,11 +85,21 @@ EXPRESSIONS = {
         {vec}.contiguous() | torch.ones(3) * {int} | {vec} ** 2 | Box.make({vec}).t | {vec}.double().float() | {vec}.pow(2).sqrt()
         functools.reduce(torch.add, {tlist}) | max({tlist}, key=lambda q: q.sum().item()) | {vec}.to(torch.float32) | {vec}.cumsum(0)
         einsum_({mat}, {vec}) | F.layer_norm({vec}, (3,)) | {vec}.sort().values | {vec}.roll(1) | scaled(2)({fn})({vec}) | {vec}.new_zeros(3)
+        Double.apply({vec}) | Double.apply({vec}, {int}) | SEQ({vec}) | MODULES['a']({vec}) | MODULES['b']({vec}) | torch.func.vmap(torch.sin)({mat})[0]
+        torch.func.grad(lambda q: (q * q).sum())({vec}) | torch.utils.checkpoint.checkpoint({fn}, {vec}, use_reentrant=False) | {vec}.type_as({vec})
+        torch.add({vec}, {vec}, out=torch.empty(3)) | next(iter({tlist})) | [*{mat}][0] | (lambda q: (q := q + 1) * 2)({vec}) | {vec}[..., None].squeeze(-1)
+        {vec}[slice(0, 3)] | {vec}[torch.tensor([True, True, True])] | {vec}.index_select(0, torch.tensor([0, 1, 2])) | F.embedding(torch.tensor({int} % 4), torch.stack([{vec}] * 3))
+        {vec}.gather(0, torch.tensor([0, 1, {int}])) | torch.nn.Linear(3, 3, bias=False)({vec}) | F.dropout({vec}, 0.5, training={bool}) | torch.rand(3)
+        torch.rand(3, generator=torch.Generator().manual_seed(3)) | {vec} * GUARDED | GUARDED @ {vec} | sum(m_(q_) for m_, q_ in zip(SEQ, [{vec}, {vec}])) | {vec}.sub({vec}).abs_()
+        functools.reduce(lambda p_, q_: p_ * q_, {tlist}, {vec}) | torch.einsum('i,i->i', {vec}, {vec}) | {vec}.new_tensor([1.0, 2.0, {float}]) | torch.zeros(3).copy_({vec}) | -(+{vec})
+        torch.addcmul({vec}, {vec}, {vec}, value={float}) | torch.lerp({vec}, {vec}, 0.5) | {vec}.topk(3).values | torch.empty(3).fill_({float}) | {mat}[{int} % 2] | {mat}[{int}]
     """,
     "mat": """
         {mat} + {vec} | {mat} * {int} | {mat}.relu() | torch.stack([{vec}, {vec}]) | {mat} - {mat} | {mat}.clone() | {mat} * {mat}
         {mat}.t().t() | {vec}.expand(2, 3) | {mat}.transpose(0, 1).reshape(2, 3) | {mat}.softmax(dim=1) | NET({mat}) | {mat}[[1, 0]]
         torch.cat([{mat}[:1], {mat}[1:]]) | {vec}.unsqueeze(0).repeat(2, 1) | {mat} / ({mat}.abs().sum() + 1) | {mat}.neg()
+        torch.func.vmap(lambda q: q * 2 + {vec})({mat}) | SEQ({mat}) | {mat}[:, [2, 1, 0]] | {mat}[{mat}[:, 0] > -100] | torch.outer(torch.ones(2), {vec}) | {mat}.view(3, 2).view(2, 3)
+        {mat}.narrow(0, 0, 2) | torch.func.jvp(lambda q: q * q, ({mat},), ({mat},))[1] | {mat}.flatten().unflatten(0, (2, 3))
     """,
     "sc": """
         {vec}.sum() | {mat}.mean() | {vec}[0] | {vec}.max() | {vec}.norm() | {sc} * 2 | {sc} + {sc} | {mat}[0, 1] | Box.norm({vec})
@@ -86,16 +114,25 @@ EXPRESSIONS = {
         list({box}) | ({list} if {bool} else {list}) | list({list}) | {list}.copy() | [len({list})] | [{int} for _ in range(2)]
         [int(q) for q in {vec}.tolist()] | list({mat}.shape) | list(itertools.islice(counting(5), 2)) | [q.n for q in [{box}, {box}]]
         list(dict.fromkeys({list})) | list(itertools.takewhile(lambda q: q < 3, {list})) | [fn_() for fn_ in [lambda: {int}, lambda: 2]]
+        [*{dict}.values()] | list(collections.deque({list}, 3)) | list(itertools.chain.from_iterable([{list}, {list}])) | list(itertools.repeat({int}, 2)) | list(range(5)[::2])
+        [p_ for p_, q_ in itertools.groupby(sorted({list}))] | list(itertools.dropwhile(lambda q: q < 2, {list})) | list(itertools.compress({list}, [1, 0, 1])) | list(delegate(2))
+        sorted({dict}.values(), reverse=True) | [k for k in {dict}.values()] | [v for _, v in collections.Counter({list}).most_common(2)] | list({set} | {{5}}) | [q(2) for q in [lambda v, i=i: v * i for i in range(2)]]
+        [*itertools.islice(itertools.count({int}), 2)] | list(map(operator.add, {list}, {list})) | [f_(1) for f_ in (lambda a_: a_, fact, cached)] | [y_ for x_ in [1, 2] if (y_ := x_ * {int}) > 1]
+        [[q] for q in {list}][0] | list(zip(*[{list}, {list}]))[0:1] and {list} | [int(b_) for b_ in b'ab'] | list({mat}.shape[::-1]) | [{list}.count(q) for q in {list}] | list(Frozen({int}, (1, 2)).rest)
     """,
     "tlist": """
         [{vec}, {vec}] | list({mat}) | [{vec} * i for i in range(2)] | [q + 1 for q in {tlist}] | {tlist} + [{vec}] | {tlist}[:2]
         list(torch.unbind({mat})) | [{vec}] * 2 | list({mat}.chunk(1)[0]) | [*{tlist}] | list(map({fn}, {tlist})) | list({tlist})
+        list({mat}.split(1)[0]) | [t_ for t_ in {mat}] | [SEQ({vec}), MODULES['a']({vec})] | [m_({vec}) for m_ in MODULES.values()] | list(torch.unbind(torch.stack({tlist}))) | sorted({tlist}, key=lambda t_: float(t_.sum()))
+        [t_ if i_ else t_ * 2 for i_, t_ in enumerate({tlist})] | list(map(lambda p_, q_: p_ + q_, {tlist}, {tlist})) | list(reversed({tlist})) | [block({vec}) for block in NET.blocks]
     """,
     "dict": """
         {dict} | {{'a': {int}, 'c': {int}}} | {{**{dict}, 'b': {int}}} | {{k: v + 1 for k, v in {dict}.items()}} | dict({dict}, a={int})
         dict(a={int}) | {dict} | {{'a': 1, 'z': {int}}} | dict(zip('ab', [{int}, {int}])) | TABLE | {dict}.copy() | {{'a': 0}}
         {{str(q): q for q in {list}}} | {{'a': {int}}} | dict(sorted({dict}.items())) | collections.OrderedDict(a={int}, b=1)
         dict(collections.Counter('aab')) | collections.defaultdict(int, a={int}) | vars(Point)['_fields'] and {{'a': 2}}
+        {{k: v for k, v in zip('abc', {list})}} | dict(collections.Counter({list})) and {{'a': 1}} | {dict} | {{'q': {int}}} | {{**{dict}, **{dict}}} | dict([('a', {int}), ('d', 2)]) | collections.OrderedDict({dict})
+        {{k: {dict}[k] for k in sorted({dict})}} | {{'a': {int}, **{{'b': {int}}}}} | collections.ChainMap({{'a': {int}}}, {dict}).copy().maps[0] | dict(enumerate({list})) and {{'a': {int}}}
     """,
     "tup": """
         ({int}, {vec}) | ({int}, {vec}, {str}) | (lambda *a_: a_)({int}, {vec}) | tuple([{int}, {vec}]) | ({int}, {vec}) + ({list},)
@@ -103,6 +140,7 @@ EXPRESSIONS = {
     """,
     "set": """
         {{{int}, {int}}} | set({list}) | {{q % 3 for q in {list}}} | {set} | {{1, 2}} | {set} & {{1, 2, 3}} | frozenset({list}) | {set} - {{1}}
+        {set} | {{7}} | {set} ^ {{1, 5}} | {{*{list}}} | set({dict}.values()) | set(map(abs, {list})) | frozenset([{int}]) | {{len(k) for k in {dict}}}
     """,
     "box": """
         {box} | Box({int}, {vec}) | Loud({int}, {vec}) | Box.make({vec}) | {box} + {int} | {box} + {box} | {box}.bump({int}) | Loud.make({vec}, n=1)
@@ -146,7 +184,20 @@ SIMPLE = (
     "assert {bool}, {str}", "{int!} += {int}", "{int!} = {int!} % 7", "{float!} *= 0.5", "{str!} += 'q'",
     "{int!}, {float!} = {int}, {float}", "{vec!}, {int!} = {vec}, {int}", "{int!}, *{list!} = [1, *{list}]",
     "({int!}, {vec!}), {str!} = ({int}, {vec}), {str}", "{int!} = {int!} = {int}", "[{int!}, {int!}] = [1, {int}]",
-    "{vec!} = {vec!}.clone()", "{vec!}.requires_grad_(False)", "{int!}, {vec!}, *rest_ = {tup}", "SEEN.append(type({box}).__name__)",
+    "{vec!} = {vec!}.clone()",
+    "dq_ = collections.deque({list}); dq_.appendleft({int}); dq_.rotate(1); SEEN.extend(dq_)", "GUARDED.value = {int}", "GUARDED.slot = {vec}",
+    "ct_ = collections.Counter({list}); ct_.update({list}); SEEN.append(ct_.most_common(1))", "GUARDED.sealed = {int}", "GUARDED.late = {int}",
+    "dd_ = collections.defaultdict(list); dd_[{str}].append({int}); SEEN.append(dict(dd_))", "del GUARDED[{int}]", "{dict!}.popitem()",
+    "od_ = collections.OrderedDict({dict}); od_.move_to_end('a'); SEEN.append(list(od_))", "del {list!}[::2]", "{list!}[::2] = {list}", "{list!} *= 2",
+    "import json as json_; SEEN.append(json_.dumps({list}))", "from math import floor as floor_; SEEN.append(floor_({float}))", "del {box!}.n",
+    "{box!}.n, {box!}.items = {int}, {list}", "NET.train({bool})", "NET.train(); NET.eval()", "NET.extra = {int}", "warnings.warn({str})",
+    "handle_ = NET.register_forward_hook(lambda mod, a_, out: out * 2); {vec!} = NET({vec}); handle_.remove()", "{vec!}.grad = None",
+    "handle_ = SEQ[0].register_forward_pre_hook(lambda mod, a_: (a_[0] + 1,)); {vec!} = SEQ({vec}); handle_.remove()", "{vec!}.requires_grad_()",
+    "({vec} * 2).sum().backward()", "raises(ValueError, {int})", "raises(Failure, {int}, {vec})", "SEQ[0].bias.data.add_(1)", "SEEN.extend({list})",
+    "F.relu({vec!}, inplace=True)", "torch.mul({vec}, {vec}, out={vec!})", "torch.neg({vec}, out={mat!}[0])", "NET.calls.zero_()", "{tlist!}.reverse()",
+    "{tlist!}.insert(0, {vec})", "del {tlist!}[1:]", "{dict!}.clear()", "{set!}.discard({int})", "{set!}.update({list})", "{list!}.remove({int})",
+    "SEEN[:] = SEEN[-3:]", "TABLE.update({dict})", "{box!}.t.add_({vec})", "{box!}.t += {vec}", "{box!}.t[0] = {float}", "{int!} <<= 1", "{vec!} @= {mat}.t() @ {mat}",
+    "{vec!}.requires_grad_(False)", "{int!}, {vec!}, *rest_ = {tup}", "SEEN.append(type({box}).__name__)",
     "torch.manual_seed({int} % 5)", "{tlist!}[0].mul_(0.5)", "{list!} = {list!} = {list}", "{vec!} = {mat!}[0]; {vec!}.add_(1)",
 )  # fmt: skip
 
@@ -315,6 +366,8 @@ class _Generator:
                 f"raise {error}({self.expr('str', names, 1)})", f"{self.fresh()} = {self.expr('int', names, 1)} // ({self.expr('int', names, 1)} % 2)",
                 f"{self.expr('list', names, 1)}[9]", f"{self.expr('dict', names, 1)}['nope']", f"raise {error}",
                 f"torch.cat([{self.expr('vec', names, 1)}, {self.expr('mat', names, 1)}])", f"assert {self.expr('bool', names, 1)}",
+                f"raise Failure({self.expr('int', names, 1)}, {self.expr('vec', names, 1)})", f"raise {error}('x') from Failure(1)", f"raises({error}, 'y')",
+                f"{self.expr('vec', names, 1)}[{self.expr('int', names, 1)} + 3]", f"F.embedding(torch.tensor([9]), {self.expr('mat', names, 1)})",
             ])  # fmt: skip
             if self.random.random() < 0.5:
                 self.put(indent + 1, f"if {self.expr('bool', names, 1)}:")
@@ -324,7 +377,15 @@ class _Generator:
         handlers = self.random.random()
         if handlers < 0.85:
             caught = self.random.choice(
-                ["Exception", "(ValueError, KeyError)", "ZeroDivisionError", "LookupError", "RuntimeError"]
+                [
+                    "Exception",
+                    "(ValueError, KeyError)",
+                    "ZeroDivisionError",
+                    "LookupError",
+                    "RuntimeError",
+                    "Failure",
+                    "(Failure, IndexError)",
+                ]
             )
             bound = self.random.random() < 0.6
             self.put(indent, f"except {caught}{' as error' if bound else ''}:")
@@ -339,7 +400,14 @@ class _Generator:
             if self.random.random() < 0.12:
                 self.put(
                     indent + 1,
-                    self.random.choice(["raise", "raise KeyError('again')", "raise ValueError(n) from None"]),
+                    self.random.choice(
+                        [
+                            "raise",
+                            "raise KeyError('again')",
+                            "raise ValueError(n) from None",
+                            "raise Failure(2) from ValueError(1)",
+                        ]
+                    ),
                 )
             if self.random.random() < 0.25:
                 self.put(indent, "else:")
@@ -353,6 +421,8 @@ class _Generator:
             "Manager(SEEN, 'a')", "Manager(SEEN, 'b', (ValueError, KeyError))", "tracked(SEEN, 'c')", "torch.no_grad()",
             "contextlib.suppress(ValueError, ZeroDivisionError)", "Manager(SEEN, 'd') as mgr, torch.no_grad()", "torch.enable_grad()",
             "tracked(SEEN, 'e') as depth_", "contextlib.nullcontext()", "torch.set_grad_enabled(False)", "contextlib.ExitStack() as stack_",
+            "(Manager(SEEN, 'f', (Failure,)), tracked(SEEN, 'g') as depth_)", "torch.autocast('cpu', dtype=torch.bfloat16)", "contextlib.suppress(Exception)",
+            "torch.inference_mode()", "contextlib.closing(counting(2, SEEN)) as gen_", "warnings.catch_warnings()", "torch.autograd.profiler.record_function('r')",
         ])  # fmt: skip
         self.put(indent, f"with {text}:")
         self.block(names, depth, indent + 1)
@@ -397,6 +467,68 @@ class _Generator:
             self.block(names.copy(), depth, indent + 2, 1)
         self.put(indent + 1, "case _:")
         self.block(names.copy(), depth, indent + 2, 1)
+
+    def generator_function(self, names: _Names, depth: int, indent: int) -> None:
+        """A generator made here, consumed in one of the ways that there are."""
+        name, item, out = self.fresh(), self.fresh(), self.fresh()
+        self.put(indent, f"def {name}({item}):")
+        body = self.random.choice([
+            (f"try: yield {item}\n", f"finally: SEEN.append('left {name}')\n", f"yield {item} * 2"), (f"yield from [{item}, {item} + 1]",),
+            ("for i_ in range(3):\n", f"    got_ = yield {item} * i_\n", "    if got_: SEEN.append(got_)"), (f"yield (yield {item})",),
+            (f"with tracked(SEEN, '{name}'):\n", f"    yield {item}\n", "    yield WEIGHT"), (f"yield {item}\n", "raise ValueError('in a generator')"),
+        ])  # fmt: skip
+        for line in "".join(body).split("\n"):
+            self.put(indent + 1, line)
+        vec = self.expr("vec", names, 1)
+        for line in self.random.choice([
+            (f"{out} = list({name}({vec}))",), (f"{out} = [*{name}({vec})]",), (f"{out} = [{vec}]", f"for q_ in {name}({vec}):", f"    {out}.append(q_)", "    break"),
+            (f"it_ = {name}({vec})", f"{out} = [next(it_)]", "it_.close()"), (f"it_ = {name}({vec})", f"{out} = [next(it_), next(it_, {vec})]"),
+            (f"{out} = [q_ + 1 for q_ in {name}({vec}) if q_ is not None]",), (f"first_, *{out} = {name}({vec})",), (f"it_ = {name}({vec})", f"{out} = [next(it_)]", f"{out}.append(it_.send({vec}))"),
+        ]):  # fmt: skip
+            self.put(indent, line)
+        names.add("tlist", out)
+
+    def closures(self, names: _Names, depth: int, indent: int) -> None:
+        """Functions over the cells of a loop or of a counter, called after these have changed."""
+        name, item, out = self.fresh(), self.fresh(), self.fresh()
+        for line in self.random.choice([
+            (f"{name} = []", f"for {item} in range(3):", f"    {name}.append(lambda q, k={item}: q * k + {item})", f"{out} = {name}[0]({self.expr('vec', names, 1)})"),
+            (f"def {name}(q):", f"    k_ = {self.expr('int', names, 1)}", "    def inner_(z):", "        nonlocal k_", "        k_ += 1", "        return z * k_", "    inner_(q)", "    return inner_(q) + k_",
+             f"{out} = {name}({self.expr('vec', names, 1)})"),
+            (f"def {name}(k):", f"    return {self.expr('vec', names, 1)} if k <= 0 else {name}(k - 1) + k", f"{out} = {name}(3)"),
+            ("@scaled(2)", f"def {name}(q, /, r=1, *s, t=2, **u):", "    return q * r + len(s) + t + len(u)", f"{out} = {name}({self.expr('vec', names, 1)}, 2, 3, t=4, z=5)"),
+            (f"{item} = {self.expr('vec', names, 1)}", f"{name} = lambda: {item} + 1", f"{item} = {self.expr('vec', names, 1)}", f"{out} = {name}()"),
+            (f"class {name.upper()}(Square):", "    side = Positive()", "    @property", "    def t(self):", f"        return {self.expr('vec', names, 1)} * self.side", f"{out} = {name.upper()}({self.expr('int', names, 1)}).t"),
+        ]):  # fmt: skip
+            self.put(indent, line)
+        names.add("vec", out)
+
+    def left_by_finally(self, names: _Names, depth: int, indent: int) -> None:
+        """A `finally` that leaves a loop or goes on with it, whatever was raised; a loop with `else`; groups."""
+        error = self.random.choice(["ValueError(1)", "Failure(3)", "KeyError('k')"])
+        name = self.fresh()
+        if self.random.random() < 0.25:
+            self.put(indent, "try:")
+            self.put(indent + 1, f"raise ExceptionGroup('group', [{error}, TypeError('t')])")
+            self.put(indent, "except* (ValueError, KeyError, Failure):")
+            self.put(indent + 1, f"SEEN.append({self.expr('int', names, 1)})")
+            self.put(indent, "except* TypeError as group_:")
+            self.put(indent + 1, "SEEN.append(len(group_.exceptions))")
+            return
+        self.put(indent, f"{name} = 3")
+        self.put(indent, f"while {name}:")
+        self.put(indent + 1, f"{name} -= 1")
+        self.put(indent + 1, "try:")
+        self.loop += 1
+        self.block(names.copy(), depth, indent + 2, 1)
+        self.loop -= 1
+        self.put(indent + 2, f"if {self.expr('bool', names, 1)}:")
+        self.put(indent + 3, f"raise {error}")
+        self.put(indent + 1, "finally:")
+        self.put(indent + 2, f"SEEN.append({name})")
+        self.put(indent + 2, self.random.choice(["break", "continue", "pass", "continue"]))
+        self.put(indent, "else:")
+        self.block(names.copy(), 0, indent + 1, 1)
 
     def global_(self, names: _Names, depth: int, indent: int) -> None:
         self.put(
@@ -459,6 +591,9 @@ class _Generator:
         delete,
         class_,
         generator,
+        generator_function,
+        closures,
+        left_by_finally,
     )
 
     # -- whole programs -------------------------------------------------------------
@@ -480,6 +615,8 @@ class _Generator:
     def program(self) -> str:
         self.put(0, "def einsum_(a, b):")
         self.put(1, "return torch.einsum('ij,j->j', a, b)")
+        self.put(0, "def statistics_(values):")
+        self.put(1, "return sum(values) / max(len(values), 1)")
         for index in range(self.random.choice([0, 1, 1, 2])):
             self.helper(index)
         names = _Names()
