@@ -66,6 +66,9 @@ class Effects:
 
     def load(self, emitter: ValueEmitter) -> list[Callable[[], None]]:
         """Emit the loads of all new contents; the functions returned emit the stores."""
+        for value in self._changed.values():  # what leads to one may change with another
+            emitter.load(value)
+            emitter.pop()
         stores = [value.replay(emitter) for value in self._changed.values()]
         for (_, name), (variables, value) in self._globals.items():
             stores.append(_global_store(emitter, variables, name, emitter.load_to_temp(value)))

@@ -74,8 +74,8 @@ class ExceptionValue(ObjectValue):
             emitter.load(arg)
         emitter.call(1 + len(self.args))
         emitter.remember(self)
-        extra: dict[str, Value] = {name: value for name, value in self.fields.items() if isinstance(name, str)}
-        for name, value in extra.items():
+        chain = {"__cause__": self.cause, "__context__": self.context}
+        for name, value in [*self.fields.items(), *((k, v) for k, v in chain.items() if v is not NONE)]:
             emitter.dup()
             emitter.load(value)
             emitter.swap(2)

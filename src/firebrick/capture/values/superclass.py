@@ -11,6 +11,7 @@ from firebrick.capture.breaks import Break
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE
+from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
 from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.method import MethodValue
@@ -123,6 +124,10 @@ class _Raw(Value):
                 if not isinstance(found, Value):
                     interp.raise_new(AttributeError, f"{owner.cls.__name__!r} object has no attribute {name!r}")
                 return found
+            case "init" if isinstance(owner, ExceptionValue):
+                if kwargs or owner.obj is not None:
+                    raise Break("unsupported-call", f"super().__init__() of {owner.describe()}")
+                owner.args = list(args)
             case "fill":
                 storage = owner.storage
                 if isinstance(storage, DictValue):
