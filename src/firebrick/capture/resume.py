@@ -246,6 +246,7 @@ class _Break:
         self.whole = len(set(names)) != len(names)
         self.native: set[int] = set()
         self.reached: dict[int, State] = {start: self.state}
+        self.kept: int | None = None  # how many items are below an iterator that continuations must not hold
 
     def stay_through(self, first: int, last: int) -> None:
         """Let these instructions run natively, and the loops that they belong to."""
@@ -259,6 +260,8 @@ class _Break:
 
     def _is_native(self, index: int, state: State) -> bool:
         if self.whole or index in self.stays or not set(state.stack) <= {VALUE, NULL}:
+            return True
+        if self.kept is not None and len(state.stack) > self.kept:
             return True
         instructions = self.graph.instructions
         source = origin(self.code)
@@ -325,7 +328,9 @@ class _Break:
         emitter.place(stays)
         bound = [name for name, bit in self.graph.slots.items() if state.bound & bit]
         unsure = state.maybe & ~state.bound
-        _Break(emitter, self.code, index, [kind == NULL for kind in state.stack], None if unsure else bound).emit()
+        rest = _Break(emitter, self.code, index, [kind == NULL for kind in state.stack], None if unsure else bound)
+        rest.kept = len(state.stack) - 1
+        rest.emit()
 
     def _leave(self, index: int, state: State) -> None:
         """Call the continuation at `index` and return what it gives."""

@@ -35,7 +35,7 @@ from firebrick.capture.values.function import CellValue, FunctionValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue, bind, class_lookup
 from firebrick.capture.values.sequence import TupleValue
-from firebrick.capture.wrap import dict_entries, fresh, wrap
+from firebrick.capture.wrap import fresh, wrap
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter import Interpreter
@@ -291,14 +291,12 @@ class Tracer:
         """`_parameters`, `_buffers`, `_modules` or a dict of hooks."""
         source = InstanceAttr(module.base(self.current), name)
         table = module.obj.__dict__.get(name)
-        if table is None:
+        if table is None or name.endswith("hooks"):  # handles lead to those of hooks too
             return self.read(table, source)
         made = DictValue({}, source, type(table), table)
         for key, item in table.items():
             entry = self.module_attribute(module, key, item, ModuleItem(module.base(self.current), name, key))
             made.entries[key] = (ConstantValue(key) if is_literal(key) else self.known(key), entry)
-        if name.endswith("hooks"):
-            made = DictValue(dict_entries(self, table, source), source, type(table), table)
         return made
 
     def module_attribute(self, module: ModuleValue, name: str, obj: Any, source: Source) -> Value:

@@ -213,8 +213,10 @@ def _send(interp: Interpreter, at: Instruction) -> None:
             if item is None:
                 _end_of_send(interp, at, receiver.frame.result or NONE)
                 return
-        elif isinstance(receiver, IteratorValue) or sent.python_type() is type(None):
+        elif sent.python_type() is type(None):
             item = interp.next_of(receiver)
+        elif isinstance(receiver, IteratorValue):
+            interp.raise_new(AttributeError, f"{receiver.cls.__name__!r} object has no attribute 'send'")
         else:
             item = receiver.call_method(interp, "send", [sent], {})
     except Raised as raised:

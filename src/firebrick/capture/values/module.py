@@ -123,9 +123,10 @@ class ModuleValue(ObjectValue):
         namespace = self.obj.__dict__
         guards, count = interp.tracer.guards, 4 if torch.is_grad_enabled() else 2
         for name in _HOOKS[:count]:
-            if namespace.get(name):
+            changed = interp.tracer.objects.get(id(namespace.get(name)))
+            if namespace.get(name) if changed is None else changed.truth(interp):
                 return True
-            if name in namespace:
+            if name in namespace and changed is None:
                 guards.length(InstanceAttr(self.base(interp), name), 0)
         for name in itertools.islice(_GLOBAL_HOOKS, count):
             if _MODULES.variables[name]:

@@ -95,7 +95,8 @@ class ObjectValue(Value):
         super().__init__(source)
         self.cls, self.obj, self.storage, self.fixed = cls, obj, storage, fixed
         self.fields: dict[str, Any] = {}
-        self.changed: dict[str, None] = {}
+        self.changed: dict[str, bool] = {}
+        """Attributes to store; whether each is to be deleted first, which moves it to the end."""
         self._compared = False
 
     def python_type(self) -> type:
@@ -240,8 +241,12 @@ class ObjectValue(Value):
     def store(self, interp: Interpreter, name: str, value: Value) -> None:
         """Write the instance's own attribute."""
         interp.tracer.effects.mutated(self)
+        moved = self.fields.get(name) is MISSING or self.changed.get(name, False)
+        if self.fields.get(name) is MISSING:
+            self.changed.pop(name, None)
+            self.fields.pop(name)
         self.fields[name] = value
-        self.changed[name] = None
+        self.changed[name] = moved
 
     def del_attr(self, interp: Interpreter, name: str) -> None:
         """The class's `__delattr__`, or the own attribute."""
@@ -253,7 +258,7 @@ class ObjectValue(Value):
             interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         interp.tracer.effects.mutated(self)
         self.fields[name] = MISSING
-        self.changed[name] = None
+        self.changed[name] = True
 
     # -- operations through special methods -------------------------------------
 
@@ -379,12 +384,14 @@ class ObjectValue(Value):
             name: None if self.fields[name] is MISSING else emitter.load_to_temp(self.fields[name])
             for name in self.changed
         }
+        gone = [name for name, first in self.changed.items() if first and self._had(name)]
         plain = (
             class_lookup(self.cls, "__setattr__")[1] is object and class_lookup(self.cls, "__delattr__")[1] is object
         )
 
         def store() -> None:
-            for name, temp in temps.items():
+            deleted: list[tuple[str, str | None]] = [(name, None) for name in gone]
+            for name, temp in [*deleted, *((name, temp) for name, temp in temps.items() if temp is not None)]:
                 if plain and temp is not None:
                     emitter.load_fast(temp)
                     emitter.load(self)
@@ -399,6 +406,11 @@ class ObjectValue(Value):
                 emitter.pop()
 
         return store
+
+    def _had(self, name: str) -> bool:
+        """Whether the real object has an attribute of its own."""
+        slot = isinstance(class_lookup(self.cls, name)[0], _MEMBERS) and hasattr(self.obj, name)
+        return slot or name in getattr(self.obj, "__dict__", ())
 
 
 class InstanceDictValue(Value):
