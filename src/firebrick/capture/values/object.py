@@ -182,9 +182,9 @@ class ObjectValue(Value):
         if found is not MISSING:
             assert owner is not None
             if self.storage is not None and isinstance(found, _BUILTIN_METHODS) and hasattr(self.storage, "methods"):
-                return MethodValue(self.storage, name)
+                return self.storage_method(interp, name)
             if isinstance(found, _BUILTIN_METHODS) and isinstance(self.storage, (DictValue, SetValue)):
-                return MethodValue(self.storage, name)
+                return self.storage_method(interp, name)
             return bind(interp, found, owner, self, name)
         return self._missing(interp, name, None)
 
@@ -269,8 +269,17 @@ class ObjectValue(Value):
             return None
         assert owner is not None
         if self.storage is not None and not isinstance(found, types.FunctionType):
-            return MethodValue(self.storage, name)
+            return self.storage_method(interp, name)
         return bind(interp, found, owner, self, name)
+
+    def storage_method(self, interp: Interpreter, name: str) -> Value:
+        """A method of the container's part; reading an item of a dict falls back on the class's `__missing__`."""
+        assert self.storage is not None
+        if name == "__getitem__" and isinstance(self.storage, DictValue):
+            hook, _ = interp.lookup(self.cls, "__missing__")
+            if isinstance(hook, types.FunctionType):
+                return _ItemOrMissing(self, self.storage, interp.tracer.function(hook))
+        return MethodValue(self.storage, name)
 
     def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`__call__`."""
@@ -411,6 +420,25 @@ class ObjectValue(Value):
         """Whether the real object has an attribute of its own."""
         slot = isinstance(class_lookup(self.cls, name)[0], _MEMBERS) and hasattr(self.obj, name)
         return slot or name in getattr(self.obj, "__dict__", ())
+
+
+class _ItemOrMissing(Value):
+    """`dict.__getitem__` of an instance whose class has a `__missing__`."""
+
+    __slots__ = ("hook", "owner", "storage")
+
+    def __init__(self, owner: ObjectValue, storage: DictValue, hook: Value) -> None:
+        super().__init__(None)
+        self.owner, self.storage, self.hook = owner, storage, hook
+
+    def python_type(self) -> type:
+        """A bound method of dict."""
+        return types.BuiltinMethodType
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """The item, or what `__missing__` gives for the key."""
+        found = self.storage.lookup(interp, args[0])
+        return self.hook.call(interp, [self.owner, args[0]], {}) if found is None else found
 
 
 class InstanceDictValue(Value):

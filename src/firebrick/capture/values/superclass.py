@@ -14,7 +14,6 @@ from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
 from firebrick.capture.values.mapping import DictValue, SetValue
-from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.object import ObjectValue, bind
 from firebrick.capture.values.sequence import ListValue
@@ -76,7 +75,7 @@ class SuperValue(Value):
             if name == "__init__" and owner.storage is not None:
                 return _Raw(owner, "fill")
             if owner.storage is not None and base is not object:
-                return MethodValue(owner.storage, name)
+                return owner.storage_method(interp, name)
         return bind(interp, raw, base, owner, name)
 
     def _of_class(self, interp: Interpreter, raw: Any, base: type, owner: ClassValue, name: str) -> Value:
