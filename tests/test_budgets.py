@@ -16,7 +16,8 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # kernels for machines other than CPUs (targets, texts by template, programs in their memory) 800.
 # Training (joint graph, partition, autograd node) is 1,300, function transforms and control flow in graphs 1,200,
 # objects that take part in calls of torch, marks of other compilers and numpy scalars 400.
-PACKAGE_LINES = 53_200
+# Code of numpy is 900: tables of its functions, arrays as values, and their rules.
+PACKAGE_LINES = 55_600
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30

@@ -127,6 +127,13 @@ class Tagged(torch.Tensor):
 def f(x):
     return x.as_subclass(Tagged) + 1  # here
 """,
+    "numpy": """
+import numpy as np
+
+def f(x):
+    a = (x + 1).numpy()
+    return np.percentile(a, 50)  # here
+""",
     "recursion": """
 def down(x, rest):
     return x if rest is None else down(x + 1, rest[0])  # here

@@ -129,6 +129,13 @@ _ROWS = (
         "make the recursion shallower",
         "a graph for each sixty calls",
     ),
+    BreakKind(
+        16,
+        "numpy",
+        "numpy code has no equal among torch's operations",
+        "write it with torch functions, or move it out of the compiled function",
+        "one more graph, and numpy runs the call",
+    ),
 )
 
 CATALOGUE: Mapping[str, BreakKind] = {row.name: row for row in _ROWS}

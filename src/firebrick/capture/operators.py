@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks import Break
+from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue
 from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
@@ -122,6 +123,8 @@ def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
     """`-x`, `+x`, `~x`."""
     value = value.realize()
     function, method = UNARY[symbol]
+    if isinstance(value, ArrayValue):
+        return value.call_method(interp, method, [], {})
     if isinstance(value, TensorValue):
         return interp.tracer.graph.call(interp, "call_function", function, (value,), {})
     if isinstance(value, ObjectValue) and value.special(interp, method) is not None and value.storage is None:
@@ -132,6 +135,8 @@ def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
 def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
     """`left symbol right`; a symbol with `=` is the in-place form."""
     left, right = left.realize(), right.realize()
+    if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
+        return _of_arrays(interp, symbol, left, right)
     in_place = symbol.endswith("=")
     row = BINARY[symbol.rstrip("=")]
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
@@ -153,6 +158,13 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
         result = _by_containers(interp, row.symbol, _plain(left), _plain(right))
     if result is None:
         return interp.fold(row.function, (left, right), {})
+    return result
+
+
+def _of_arrays(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
+    if isinstance(left, ObjectValue) or isinstance(right, ObjectValue):
+        raise Break("numpy", f"{symbol} of an array and an object")
+    result: Value = ARRAY_METHODS[symbol](interp, [left, right], {})
     return result
 
 
@@ -277,6 +289,8 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
     """`left symbol right` for the six comparisons."""
     left, right = left.realize(), right.realize()
     function, method, reflected = COMPARE[symbol]
+    if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
+        return _of_arrays(interp, symbol, left, right)
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return interp.fold(function, (left, right), {})
     if isinstance(left, TensorValue) or isinstance(right, TensorValue):

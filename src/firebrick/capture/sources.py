@@ -11,15 +11,17 @@ import types
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+import numpy as np
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import torch
 
     from firebrick._native import Frame
 
 __all__ = [
     "MODULE_TABLES",
+    "ArrayTensor",
     "Attr",
     "Builtin",
     "Cell",
@@ -42,6 +44,7 @@ __all__ = [
     "TypeOf",
     "Variables",
     "module_attr",
+    "tensor_of",
 ]
 
 Step: TypeAlias = tuple[Literal["fast", "cell", "global", "const", "attr", "item", "apply"], Any]
@@ -403,6 +406,33 @@ class DictKey(Source):
         yield from self.base.steps()
         yield ("apply", list)
         yield ("item", self.index)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ArrayTensor(Source):
+    """A tensor on the memory of a numpy array."""
+
+    base: Source
+
+    def __str__(self) -> str:
+        return str(self.base)
+
+    def _follow(self, value: Any) -> Any:
+        return tensor_of(value)
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("apply", tensor_of)
+
+
+def tensor_of(array: Any) -> torch.Tensor | None:
+    """A tensor on the memory of an array; None where it would not be like the array, or torch would warn."""
+    if type(array) is not np.ndarray or not array.flags.writeable or min(array.strides, default=0) < 0:
+        return None
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        return None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -20,7 +20,8 @@ import torch
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.library import registry
-from firebrick.capture.sources import Attr, Const, DictItem, DictKey, Item, MethodPart
+from firebrick.capture.sources import ArrayTensor, Attr, Const, DictItem, DictKey, Item, MethodPart, tensor_of
+from firebrick.capture.values.array import ArrayValue, torch_dtype
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, NumpyScalarValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
@@ -29,6 +30,7 @@ from firebrick.capture.values.mapping import DictValue, SetValue, key_of
 from firebrick.capture.values.module import ModuleValue, PythonModuleValue
 from firebrick.capture.values.object import ObjectValue, builtin_base
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
+from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -205,6 +207,17 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
     return tracer.graph.input(obj, source)
 
 
+def _array(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    """An array: a tensor on its memory goes into the graph."""
+    if tensor_of(obj) is None:
+        raise Break("numpy", f"{source} is an array that is not writable or that torch has no dtype or strides for")
+    torch_dtype(obj.dtype)
+    tracer.guards.type(source, type(obj))
+    found = tracer.read(tensor_of(obj), ArrayTensor(source)).realize()
+    assert isinstance(found, TensorValue)
+    return ArrayValue(found, source, obj)
+
+
 def _partial(tracer: Tracer, obj: functools.partial[Any], source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, type(obj))
     args, keywords = Attr(source, "args"), Attr(source, "keywords")
@@ -329,6 +342,7 @@ _EXACT: dict[type, Wrapper] = {
     types.GetSetDescriptorType: _callable,
     types.MemberDescriptorType: _callable,
     types.CellType: _cell,
+    np.ndarray: _array,
     types.MappingProxyType: _proxy,
     functools.partial: _partial,
     type(functools.lru_cache(lambda: None)): _callable,

@@ -8,7 +8,8 @@
 /* How a node gets its value; the numbers are exported to capture/plan.py by name. */
 #define FB_OPS(X)                                                                                                  \
     X(LOCAL) X(FREE) X(GLOBALS) X(BUILTINS) X(CONST) X(TYPE) X(INSTANCE_DICT) X(DICT_ITEM) X(SEQUENCE_ITEM)        \
-    X(CONTENTS) X(CLASS_ITEM) X(DICT_KEY) X(FUNCTION_PART) X(METHOD_SELF) X(METHOD_FUNCTION) X(ATTRIBUTE) X(ITEM)
+    X(CONTENTS) X(CLASS_ITEM) X(DICT_KEY) X(FUNCTION_PART) X(METHOD_SELF) X(METHOD_FUNCTION) X(ATTRIBUTE) X(ITEM) \
+    X(CALL)
 
 /* What must be true of a value. */
 #define FB_CHECKS(X)                                                                                               \

@@ -122,7 +122,10 @@ static int made_value(Plan *plan, const Node *node, PyObject *parent, Scratch *s
     int runs_code = 0;
     if (node->op == OP_ATTRIBUTE) {
         *value = attribute(parent, node->key, scratch->careful, &runs_code);
-    } else if (scratch->careful || PyTuple_CheckExact(parent) || PyList_CheckExact(parent)) {
+    } else if (node->op == OP_CALL && scratch->careful) {
+        *value = PyObject_CallOneArg(node->key, parent);
+        if (*value == NULL) PyErr_Clear();
+    } else if (node->op != OP_CALL && (scratch->careful || PyTuple_CheckExact(parent) || PyList_CheckExact(parent))) {
         *value = PyObject_GetItem(parent, node->key);
         if (*value == NULL) PyErr_Clear();
     } else {

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from firebrick.capture import operators
 from firebrick.capture.breaks import Break, SkipFrame
 from firebrick.capture.library.registry import FOLDABLE, FOLDABLE_MODULES, OPAQUE_MODULES, handles, key_of
+from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE, ConstantValue
@@ -544,8 +545,8 @@ def _number(cls: type, method: str) -> Any:
     def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         if args:
             value = args[0].realize()
-            if isinstance(value, TensorValue):
-                raise Break("data-dependent-value", f"{cls.__name__}() of a tensor")
+            if isinstance(value, (TensorValue, ArrayValue)):
+                raise Break("data-dependent-value", f"{cls.__name__}() of a tensor or array")
             if isinstance(value, ObjectValue):
                 found, _ = interp.lookup(value.cls, method)
                 if isinstance(found, types.FunctionType):
@@ -590,7 +591,7 @@ def _unary(function: Any, method: str) -> None:
         value = args[0].realize()
         if isinstance(value, TensorValue):
             return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
-        if isinstance(value, ObjectValue) and value.storage is None:
+        if isinstance(value, ArrayValue) or (isinstance(value, ObjectValue) and value.storage is None):
             return value.call_method(interp, method, args[1:], kwargs)
         return interp.fold(function, args, kwargs)
 

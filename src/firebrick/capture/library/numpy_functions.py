@@ -1,55 +1,550 @@
-"""Rules of numpy: its scalars are constants, and its functions are evaluated on constants.
+"""Rules of numpy: constants are evaluated, arrays are tensors of the graph, and what torch has no equal of breaks.
 
-Calls with arrays break. Torch's functions do not give numpy's results bit for bit (sums are taken in another order,
-sines by other polynomials) nor its dtypes, so they can't stand for them.
+An array comes in by `torch.from_numpy` and leaves by `Tensor.numpy()`, on its own memory. The dtypes of elementwise
+functions are those of numpy's loops, which numpy itself is asked for. Results agree as those of two math libraries
+do: exactly for what moves or compares data, within rounding for sums and transcendental functions.
 """
 
 from __future__ import annotations
 
+import inspect
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from firebrick.capture import operators
 from firebrick.capture.breaks import Break
-from firebrick.capture.library.registry import handles
+from firebrick.capture.library.numpy_rows import METHODS, ROWS, UFUNCS, Refused, Row, Ufunc
+from firebrick.capture.library.registry import TRANSPARENT, TRANSPARENT_MODULES, handles
+from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue, numpy_dtype, torch_dtype
+from firebrick.capture.values.base import Raised, Value
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.sequence import ListValue, SequenceValue, SliceValue, TupleValue
+from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
 
     Args = Sequence[Value]
     Kwargs = Mapping[str, Value]
 
 _FUNCTIONS = (
-    *("abs", "add", "all", "any", "arccos", "arcsin", "arctan", "arctan2", "argmax", "argmin", "ceil", "clip", "cos"),
-    *("cosh", "deg2rad", "divide", "dot", "exp", "exp2", "expm1", "floor", "floor_divide", "gcd", "hypot", "isclose"),
-    *("isfinite", "isinf", "isnan", "lcm", "log", "log10", "log1p", "log2", "max", "maximum", "mean", "median", "min"),
-    *("minimum", "mod", "multiply", "ndim", "negative", "power", "prod", "rad2deg", "round", "sign", "sin", "sinh"),
-    *("size", "sqrt", "square", "std", "subtract", "sum", "tan", "tanh", "true_divide", "var", "promote_types"),
-    *("result_type", "can_cast", "issubdtype", "isscalar", "iinfo", "finfo"),
+    *("arange", "convolve", "eye", "fmod", "hanning", "hamming", "identity", "interp", "linspace", "logspace"),
+    *("meshgrid", "percentile", "polyfit", "promote_types", "quantile", "unravel_index"),
+    *("cbrt", "divmod", "modf", "frexp", "ldexp", "heaviside", "unique"),
+    *("iinfo", "finfo", "dtype"),
 )
-"""Functions of numpy that have no effect and give a scalar for scalars or lists of them."""
+"""Functions of numpy without a row that have no effect: evaluated where all is constant."""
 
-_SCALARS = ("bool_", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "dtype")
+_KINDS = ("ndim", "size", "shape", "isscalar", "iscomplexobj", "isrealobj", "result_type", "can_cast", "issubdtype")
+"""Functions of numpy that ask for the shape and dtype of arrays."""
+
+_SCALARS = ("bool_", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
 """Classes of numpy's scalars."""
 
+_MOST_LITERALS = 4096
+TRANSPARENT_MODULES.add("firebrick.capture.library.numpy_rows")
+TRANSPARENT.update(row.function for row in (*ROWS.values(), *METHODS.values()))
 
-def _evaluates(function: Any) -> None:
+
+def _has_array(value: Value) -> bool:
+    value = value.realize()
+    if isinstance(value, SequenceValue):
+        return any(_has_array(item) for item in value.items)
+    return isinstance(value, (ArrayValue, TensorValue))
+
+
+def _result(found: Value, *, scalar: bool) -> Value:
+    """What a function of torch gave, as numpy's gives it."""
+    found = found.realize()
+    if isinstance(found, TensorValue):
+        return ArrayValue(found, scalar=scalar and found.fake.ndim == 0)
+    if isinstance(found, (TupleValue, ListValue)):
+        return found.copy_with([_result(item, scalar=scalar) for item in found.items])
+    return found
+
+
+def _method(interp: Interpreter, value: Value, name: str, *args: Value) -> TensorValue:
+    found = value.call_method(interp, name, args, {})
+    assert isinstance(found, TensorValue)
+    return found
+
+
+# -- constants ------------------------------------------------------------------------------------------
+
+
+def _evaluate(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    host = [operators.host_text(interp, arg) for arg in args]
+    named = {name: operators.host_text(interp, arg) for name, arg in kwargs.items()}
+    try:
+        found = function(*host, **named)
+    except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
+        interp.raise_real(error)
+    return _known(interp, found)
+
+
+def _known(interp: Interpreter, found: Any) -> Value:
+    if isinstance(found, np.ndarray):
+        return ArrayValue(_literal(interp, found))
+    if isinstance(found, (tuple, list)):
+        items = [_known(interp, item) for item in found]
+        return TupleValue(items, cls=type(found)) if isinstance(found, tuple) else ListValue(items)
+    return interp.tracer.fresh(found)
+
+
+def _literal(interp: Interpreter, array: np.ndarray[Any, Any]) -> TensorValue:
+    """A new tensor with the elements of an array that is known now."""
+    dtype = ConstantValue(torch_dtype(array.dtype))
+    graph = interp.tracer.graph
+    if array.size > _MOST_LITERALS:
+        raise Break("numpy", f"an array of {array.size} constants is made")
+    if not array.size:
+        shape = interp.tracer.fresh(array.shape)
+        made = graph.call(interp, "call_function", torch.zeros, [shape], {"dtype": dtype})
+    else:
+        elements = interp.tracer.fresh(array.tolist())
+        made = graph.call(interp, "call_function", torch.tensor, [elements], {"dtype": dtype})
+    assert isinstance(made, TensorValue)
+    return made
+
+
+# -- operands ---------------------------------------------------------------------------------------------
+
+
+def _array(interp: Interpreter, value: Value) -> ArrayValue | ConstantValue:
+    """An operand: an array, or a number; lists become arrays."""
+    value = value.realize()
+    if isinstance(value, ArrayValue):
+        return value
+    if isinstance(value, ConstantValue) and isinstance(value.value, (bool, int, float, complex, np.generic)):
+        return value
+    if isinstance(value, SequenceValue):
+        found = _join(interp, value) if _has_array(value) else _evaluate(interp, np.array, [value], {})
+        assert isinstance(found, ArrayValue)
+        return found
+    raise Break("numpy", f"{value.describe()} is passed to a function of numpy")
+
+
+def _join(interp: Interpreter, value: SequenceValue) -> Value:
+    """`np.array` of a list of arrays and numbers."""
+    parts = [_array(interp, item) for item in value.items]
+    joined = _promoted(interp, parts)
+    stacked = interp.tracer.graph.call(interp, "call_function", torch.stack, [ListValue(list(joined))], {})
+    return _result(stacked, scalar=False)
+
+
+def _loop_type(value: ArrayValue | ConstantValue) -> Any:
+    """How an operand counts in numpy's promotion: numbers of Python are weak."""
+    if isinstance(value, ArrayValue):
+        return value.dtype
+    if type(value.value) in (int, float, complex):
+        return type(value.value)
+    return np.asarray(value.value).dtype
+
+
+def _cast(interp: Interpreter, value: ArrayValue | ConstantValue, dtype: np.dtype[Any]) -> Value:
+    """A tensor of a dtype, or the number as it is in that dtype."""
+    ours = torch_dtype(dtype)
+    if isinstance(value, ArrayValue):
+        if value.tensor.fake.dtype is ours:
+            return value.tensor
+        return _method(interp, value.tensor, "to", ConstantValue(ours))
+    try:
+        number = dtype.type(value.value)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise Break("numpy", f"{value.describe()} in an operation of {dtype}") from error
+    return ConstantValue(number.item())
+
+
+def _promoted(interp: Interpreter, values: Sequence[ArrayValue | ConstantValue]) -> list[TensorValue]:
+    """Operands as tensors of the dtype that numpy gives them together."""
+    samples = [value.stand_in() if isinstance(value, ArrayValue) else value.value for value in values]
+    dtype = np.result_type(*samples)
+    return [_as_tensor(interp, value, dtype) for value in values]
+
+
+def _as_tensor(interp: Interpreter, value: ArrayValue | ConstantValue, dtype: np.dtype[Any] | None) -> TensorValue:
+    if dtype is None:
+        dtype = value.dtype if isinstance(value, ArrayValue) else np.asarray(value.value).dtype
+    found = _cast(interp, value, dtype)
+    return found if isinstance(found, TensorValue) else _literal(interp, np.array(found.as_constant(), dtype))
+
+
+# -- elementwise functions --------------------------------------------------------------------------------
+
+
+def _call_ufunc(interp: Interpreter, function: np.ufunc, row: Ufunc, args: Args, kwargs: Kwargs) -> Value:
+    if not any(map(_has_array, args)):
+        return _evaluate(interp, function, args, kwargs)
+    if kwargs or len(args) != function.nin:
+        raise Break("numpy", f"numpy.{function.__name__}() is called with more than its operands")
+    if "raise" in np.geterr().values() or "call" in np.geterr().values():
+        raise Break("numpy", "numpy.seterr() is set to raise")
+    values = [_array(interp, arg) for arg in args]
+    try:
+        *types, out = function.resolve_dtypes((*map(_loop_type, values), *[None] * function.nout))
+    except TypeError as error:
+        raise Break("numpy", f"numpy.{function.__name__}(): {error}") from error
+    kind = types[0].kind
+    if kind not in row.kinds:
+        raise Break("numpy", f"numpy.{function.__name__}() of {types[0]}")
+    if row.constant is not None and kind in "iu" and not _holds(row, values[1]):
+        raise Break("numpy", f"numpy.{function.__name__}() of integers, whose second operand is not known")
+    operands = [_cast(interp, value, dtype) for value, dtype in zip(values, types, strict=True)]
+    if row.function.__module__ != "_operator":
+        operands = [
+            item if isinstance(item, TensorValue) else _literal(interp, np.array(item.as_constant(), dtype))
+            for item, dtype in zip(operands, types, strict=True)
+        ]
+    found = interp.tracer.graph.call(interp, "call_function", row.function, operands, {}).realize()
+    assert isinstance(found, TensorValue)
+    made = ArrayValue(found, scalar=found.fake.ndim == 0)
+    return ArrayValue(_as_tensor(interp, made, out), scalar=made.scalar)
+
+
+def _holds(row: Ufunc, value: ArrayValue | ConstantValue) -> bool:
+    return isinstance(value, ConstantValue) and row.constant is not None and row.constant(value.value)
+
+
+def _in_place_rule(function: Callable[..., Value]) -> Callable[..., Value]:
+    return lambda interp, args, kwargs: _in_place(interp, function, args)
+
+
+def _in_place(interp: Interpreter, function: Callable[..., Value], args: Args) -> Value:
+    """`a += b`: an array is written to, all else is replaced."""
+    left = args[0].realize()
+    found = function(interp, args, {})
+    if not isinstance(left, ArrayValue) or left.scalar:
+        return found
+    assert isinstance(found, ArrayValue)
+    if not np.can_cast(found.dtype, left.dtype, "same_kind") or found.tensor.fake.shape != left.tensor.fake.shape:
+        raise Break("numpy", f"{left.describe()} can't hold the result of an operation in place")
+    _method(interp, left.tensor, "copy_", found.tensor)
+    return left
+
+
+# -- functions with rows -------------------------------------------------------------------------------------
+
+
+def _call_row(interp: Interpreter, name: str, function: Any, row: Row, args: Args, kwargs: Kwargs) -> Value:
+    if function is not None and not row.creates and not any(map(_has_array, (*args, *kwargs.values()))):
+        return _evaluate(interp, function, args, kwargs)
+    try:
+        bound = inspect.signature(row.function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise Break("numpy", f"numpy.{name}(): {error}") from error
+    given: dict[str, Any] = bound.arguments
+    if "dtype" in given:
+        given["dtype"] = _dtype(given["dtype"])
+    for one in row.operands:
+        if one in given and not _is_none(given[one].realize()):
+            given[one] = _operands(interp, given[one])
+    _promote(interp, row, given)
+    if any(_is_foreign(value) for one, value in given.items() if one not in row.operands):
+        raise Break("numpy", f"numpy.{name}() with an array where a number is expected")
+    try:
+        inlined = interp.tracer.function(row.function)
+        found = interp.inline(inlined, bound.args, bound.kwargs)
+    except Raised as raised:
+        if interp.is_instance(raised.value, Refused):
+            why = raised.value.args[0].realize().as_constant()  # type: ignore[attr-defined]
+            raise Break("numpy", f"numpy.{name}(): {why}") from None
+        raise
+    return _result(found, scalar=row.scalar)
+
+
+def _is_foreign(value: Any) -> bool:
+    values = value if isinstance(value, tuple) else (value,)
+    return any(_has_array(one) for one in values)
+
+
+def _dtype(value: Value) -> Value:
+    found = value.realize()
+    if not found.is_constant():
+        raise Break("numpy", f"{value.describe()} is taken for a dtype")
+    if found.as_constant() is None:
+        return NONE
+    try:
+        return ConstantValue(torch_dtype(found.as_constant()))
+    except TypeError as error:
+        raise Break("numpy", f"{value.describe()} is taken for a dtype") from error
+
+
+def _operands(interp: Interpreter, value: Value) -> Any:
+    """An operand, or a list of them, as numpy's own functions read it."""
+    value = value.realize()
+    if isinstance(value, SequenceValue) and any(_has_array(item) for item in value.items):
+        return [_array(interp, item) for item in value.items]
+    return _array(interp, value)
+
+
+def _promote(interp: Interpreter, row: Row, given: dict[str, Any]) -> None:
+    kinds = (list, ArrayValue, ConstantValue)
+    found = {one: given[one] for one in row.operands if isinstance(given.get(one), kinds) and not _is_none(given[one])}
+    together = [one for name in row.promote if name in found for one in _listed(found[name])]
+    common = None
+    if together:
+        common = np.result_type(*[one.stand_in() if isinstance(one, ArrayValue) else one.value for one in together])
+    for name, value in found.items():
+        dtype = common if name in row.promote else None
+        tensors: list[Value] = []
+        for one in _listed(value):
+            wanted = dtype if dtype is not None else one.dtype if isinstance(one, ArrayValue) else None
+            wanted = np.asarray(one.value).dtype if wanted is None else wanted
+            if row.floating and wanted.kind in "biu":
+                wanted = np.dtype(np.float64)
+            tensors.append(_as_tensor(interp, one, wanted))
+        given[name] = TupleValue(tensors) if isinstance(value, list) else tensors[0]
+
+
+def _is_none(value: Any) -> bool:
+    return isinstance(value, ConstantValue) and value.value is None
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+# -- items ----------------------------------------------------------------------------------------------------
+
+
+def _key(interp: Interpreter, array: ArrayValue, key: Value) -> tuple[Value, bool, bool]:
+    """An index for a tensor, whether it selects one element as a scalar, and whether it has arrays."""
+    key = key.realize()
+    parts = [part.realize() for part in (key.items if isinstance(key, TupleValue) else [key])]
+    made: list[Value] = []
+    numbers = arrays = 0
+    for part in parts:
+        number = part.value if isinstance(part, ConstantValue) else None
+        if isinstance(number, (int, np.integer)) and not isinstance(number, bool):
+            numbers += 1
+            made.append(ConstantValue(int(number)))
+        elif isinstance(part, SliceValue) or (isinstance(part, ConstantValue) and part.value in (None, Ellipsis)):
+            if isinstance(part, SliceValue) and not (part.is_constant() and (part.as_constant().step or 1) > 0):
+                raise Break("numpy", "a slice with a negative or unknown step")
+            made.append(part)
+        elif isinstance(part, (ArrayValue, ListValue)):
+            arrays += 1
+            index = _array(interp, part)
+            if not isinstance(index, ArrayValue) or index.dtype.kind not in "biu" or not index.tensor.fake.ndim:
+                raise Break("numpy", f"{part.describe()} is used as an index")
+            made.append(_as_tensor(interp, index, None if index.dtype.kind == "b" else np.dtype(np.int64)))
+        else:
+            raise Break("numpy", f"{part.describe()} is used as an index")
+    if arrays and numbers:
+        raise Break("numpy", "numbers and arrays in one index")  # torch puts the dimensions in another order
+    one = numbers == array.tensor.fake.ndim and len(parts) == numbers
+    return TupleValue(made), one, bool(arrays)
+
+
+def _get_item(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    array = args[0].realize()
+    assert isinstance(array, ArrayValue)
+    key, one, _ = _key(interp, array, args[1])
+    found = interp.tracer.graph.call(interp, "call_function", operator.getitem, (array.tensor, key), {})
+    assert isinstance(found, TensorValue)
+    return ArrayValue(_method(interp, found, "clone"), scalar=True) if one else ArrayValue(found)
+
+
+def _set_item(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    array = args[0].realize()
+    assert isinstance(array, ArrayValue)
+    key, _, by_array = _key(interp, array, args[1])
+    value = _array(interp, args[2])
+    if isinstance(value, ArrayValue):
+        if value.dtype.kind == "c" != array.dtype.kind:
+            raise Break("numpy", "complex numbers are written to real ones")
+        stored: Value = _method(interp, value.tensor, "clone")  # numpy reads all of it first
+    else:
+        stored = _cast(interp, value, array.dtype)
+        if value.value == value.value and stored.as_constant() != value.value and array.dtype.kind not in "fc":
+            raise Break("numpy", f"{value.describe()} is written to an array of {array.dtype}")
+    if by_array and any(isinstance(part, TensorValue) and part.fake.dtype != torch.bool for part in key.children()):
+        raise Break("numpy", "elements are written by an array of places")
+    interp.tracer.graph.call(interp, "call_function", operator.setitem, (array.tensor, key, stored), {})
+    return NONE
+
+
+# -- conversions ------------------------------------------------------------------------------------------------
+
+
+def _array_of_tensor(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """`Tensor.numpy()`: an array on the tensor's memory."""
+    fake = value.fake
+    plain = fake.layout is torch.strided and fake.device.type == "cpu" and not fake.is_conj() and not fake.is_neg()
+    if args or kwargs or fake.requires_grad or not plain or value.cls is not torch.Tensor:
+        raise Break("numpy", "Tensor.numpy() of such a tensor")
+    value.get_attr(interp, "requires_grad")  # guards it
+    numpy_dtype(fake.dtype)
+    return ArrayValue(value)
+
+
+TENSOR_METHODS["numpy"] = _array_of_tensor
+
+
+@handles(torch.from_numpy)
+def _from_numpy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    if not isinstance(value, ArrayValue) or value.scalar or kwargs:
+        raise Break("unsupported-call", f"torch.from_numpy() of {value.describe()}")
+    return _method(interp, value.tensor, "detach")  # a new tensor each time
+
+
+def _to_array(interp: Interpreter, value: Value, dtype: Value | None, *, copy: bool) -> Value:
+    value = value.realize()
+    if isinstance(value, TensorValue):
+        value = _array_of_tensor(interp, value, (), {})
+    found = _array(interp, value)
+    if isinstance(found, ConstantValue):
+        found = ArrayValue(_literal(interp, np.asarray(found.value)))
+        copy = False
+    fresh = not isinstance(value, ArrayValue)
+    wanted = NONE if dtype is None else _dtype(dtype)
+    if wanted is not NONE and wanted.as_constant() is not found.tensor.fake.dtype:
+        return ArrayValue(_method(interp, found.tensor, "to", wanted))
+    return found if fresh or (not copy and not found.scalar) else ArrayValue(_method(interp, found.tensor, "clone"))
+
+
+def _makes(copy: bool, *functions: Any) -> None:
+    @handles(*functions)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        if not 1 <= len(args) <= 2 or set(kwargs) - {"dtype"}:
+            raise Break("numpy", f"numpy.{functions[0].__name__}() is called with these arguments")
+        first = args[0].realize()
+        dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
+        if not _has_array(first):
+            return _evaluate(interp, functions[0], args, kwargs)
+        return _to_array(interp, first, dtype, copy=copy)
+
+
+_makes(True, np.array)
+_makes(False, np.asarray, np.asanyarray)
+
+
+@handles(np.ascontiguousarray)
+def _contiguous(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1 or kwargs:
+        raise Break("numpy", "numpy.ascontiguousarray() is called with a dtype")
+    found = _to_array(interp, args[0], None, copy=False)
+    assert isinstance(found, ArrayValue)
+    if not found.tensor.fake.ndim:
+        raise Break("numpy", "numpy.ascontiguousarray() of a scalar")
+    if found.tensor.fake.is_contiguous():
+        return found
+    return ArrayValue(_method(interp, found.tensor, "contiguous"))
+
+
+# -- registration -------------------------------------------------------------------------------------------------
+
+
+def _handle_ufunc(function: np.ufunc, row: Ufunc) -> Callable[..., Value]:
     @handles(function)
     def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        host = [operators.host_text(interp, arg) for arg in args]
-        named = {name: operators.host_text(interp, arg) for name, arg in kwargs.items()}
+        return _call_ufunc(interp, function, row, args, kwargs)
+
+    return rule
+
+
+def _handle_row(name: str, function: Any, row: Row) -> Callable[..., Value]:
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        return _call_row(interp, name, function, row, args, kwargs)
+
+    return handles(function)(rule) if function is not None else rule
+
+
+def _handle_constants(function: Any) -> None:
+    @handles(function)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        if any(map(_has_array, (*args, *kwargs.values()))):
+            raise Break("numpy", f"numpy.{function.__name__}() of an array")
+        return _evaluate(interp, function, args, kwargs)
+
+
+def _handle_kind(function: Any) -> None:
+    @handles(function)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        found = [arg.realize() for arg in args]
+        if kwargs or any(isinstance(item, TensorValue) for item in found):
+            raise Break("numpy", f"numpy.{function.__name__}() with keywords or tensors")
+        host = [one.stand_in() if isinstance(one, ArrayValue) else operators.host_text(interp, one) for one in found]
         try:
-            found = function(*host, **named)
+            return interp.tracer.fresh(function(*host))
         except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
             interp.raise_real(error)
-        if any(isinstance(item, np.ndarray) for item in (*host, *named.values(), found)):
-            raise Break("unsupported-call", f"numpy.{function.__name__}() of an array")
-        return interp.tracer.fresh(found)
 
 
-for _name in (*_FUNCTIONS, *_SCALARS):
-    _evaluates(getattr(np, _name))
+def _handle_scalar(cls: type) -> None:
+    @handles(cls)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        if not any(map(_has_array, args)):
+            return _evaluate(interp, cls, args, kwargs)
+        value = args[0].realize()
+        if not isinstance(value, ArrayValue) or not value.scalar or len(args) > 1 or kwargs:
+            raise Break("numpy", f"numpy.{cls.__name__}() of an array")
+        return _result(ARRAY_METHODS["astype"](interp, [value, interp.tracer.known(cls)], {}).tensor, scalar=True)
+
+
+def _reads(name: str, text: str) -> None:
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        raise Break("data-dependent-value", text)
+
+    ARRAY_METHODS[name] = rule
+
+
+for _function, _row in ROWS.items():
+    _handle_row(_function.__name__, _function, _row)
+for _name, _row in METHODS.items():
+    ARRAY_METHODS[_name] = _handle_row(f"ndarray.{_name}", None, _row)
+for _name in _FUNCTIONS:
+    if hasattr(np, _name):
+        _handle_constants(getattr(np, _name))
+for _name in _KINDS:
+    _handle_kind(getattr(np, _name))
+for _name in _SCALARS:
+    _handle_scalar(getattr(np, _name))
+_RULES = {function: _handle_ufunc(function, row) for function, row in UFUNCS.items()}
+_OPERATORS: Mapping[str, np.ufunc] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": np.true_divide,
+    "//": np.floor_divide,
+    "%": np.remainder,
+    "**": np.power,
+    "@": np.matmul,
+    "&": np.bitwise_and,
+    "|": np.bitwise_or,
+    "^": np.bitwise_xor,
+    "<<": np.left_shift,
+    ">>": np.right_shift,
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "==": np.equal,
+    "!=": np.not_equal,
+    "__neg__": np.negative,
+    "__pos__": np.positive,
+    "__invert__": np.invert,
+    "__abs__": np.absolute,
+}
+for _symbol, _function in _OPERATORS.items():
+    ARRAY_METHODS[_symbol] = _RULES[_function]
+    if _symbol in operators.BINARY:
+        ARRAY_METHODS[f"{_symbol}="] = _in_place_rule(_RULES[_function])
+for _symbol in operators.COMPARE:
+    ARRAY_METHODS[_symbol] = _RULES[_OPERATORS[_symbol]]
+ARRAY_METHODS["__getitem__"], ARRAY_METHODS["__setitem__"] = _get_item, _set_item
+for _name, _text in {
+    "item": "ndarray.item()",
+    "tolist": "ndarray.tolist()",
+    "__float__": "float() of an array",
+    "__int__": "int() of an array",
+    "__index__": "an array used as an index",
+    "tobytes": "ndarray.tobytes()",
+}.items():
+    _reads(_name, _text)

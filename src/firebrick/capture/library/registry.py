@@ -136,11 +136,13 @@ OPAQUE_MODULES: set[str] = set()
 """Packages whose Python functions are not inlined."""
 TRANSPARENT: set[Any] = set()
 """Functions of these packages that are."""
+TRANSPARENT_MODULES = {"firebrick.capture.library.polyfills"}
+"""Modules of these packages that are."""
 
 
 def is_opaque(module: str | None, function: Any) -> bool:
     """Whether a Python function is not to be looked into."""
-    if module is None or module == "firebrick.capture.library.polyfills" or function in TRANSPARENT:
+    if module is None or module in TRANSPARENT_MODULES or function in TRANSPARENT:
         return False
     name = module
     while name:

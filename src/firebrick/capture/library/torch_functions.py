@@ -22,6 +22,7 @@ from firebrick.capture.library.registry import (
     key_of,
 )
 from firebrick.capture.overrides import overrides_calls
+from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.context import ContextValue
 from firebrick.capture.values.sequence import TupleValue
@@ -198,13 +199,35 @@ def _check(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return NONE
 
 
-@handles(torch.tensor, torch.as_tensor, torch.asarray)
+@handles(torch.as_tensor, torch.asarray)
 def _tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return _new_tensor(interp, args, kwargs, copy=False)
+
+
+@handles(torch.tensor)
+def _copied_tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return _new_tensor(interp, args, kwargs, copy=True)
+
+
+def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) -> Value:
     first = (args[0] if args else kwargs["data"]).realize()
-    if isinstance(first, TensorValue):
-        dtype = kwargs.get("dtype")
-        return first.call_method(interp, "to", [dtype] if dtype is not None else [], {}) if dtype is not None else first
-    return interp.tracer.graph.call(interp, "call_function", torch.tensor, args, kwargs)
+    if not isinstance(first, (TensorValue, ArrayValue)):
+        return interp.tracer.graph.call(interp, "call_function", torch.tensor, args, kwargs)
+    if len(args) > 1 or set(kwargs) - {"dtype", "device", "data"}:
+        raise Break("unsupported-call", "torch.tensor() of a tensor with such arguments")
+    wanted = [value for name in ("device", "dtype") if not _is_none(value := kwargs.get(name, NONE))]
+    if copy or isinstance(first, ArrayValue):
+        tensor, scalar = (first.tensor, first.scalar) if isinstance(first, ArrayValue) else (first, False)
+        first = tensor.call_method(interp, "detach", [], {}).realize()
+        if copy or scalar:
+            first = first.call_method(interp, "clone", [], {}).realize()
+    for value in wanted:
+        first = first.call_method(interp, "to", [value], {}).realize()
+    return first
+
+
+def _is_none(value: Value) -> bool:
+    return value.realize() is NONE or (value.is_constant() and value.as_constant() is None)
 
 
 # -- modes of the thread ---------------------------------------------------------------------------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Method = Callable[["Interpreter", "TensorValue", Sequence[Value], Mapping[str, Value]], Value]
 
-__all__ = ["TensorValue", "TruthValue"]
+__all__ = ["TENSOR_METHODS", "TensorValue", "TruthValue"]
 
 _METADATA = frozenset(
     {
@@ -89,7 +89,6 @@ _READS = {
     "__index__": "a tensor used as an index",
     "__int__": "int() of a tensor",
     "item": "Tensor.item()",
-    "numpy": "Tensor.numpy()",
     "tolist": "Tensor.tolist()",
     "data_ptr": "Tensor.data_ptr()",
     "untyped_storage": "Tensor.untyped_storage()",
@@ -219,7 +218,7 @@ class TensorValue(Value):
             return self._metadata(interp, name, args, kwargs)
         if name in _READS:
             raise Break("data-dependent-value", _READS[name])
-        method = _METHODS.get(name)
+        method = TENSOR_METHODS.get(name)
         if method is not None:
             return method(interp, self, args, kwargs)
         if not hasattr(self.cls, name):
@@ -350,7 +349,7 @@ def _set(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs:
     return NONE
 
 
-_METHODS: Mapping[str, Method] = {
+TENSOR_METHODS: dict[str, Method] = {
     "__contains__": _contains,
     "__getitem__": _get,
     "__len__": _length,
@@ -362,3 +361,4 @@ _METHODS: Mapping[str, Method] = {
     "register_post_accumulate_grad_hook": _register_hook,
     "requires_grad_": _requires_grad,
 }
+"""Methods of tensors that are no plain nodes -> their rules."""

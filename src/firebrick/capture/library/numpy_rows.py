@@ -1,0 +1,691 @@
+"""Functions of numpy written with torch's: one row a function, on tensors in place of arrays.
+
+The dtype rules are numpy's: operands come promoted as numpy promotes them, and sums of small integers are wide.
+Capture executes these functions in place of numpy's; tests walk the tables and compare with numpy.
+"""
+
+# ruff: noqa: ANN001, ANN002, ANN202  these functions stand for untyped library code
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import FunctionType
+
+__all__ = ["METHODS", "ROWS", "UFUNCS", "Refused", "Row", "Ufunc"]
+
+
+class Refused(Exception):
+    """A row can't give what numpy gives for these arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ufunc:
+    """An elementwise function: `function` does to operands of numpy's loop dtype what numpy does.
+
+    Args:
+        function: of torch; operators take Python numbers on either side.
+        kinds: dtypes of the operands, by `numpy.dtype.kind`, for which the results are the same.
+        constant: for integers, the second operand must be a constant of which this holds.
+    """
+
+    function: Callable[..., Any]
+    kinds: str = "f"
+    constant: Callable[[Any], bool] | None = None
+
+
+def _nonzero(number: Any) -> bool:
+    return bool(number != 0)
+
+
+def _natural(number: Any) -> bool:
+    return bool(number >= 0)
+
+
+UFUNCS: Mapping[np.ufunc, Ufunc] = {
+    np.add: Ufunc(operator.add, "biufc"),
+    np.subtract: Ufunc(operator.sub, "iufc"),
+    np.multiply: Ufunc(operator.mul, "biufc"),
+    np.true_divide: Ufunc(operator.truediv, "fc"),
+    np.floor_divide: Ufunc(operator.floordiv, "if", _nonzero),
+    np.remainder: Ufunc(operator.mod, "if", _nonzero),
+    np.fmod: Ufunc(torch.fmod),
+    np.power: Ufunc(operator.pow, "if", _natural),
+    np.float_power: Ufunc(operator.pow),
+    np.negative: Ufunc(operator.neg, "iufc"),
+    np.positive: Ufunc(torch.clone, "iufc"),
+    np.absolute: Ufunc(torch.abs, "iuf"),
+    np.fabs: Ufunc(torch.abs),
+    np.square: Ufunc(torch.square, "iufc"),
+    np.sqrt: Ufunc(torch.sqrt),
+    np.reciprocal: Ufunc(torch.reciprocal),
+    np.exp: Ufunc(torch.exp),
+    np.exp2: Ufunc(torch.exp2),
+    np.expm1: Ufunc(torch.expm1),
+    np.log: Ufunc(torch.log),
+    np.log2: Ufunc(torch.log2),
+    np.log10: Ufunc(torch.log10),
+    np.log1p: Ufunc(torch.log1p),
+    np.sin: Ufunc(torch.sin),
+    np.cos: Ufunc(torch.cos),
+    np.tan: Ufunc(torch.tan),
+    np.arcsin: Ufunc(torch.asin),
+    np.arccos: Ufunc(torch.acos),
+    np.arctan: Ufunc(torch.atan),
+    np.arctan2: Ufunc(torch.atan2),
+    np.sinh: Ufunc(torch.sinh),
+    np.cosh: Ufunc(torch.cosh),
+    np.tanh: Ufunc(torch.tanh),
+    np.arcsinh: Ufunc(torch.asinh),
+    np.arccosh: Ufunc(torch.acosh),
+    np.arctanh: Ufunc(torch.atanh),
+    np.hypot: Ufunc(torch.hypot),
+    np.logaddexp: Ufunc(torch.logaddexp),
+    np.logaddexp2: Ufunc(torch.logaddexp2),
+    np.copysign: Ufunc(torch.copysign),
+    np.nextafter: Ufunc(torch.nextafter),
+    np.deg2rad: Ufunc(torch.deg2rad),
+    np.radians: Ufunc(torch.deg2rad),
+    np.rad2deg: Ufunc(torch.rad2deg),
+    np.degrees: Ufunc(torch.rad2deg),
+    np.floor: Ufunc(torch.floor),
+    np.ceil: Ufunc(torch.ceil),
+    np.trunc: Ufunc(torch.trunc),
+    np.rint: Ufunc(torch.round),
+    np.maximum: Ufunc(torch.maximum, "biuf"),
+    np.minimum: Ufunc(torch.minimum, "biuf"),
+    np.fmax: Ufunc(torch.fmax),
+    np.fmin: Ufunc(torch.fmin),
+    np.less: Ufunc(operator.lt, "biuf"),
+    np.less_equal: Ufunc(operator.le, "biuf"),
+    np.greater: Ufunc(operator.gt, "biuf"),
+    np.greater_equal: Ufunc(operator.ge, "biuf"),
+    np.equal: Ufunc(operator.eq, "biufc"),
+    np.not_equal: Ufunc(operator.ne, "biufc"),
+    np.logical_and: Ufunc(torch.logical_and, "biuf"),
+    np.logical_or: Ufunc(torch.logical_or, "biuf"),
+    np.logical_xor: Ufunc(torch.logical_xor, "biuf"),
+    np.logical_not: Ufunc(torch.logical_not, "biuf"),
+    np.bitwise_and: Ufunc(operator.and_, "biu"),
+    np.bitwise_or: Ufunc(operator.or_, "biu"),
+    np.bitwise_xor: Ufunc(operator.xor, "biu"),
+    np.invert: Ufunc(operator.invert, "biu"),
+    np.left_shift: Ufunc(operator.lshift, "iu", _natural),
+    np.right_shift: Ufunc(operator.rshift, "iu", _natural),
+    np.gcd: Ufunc(torch.gcd, "iu"),
+    np.lcm: Ufunc(torch.lcm, "iu"),
+    np.isnan: Ufunc(torch.isnan, "iuf"),
+    np.isinf: Ufunc(torch.isinf, "iuf"),
+    np.isfinite: Ufunc(torch.isfinite, "iuf"),
+    np.signbit: Ufunc(torch.signbit),
+    np.matmul: Ufunc(torch.matmul, "iufc"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A function of numpy in torch's.
+
+    Args:
+        function: takes tensors for `operands`, dtypes of torch for `dtype`.
+        operands: parameters that are arrays, or lists of arrays.
+        promote: operands that are brought to one dtype by numpy's rules.
+        floating: whether integers are computed in float64.
+        scalar: whether a result without dimensions is a scalar.
+        creates: whether the array is made by torch even of constants.
+    """
+
+    function: FunctionType
+    operands: tuple[str, ...] = ("a",)
+    promote: tuple[str, ...] = ()
+    floating: bool = False
+    scalar: bool = True
+    creates: bool = False
+
+
+ROWS: dict[Any, Row] = {}
+"""Function of numpy -> its row."""
+
+
+def _row(*functions: Any, operands: str = "a", promote: Any = "", **options: Any) -> Callable[[Any], Any]:
+    together = operands if promote is True else promote
+
+    def register(function: Any) -> Any:
+        for one in functions:
+            ROWS[one] = Row(function, tuple(operands.split()), tuple(together.split()), **options)
+        return function
+
+    return register
+
+
+def _axes(a: Any, axis: Any) -> Any:
+    if axis is None:
+        return tuple(range(a.ndim))
+    if isinstance(axis, int):
+        return (axis,)
+    if len(axis) == 0:
+        raise Refused("axis=()")
+    return tuple(axis)
+
+
+def _wide(a: Any, dtype: Any) -> Any:
+    """The dtype in which numpy adds."""
+    if dtype is not None:
+        return dtype
+    if a.dtype is torch.uint8:
+        raise Refused("a sum in uint64")
+    return a.dtype if a.dtype.is_floating_point or a.dtype.is_complex else torch.int64
+
+
+def _fractional(a: Any, dtype: Any) -> Any:
+    if dtype is not None:
+        return dtype
+    return a.dtype if a.dtype.is_floating_point or a.dtype.is_complex else torch.float64
+
+
+# -- reductions -----------------------------------------------------------------------------------------
+
+
+@_row(np.sum)
+def sum_(a, axis=None, dtype=None, *, keepdims=False):
+    return torch.sum(a, _axes(a, axis), keepdim=keepdims, dtype=_wide(a, dtype))
+
+
+@_row(np.nansum)
+def nansum(a, axis=None, dtype=None, *, keepdims=False):
+    return torch.nansum(a, _axes(a, axis), keepdim=keepdims, dtype=_wide(a, dtype))
+
+
+@_row(np.prod)
+def prod(a, axis=None, dtype=None, *, keepdims=False):
+    if axis is None and not keepdims:
+        return torch.prod(a, dtype=_wide(a, dtype))
+    if not isinstance(axis, int):
+        raise Refused("a product over several axes")
+    return torch.prod(a, axis, keepdim=keepdims, dtype=_wide(a, dtype))
+
+
+@_row(np.mean)
+def mean(a, axis=None, dtype=None, *, keepdims=False):
+    return torch.mean(a, _axes(a, axis), keepdim=keepdims, dtype=_fractional(a, dtype))
+
+
+@_row(np.average)
+def average(a, axis=None):
+    return mean(a, axis)
+
+
+@_row(np.var)
+def var(a, axis=None, dtype=None, *, ddof=0, keepdims=False):
+    if a.ndim == 0:
+        raise Refused("the variance of a scalar")
+    return torch.var(a.to(_fractional(a, dtype)), _axes(a, axis), correction=ddof, keepdim=keepdims)
+
+
+@_row(np.std)
+def std(a, axis=None, dtype=None, *, ddof=0, keepdims=False):
+    return torch.sqrt(var(a, axis, dtype, ddof=ddof, keepdims=keepdims))
+
+
+@_row(np.max, np.amax)
+def max_(a, axis=None, *, keepdims=False):
+    return torch.amax(a, _axes(a, axis), keepdim=keepdims)
+
+
+@_row(np.min, np.amin)
+def min_(a, axis=None, *, keepdims=False):
+    return torch.amin(a, _axes(a, axis), keepdim=keepdims)
+
+
+@_row(np.ptp)
+def ptp(a, axis=None, *, keepdims=False):
+    return max_(a, axis, keepdims=keepdims) - min_(a, axis, keepdims=keepdims)
+
+
+@_row(np.any)
+def any_(a, axis=None, *, keepdims=False):
+    return torch.any(a.to(torch.bool), _axes(a, axis), keepdim=keepdims)
+
+
+@_row(np.all)
+def all_(a, axis=None, *, keepdims=False):
+    return torch.all(a.to(torch.bool), _axes(a, axis), keepdim=keepdims)
+
+
+@_row(np.argmax)
+def argmax(a, axis=None, *, keepdims=False):
+    if axis is None and keepdims:
+        raise Refused("a place in all of the array, with its dimensions")
+    return torch.argmax(a.to(torch.uint8) if a.dtype is torch.bool else a, axis, keepdim=keepdims)
+
+
+@_row(np.argmin)
+def argmin(a, axis=None, *, keepdims=False):
+    if axis is None and keepdims:
+        raise Refused("a place in all of the array, with its dimensions")
+    return torch.argmin(a.to(torch.uint8) if a.dtype is torch.bool else a, axis, keepdim=keepdims)
+
+
+@_row(np.count_nonzero)
+def count_nonzero(a, axis=None, *, keepdims=False):
+    if axis is None:
+        raise Refused("an int of Python")
+    return torch.sum(a != 0, _axes(a, axis), keepdim=keepdims)
+
+
+@_row(np.median, floating=True)
+def median(a, axis=None, *, keepdims=False):
+    if not (axis is None or isinstance(axis, int)) or keepdims:
+        raise Refused("the median over several axes")
+    if axis is None:
+        a, axis = a.reshape(-1), -1
+    length = a.shape[axis]
+    if length == 0:
+        raise Refused("the median of nothing")
+    ordered = torch.sort(a, axis).values
+    last = ordered.select(axis, length - 1)
+    middle = ordered.select(axis, length // 2)
+    if length % 2 == 0:
+        middle = (ordered.select(axis, length // 2 - 1) + middle) / 2
+    return torch.where(torch.isnan(last), last, middle)
+
+
+@_row(np.trace)
+def trace(a, offset=0):
+    if a.ndim != 2:
+        raise Refused("the trace of a stack of matrices")
+    return sum_(torch.diagonal(a, offset))
+
+
+@_row(np.linalg.norm, operands="x", floating=True)
+def norm(x, ord=None, axis=None, keepdims=False):
+    if ord is not None and not (isinstance(axis, int) or (axis is None and x.ndim == 1)):
+        raise Refused("the norm of a matrix")
+    return torch.linalg.vector_norm(x, 2 if ord is None else ord, _axes(x, axis), keepdim=keepdims)
+
+
+# -- along an axis -----------------------------------------------------------------------------------------
+
+
+@_row(np.cumsum)
+def cumsum(a, axis=None, dtype=None):
+    if axis is None:
+        a, axis = a.reshape(-1), 0
+    return torch.cumsum(a, axis, dtype=_wide(a, dtype))
+
+
+@_row(np.cumprod)
+def cumprod(a, axis=None, dtype=None):
+    if axis is None:
+        a, axis = a.reshape(-1), 0
+    return torch.cumprod(a, axis, dtype=_wide(a, dtype))
+
+
+@_row(np.diff)
+def diff(a, n=1, axis=-1):
+    return torch.diff(a, n, axis)
+
+
+@_row(np.sort)
+def sort(a, axis=-1):
+    if axis is None:
+        a, axis = a.reshape(-1), 0
+    return torch.sort(a, axis).values
+
+
+@_row(np.argsort)
+def argsort(a, axis=-1, kind=None):
+    if kind != "stable" or axis is None:
+        raise Refused("an order of equal elements that is not defined; kind='stable' is")
+    return torch.argsort(a, dim=axis, stable=True)
+
+
+@_row(np.searchsorted, operands="a v", promote=True)
+def searchsorted(a, v, side="left"):
+    return torch.searchsorted(a.contiguous(), v.contiguous(), side=side)
+
+
+@_row(np.roll)
+def roll(a, shift, axis=None):
+    return torch.roll(a, shift, axis)
+
+
+@_row(np.take, operands="a indices")
+def take(a, indices, axis=None):
+    if axis is None:
+        a, axis = a.reshape(-1), 0
+    elif axis < 0:
+        axis += a.ndim
+    return a[(slice(None),) * axis + (indices.to(torch.int64),)]
+
+
+@_row(np.take_along_axis, operands="arr indices")
+def take_along_axis(arr, indices, axis=-1):
+    return torch.take_along_dim(arr, indices.to(torch.int64), axis)
+
+
+@_row(np.repeat)
+def repeat(a, repeats, axis=None):
+    if not isinstance(repeats, int):
+        raise Refused("repeats that differ")
+    if axis is None:
+        a, axis = a.reshape(-1), 0
+    return torch.repeat_interleave(a, repeats, axis)
+
+
+@_row(np.tile, operands="A")
+def tile(A, reps):
+    return torch.tile(A, (reps,) if isinstance(reps, int) else tuple(reps))
+
+
+# -- form -----------------------------------------------------------------------------------------------------
+
+
+@_row(np.reshape, scalar=False)
+def reshape(a, shape):
+    return torch.reshape(a, (shape,) if isinstance(shape, int) else tuple(shape))
+
+
+@_row(np.ravel, scalar=False)
+def ravel(a):
+    return torch.reshape(a, (-1,))
+
+
+@_row(np.transpose, scalar=False)
+def transpose(a, axes=None):
+    return torch.permute(a, tuple(range(a.ndim))[::-1] if axes is None else tuple(axes))
+
+
+@_row(np.swapaxes, scalar=False)
+def swapaxes(a, axis1, axis2):
+    return torch.swapaxes(a, axis1, axis2)
+
+
+@_row(np.moveaxis, scalar=False)
+def moveaxis(a, source, destination):
+    return torch.movedim(a, source, destination)
+
+
+@_row(np.expand_dims, scalar=False)
+def expand_dims(a, axis):
+    if not isinstance(axis, int):
+        raise Refused("several new axes")
+    return torch.unsqueeze(a, axis)
+
+
+@_row(np.squeeze, scalar=False)
+def squeeze(a, axis=None):
+    for one in _axes(a, axis) if axis is not None else ():
+        if a.shape[one] != 1:
+            raise Refused("an axis that is not 1 long")
+    return torch.squeeze(a) if axis is None else torch.squeeze(a, _axes(a, axis))
+
+
+@_row(np.atleast_1d, scalar=False)
+def atleast_1d(a):
+    return torch.atleast_1d(a)
+
+
+@_row(np.atleast_2d, scalar=False)
+def atleast_2d(a):
+    return torch.atleast_2d(a)
+
+
+@_row(np.concatenate, operands="arrays", promote=True)
+def concatenate(arrays, axis=0):
+    if axis is None:
+        return torch.cat([one.reshape(-1) for one in arrays])
+    return torch.cat(list(arrays), axis)
+
+
+@_row(np.stack, operands="arrays", promote=True)
+def stack(arrays, axis=0):
+    return torch.stack(list(arrays), axis)
+
+
+@_row(np.hstack, operands="tup", promote=True)
+def hstack(tup):
+    return torch.hstack(tuple(tup))
+
+
+@_row(np.vstack, operands="tup", promote=True)
+def vstack(tup):
+    return torch.vstack(tuple(tup))
+
+
+@_row(np.column_stack, operands="tup", promote=True)
+def column_stack(tup):
+    return torch.column_stack(tuple(tup))
+
+
+@_row(np.split, operands="ary", scalar=False)
+def split(ary, indices_or_sections, axis=0):
+    if isinstance(indices_or_sections, int) and ary.shape[axis] % indices_or_sections:
+        raise Refused("parts that are not equal")
+    return list(torch.tensor_split(ary, indices_or_sections, axis))
+
+
+@_row(np.array_split, operands="ary", scalar=False)
+def array_split(ary, indices_or_sections, axis=0):
+    return list(torch.tensor_split(ary, indices_or_sections, axis))
+
+
+@_row(np.pad, operands="array")
+def pad(array, pad_width, mode="constant", constant_values=0):
+    if mode != "constant" or not isinstance(constant_values, (int, float)):
+        raise Refused(f"mode {mode}")
+    if isinstance(pad_width, int):
+        pad_width = ((pad_width, pad_width),) * array.ndim
+    elif isinstance(pad_width[0], int):
+        pad_width = (tuple(pad_width),) * array.ndim
+    widths = [width for pair in tuple(pad_width)[::-1] for width in pair]
+    return torch.nn.functional.pad(array, widths, value=constant_values)
+
+
+@_row(np.tril, operands="m")
+def tril(m, k=0):
+    return torch.tril(m, k)
+
+
+@_row(np.triu, operands="m")
+def triu(m, k=0):
+    return torch.triu(m, k)
+
+
+@_row(np.diag, operands="v")
+def diag(v, k=0):
+    if v.ndim != 1:
+        raise Refused("a diagonal that can't be written to")
+    return torch.diag(v, k)
+
+
+# -- values -------------------------------------------------------------------------------------------------
+
+
+@_row(np.where, operands="condition x y", promote="x y")
+def where(condition, x, y):
+    return torch.where(condition.to(torch.bool), x, y)
+
+
+@_row(np.clip, operands="a a_min a_max", promote=True)
+def clip(a, a_min=None, a_max=None):
+    if a_min is None and a_max is None:
+        raise Refused("no bounds")
+    if a_min is not None:
+        a = torch.maximum(a, a_min)
+    return a if a_max is None else torch.minimum(a, a_max)
+
+
+@_row(np.round, np.around)
+def round_(a, decimals=0):
+    if a.dtype.is_floating_point:
+        return torch.round(a, decimals=decimals)
+    if decimals < 0 or a.dtype is torch.bool:
+        raise Refused("integers rounded to tens")
+    return a.clone()
+
+
+@_row(np.nan_to_num, operands="x")
+def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
+    if not copy or not x.dtype.is_floating_point:
+        raise Refused("an array that is changed in place")
+    return torch.nan_to_num(x, nan, posinf, neginf)
+
+
+@_row(np.isclose, operands="a b", promote=True, floating=True)
+def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
+    return torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan)
+
+
+@_row(np.sign, operands="x")
+def sign(x):
+    if x.dtype is torch.bool or x.dtype.is_complex:
+        raise Refused("the sign of such numbers")
+    signs = torch.sign(x)
+    return torch.where(torch.isnan(x), x, signs) if x.dtype.is_floating_point else signs
+
+
+# -- products ----------------------------------------------------------------------------------------------
+
+
+@_row(np.dot, operands="a b", promote=True)
+def dot(a, b):
+    if a.dtype is torch.bool:
+        raise Refused("a product of bools")
+    if a.ndim == 0 or b.ndim == 0:
+        return a * b
+    if b.ndim > 2 or (b.ndim == 2 and a.ndim > 2):
+        raise Refused("a product of stacks of matrices")
+    return torch.matmul(a, b)
+
+
+@_row(np.outer, operands="a b", promote=True)
+def outer(a, b):
+    return torch.outer(a.reshape(-1), b.reshape(-1))
+
+
+@_row(np.inner, operands="a b", promote=True)
+def inner(a, b):
+    if a.dtype is torch.bool:
+        raise Refused("a product of bools")
+    return torch.inner(a, b)
+
+
+@_row(np.tensordot, operands="a b", promote=True, scalar=False)
+def tensordot(a, b, axes=2):
+    return torch.tensordot(a, b, axes)
+
+
+@_row(np.kron, operands="a b", promote=True)
+def kron(a, b):
+    return torch.kron(a, b)
+
+
+@_row(np.linalg.inv, floating=True)
+def inv(a):
+    return torch.linalg.inv(a)
+
+
+@_row(np.linalg.det, floating=True)
+def det(a):
+    return torch.linalg.det(a)
+
+
+@_row(np.linalg.solve, operands="a b", promote=True, floating=True)
+def solve(a, b):
+    return torch.linalg.solve(a, b)
+
+
+# -- new arrays ---------------------------------------------------------------------------------------------
+
+
+@_row(np.zeros, np.empty, operands="", scalar=False, creates=True)
+def zeros(shape, dtype=torch.float64):
+    return torch.zeros(shape, dtype=dtype)
+
+
+@_row(np.ones, operands="", scalar=False, creates=True)
+def ones(shape, dtype=torch.float64):
+    return torch.ones(shape, dtype=dtype)
+
+
+@_row(np.full, operands="", scalar=False, creates=True)
+def full(shape, fill_value, dtype=None):
+    if dtype is None:
+        kinds = {bool: torch.bool, int: torch.int64, float: torch.float64}
+        if type(fill_value) not in kinds:
+            raise Refused("such a value")
+        dtype = kinds[type(fill_value)]
+    return torch.full((shape,) if isinstance(shape, int) else tuple(shape), fill_value, dtype=dtype)
+
+
+@_row(np.zeros_like, np.empty_like, scalar=False)
+def zeros_like(a, dtype=None):
+    return torch.zeros_like(a, dtype=dtype)
+
+
+@_row(np.ones_like, scalar=False)
+def ones_like(a, dtype=None):
+    return torch.ones_like(a, dtype=dtype)
+
+
+@_row(np.full_like, scalar=False)
+def full_like(a, fill_value, dtype=None):
+    return torch.full_like(a, fill_value, dtype=dtype)
+
+
+@_row(np.copy, scalar=False)
+def copy(a):
+    return torch.clone(a)
+
+
+# -- methods -------------------------------------------------------------------------------------------------
+
+
+def _astype(a, dtype):
+    if a.dtype.is_complex and not dtype.is_complex:
+        raise Refused("complex numbers made real")
+    return a.to(dtype, copy=True)
+
+
+def _flatten(a):
+    return torch.clone(a).reshape(-1)
+
+
+def _view(a):
+    return a.view(a.shape)
+
+
+def _reshape(a, *shape):
+    return torch.reshape(a, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+
+
+def _transpose(a, *axes):
+    if len(axes) == 1 and not isinstance(axes[0], int):
+        axes = axes[0]
+    return transpose(a, axes or None)
+
+
+METHODS: Mapping[str, Row] = {
+    **{
+        name: ROWS[getattr(np, name)]
+        for name in (
+            *("sum", "prod", "mean", "var", "std", "max", "min", "any", "all", "argmax", "argmin", "cumsum", "cumprod"),
+            *("argsort", "take", "repeat", "ravel", "swapaxes", "squeeze", "clip", "round", "dot", "trace", "copy"),
+        )
+    },
+    "astype": Row(_astype),
+    "flatten": Row(_flatten, scalar=False),
+    "view": Row(_view, scalar=False),
+    "reshape": Row(_reshape, scalar=False),
+    "transpose": Row(_transpose, scalar=False),
+}
+"""Method of arrays -> its row."""
