@@ -226,7 +226,9 @@ class GraphBuilder:
     def _note_written(self, target: Any, args: Any, fakes: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """Keep what a call wrote to; kernels refuse to write where a place is met twice, which fakes do not see."""
         self.written += written
-        if target is operator.setitem:
+        if target is operator.setitem and not _is_basic(args[1]):
+            fakes = []  # a scatter looks only at the memory that it writes to
+        elif target is operator.setitem:
             with self.mode:
                 written, fakes = [args[0][args[1]]], [fake for fake in fakes if fake is args[2]]
         if any(_clash(one, other) for one in written for other in (one, *fakes)):
@@ -367,6 +369,12 @@ def _versions(tensors: Sequence[Any]) -> list[int]:
     """Version counters; -1 for inference tensors, which have none."""
     found = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
     return [-1 if tensor.is_inference() else tensor._version for tensor in found]
+
+
+def _is_basic(key: Any) -> bool:
+    """Whether an index makes a view."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return all(part is None or part is Ellipsis or type(part) in (int, slice) for part in parts)
 
 
 def _clash(written: torch.Tensor, other: torch.Tensor) -> bool:
