@@ -62,6 +62,7 @@ ROWS = [
     (s.Item(B, "k"), "b['k']", lambda: 1),
     (s.DictItem(B, 2), "b[2]", lambda: "two"),
     (s.DictKey(B, 2), "list(b)[2]", lambda: 2.5),
+    (s.ArrayTensor(A), "a", lambda: None),  # is none
     (s.TypeOf(A), "type(a)", lambda: Box),
     (s.ClassAttr(s.TypeOf(A), "shared"), "type(a).shared", lambda: Box.shared),
     (
