@@ -1,25 +1,38 @@
-"""Seconds of capture beside TorchDynamo's, and what a captured call costs beyond eager, with a do-nothing compiler.
+"""What capture costs: seconds beside TorchDynamo's, and run time beside eager, with a compiler that does nothing.
 
-Capture is the first call less a later one; both sides run graphs eagerly, alternate, and start anew in each round.
+Seconds of capture are the first call less a later one, of full-size models; both sides run graphs eagerly, take turns,
+and start anew in each round. Run time is that of the small models of `make models`, whose kernels take so little that
+the Python around them shows; eager and compiled calls take turns, and medians are compared.
 
-Run: python bench/capture.py [MODEL ...] [--layers N] [--rounds 5] [--json] [--markdown FILE]
+Run: python bench/capture.py [--models bert gpt2] [--small BertModel] [--layers N] [--rounds 5] [--json] [--markdown F]
 """
 
 import argparse
 import json
+import logging
 import statistics
 import sys
 import time
 from pathlib import Path
 
 import torch
+import transformers
+from rich.console import Console
+from rich.progress import Progress
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.models.zoo import ZOO, build
 
 import firebrick
 from firebrick.tools.models import build_model
 
 MODELS = ("bert", "minilm", "gpt2", "vit", "resnet50")
-HEAD = """| model | firebrick, s | TorchDynamo, s | ratio | call beyond eager, % |
-|---|---|---|---|---|
+CAPTURE = """| model | firebrick, s | TorchDynamo, s | ratio |
+|---|---|---|---|
+"""
+CALLS = """| model | eager, ms | compiled, ms | ratio |
+|---|---|---|---|
 """
 
 
@@ -38,55 +51,90 @@ def captured(compile_, reset, model, inputs):
     return first - min(seconds(compiled, inputs) for _ in range(3))
 
 
-def overhead(model, inputs, rounds):
-    """Median of compiled over eager, call by call, in % beyond 1."""
-    firebrick.reset()
-    compiled = firebrick.compile(model, backend="eager")
-    compiled(**inputs)
-    ratios = [seconds(compiled, inputs) / seconds(model, inputs) for _ in range(rounds * 4)]
-    return 100 * (statistics.median(ratios) - 1)
-
-
-def measure(name, layers, rounds):
-    """One row."""
-    model, inputs = build_model(
-        name, **({} if layers is None or name in ("minilm", "resnet50") else {"layers": layers})
-    )
+def capture_row(name, layers, rounds):
+    """Seconds of capture, ours and TorchDynamo's."""
+    fixed = layers is None or name in ("minilm", "resnet50")
+    model, inputs = build_model(name, **({} if fixed else {"layers": layers}))
     with torch.no_grad():
         model(**inputs)
         ours, theirs = [], []
         for _ in range(rounds):
             ours.append(captured(firebrick.compile, firebrick.reset, model, inputs))
             theirs.append(captured(torch.compile, torch.compiler.reset, model, inputs))
-        row = {"model": name, "firebrick": statistics.median(ours), "dynamo": statistics.median(theirs)}
-        row["overhead"] = overhead(model, inputs, rounds)
-    return row
+    return {"model": name, "firebrick": statistics.median(ours), "dynamo": statistics.median(theirs)}
 
 
-def table(rows):
-    """The rows as Markdown, and the geometric mean of the overheads."""
-    lines = [
-        f"| {r['model']} | {r['firebrick']:.3f} | {r['dynamo']:.3f} | {r['firebrick'] / r['dynamo']:.2f} "
-        f"| {r['overhead']:+.1f} |"
-        for r in rows
-    ]
-    mean = statistics.geometric_mean(1 + r["overhead"] / 100 for r in rows)
-    return HEAD + "\n".join(lines) + f"\n\nCalls beyond eager, geometric mean: {100 * (mean - 1):+.1f} %.\n"
+def call_row(name, rounds):
+    """Milliseconds of a call of a small model, eager and compiled."""
+    model, inputs = build(name)
+    with torch.no_grad():
+        firebrick.reset()
+        compiled = firebrick.compile(model, backend="eager")
+        for call in (model, compiled, compiled):
+            call(**inputs)
+        eager, ours = [], []
+        for _ in range(rounds * 8):
+            eager.append(seconds(model, inputs))
+            ours.append(seconds(compiled, inputs))
+    row = {"model": name, "eager_ms": 1000 * statistics.median(eager), "compiled_ms": 1000 * statistics.median(ours)}
+    return {**row, "ratio": row["compiled_ms"] / row["eager_ms"]}
+
+
+def text(result):
+    """Both tables as Markdown, each with its mean."""
+    parts = []
+    if rows := result["capture"]:
+        lines = [
+            f"| {r['model']} | {r['firebrick']:.3f} | {r['dynamo']:.3f} | {r['firebrick'] / r['dynamo']:.2f} |"
+            for r in rows
+        ]
+        parts += [CAPTURE + "\n".join(lines), f"Ratio, geometric mean: {result['capture_mean']:.3f}."]
+    if rows := result["calls"]:
+        lines = [f"| {r['model']} | {r['eager_ms']:.2f} | {r['compiled_ms']:.2f} | {r['ratio']:.2f} |" for r in rows]
+        parts += [
+            CALLS + "\n".join(lines),
+            f"{len(rows)} models. Compiled over eager, geometric mean: {result['calls_mean']:.3f}; "
+            f"above 1.01: {', '.join(r['model'] for r in rows if r['ratio'] > 1.01) or 'none'}.",
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def measure(options, progress):
+    """All rows of both tables, and their means."""
+    result = {"capture": [], "calls": []}
+    todo = progress.add_task("seconds of capture", total=len(options.models))
+    for name in options.models:
+        result["capture"].append(capture_row(name, options.layers, options.rounds))
+        progress.advance(todo)
+    todo = progress.add_task("time of calls", total=len(options.small))
+    for name in options.small:
+        result["calls"].append(call_row(name, options.rounds))
+        progress.advance(todo)
+    if result["capture"]:
+        ratios = [row["firebrick"] / row["dynamo"] for row in result["capture"]]
+        result["capture_mean"] = statistics.geometric_mean(ratios)
+    if result["calls"]:
+        result["calls_mean"] = statistics.geometric_mean(row["ratio"] for row in result["calls"])
+    return result
 
 
 def main():
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", metavar="MODEL")
+    parser.add_argument("--models", nargs="*", default=MODELS, metavar="MODEL")
+    parser.add_argument("--small", nargs="*", default=list(ZOO), metavar="MODEL")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
-    rows = [measure(name, options.layers, options.rounds) for name in options.models or MODELS]
-    sys.stdout.write((json.dumps(rows) if options.json else table(rows)) + "\n")
+    transformers.logging.set_verbosity_error()
+    logging.captureWarnings(capture=True)
+    with Progress(console=Console(stderr=True)) as progress:
+        result = measure(options, progress)
+    sys.stdout.write((json.dumps(result) if options.json else text(result)) + "\n")
     if options.markdown is not None:
-        options.markdown.write_text(f"# Capture\n\n`python bench/capture.py`.\n\n{table(rows)}")
+        options.markdown.write_text(f"# Capture\n\n`python bench/capture.py`.\n\n{text(result)}")
 
 
 if __name__ == "__main__":
