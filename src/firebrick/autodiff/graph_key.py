@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,6 +51,8 @@ def _target_text(target: Any) -> str:
         return f"{target} {target.key} {{{' '.join(texts)}}}"
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
+    if isinstance(target, types.MethodType):
+        raise _NoText  # what it does depends on what it is bound to
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     short = getattr(target, "__name__", "")
     if name and "<" in name and getattr(sys.modules.get(str(module)), short, None) is target:

@@ -190,6 +190,8 @@ class GraphBuilder:
             node_kwargs = {name: arg.realize().as_argument() for name, arg in kwargs.items()}
         except Overridden:
             return overridden(interp, target, args, kwargs)
+        if target is operator.imatmul:  # tensors have none, and code for it would give the left operand's name away
+            target = operator.matmul
         if self.outer is not None:
             node_args, node_kwargs = fx.map_arg((node_args, node_kwargs), self.lift)  # type: ignore[assignment]
         fakes: list[torch.Tensor] = []

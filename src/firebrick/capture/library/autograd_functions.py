@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
     Kwargs = Mapping[str, Value]
 
 
+@dataclass(frozen=True)
+class _Applied:
+    """`cls.apply` as a node's target: its own name is that of a function of torch's, one for all classes."""
+
+    cls: Any
+
+    @property
+    def __name__(self) -> str:
+        return str(self.cls.__name__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.cls.apply(*args, **kwargs)
+
+
 def _tensors(values: Sequence[Value]) -> Iterator[TensorValue]:
     for value in values:
         real = value.realize()
@@ -37,7 +52,7 @@ def apply_function(interp: Interpreter, cls: type, args: Args, kwargs: Kwargs) -
     """`cls.apply(...)`: inlined where no gradient is recorded, else one node."""
     recorded = torch.is_grad_enabled() and any(value.fake.requires_grad for value in _tensors(args))
     if recorded or not has_tensor_in(args):
-        return interp.tracer.graph.call(interp, "call_function", cls.apply, args, kwargs)  # type: ignore[attr-defined]
+        return interp.tracer.graph.call(interp, "call_function", _Applied(cls), args, kwargs)
     forward, _ = interp.lookup(cls, "forward")
     function = forward.__func__ if isinstance(forward, staticmethod) else forward
     _, owner = interp.lookup(cls, "setup_context")
