@@ -125,7 +125,8 @@ class Tagged(torch.Tensor):
     pass
 
 def f(x):
-    return x.as_subclass(Tagged) + 1  # here
+    y = x.as_subclass(Tagged)
+    return y.requires_grad_()  # here
 """,
     "numpy": """
 import numpy as np

@@ -63,6 +63,7 @@ ROWS = [
     (s.DictItem(B, 2), "b[2]", lambda: "two"),
     (s.DictKey(B, 2), "list(b)[2]", lambda: 2.5),
     (s.ArrayTensor(A), "a", lambda: None),  # is none
+    (s.PlainTensor(A), "a", lambda: None),
     (s.TypeOf(A), "type(a)", lambda: Box),
     (s.ClassAttr(s.TypeOf(A), "shared"), "type(a).shared", lambda: Box.shared),
     (

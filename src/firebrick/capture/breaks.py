@@ -118,7 +118,7 @@ _ROWS = (
     BreakKind(
         14,
         "tensor-subclass",
-        "a tensor subclass or torch function override is used",
+        "a tensor of a derived class is used where only the class or the original tensor knows what happens",
         "pass plain tensors",
         "operations on the tensor run as plain Python",
     ),

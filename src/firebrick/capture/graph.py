@@ -219,7 +219,7 @@ class GraphBuilder:
         if isinstance(out, torch.Tensor) and not mutated:
             known = self._by_fake.get(id(out))
             if known is not None and known.fake is out:  # `x.contiguous()` of a contiguous x is x
-                return known
+                return known.owner or known
         node = self.graph.create_node(op, target, node_args, node_kwargs)
         node.meta["stack"], node.meta["module"] = interp.user_stack(), interp.module
         self.op_count += 1
@@ -275,7 +275,8 @@ class GraphBuilder:
     def _result(self, interp: Interpreter, node: fx.Node, out: Any) -> Value:
         node.meta["val"] = out
         if isinstance(out, torch.Tensor):
-            return self._tensor(node, out)
+            made = self._tensor(node, out)
+            return made.owner or made
         if isinstance(out, (tuple, list)):
             items: list[Value] = []
             for index, item in enumerate(out):

@@ -17,6 +17,7 @@ from firebrick.capture.values.iterator import Cursor, GeneratorValue, IteratorVa
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue
 from firebrick.capture.values.sequence import ListValue
+from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -137,6 +138,8 @@ class Operations:
             return self.tracer.known(obj.__wrapped__).call(interp, args, kwargs)
         if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)) and args:
             return self._call_descriptor(obj, args, kwargs)
+        if isinstance(obj, types.MethodWrapperType) and isinstance(obj.__self__, types.GetSetDescriptorType) and args:
+            return args[0].realize().get_attr(interp, obj.__self__.__name__)
         replacement = registry.polyfill(obj)
         if replacement is not None:
             return self.inline(self.tracer.function(replacement), args, kwargs)
@@ -150,6 +153,8 @@ class Operations:
     def _call_descriptor(self, obj: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`dict.update(x, ...)`: the built-in method, even where x's class overrides it."""
         receiver, rest = args[0].realize(), args[1:]
+        if isinstance(receiver, SubclassValue):
+            return receiver.tensor_method(self.interpreter, obj.__name__, rest, kwargs)
         if isinstance(receiver, ObjectValue):
             if receiver.storage is not None:
                 return receiver.storage.call_method(self.interpreter, obj.__name__, rest, kwargs)

@@ -6,6 +6,8 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from firebrick.capture.breaks import Break
 from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue
 from firebrick.capture.values.base import NotConstant, Value
@@ -13,6 +15,7 @@ from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
 from firebrick.capture.values.object import MISSING, ObjectValue
 from firebrick.capture.values.sequence import DequeValue, ListValue, SequenceValue, SliceValue, TupleValue
+from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -123,6 +126,13 @@ def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
     """`-x`, `+x`, `~x`."""
     value = value.realize()
     function, method = UNARY[symbol]
+    if isinstance(value, SubclassValue):
+        own = value.special(interp, method)
+        return (
+            own.call(interp, [], {})
+            if own
+            else interp.tracer.graph.call(interp, "call_function", function, [value], {})
+        )
     if isinstance(value, ArrayValue):
         return value.call_method(interp, method, [], {})
     if isinstance(value, TensorValue):
@@ -141,6 +151,8 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
     row = BINARY[symbol.rstrip("=")]
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return interp.fold(row.function, (left, right), {})
+    if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):
+        return _of_subclasses(interp, row, in_place, left, right)
     if (
         isinstance(left, TensorValue)
         or (isinstance(right, TensorValue) and not isinstance(left, (ObjectValue, ListValue)))
@@ -159,6 +171,17 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
     if result is None:
         return interp.fold(row.function, (left, right), {})
     return result
+
+
+def _of_subclasses(interp: Interpreter, row: BinaryRow, in_place: bool, left: Value, right: Value) -> Value:
+    """An operator of the class itself, else torch's."""
+    if in_place and isinstance(left, ObjectValue) and (own := left.special(interp, row.assigned)) is not None:
+        return own.call(interp, [right], {})
+    result = _by_objects(interp, row, left, right)
+    if result is not None:
+        return result
+    function = row.in_place if in_place and issubclass(left.python_type(), torch.Tensor) else row.function
+    return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
 
 
 def _of_arrays(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
@@ -208,8 +231,8 @@ def _by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value) 
     tried = False
     for owner, name, other in attempts:
         if isinstance(owner, ObjectValue):
-            found, _ = interp.lookup(owner.cls, name)
-            if found is not MISSING and hasattr(found, "__code__"):
+            found, holder = interp.lookup(owner.cls, name)
+            if found is not MISSING and hasattr(found, "__code__") and holder is not torch.Tensor:
                 tried = True
                 result = interp.tracer.function(found).call(interp, [owner, other], {})
                 if not _not_implemented(result):
@@ -293,21 +316,25 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
         return _of_arrays(interp, symbol, left, right)
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return interp.fold(function, (left, right), {})
-    if isinstance(left, TensorValue) or isinstance(right, TensorValue):
+    if (isinstance(left, TensorValue) or isinstance(right, TensorValue)) and not (
+        isinstance(left, SubclassValue) or isinstance(right, SubclassValue)
+    ):
         other = right if isinstance(left, TensorValue) else left
         if symbol in ("==", "!=") and not isinstance(other, (TensorValue, ConstantValue)):
             return ConstantValue(symbol == "!=")
         return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
     for owner, name, other in ((left, method, right), (right, reflected, left)):
         if isinstance(owner, ObjectValue):
-            found, _ = interp.lookup(owner.cls, name)
-            if hasattr(found, "__code__"):
+            found, holder = interp.lookup(owner.cls, name)
+            if hasattr(found, "__code__") and holder is not torch.Tensor:
                 result = interp.tracer.function(found).call(interp, [owner, other], {})
                 if not _not_implemented(result):
                     return result
             elif symbol == "!=" and hasattr(interp.lookup(owner.cls, "__eq__")[0], "__code__"):
                 equal = compare(interp, "==", left, right).realize()
                 return ConstantValue(not equal.truth(interp))
+    if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):
+        return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
     return _compare_plain(interp, symbol, _plain(left), _plain(right))
 
 

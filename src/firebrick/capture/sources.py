@@ -39,11 +39,13 @@ __all__ = [
     "MethodPart",
     "ModuleItem",
     "Namespace",
+    "PlainTensor",
     "Source",
     "Step",
     "TypeOf",
     "Variables",
     "module_attr",
+    "plain_tensor",
     "tensor_of",
 ]
 
@@ -423,6 +425,31 @@ class ArrayTensor(Source):
     def _steps(self) -> Iterator[Step]:
         yield from self.base.steps()
         yield ("apply", tensor_of)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PlainTensor(Source):
+    """A plain tensor on the memory of one of another class."""
+
+    base: Source
+
+    def __str__(self) -> str:
+        return str(self.base)
+
+    def _follow(self, value: Any) -> Any:
+        return plain_tensor(value)
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("apply", plain_tensor)
+
+
+def plain_tensor(tensor: Any) -> Any:
+    """A tensor on the memory of one of a derived class; None for all else."""
+    if not isinstance(tensor, torch.Tensor):
+        return None
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.as_subclass(torch.Tensor)
 
 
 def tensor_of(array: Any) -> torch.Tensor | None:

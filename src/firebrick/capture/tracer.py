@@ -6,6 +6,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from firebrick.capture.breaks import Break
 from firebrick.capture.effects import Effects
 from firebrick.capture.graph import GraphBuilder
@@ -63,6 +65,9 @@ class Tracer:
         self.repeats = Repeats(self)
         self.frame_globals = globals_of_frame
         self.objects: dict[int, Value] = {}
+        self.overrides_off = (
+            0 if torch._C._is_torch_function_enabled() else 1
+        )  # where `__torch_function__` is not asked
         self.raise_steps: list[int] = []
         self.generators: list[tuple[int, GeneratorValue]] = []  # with the root's step that made them
         self._keep: list[Any] = []

@@ -20,7 +20,18 @@ import torch
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.library import registry
-from firebrick.capture.sources import ArrayTensor, Attr, Const, DictItem, DictKey, Item, MethodPart, tensor_of
+from firebrick.capture.sources import (
+    ArrayTensor,
+    Attr,
+    Const,
+    DictItem,
+    DictKey,
+    Item,
+    MethodPart,
+    PlainTensor,
+    plain_tensor,
+    tensor_of,
+)
 from firebrick.capture.values.array import ArrayValue, torch_dtype
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, NumpyScalarValue, is_literal
@@ -30,6 +41,7 @@ from firebrick.capture.values.mapping import DictValue, SetValue, key_of
 from firebrick.capture.values.module import ModuleValue, PythonModuleValue
 from firebrick.capture.values.object import ObjectValue, builtin_base
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
+from firebrick.capture.values.subclass import SubclassValue, is_plain_subclass
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -197,7 +209,7 @@ def _module(tracer: Tracer, obj: torch.nn.Module, source: Source, pinned: bool) 
 
 def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> Value:
     if type(obj) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        raise Break("tensor-subclass", f"{source} is a {type(obj).__name__}")
+        return _subclass(tracer, obj, source)
     path = tracer.parameter_path(source)
     if path is not None and source not in tracer.replaced:
         _identity(tracer, obj, source, pinned)
@@ -205,6 +217,15 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
         return tracer.graph.attribute(obj, path, source)
     tracer.guards.tensor(source, obj)
     return tracer.graph.input(obj, source)
+
+
+def _subclass(tracer: Tracer, obj: torch.Tensor, source: Source) -> Value:
+    if not is_plain_subclass(type(obj)):
+        raise Break("tensor-subclass", f"{source} is a {type(obj).__name__}")
+    tracer.guards.type(source, type(obj))
+    plain = tracer.read(plain_tensor(obj), PlainTensor(source)).realize()
+    assert isinstance(plain, TensorValue)
+    return SubclassValue(tracer, type(obj), plain, obj, source)
 
 
 def _array(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:

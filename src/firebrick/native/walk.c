@@ -32,6 +32,11 @@ static PyObject *instance_dict(PyObject *object) {
         PyErr_Clear();
         return NULL;
     }
+    if (*place == NULL) { /* made when it is first asked for, as Python does: it has no items */
+        PyObject *made = PyObject_GenericGetDict(object, NULL);
+        if (made == NULL) PyErr_Clear();
+        Py_XDECREF(made);
+    }
     return *place;
 }
 

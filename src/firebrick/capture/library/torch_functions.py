@@ -21,12 +21,13 @@ from firebrick.capture.library.registry import (
     handles,
     key_of,
 )
-from firebrick.capture.overrides import overrides_calls
+from firebrick.capture.overrides import overridden, overrides_calls
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.context import ContextValue
 from firebrick.capture.values.sequence import TupleValue
-from firebrick.capture.values.tensor import TensorValue
+from firebrick.capture.values.subclass import SubclassValue, as_subclass, default_function, make_subclass
+from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -128,7 +129,6 @@ _asks(
     torch.can_cast,
     torch._C._get_tracing_state,
     torch._C._functorch.maybe_current_level,
-    torch._C._is_torch_function_enabled,
 )
 
 
@@ -177,7 +177,7 @@ def _has_torch_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Valu
 
 @handles(torch.is_tensor)
 def _is_tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(isinstance(args[0].realize(), TensorValue))
+    return ConstantValue(isinstance(args[0].realize(), (TensorValue, SubclassValue)))
 
 
 @handles(torch.Size)
@@ -307,14 +307,63 @@ def _nothing(interp: Interpreter) -> Callable[[Interpreter], None]:
     return lambda at: None
 
 
-@handles(
-    torch.autograd.profiler.record_function,
-    torch._C.DisableTorchFunction,
-    torch._C.DisableTorchFunctionSubclass,
-)
+@handles(torch.autograd.profiler.record_function)
 def _no_context(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    """Names for a profiler, and switches that matter to tensors of other classes only: nothing to do here."""
+    """A name for a profiler: nothing to do here."""
     return ContextValue(_none, [], _nothing)
+
+
+def _switches_overrides(cls: Any) -> None:
+    @handles(cls)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        return ContextValue(cls, [], _switch_overrides_off)
+
+
+def _switch_overrides_off(interp: Interpreter) -> Callable[[Interpreter], None]:
+    tracer = interp.tracer
+    tracer.overrides_off += 1
+
+    def leave(at: Interpreter) -> None:
+        tracer.overrides_off -= 1
+
+    return leave
+
+
+_switches_overrides(torch._C.DisableTorchFunction)
+_switches_overrides(torch._C.DisableTorchFunctionSubclass)
+TENSOR_METHODS["as_subclass"] = as_subclass
+
+
+@handles(torch.Tensor._make_subclass)
+def _make_subclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return make_subclass(interp, args, kwargs)
+
+
+@handles(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
+def _default_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    cls, function, types, *rest = args
+    kinds = [item.realize().as_constant() for item in interp.iterate(types)]
+    own = cls.realize().as_constant()
+    if not all(issubclass(own, kind) for kind in kinds):
+        return ConstantValue(NotImplemented)
+    given = list(interp.iterate(rest[0] if rest else kwargs["args"])) if rest or "args" in kwargs else []
+    named = (rest[1] if len(rest) > 1 else kwargs.get("kwargs", NONE)).realize()
+    keywords = {} if named is NONE or _is_none(named) else _keywords(interp, named)
+    return default_function(interp, own, function, given, keywords)
+
+
+def _keywords(interp: Interpreter, named: Value) -> dict[str, Value]:
+    return {key.realize().as_constant(): named.get_item(interp, key) for key in interp.iterate(named)}
+
+
+@handles(torch._C._is_torch_function_enabled)
+def _is_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(not interp.tracer.overrides_off)
+
+
+@handles(torch.overrides.handle_torch_function)
+def _handle(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return overridden(interp, args[0].realize().as_constant(), args[2:], kwargs)
 
 
 @handles(torch.autograd.profiler.record_function.__enter__)

@@ -127,9 +127,13 @@ class ObjectValue(Value):
             return self.storage.as_argument()
         if self.fixed:
             return self.obj
-        if class_lookup(self.cls, "__torch_function__")[0] is not MISSING:
+        if self.overrides():
             raise Overridden(self)
         return super().as_argument()
+
+    def overrides(self) -> bool:
+        """Whether its class sees calls of torch with it."""
+        return class_lookup(self.cls, "__torch_function__")[0] is not MISSING
 
     # -- attributes -----------------------------------------------------------
 

@@ -100,7 +100,7 @@ _READS = {
 class TensorValue(Value):
     """A tensor; `node` computes it and `fake` has its shape, strides, dtype and device."""
 
-    __slots__ = ("_compared", "attributes", "cls", "fake", "node", "obj")
+    __slots__ = ("_compared", "attributes", "cls", "fake", "node", "obj", "owner")
 
     def __init__(
         self,
@@ -113,6 +113,7 @@ class TensorValue(Value):
         super().__init__(source)
         self.node, self.fake, self.cls, self.obj = node, fake, cls, obj
         self.attributes: dict[str, Value] | None = None  # those that captured code has set
+        self.owner: Value | None = None  # the tensor of another class that this is the plain one of
         self._compared = False
 
     def python_type(self) -> type:
