@@ -52,7 +52,7 @@ class Runner:
         config = config or Config()
         self.target = detect(config)
         self.schedule: Schedule = schedule(program, self.target, config)
-        self.program = program
+        self.program = self.schedule.program
         self.sources = kernel_units(self.schedule, self.target, config)
         self.functions: dict[str, Any] = {}
         for library in build(self.sources, self.target):

@@ -10,7 +10,7 @@ import torch
 from graphs import check_op, externs
 
 from firebrick.loops.dtypes import BY_TORCH
-from firebrick.lowering import RULES
+from firebrick.lowering import RULES, updates
 from firebrick.lowering.calls import RULES as CALLS
 
 aten = torch.ops.aten
@@ -332,6 +332,7 @@ def _indexing(put: Any) -> None:
 SAMPLES = _samples()
 ELSEWHERE = {aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default}
 """Lowered only where one of two results is used: tested in test_lower."""
+ELSEWHERE |= updates.RULES.keys()  # tested with their schedules, in codegen/test_updates.py
 
 TOLERANCE: dict[Any, float] = {aten.lgamma.default: 1e-5, aten.prod.default: 1e-5, aten.logsumexp.default: 1e-5}
 """Ops whose own kernels in eager differ from the scalar function's by more."""

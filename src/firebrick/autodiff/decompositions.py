@@ -34,9 +34,12 @@ _KEPT: frozenset[OpOverload] = frozenset(
         aten.select_scatter.default,
         aten.empty_like.default,
         aten.detach.default,
-        # Reads at computed places: the rules need to know whether eager looks at the bounds.
+        # Reads and writes at computed places: the rules need to know whether eager looks at the bounds.
         aten._unsafe_index.Tensor,
         aten.take.default,
+        aten.index_add.default,
+        aten.index_copy.default,
+        aten.index_fill.int_Scalar,
         # Creation: one rule each in lowering.
         aten.arange.default,
         aten.arange.start,

@@ -149,13 +149,25 @@ class Body:
             out.line(f"{guard}{base}[{out.index(s.index, k)}] = {name}[{k}];")
 
     def _update(self, s: Store, text: Text) -> None:
-        """buffer[index] = combine(buffer[index], value); the schedule keeps such loops on one thread, without lanes."""
+        """buffer[index] = combine(buffer[index], value); the schedule shares out only loops that meet nowhere."""
         out = self.out
-        if out.lanes is not None:
-            raise InternalError("an update inside of a vector loop")
-        for v, t in [(v, out.value(b)) for v, b in s.binds]:
+        bound = [(v, out.value(b)) for v, b in s.binds]
+        for v, t in bound:
             out.names[v] = t.code
         dtype = s.value.dtype
+        if out.lanes is not None:
+            if s.index.coeff(out.lanes.var) is not ONE or any(t.varying for _, t in bound):
+                raise InternalError("lanes that update one place")
+            stored = out.unit.vector(lane_type(dtype), out.lanes.width)
+            place, count = f"{s.buffer} + {out.index(s.index)}", out.lanes.count
+            old = f"*(const {stored}u*)({place})" if count is None else f"{stored}_load({place}, {count})"
+            old = out.name(dtype, old, True).code
+            code = out.op_text(
+                {"add": "add", "max": "max", "min": "min"}[s.mode], dtype, [old, out.spread(text, dtype)], True
+            )
+            whole = count is None
+            out.line(f"*({stored}u*)({place}) = {code};" if whole else f"{stored}_store({place}, {code}, {count});")
+            return
         place = out.fresh("p")
         out.line(f"auto& {place} = {s.buffer}[{out.index(s.index)}];")
         function = {"add": "or" if dtype == "b8" else "add", "max": "max", "min": "min"}[s.mode]

@@ -152,14 +152,12 @@ class Lowering:
             self.realize(made)
         return made
 
-    def prefer(self, loops: float, library: float) -> None:
-        """Leave a node that is alone to the library where that is faster; prices are in additions an element.
+    def prefer(self, loops: float, library: float, count: int) -> None:
+        """Leave a node of `count` elements that is alone to the library where that is faster, in additions an element.
 
         Raises:
             Declined: the loops would take more than a tenth longer, the price of a call included.
         """
-        val = self.node.meta["val"]
-        count = (val[0] if isinstance(val, (tuple, list)) else val).numel()
         if self.alone and count * loops > 1.1 * (count * library + CALL):
             raise Declined
 
@@ -221,8 +219,11 @@ class Lowering:
 
     def check(self, index: TensorValue, low: int, high: int, error: str, text: str) -> None:
         """Let the program raise `error` unless all elements of `index` are in low..high."""
-        axes = loop_axes("r", index.shape)
-        element = cast(index.at(tuple(a.var for a in axes)), "i64")
+        # What an expanded tensor repeats is looked at once.
+        still = [index.ref is not None and s is ZERO for s in (index.ref or index).strides]
+        axes = loop_axes("r", [n for n, stays in zip(index.shape, still, strict=True) if not stays])
+        moving = iter(axes)
+        element = cast(index.at(tuple(ZERO if stays else next(moving).var for stays in still)), "i64")
         key = (element, index.shape, low, high, error, text)
         if key in self._checked:
             return

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from firebrick.loops.ir import Value
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "converted"]
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -106,12 +106,13 @@ def _cat(lw: Lowering, tensors: Sequence[TensorValue], dim: int = 0) -> TensorVa
     start: Expr = ZERO
     for part in parts:
         ref = Ref(name, part.shape, strides, start * strides[d])
-        lw.store(_converted(part, dtype), ref)
+        lw.store(converted(part, dtype), ref)
         start = start + part.shape[d]
     return TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO))
 
 
-def _converted(x: TensorValue, dtype: str) -> TensorValue:
+def converted(x: TensorValue, dtype: str) -> TensorValue:
+    """The same numbers in another dtype."""
     if x.dtype == dtype:
         return x
     return TensorValue(x.shape, dtype, x.strides, formula=lambda index: cast(x.at(index), dtype), cost=x.cost)
@@ -126,7 +127,7 @@ def _stack(lw: Lowering, tensors: Sequence[TensorValue], dim: int = 0) -> Tensor
     name = lw.buffer(dtype, shape, strides)
     inner = (*strides[:d], *strides[d + 1 :])
     for k, part in enumerate(tensors):
-        lw.store(_converted(part, dtype), Ref(name, part.shape, inner, strides[d] * k))
+        lw.store(converted(part, dtype), Ref(name, part.shape, inner, strides[d] * k))
     return TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO))
 
 

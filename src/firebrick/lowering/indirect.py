@@ -13,9 +13,9 @@ import torch
 from firebrick.loops.bounds import span
 from firebrick.loops.build import cast, constant, load, op
 from firebrick.loops.ir import Const, Index
-from firebrick.lowering.context import Declined, Lowering, broadcast, rules, shape_of
+from firebrick.lowering.context import Declined, Lowering, broadcast, rules
 from firebrick.lowering.views import reshape_map
-from firebrick.symbolic.expr import ZERO, Expr, as_expr, as_int, product, total, var
+from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, as_int, product, total, var
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from firebrick.lowering.tensors import TensorValue
     from firebrick.symbolic.expr import Var
 
-__all__ = ["OUTSIDE", "RULES", "Place", "Places", "check", "place"]
+__all__ = ["CHEAP", "DEAR", "OUTSIDE", "RULES", "Place", "Places", "advanced", "check", "place", "worth"]
 
 aten = torch.ops.aten
 
@@ -110,16 +110,16 @@ def _read(
 
 _RUN = 16
 """Elements in a row from which copying them costs what it costs the library."""
-_CHEAP, _DEAR = 3.0, 12.0
+CHEAP, DEAR = 3.0, 12.0
 """What the library takes an element of scattered places: in a plain loop, or in one that finds its way each time."""
 
 
-def _worth(lw: Lowering, index: TensorValue, dims: Sequence[Expr], library: float, run: int = 0) -> None:
+def worth(lw: Lowering, dims: Sequence[Expr], library: float, run: int = 0, count: int = 0) -> None:
     """Decline for a node alone where the library is faster; `dims`: the indexed dimension and those behind it."""
     run = run or as_int(product(dims[1:]))
     if run < _RUN:
         # Each place is computed in lanes and then read alone; the check reads all indices before.
-        lw.prefer(5.0 + 2.0 / run, library)
+        lw.prefer(5.0 + 2.0 / run, library, max(lw.node.meta["val"].numel(), count))
 
 
 def _same(out: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -131,7 +131,7 @@ def _gather(lw: Lowering, x: TensorValue, dim: int, index: TensorValue, *, spars
     if x.rank == 0 or index.rank == 0:
         raise Declined
     d = dim % x.rank
-    _worth(lw, index, x.shape[d:], _CHEAP if d == x.rank - 1 and as_int(index.shape[d]) >= _RUN else _DEAR, run=1)
+    worth(lw, x.shape[d:], CHEAP if d == x.rank - 1 and as_int(index.shape[d]) >= _RUN else DEAR, run=1)
     check(lw, index, 0, x.shape[d], OUTSIDE.format(d, x.shape[d].show()), "RuntimeError")
     places = [Places(index, x.shape[d], "x0", _same)]
     return _read(lw, x, places, lambda out, at: (*out[:d], at[0], *out[d + 1 :]))
@@ -142,7 +142,7 @@ def _index_select(lw: Lowering, x: TensorValue, dim: int, index: TensorValue) ->
     if x.rank == 0 or index.rank != 1:
         raise Declined
     d = dim % x.rank
-    _worth(lw, index, x.shape[d:], _CHEAP)
+    worth(lw, x.shape[d:], CHEAP)
     check(lw, index, 0, x.shape[d], _OUTSIDE_ROWS)
     places = [Places(index, x.shape[d], "x0", lambda out: (out[d],))]
     return _read(lw, x, places, lambda out, at: (*out[:d], at[0], *out[d + 1 :]))
@@ -165,20 +165,22 @@ def _take(lw: Lowering, x: TensorValue, index: TensorValue) -> TensorValue:
     return _read(lw, x, [Places(index, size, "x0", _same, True)], lambda _, at: unfold((at[0],)))
 
 
-@_rule(aten.index.Tensor, aten._unsafe_index.Tensor)
-def _index(lw: Lowering, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
-    """Advanced indexing by integers; `_unsafe_index` promises that they are inside."""
+def advanced(
+    lw: Lowering, x: TensorValue, indices: Sequence[TensorValue | None], checked: bool = True
+) -> tuple[list[Places], tuple[Expr, ...], Callable[[tuple[Expr, ...], list[Expr]], list[Expr]]]:
+    """Advanced indexing of `x` by integers: the places, the shape of what is indexed, and where its elements are."""
     used = [d for d, i in enumerate(indices) if i is not None]
     found = [i for i in indices if i is not None]
     if any(i.dtype not in ("i64", "i32") for i in found):
         raise Declined
-    if lw.node.target is aten.index.Tensor:
+    if checked:
         for i, d in zip(found, used, strict=True):
             check(lw, i, -as_int(x.shape[d]), x.shape[d], OUTSIDE.format(d, x.shape[d].show()))
-    rank = max(i.rank for i in found)
+    middle = _broadcast_shape([i.shape for i in found])
+    rank = len(middle)
+    rest = [n for d, n in enumerate(x.shape) if d not in used]
     # Dimensions that the indices make stand in the place of theirs if those are neighbours, else in front.
     first = used[0] if used == list(range(used[0], used[0] + len(used))) else 0
-    middle = shape_of(lw.node.meta["val"])[first : first + rank]
 
     def mover(i: TensorValue) -> Callable[..., tuple[Expr, ...]]:
         move = broadcast(i.shape, middle)
@@ -191,4 +193,19 @@ def _index(lw: Lowering, x: TensorValue, indices: Sequence[TensorValue | None]) 
         named = dict(zip(used, at, strict=True))
         return [named[d] if d in named else next(kept) for d in range(x.rank)]
 
+    return places, (*rest[:first], *middle, *rest[first:]), where_to
+
+
+def _broadcast_shape(shapes: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
+    sizes: list[Expr] = [ONE] * max(map(len, shapes))
+    for shape in shapes:
+        for d, n in enumerate(reversed(shape), 1):
+            sizes[-d] = n if sizes[-d] is ONE else sizes[-d]
+    return tuple(sizes)
+
+
+@_rule(aten.index.Tensor, aten._unsafe_index.Tensor)
+def _index(lw: Lowering, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
+    """Advanced indexing by integers; `_unsafe_index` promises that they are inside."""
+    places, _, where_to = advanced(lw, x, indices, lw.node.target is aten.index.Tensor)
     return _read(lw, x, places, where_to)

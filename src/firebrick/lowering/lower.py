@@ -14,7 +14,7 @@ from firebrick.extend.metas import origins
 from firebrick.loops.dtypes import BY_TORCH
 from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref
 from firebrick.loops.walk import values_of
-from firebrick.lowering import calls, indexing, indirect, normalization, pointwise, pooling, reductions, views
+from firebrick.lowering import calls, indexing, indirect, normalization, pointwise, pooling, reductions, updates, views
 from firebrick.lowering.context import Declined, Lowering, strides_of
 from firebrick.lowering.duplicates import representatives, user_counts
 from firebrick.lowering.tensors import TensorValue
@@ -35,6 +35,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     **normalization.RULES,
     **indexing.RULES,
     **indirect.RULES,
+    **updates.RULES,
     **pooling.RULES,
     **calls.RULES,
 }

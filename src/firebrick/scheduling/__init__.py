@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from firebrick.loops.ir import Extern
 from firebrick.loops.schedule import Launch, Schedule
-from firebrick.scheduling.copies import forward_copies
+from firebrick.scheduling.copies import forward_copies, update_in_place
 from firebrick.scheduling.fusion import fuse_nodes
 from firebrick.scheduling.inline import drop_dead, escaping, inline
 from firebrick.scheduling.kernels import KernelSet
@@ -39,7 +39,7 @@ def schedule(program: LoopProgram, target: Target, config: Config, repeat: Repea
     """
     facts = Table()
     if config.fuse:
-        program = forward_copies(program)
+        program = update_in_place(forward_copies(program))
     nodes = drop_dead(program, list(program.nodes))
     if config.fuse:
         nodes = drop_dead(program, inline(program, nodes, facts))

@@ -1,6 +1,12 @@
 """Removes buffers that only pass through: a whole copy of a temporary is the temporary itself.
 
 n1 for i in 8: y[i] = t[i]        everything that reads y reads t
+
+A copy that is made to be updated is the original itself, if nobody needs that any more:
+
+n1 for i in 8: t[i] = x[i]                        n2 for i in 3: x[x0, x0 := ...] = v[i]
+n2 for i in 3: t[x0, x0 := ...] = v[i]
+n3 for i in 8: x[i] = t[i]
 """
 
 from __future__ import annotations
@@ -9,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from firebrick.loops.ir import Extern, Load, Nest, Ref, Store
-from firebrick.scheduling.nodes import extern_writes
+from firebrick.scheduling.nodes import analyze, extern_writes
 from firebrick.scheduling.values import Rewriter
 from firebrick.symbolic.expr import ONE, ZERO
 
@@ -17,7 +23,7 @@ if TYPE_CHECKING:
     from firebrick.loops.ir import Buffer, LoopProgram, Node, Value
     from firebrick.symbolic.expr import Expr
 
-__all__ = ["forward_copies"]
+__all__ = ["forward_copies", "update_in_place"]
 
 
 def forward_copies(program: LoopProgram) -> LoopProgram:
@@ -47,27 +53,85 @@ def forward_copies(program: LoopProgram) -> LoopProgram:
     return replace(program, nodes=nodes, outputs=outputs)
 
 
+def update_in_place(program: LoopProgram) -> LoopProgram:
+    """The program without copies that are made only to be updated."""
+    while True:
+        found = _updated_copy(program)
+        if found is None:
+            return program
+        same, gone = found
+        nodes = tuple([_renamed(n, same) for k, n in enumerate(program.nodes) if k not in gone])
+        program = replace(program, nodes=nodes, outputs=tuple([_argument(o, same) for o in program.outputs]))
+
+
+def _updated_copy(program: LoopProgram) -> tuple[dict[str, str], set[int]] | None:
+    """A copy that may be its original, as a renaming, and the nodes that are then idle."""
+    updates = [k for k, n in enumerate(program.nodes) if isinstance(n, Nest) and any(s.binds for s in n.stores)]
+    if not updates:
+        return None
+    facts = analyze(program.nodes)
+    buffers = {b.name: b for b in program.buffers}
+    returned = {o.buffer for o in program.outputs if isinstance(o, Ref)}
+    for first in updates:
+        nest = program.nodes[first]
+        if not isinstance(nest, Nest) or len(nest.stores) != 1:
+            continue
+        copy = nest.stores[0].buffer
+        writers = [f.position for f in facts if copy in f.makes]
+        start = program.nodes[writers[0]]
+        if writers[0] == first or writers[1] != first or not isinstance(start, Nest):
+            continue
+        source = _whole(start, buffers)
+        if source is None or any(isinstance(program.nodes[k], Extern) for k in writers):
+            continue
+        gone = {writers[0]}
+        later = [f.position for f in facts if source in f.makes and f.position > writers[0]]
+        if buffers[source].kind in ("input", "const"):
+            # The updated copy must be all that becomes of it.
+            back = program.nodes[later[0]] if len(later) == 1 else None
+            if copy in returned or not isinstance(back, Nest) or later[0] < writers[-1]:
+                continue
+            if back.stores[0].buffer != source or _whole(back, buffers) != copy:
+                continue
+            gone.add(later[0])
+        elif later or buffers[source].kind != "temp" or source in returned:
+            continue
+        if all(f.position < first for f in facts if source in f.uses):
+            return {copy: source}, gone
+    return None
+
+
+def _whole(node: Nest, buffers: dict[str, Buffer]) -> str | None:
+    """The buffer that a nest copies as a whole to another of the same layout, element for element."""
+    (s,) = node.stores[:1] if len(node.stores) == 1 else (None,)
+    if s is None or s.binds or s.mode != "set" or not isinstance(s.value, Load) or s.value.binds:
+        return None
+    source, target = buffers[s.value.buffer], buffers[s.buffer]
+    if s.value.index is not s.index or source.dtype != target.dtype or source.device != target.device:
+        return None
+    if source.shape != target.shape or _stepping(source) != _stepping(target) or s.index is not _address(node, target):
+        return None
+    return source.name
+
+
+def _stepping(b: Buffer) -> list[Expr]:
+    return [stride for n, stride in zip(b.shape, b.strides, strict=True) if n is not ONE]
+
+
 def _target(node: Node) -> str:
     assert isinstance(node, Nest)
     return node.stores[0].buffer
 
 
 def _copied(node: Nest, buffers: dict[str, Buffer], writers: dict[str, int]) -> str | None:
-    """The buffer that a nest copies as a whole, element for element, if it does nothing else."""
-    if len(node.stores) != 1:
+    """The temporary that a nest copies as a whole, if both are written once."""
+    name = _whole(node, buffers)
+    if name is None:
         return None
-    (s,) = node.stores
-    v = s.value
-    if not isinstance(v, Load) or v.binds or s.binds or s.mode != "set" or v.index is not s.index:
+    source, target = buffers[name], buffers[node.stores[0].buffer]
+    if source.kind not in ("temp", "output") or target.kind not in ("temp", "output"):
         return None
-    source, target = buffers[v.buffer], buffers[s.buffer]
-    if source.kind not in ("temp", "output") or target.kind not in ("temp", "output") or source.dtype != target.dtype:
-        return None
-    if source.device != target.device or writers.get(source.name) != 1 or writers.get(target.name) != 1:
-        return None
-    if source.shape != target.shape or source.strides != target.strides or s.index is not _address(node, target):
-        return None
-    return source.name
+    return name if writers.get(name) == writers.get(target.name) == 1 and source.strides == target.strides else None
 
 
 def _address(node: Nest, b: Buffer) -> object:
@@ -91,11 +155,11 @@ def _renamed(node: Node, same: dict[str, str]) -> Node:
         return Load(v.dtype, same[v.buffer], v.index, v.binds) if v.buffer in same else v
 
     rewrite = Rewriter(lambda e: e, load)
-    stores = [
-        Store(s.buffer, s.index, rewrite(s.value), s.mode, tuple([(v, rewrite(b)) for v, b in s.binds]))
-        for s in node.stores
-    ]
-    if all(a.value is b.value and a.binds == b.binds for a, b in zip(stores, node.stores, strict=True)):
+    stores = []
+    for s in node.stores:
+        binds = tuple([(v, rewrite(b)) for v, b in s.binds])
+        stores.append(Store(same.get(s.buffer, s.buffer), s.index, rewrite(s.value), s.mode, binds))
+    if tuple(stores) == node.stores:
         return node
     return replace(node, stores=tuple(stores))
 

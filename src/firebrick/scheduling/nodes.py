@@ -31,8 +31,8 @@ class Access:
 class NodeFacts:
     """A node with its accesses.
 
-    updates: whether a store combines with what is there. form: what the nest computes, buffers numbered by appearance
-    as in `buffers`; nests of equal form do equal work.
+    updates: whether a store combines with what is there, or goes to a place that comes from data. form: what the nest
+    computes, buffers numbered by appearance as in `buffers`; nests of equal form do equal work.
     """
 
     position: int
@@ -107,8 +107,9 @@ def nest_facts(position: int, node: Nest) -> NodeFacts:
         binds = tuple([(x, place[b]) for x, b in s.binds])
         form.append((buffers.setdefault(s.buffer, len(buffers)), s.index, place[s.value], s.mode, binds))
     writes = tuple([Access(s.buffer, s.index, s.value.dtype, not s.binds) for s in node.stores])
-    updates = any(s.mode != "set" for s in node.stores)
-    uses = {a.buffer for a in reads} | {s.buffer for s in node.stores if s.mode != "set"}
+    updates = any(s.mode != "set" or s.binds for s in node.stores)
+    # What is written at some places only keeps what the others hold.
+    uses = {a.buffer for a in reads} | {s.buffer for s in node.stores if s.mode != "set" or s.binds}
     makes = frozenset(a.buffer for a in writes)
     return NodeFacts(
         position,

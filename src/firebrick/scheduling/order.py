@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
+from math import gcd
 from typing import TYPE_CHECKING
 
 from firebrick.loops.dtypes import DTYPES
@@ -11,12 +13,10 @@ from firebrick.loops.ops import SCALAR_OPS
 from firebrick.loops.tree import PARALLEL_WORK
 from firebrick.scheduling.build import LoopPlan, Statement
 from firebrick.scheduling.values import Rewriter, walk
-from firebrick.symbolic.expr import ONE, ZERO, Expr, var
+from firebrick.symbolic.expr import INF, ONE, ZERO, Expr, Var, var
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from firebrick.symbolic.expr import Var
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["hint", "plan_loops"]
 
@@ -86,11 +86,38 @@ def plan_loops(
     domains = _domains(statements)
     rank = {v: _outward(v, accesses) for v in sizes}
     ordered = sorted(outer, key=lambda v: rank[v], reverse=True)
+    if any(s.store.mode != "set" or s.store.binds for s in statements):
+        ordered = list(outer)  # the order in which elements that meet are updated, and in which indices are read
     inner = {d: sorted(d, key=lambda v: (rank[v], v.name), reverse=True) for d in domains if d}
     statements, ordered, inner, sizes = _collapse(statements, ordered, inner, sizes, accesses)
     accesses = _accesses(statements)
     plan = _choose(statements, ordered, inner, sizes, accesses, vector_bytes)
     return statements, plan
+
+
+def apart(statements: Sequence[Statement]) -> Callable[[Var], bool]:
+    """Whether different iterations of a loop surely update different elements: the loop may be moved or shared out."""
+    updates = [s.store.index for s in statements if s.store.mode != "set" or s.store.binds]
+    return lambda v: all(_recovers(e, v) for e in updates)
+
+
+def _recovers(e: Expr, v: Var) -> bool:
+    """Whether a variable follows from the value of an index: it is a digit of a number of mixed radix.
+
+    64*x0 + 8*i0 + i1 with i0 < 8, i1 < 8: each of them does.
+    """
+    own, inner, outer = 0, v.lo, 0
+    for atom, factor in e.terms:
+        if not isinstance(atom, Var) or atom.lo != 0 or factor <= 0 or atom.hi >= INF:
+            return False
+        if atom is v:
+            own = factor
+    for atom, factor in e.terms:
+        if atom is not v and factor <= own:
+            inner += factor * atom.hi
+        elif atom is not v:
+            outer = gcd(outer, factor)
+    return own > inner and (not outer or own * v.hi + inner < outer)
 
 
 def _domains(statements: list[Statement]) -> list[frozenset[Var]]:
@@ -214,13 +241,22 @@ def _choose(
     for v, s in scores.items():
         if s > 0 and hint(sizes[v]) * 2 < lanes:
             scores[v] = s / 8
-    atomic = any(s.store.mode != "set" for s in statements)
+    free = apart(statements)
+    updates = [s.store for s in statements if s.store.mode != "set" or s.store.binds]
+    atomic = bool(updates)
     tile = max(outer, key=lambda v: scores[v], default=None)
     best_inner = max((scores[v] for c in inner.values() for v in c), default=0.0)
     kinds: dict[Var, str] = {}
     turned = _turned(outer, sizes, accesses, lanes) if not inner and lanes > 1 and not atomic else None
-    if lanes == 1 or atomic:
+    if lanes == 1 or (atomic and inner):
         pass
+    elif atomic:
+        lanes_of = [v for v in outer if free(v) and scores[v] > 0 and _lanes_update(updates, v)]
+        if lanes_of:
+            last = max(lanes_of, key=lambda v: scores[v])
+            outer.remove(last)
+            outer.append(last)
+            kinds[last] = "vector"
     elif turned is not None:
         across, along = turned
         outer.remove(across)
@@ -241,9 +277,10 @@ def _choose(
     parallel: set[Var] = set()
     # With symbolic sizes the kernel itself decides when it runs.
     symbolic = any(e.terms for e in sizes.values())
-    if not atomic and (symbolic or _work(statements, outer, inner, sizes) >= PARALLEL_WORK):
-        parallel.update(outer[:-1] if turned else outer)
-        if not outer and len(inner) == 1:
+    if symbolic or _work(statements, outer, inner, sizes) >= PARALLEL_WORK:
+        shared = outer[:-1] if turned else outer
+        parallel.update(takewhile(free, shared))
+        if not atomic and not outer and len(inner) == 1:
             parallel.update(chain[0] for chain in inner.values())
     return LoopPlan(
         sizes,
@@ -251,6 +288,16 @@ def _choose(
         {d: tuple([(v, kinds.get(v, "serial")) for v in chain]) for d, chain in inner.items()},
         frozenset(parallel),
         lanes if "tile" in kinds.values() else 1,
+    )
+
+
+def _lanes_update(updates: list[Store], v: Var) -> bool:
+    """Whether iterations of a loop update neighbouring elements of types that lanes hold."""
+    return all(
+        s.index.coeff(v) is ONE
+        and s.value.dtype not in ("bf16", "f16", "b8")
+        and not any(v in x.index.vars() for x in walk([b for _, b in s.binds]) if isinstance(x, Load))
+        for s in updates
     )
 
 
