@@ -17,7 +17,8 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # Training (joint graph, partition, autograd node) is 1,300, function transforms and control flow in graphs 1,200,
 # objects that take part in calls of torch, marks of other compilers and numpy scalars 400.
 # Code of numpy is 900: tables of its functions, arrays as values, and their rules.
-PACKAGE_LINES = 55_600
+# Reads and writes at places from data, scans and windows as loops are 1,200.
+PACKAGE_LINES = 56_800
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30

@@ -162,11 +162,9 @@ class Body:
             place, count = f"{s.buffer} + {out.index(s.index)}", out.lanes.count
             old = f"*(const {stored}u*)({place})" if count is None else f"{stored}_load({place}, {count})"
             old = out.name(dtype, old, True).code
-            code = out.op_text(
-                {"add": "add", "max": "max", "min": "min"}[s.mode], dtype, [old, out.spread(text, dtype)], True
-            )
-            whole = count is None
-            out.line(f"*({stored}u*)({place}) = {code};" if whole else f"{stored}_store({place}, {code}, {count});")
+            code = out.op_text(s.mode, dtype, [old, out.spread(text, dtype)], True)
+            whole = f"*({stored}u*)({place}) = {code};"
+            out.line(whole if count is None else f"{stored}_store({place}, {code}, {count});")
             return
         place = out.fresh("p")
         out.line(f"auto& {place} = {s.buffer}[{out.index(s.index)}];")
