@@ -21,6 +21,13 @@ from pathlib import Path
 from tests.fuzz.programs import generate
 
 ROOT = Path(__file__).resolve().parents[2]
+STATUSES = {
+    "same": "the same",
+    "different": "differ",
+    "crash": "crash",
+    "timeout": "time out",
+    "broken": "not comparable",
+}
 
 
 # -- in the worker ------------------------------------------------------------------
@@ -154,6 +161,8 @@ def run_all(seeds: list[int], options: argparse.Namespace, progress) -> list[dic
                     (options.out / f"seed{row['seed']}.py").write_text(row["text"])
                 failed = sum(r["status"] in ("different", "crash", "timeout") for r in rows)
                 progress.update(task, advance=1, description=f"programs, {failed} differ")
+                if not progress.console.is_terminal and len(rows) % 500 == 0:
+                    progress.console.print(f"{len(rows):,} of {len(seeds):,} programs, {failed} differ")
         worker.stop()
 
     threads = [threading.Thread(target=loop) for _ in range(options.jobs)]
@@ -232,11 +241,19 @@ def main() -> int:
     if options.json:
         print(json.dumps(result))
         return int(bool(failures))
-    console.print({k: v for k, v in result.items() if k != "failures"})
+    counts = result["counts"]
+    console.print(
+        f"{counts.get('frames', 0):,} frames captured, {counts.get('graphs', 0):,} graphs, {counts.get('ops', 0):,} ops, "
+        f"{counts.get('breaks', 0):,} breaks; the most frequent:"
+    )
+    for text, count in result["breaks"].items():
+        console.print(f"  {count:6,} {text}", markup=False)
     for row in failures[:20]:
         console.rule(f"seed {row['seed']}: {row['status']} {row.get('kind', '')}")
         parts = [f"call {row.get('call')}", *(f"  {side:9}{row.get(side, '')[:400]}" for side in ("plain", "compiled"))]
         console.print("\n".join(parts), markup=False)
+    told = ", ".join(f"{result['statuses'].get(name, 0):,} {text}" for name, text in STATUSES.items())
+    console.print(f"{result['programs']:,} programs from seed {seeds[0]}: {told}; {result['seconds']:.0f} s")
     return int(bool(failures))
 
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from firebrick.capture.plan import Plan
     from firebrick.capture.sources import Source
     from firebrick.capture.values.iterator import GeneratorValue
+    from firebrick.capture.values.tensor import TensorValue
     from firebrick.config import Config
 
     Backend = Callable[[fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
@@ -62,6 +63,7 @@ _GENERATOR_OR_ASYNC = 0x20 | 0x80 | 0x200
 _MAX_ATTEMPTS = 12
 _MAX_ENTRIES = 256  # of one code object, for all modules that run it
 _MAX_VERSIONS = 4  # tensors whose versions are looked at before a graph that changes them
+_MOST_COPIED = 65536  # bytes of such tensors that are copied, where it matters how far the graph came
 _NO_MISTAKE = (FirebrickError, torch.utils.checkpoint._StopRecomputationError)  # plain Python would not raise these
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
@@ -554,16 +556,8 @@ class Attempt:
                 assert value.source is not None
                 head.load_source(value.source)
             caught = head.label()
-            versions: dict[str, Source] = {}
             checks_constants = isinstance(compiled, (_native.Executable, Wrapped))
-            if self._can_start_again():
-                for value in graph.changed():
-                    assert value.source is not None
-                    head.load_source(value.source)
-                    head.load_attr("_version")
-                    version = head.new_temp()
-                    versions[version] = value.source
-                    head.store_fast(version)
+            kept = self._keep(head) if self._can_start_again() else {}
             if checks_constants or self._can_start_again():
                 head.handler = Handler(caught, 0, False)
             head.call(len(graph.inputs))
@@ -581,24 +575,52 @@ class Attempt:
             emitter.splice(self.mark, head)
             if checks_constants or self._can_start_again():
                 emitter.place(caught)
-                self._start_again(emitter, versions, outdated if checks_constants else None)
+                self._start_again(emitter, kept, outdated if checks_constants else None)
         return emitter.assemble()
 
     def _can_start_again(self) -> bool:
-        """Whether one can tell that nothing has happened if the graph raises, so that plain Python can start afresh."""
+        """Whether plain Python can start afresh if the graph raises: nothing has happened then, or can be undone."""
         graph = self.tracer.graph
         changed = graph.changed()
-        if len(changed) > _MAX_VERSIONS or any(value.obj is None or value.obj.is_inference() for value in changed):
-            return False  # too many to look at, or without a version
-        return not graph.changed_blindly
+        if graph.changed_blindly or any(value.obj is None or value.obj.is_inference() for value in changed):
+            return False  # there is no version to look at
+        return len(changed) <= _MAX_VERSIONS or self._can_undo()
+
+    def _can_undo(self) -> bool:
+        """Whether copies of what the graph writes to are wanted, and cost little."""
+        graph = self.tracer.graph
+        changed = graph.changed()
+        size = sum(value.fake.numel() * value.fake.element_size() for value in changed)
+        return graph.watched and size <= _MOST_COPIED and all(_differ_in_data(value) for value in changed)
+
+    def _keep(self, head: ValueEmitter) -> dict[str, Source | None]:
+        """Keep what tells whether the graph has written to tensors: their versions by source, or copies of all."""
+        kept: dict[str, Source | None] = {}
+        changed = self.tracer.graph.changed()
+        if changed and self._can_undo():
+            head.load_callable(_copies)
+            for value in changed:
+                assert value.source is not None
+                head.load_source(value.source)
+            head.call(len(changed))
+            copies = head.new_temp()
+            head.store_fast(copies)
+            return {copies: None}
+        for value in changed:
+            assert value.source is not None
+            head.load_source(value.source)
+            head.load_attr("_version")
+            version = head.new_temp()
+            kept[version] = value.source
+            head.store_fast(version)
+        return kept
 
     def _start_again(
-        self, emitter: ValueEmitter, versions: dict[str, Source], outdated: Callable[[], None] | None
+        self, emitter: ValueEmitter, kept: dict[str, Source | None], outdated: Callable[[], None] | None
     ) -> None:
         """The graph raised: plain Python raises the same, with the effects and the traceback that it should have.
 
-        `versions` holds the versions that tensors had which the graph writes to. A graph whose constants have
-        changed has done nothing; it is not used again.
+        A graph whose constants have changed has done nothing; it is not used again.
         """
         leave, again, other = emitter.label(), emitter.label(), emitter.label()
         emitter.handler, emitter.position = None, (self.code.co_firstlineno,) * 2 + (None, None)
@@ -616,7 +638,13 @@ class Attempt:
         emitter.emit("POP_JUMP_IF_FALSE", leave)
         emitter.check_exception(_NO_MISTAKE)
         emitter.emit("POP_JUMP_IF_TRUE", leave)
-        for temp, source in versions.items():
+        for temp, source in kept.items():
+            if source is None:
+                emitter.load_callable(_put_back)
+                emitter.load_fast(temp)
+                emitter.call(1)
+                emitter.pop()
+                continue
             emitter.load_source(source)
             emitter.load_attr("_version")
             emitter.load_fast(temp)
@@ -629,6 +657,25 @@ class Attempt:
         emitter.emit("RERAISE", 0)
         for item in plain.items:
             emitter.append(item)
+
+
+def _differ_in_data(value: TensorValue) -> bool:
+    """Whether a graph has changed nothing of a tensor but its data."""
+    old, new = value.obj, value.fake
+    if old is None:
+        return False
+    alike = (old.shape, old.stride(), old.requires_grad) == (new.shape, new.stride(), new.requires_grad)
+    return alike and (new.is_leaf or not new.requires_grad)
+
+
+def _copies(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(tensor, tensor.detach().clone()) for tensor in tensors]
+
+
+def _put_back(copies: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Undo writes; not counted as one, for plain Python is about to make those that count."""
+    for tensor, copy in copies:
+        tensor.data.copy_(copy)
 
 
 class _ModesKept:

@@ -65,6 +65,7 @@ class GraphBuilder:
         self.grad_at_start = torch.is_grad_enabled()
         self._first_versions: list[int] = []
         self.changed_blindly = False  # a tensor without a version was written to
+        self.watched = False  # calls after a write may raise where the program has done, or would do, something else
         self._attribute_nodes: dict[int, TensorValue] = {}
         self._by_fake: dict[int, TensorValue] = {}
         self._last_placeholder: fx.Node | None = None
@@ -208,6 +209,7 @@ class GraphBuilder:
         fake_kwargs = fx.map_arg(node_kwargs, fake_of_node) if node_kwargs else {}
         fakes = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
         versions = _versions(fakes)
+        self.watched = self.watched or (bool(self.written) and interp.is_watched())
         out = self._run(op, target, fake_args, fake_kwargs)
         mutated = versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))
         if mutated:

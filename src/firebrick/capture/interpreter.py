@@ -172,6 +172,13 @@ class Interpreter(Operations):
         self.push(value)
         self.index = entry.target
 
+    def is_watched(self) -> bool:
+        """Whether an exception now would meet a handler, or leave effects behind."""
+        at: Interpreter | None = self
+        while at is not None and at.current.handler is None:
+            at = at.parent
+        return at is not None or bool(self.tracer.effects.outside)
+
     # -- places -----------------------------------------------------------------------
 
     def location(self) -> UserLocation:
