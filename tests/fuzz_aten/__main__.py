@@ -2,7 +2,7 @@
 
     python -m tests.fuzz_aten --count 1000 --seed 0 [--jobs 2] [--show SEED] [--out build/fuzz_aten]
 
-Programs are compiled ten at a time; one that differs is shrunk and printed.
+Programs are compiled twenty at a time; one that differs is shrunk and printed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BATCH = 10
+BATCH = 20
 
 
 def work() -> None:
@@ -124,6 +125,8 @@ def main() -> int:
     same = options.count - sum(counts.values())
     print(f"{options.count} programs: {same} the same, {counts['left']} left to eager, {counts['failed']} failed, "
           f"{counts['wrong']} wrong, {counts['crash']} crashes")  # fmt: skip
+    for reason, times in Counter(r["what"].partition(": ")[2][:100] for r in rows if r["kind"] == "left").most_common():
+        print(f"left {times}: {reason}")
     for row in rows:
         if row["kind"] != "left":
             print(f"\nseed {row['seed']} {row['kind']}: {row['what']}\n{row['text']}")

@@ -323,7 +323,9 @@ UNARY = [
     "{x}.clone()",
     "{x}.contiguous()",
     "torch.zeros_like({x})",
-    "torch.nan_to_num({x})",
+    # The largest number, which is the default, overflows in what follows, and where depends on the order of a sum:
+    # eager's layer_norm gives NaN for rows of up to 16 of them, and zeros for longer ones.
+    "torch.nan_to_num({x}, posinf=50, neginf=-50)",
     "torch.tril({x})",
     "torch.triu({x}, 1)",
 ]

@@ -78,16 +78,18 @@ def operators() -> dict[str, Any]:
     return {op.name + (f".{op.variant_test_name}" if op.variant_test_name else ""): op for op in database.op_db}
 
 
-def cases(op: Any, dtype: torch.dtype, most: int | None = None, variants: tuple[str, ...] = VARIANTS) -> Iterator[Case]:
-    """All cases of an operator for one dtype; `most` limits the samples."""
+def cases(op: Any, dtype: torch.dtype, first: int = 0, end: int | None = None) -> Iterator[Case]:
+    """Cases of an operator for one dtype: of all samples, or of those from `first` on and before `end`."""
     if dtype not in op.supported_dtypes("cpu"):
         return
     torch.manual_seed(0)
     for k, sample in enumerate(op.sample_inputs("cpu", dtype)):
-        if k == most:
+        if k == end:
             return
+        if k < first:
+            continue
         plain = ((sample.input, *sample.args), sample.kwargs)
-        for variant in variants:
+        for variant in VARIANTS:
             if variant not in ("plain", "strided") and k >= FEW:
                 continue
             function = op.inplace_variant if variant == "inplace" else op.op

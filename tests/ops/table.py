@@ -14,13 +14,37 @@ COUNTS = ("cases", "loops", "called", "left", "failed", "wrong")
 
 
 def read_rows(store: Path) -> Rows:
-    """The last row of each operator and dtype."""
+    """The row of each operator and dtype: the last run from its first sample on, and what was added to that."""
     rows: Rows = {}
     if store.exists():
         for line in store.read_text().splitlines():
             row = json.loads(line)
-            rows[row["op"], row["dtype"]] = row
+            key = row["op"], row["dtype"]
+            rows[key] = row if row["first"] == 0 else added(rows[key], row)
     return rows
+
+
+def added(row: dict, more: dict) -> dict:
+    """A row with what a later run found about further samples."""
+    sums = {k: row[k] + more[k] for k in (*COUNTS, "seconds")}
+    details = {k: [*found, *more["details"][k]] for k, found in row["details"].items()}
+    calls = sorted({*row["calls"], *more["calls"]})
+    return row | sums | {"details": details, "calls": calls, "end": max(row["end"], more["end"])}
+
+
+def done(row: dict | None) -> int:
+    """How many samples a row took."""
+    return 0 if row is None else row["end"]
+
+
+def coverage(rows: Rows) -> str:
+    """How much of the database the rows took, in a sentence."""
+    whole = sum(done(r) == r["available"] for r in rows.values())
+    text = f"{whole} of {len(rows)} pairs of an operator and a dtype ran with all of their samples"
+    most = min((done(r) for r in rows.values() if done(r) < r["available"]), default=None)
+    return (
+        f"{text}." if most is None else f"{text}, the others, which have more, with the first {most} or more of them."
+    )
 
 
 def totals(rows: list[dict]) -> dict[str, int]:
@@ -54,7 +78,7 @@ def how(rows: list[dict]) -> str:
     return " + ".join(parts) or "none"
 
 
-def write_table(rows: Rows, path: Path, note: str = "") -> None:
+def write_table(rows: Rows, path: Path) -> None:
     """The table as Markdown."""
     names = sorted({n for n, _ in rows})
     by_name = {n: [r for (m, _), r in rows.items() if m == n] for n in names}
@@ -66,7 +90,8 @@ def write_table(rows: Rows, path: Path, note: str = "") -> None:
         "It passed if the results, the arguments afterwards and what shares memory are as in eager PyTorch; floating-point",
         "results may have 1.1 times eager's error against float64 and a relative 1e-6 (half types: four roundings).",
         "",
-        *([note, ""] if note else []),
+        coverage(rows),
+        "",
         "- **loops**: only loop kernels of ours and views, **called**: library kernels too, in the same graph.",
         "- **left**: no graph can hold it (a size that depends on data, a Python number as result): eager runs it.",
         "",

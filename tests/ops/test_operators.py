@@ -24,7 +24,7 @@ def test_operators_are_as_in_eager(part):
     for k, name in enumerate(names):
         dtypes = [d for d in DTYPES.values() if d in OPERATORS[name].supported_dtypes("cpu")]
         if dtypes and not name.startswith(("empty", "new_empty")):
-            chosen += list(cases(OPERATORS[name], dtypes[(part + k) % len(dtypes)], most=2))
+            chosen += list(cases(OPERATORS[name], dtypes[(part + k) % len(dtypes)], end=2))
     found = check("several", chosen, batch=100)
     assert found.done > 10
     assert not found.wrong

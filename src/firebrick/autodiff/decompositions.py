@@ -204,6 +204,12 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten._batch_norm_with_update.default: _batch_norm_with_update,
     aten.fill_diagonal_.default: _fill_diagonal,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
+    # Its functional form takes its arguments in another order.
+    aten.polygamma_.default: lambda x, n: x.copy_(torch.polygamma(n, x)),
+    aten.__lshift__.Scalar: torch.bitwise_left_shift,
+    aten.__lshift__.Tensor: torch.bitwise_left_shift,
+    aten.__rshift__.Scalar: torch.bitwise_right_shift,
+    aten.__rshift__.Tensor: torch.bitwise_right_shift,
 }
 
 

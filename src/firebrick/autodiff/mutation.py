@@ -14,8 +14,12 @@ __all__ = ["functional_of", "written_arguments"]
 
 aten = torch.ops.aten
 
-_SPECIAL_NAMES = {"normal_": "normal_functional"}
-"""In-place ops whose functional form has another name than the usual one."""
+_SPECIAL_NAMES = {
+    "normal_": "normal_functional",
+    "rrelu_with_noise": "rrelu_with_noise_functional",
+    "rrelu_with_noise_": "rrelu_with_noise_functional",
+}
+"""Ops that write arguments -> their functional form, where it has another name than the usual one."""
 
 
 def _is_written(argument: torch._C.Argument) -> bool:

@@ -380,10 +380,10 @@ def _mutate(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     for target, result in zip(flat_targets, flat_results[extra:], strict=True):
         _resize_empty(tracer, target, result)
         tracer.overwrite(target, tracer.read(tracer.value_of(result)))
-    returned = flat_results[:extra] + flat_targets
-    if not func._schema.returns:
+    returned = (flat_results[:extra] + flat_targets)[: len(func._schema.returns)]
+    if not returned:
         return None
-    return returned[0] if len(func._schema.returns) == 1 and len(returned) == 1 else tuple(returned)
+    return returned[0] if len(returned) == 1 else tuple(returned)
 
 
 def _defaults(func: OpOverload, given: int, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -415,9 +415,9 @@ def _inplace_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwarg
         viewed = tracer.value_of(functional(*args, **kwargs))
     # The object that the program holds takes the new metadata; the tape keeps a copy of the old.
     fake, before = value.fake, fake_like(tracer.fake_mode, value.fake)
-    for holder in {id(r): r for r in (value.record, value.storage.record)}.values():
-        if holder.val is fake:
-            holder.val = before
+    for record in (*tracer.tape.records, value.record, value.storage.record):
+        if record.val is fake:
+            record.val = before
     if value.storage.base is fake:
         value.storage.base = before
     tracer.fakes(func, (fake, *args[1:]), kwargs)

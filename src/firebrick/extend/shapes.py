@@ -744,6 +744,9 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.scatter.src: _like_first,
     aten.bernoulli.default: _like_first,
     aten.bernoulli.p: _like_first,
+    # torch's own rule refuses bool, which eager shifts as int64.
+    **dict.fromkeys((aten.__lshift__.Scalar, aten.__rshift__.Scalar), _pointwise("same", 2)),
+    **dict.fromkeys((aten.__lshift__.Tensor, aten.__rshift__.Tensor), _pointwise("same", 2)),
 }
 """Op -> rule of its arguments, for ops that have one of their own."""
 

@@ -135,9 +135,9 @@ class _Machine:
         b = self.buffers[name]
         if made.dtype != DTYPES[b.dtype].torch or tuple(made.shape) != _ints(b.shape):
             raise InternalError(f"{node.name} {node.op} gave {made.dtype} {tuple(made.shape)} for {b}")
-        if made.numel() and not _same_strides(made, _ints(b.strides)):
-            raise InternalError(f"{node.name} {node.op} gave strides {made.stride()} for {b}")
-        self.tensors[name] = made
+        # Fake kernels are wrong about some strides; the host program copies then too.
+        fits = made.numel() == 0 or _same_strides(made, _ints(b.strides))
+        self.tensors[name] = made if fits else self.tensor(name).copy_(made)
 
     def nest(self, node: Nest) -> None:
         """Run a loop nest: every store for all iterations."""
