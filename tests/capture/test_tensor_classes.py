@@ -126,6 +126,31 @@ def test_decorated_functions_are_captured() -> None:
     compiling.check(lambda x: (cast(x), cast(x) + 1, torch.is_autocast_enabled("cpu")), torch.randn(3, 3))
 
 
+def test_nested_autocast() -> None:
+    def function(x: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            a = x @ x
+            with torch.autocast("cpu", enabled=False):
+                b = x @ x
+            with torch.autocast("cpu", dtype=torch.float16), torch.no_grad():
+                c = a @ x
+            d, inside = a @ x, torch.get_autocast_dtype("cpu")
+        return a, b, c, d, x @ x, inside, torch.is_autocast_enabled("cpu")
+
+    compiling.check(function, torch.randn(3, 3).requires_grad_())
+
+
+def test_profilers_inside_see_the_program() -> None:
+    def function(x: Any) -> Any:
+        with torch.autograd.profiler.profile() as seen:
+            y = x * 2
+            with torch.profiler.record_function("named"):
+                y = y + 1
+        return y, len(seen.function_events) > 0
+
+    compiling.check(function, X, graphs=None, breaks=None)
+
+
 @torch.inference_mode()
 def inferred(x: Any) -> Any:
     return x * 2

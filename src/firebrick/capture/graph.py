@@ -220,6 +220,8 @@ class GraphBuilder:
             self.changed_blindly = True
         if isinstance(out, torch.Tensor) and not mutated:
             known = self._by_fake.get(id(out))
+            if known is not None and known.fake is out and _name_of(target).rstrip("_") + "_" == _name_of(target):
+                raise Break("unsupported-call", f"{_name_of(target)}() changes what no graph records")
             if known is not None and known.fake is out:  # `x.contiguous()` of a contiguous x is x
                 return known.owner or known
         node = self.graph.create_node(op, target, node_args, node_kwargs)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.capture.breaks import Break
+from firebrick.capture.sources import Attr
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
@@ -139,6 +140,10 @@ class TensorValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Metadata are constants under the tensor's guard; the rest are nodes or bound methods."""
+        if name in ("is_leaf", "retains_grad") and self.obj is not None and self.source is not None:
+            found = getattr(self.obj, name)  # no metadata that the fake tensor or the guard knows
+            interp.tracer.guards.equals(Attr(self.source, name), found)
+            return ConstantValue(found)
         if name in _METADATA:
             self._guard(interp)
             return interp.tracer.known(getattr(self.fake, name))
@@ -323,14 +328,11 @@ def _is_inference(interp: Interpreter, value: TensorValue, args: Sequence[Value]
     return ConstantValue(False)
 
 
-def _backward(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    raise Break("unsupported-call", "Tensor.backward() is called")
+def _breaks(name: str) -> Method:
+    def rule(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        raise Break("unsupported-call", f"Tensor.{name}() is called")
 
-
-def _register_hook(
-    interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> Value:
-    raise Break("unsupported-call", "Tensor.register_hook() is called")
+    return rule
 
 
 def _contains(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
@@ -355,11 +357,10 @@ TENSOR_METHODS: dict[str, Method] = {
     "__getitem__": _get,
     "__len__": _length,
     "__setitem__": _set,
-    "backward": _backward,
     "detach_": _detach,
     "is_inference": _is_inference,
-    "register_hook": _register_hook,
-    "register_post_accumulate_grad_hook": _register_hook,
+    **{name: _breaks(name) for name in ("register_hook", "register_post_accumulate_grad_hook")},
     "requires_grad_": _requires_grad,
+    **{name: _breaks(name) for name in ("backward", "resize_", "resize_as_", "retain_grad", "set_", "share_memory_")},
 }
 """Methods of tensors that are no plain nodes -> their rules."""

@@ -1,0 +1,207 @@
+"""What programs do with `.data`, `.grad`, leaves, hooks and parameters: results, gradients and arguments as in eager."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import compiling
+import pytest
+import torch
+from torch import nn
+
+import firebrick
+
+X = torch.tensor([1.0, -2.0, 0.5])
+
+
+def leaf() -> torch.Tensor:
+    return X.clone().requires_grad_()
+
+
+def plain() -> torch.Tensor:
+    return X.clone()
+
+
+def facts(value: Any) -> Any:
+    """All that a program can see of a tensor."""
+    if isinstance(value, torch.Tensor):
+        known = value.is_leaf or value.retains_grad
+        grad = value.grad.tolist() if known and value.grad is not None else None
+        return type(value), value.tolist(), value.requires_grad, value.is_leaf, grad, value.retains_grad
+    return [facts(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def data_is_read(x: Any) -> Any:
+    y = x * 2
+    return x.data * 2, y.data.requires_grad, y, x.data.is_leaf
+
+
+def data_is_written_to(x: Any) -> Any:
+    before = x * 2
+    x.data.mul_(2)
+    x.data[0] = 7
+    return before, x + 1
+
+
+def data_is_set(x: Any) -> Any:
+    x.data = x.data * 2
+    return x + 1
+
+
+def data_of_another_form_is_set(x: Any) -> Any:
+    x.data = torch.ones(5)
+    return x + 1, x.shape
+
+
+def gradient_is_read(x: Any) -> Any:
+    empty = x.grad is None
+    x.grad = torch.ones_like(x)
+    return empty, x.grad * 2
+
+
+def gradient_is_accumulated(x: Any) -> Any:
+    (x * 3).sum().backward()
+    first = x.grad.clone()
+    (x * x).sum().backward()
+    x.grad.add_(1)
+    return first, x.grad + 0
+
+
+def gradient_of_a_result(x: Any) -> Any:
+    y = x * 2
+    return y.grad, y
+
+
+def leaves(x: Any) -> Any:
+    y = x * 2
+    return x.is_leaf, y.is_leaf, y.detach().is_leaf, (y.detach() + 1).is_leaf, y
+
+
+def asked_for_inside(x: Any) -> Any:
+    y = x.detach() * 2
+    y.requires_grad_()
+    z = x.detach().clone()
+    z.requires_grad = True
+    (y * y + z).sum().backward()
+    return y, z, y.is_leaf
+
+
+def asked_for_an_argument(x: Any) -> Any:
+    x.requires_grad_()
+    return x * 2
+
+
+def detached(x: Any) -> Any:
+    y = x * 2
+    y.detach_()
+    return y + x, y, y.is_leaf
+
+
+def retained(x: Any) -> Any:
+    y = x * 2
+    y.retain_grad()
+    (y * y).sum().backward()
+    return y.grad + 0, y.retains_grad, x.grad
+
+
+def hooked(x: Any) -> Any:
+    y = x * 2
+    y.register_hook(lambda gradient: gradient * 3)
+    return (y * y).sum()
+
+
+def parameter_inside(x: Any) -> Any:
+    weight = nn.Parameter(torch.ones(3))
+    frozen = nn.Parameter(x.detach() * 2, requires_grad=False)
+    (x * weight * frozen).sum().backward()
+    return weight, frozen, x.grad
+
+
+def gradients_inside(x: Any) -> Any:
+    y = x.detach().clone().requires_grad_()
+    return torch.autograd.grad((y**2).sum(), y)
+
+
+_ROWS = [
+    (data_is_read, 1, 0),
+    (data_is_written_to, 1, 0),
+    (data_is_set, 2, 1),
+    (data_of_another_form_is_set, 2, 1),
+    (gradient_is_read, 1, 0),
+    (gradient_is_accumulated, 3, 2),
+    (gradient_of_a_result, 1, 1),
+    (leaves, 1, 0),
+    (asked_for_inside, 3, 3),
+    (asked_for_an_argument, 1, 0),
+    (detached, 1, 0),
+    (retained, 3, 2),
+    (hooked, 2, 1),
+    (parameter_inside, 3, 3),
+    (gradients_inside, 2, 2),
+]
+"""Program, graphs, breaks; the arguments want gradients."""
+
+
+@pytest.mark.parametrize(("function", "graphs", "breaks"), _ROWS, ids=[row[0].__name__ for row in _ROWS])
+@pytest.mark.parametrize("kernels", [False, True], ids=["eager", "kernels"])
+def test_programs(function: Any, graphs: int, breaks: int, kernels: bool) -> None:
+    compiled: Any = firebrick.compile(function) if kernels else compiling.Compiled(function)
+    for _ in range(2):
+        mine, other = leaf(), leaf()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            want, got = function(other), compiled(mine)
+            assert facts(got) == facts(want)
+            assert facts(mine) == facts(other)
+            for one in (got, want):  # and what backward does from here
+                first = one[0] if isinstance(one, tuple) else one
+                if isinstance(first, torch.Tensor) and first.grad_fn is not None:
+                    first.sum().backward()
+        assert facts(mine) == facts(other)
+    if not kernels:
+        assert (len(compiled.graphs), len(compiled.breaks)) == (graphs, breaks), compiled.frames
+
+
+@pytest.mark.parametrize("function", [data_is_set, asked_for_an_argument, data_is_written_to, leaves])
+def test_programs_without_gradients(function: Any) -> None:
+    compiled = firebrick.compile(function)
+    for _ in range(2):
+        mine, other = plain(), plain()
+        assert facts(compiled(mine)) == facts(function(other))
+        assert facts(mine) == facts(other)
+
+
+def test_leaves_among_arguments() -> None:
+    compiled = compiling.Compiled(lambda x: (x * 1, x.is_leaf, x.retains_grad))
+    kept = leaf() * 2
+    kept.retain_grad()
+    for x in (leaf(), leaf() * 2, kept, plain(), leaf() * 2, kept):
+        assert compiled(x)[1:] == (x.is_leaf, x.retains_grad)
+
+
+def test_an_optimizer_by_hand() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.average = torch.zeros(3)
+
+        def forward(self, x: Any) -> Any:
+            return (x * self.weight).sum()
+
+        def update(self) -> None:
+            for parameter in self.parameters():
+                parameter.data.sub_(parameter.grad, alpha=0.1)
+                self.average.data.mul_(0.9).add_(parameter.data, alpha=0.1)
+                parameter.grad = None
+
+    nets = Net(), Net()
+    steps = nets[0].update, firebrick.compile(nets[1].update)
+    for _ in range(3):
+        for net, step in zip(nets, steps, strict=True):
+            net(X).backward()
+            step()
+            assert net.weight.grad is None
+    assert torch.equal(nets[0].weight, nets[1].weight)
+    torch.testing.assert_close(nets[0].average, nets[1].average)
