@@ -21,7 +21,7 @@ from firebrick.artifact import SCHEMA, Artifact
 from firebrick.autodiff import graph_key, literals
 from firebrick.autodiff.state import TracingState, fakes_of
 from firebrick.backends.aten import run_aten
-from firebrick.errors import FirebrickError, InternalError, PassError
+from firebrick.errors import CompileError, FirebrickError, InternalError, PassError
 from firebrick.extend.collector import collector_paused
 from firebrick.extend.labels import step_labels
 from firebrick.extend.metas import number_nodes
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from firebrick.loops.ir import LoopProgram
     from firebrick.loops.schedule import Schedule
 
-__all__ = ["Stages", "compile_graph", "graphs_compiled", "inspect_graph"]
+__all__ = ["Stages", "compile_ahead", "compile_graph", "graphs_compiled", "inspect_graph"]
 
 _NOT_IN_KEY = frozenset(
     {
@@ -61,19 +61,17 @@ def compile_graph(
     example_inputs: Sequence[Any],
     config: Config,
     user_passes: Sequence[Any] = (),
-    keys: dict[str, runtime.Key] | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
     """Compile a torch-level graph; the result takes its tensor inputs and returns the tuple of its outputs.
 
-    A graph that can't be compiled runs on eager kernels instead; `config.strict` raises. The cache key is noted in
-    `keys`.
+    A graph that can't be compiled runs on eager kernels instead; `config.strict` raises.
     """
     compiler = _Training if autodiff.needs_grad(gm, example_inputs) else _Inference
     try:
         if is_cut(gm):
             return _compile_segments(gm, config, user_passes)
         with collector_paused():
-            compiled = compiler(gm, example_inputs, config, user_passes, {} if keys is None else keys).run()
+            compiled = compiler(gm, example_inputs, config, user_passes).run()
     except Exception as error:
         if config.strict:
             raise
@@ -82,6 +80,28 @@ def compile_graph(
         return gm.forward
     recorder.count("graphs compiled")
     return compiled
+
+
+def compile_ahead(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config
+) -> tuple[Artifact, dict[str, torch.Tensor]]:
+    """Compile a torch-level graph to its artifact and the captured tensors that it reads.
+
+    Raises:
+        FirebrickError: it can't be compiled.
+    """
+    try:
+        if is_cut(gm):
+            raise CompileError("a graph with branches or loops can't be compiled ahead of time")
+        with collector_paused():
+            one = _Inference(gm, example_inputs, config, ())
+            one.begin()
+            artifact, made = one.built("inference", one.trace_few)
+    except FirebrickError:
+        raise
+    except Exception as error:
+        raise InternalError(f"{type(error).__name__}: {error}") from error
+    return artifact, {name: one.captured[name] for name in artifact.table["consts"] if name not in made}
 
 
 def _compile_segments(gm: fx.GraphModule, config: Config, user_passes: Sequence[Any]) -> Segments:
@@ -147,7 +167,7 @@ def inspect_graph(
         FirebrickError: the graph can't be compiled.
     """
     try:
-        return _Inference(gm, example_inputs, config, user_passes, {}).stages()
+        return _Inference(gm, example_inputs, config, user_passes).stages()
     except FirebrickError:
         raise
     except Exception as error:
@@ -163,10 +183,9 @@ class _Compile:
         example_inputs: Sequence[Any],
         config: Config,
         user_passes: Sequence[Any],
-        keys: dict[str, runtime.Key],
     ) -> None:
         self.gm, self.example_inputs, self.config = gm, example_inputs, config
-        self.user_passes, self.keys = user_passes, keys
+        self.user_passes = user_passes
         self.target = codegen.detect(config)
         self.captured = graph_key.constants_of(gm)
         self.reports: list[PassReport] = []
@@ -193,7 +212,6 @@ class _Compile:
             artifact = make()
         else:
             key = runtime.make_key({**self.content, "part": part}, _name(self.gm))
-            self.keys[key.digest] = key
             artifact = runtime.DiskCache(self.config).fetch(key, make)
         return artifact, literals.read(artifact.extra.get("literals", {}))
 
@@ -332,7 +350,7 @@ class _Training(_Compile):
         artifact, made = self.built("forward", lambda: self.divided().forward, self.plan_of_forward)
         plan = runtime.TrainingPlan.from_json(artifact.extra["training"])
         if not plan.tangents:  # nothing that it returns or writes depends on what needs a gradient
-            return _Inference(self.gm, self.example_inputs, self.config, self.user_passes, self.keys).run()
+            return _Inference(self.gm, self.example_inputs, self.config, self.user_passes).run()
         forward = self.load(artifact, made)
         # The backward may be traced long after this call: only the metadata of the inputs is kept until then.
         self.example_inputs = fakes_of(self.example_inputs)
@@ -347,7 +365,7 @@ class _Training(_Compile):
         if self.division is None:
             gm, config = self.rewritten(), self.config
             with recorder.timed("autodiff"), self.state.restored():
-                joint = autodiff.trace_joint(gm, self.example_inputs)
+                joint = autodiff.trace_joint(gm, self.example_inputs, config.numerics == "eager")
             joint.name = _name(gm)
             before = joint.signature()
             self.reports += passes.run_graph_passes(

@@ -1,89 +1,243 @@
-"""`save` and `load`: a compiled module with its machine code in one file.
+"""`save` and `load`: a compiled module or function as one file that runs without a compiler and without its source.
 
-The file is a zip archive: the module as `torch.save` writes it, how it was compiled, and the compiled graphs that it
-used so far. Loading a module runs its pickle, so load only files that you trust, as with `torch.load`.
+The file is a zip archive: machine code and host tables of each call that was compiled, the weights in the safetensors
+format, and what results are made of. Nothing in it is pickled, and checksums of all of it are looked at first. What
+is loaded is machine code all the same: load only files that you trust.
 """
 
 from __future__ import annotations
 
-import io
+import hashlib
+import itertools
 import json
+import os
+import platform
+import tempfile
 import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from firebrick import runtime
-from firebrick.api.compiling import compile
-from firebrick.api.module import original_of, settings_of
-from firebrick.artifact import decode, encode, read_index
-from firebrick.config import Config
+from firebrick import backends, codegen, runtime
+from firebrick.api import tree
+from firebrick.api.ahead import Program, ahead
+from firebrick.api.calls import Call
+from firebrick.api.compiling import compiled_calls, compiled_settings, original_callable
+from firebrick.api.weights import read_tensors, write_tensors
+from firebrick.artifact import decode, encode
+from firebrick.autodiff import graph_key, literals
 from firebrick.errors import CacheError, ConfigError
+from firebrick.version import VERSION
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import inspect
+    from collections.abc import Mapping
 
-__all__ = ["load", "save"]
+__all__ = ["Bundle", "load", "save"]
 
-_FORMAT = 1
+_FORMAT = 2
+_WEIGHTS = "weights.safetensors"
 
 
 def save(compiled: Any, path: str | Path) -> None:
-    """Write a compiled module and the graphs that were compiled for it to `path`.
+    """Write what was compiled, for the calls that it was compiled for, to a file that `load` reads.
+
+    The program is saved as it is now: its weights, attributes and globals; gradients are not.
 
     Raises:
-        ConfigError: `compiled` is not a compiled module, or its backend is a function.
+        ConfigError: `compiled` was not compiled by Firebrick or never called, or something of it can't be saved.
+        Unsupported: a call is not one graph; the message names the break.
     """
-    settings = settings_of(compiled) if isinstance(compiled, nn.Module) else None
+    settings = compiled_settings(compiled)
     if settings is None:
-        raise ConfigError(
-            "save takes a compiled module, as firebrick.compile returns it", fix="compile a module, not a function"
-        )
-    if not isinstance(settings.backend, str) or settings.passes:
-        raise ConfigError("a module compiled by a function or with passes can't be saved", fix="use a named backend")
-    about = {
+        raise ConfigError("save takes a compiled module or function, as firebrick.compile returns it")
+    if settings.backend != backends.FIREBRICK or settings.passes:
+        raise ConfigError("only what firebrick itself compiled without passes of one's own can be saved")
+    calls = compiled_calls(compiled)
+    if calls is None or calls.signature is None or not calls.noted:
+        raise ConfigError("nothing was compiled yet", fix="call it once for each shape that the file is to run")
+    programs = [ahead(original_callable(compiled), calls.signature, call, settings.config) for call in calls.noted]
+    weights, rows = _weights(programs)
+    manifest = {
         "format": _FORMAT,
+        "firebrick": VERSION,
         "torch": torch.__version__,
-        "settings": {
-            "backend": settings.backend,
-            "mode": settings.mode,
-            "fullgraph": settings.fullgraph,
-            "dynamic": settings.dynamic,
-            "options": dict(settings.options or {}),
-        },
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "simd": codegen.detect(settings.config).simd,
+        "state": graph_key.state_text(),
+        "signature": tree.write_signature(calls.signature),
+        "programs": [
+            {"call": p.call.tree, "tensors": p.call.tensors, "inputs": p.inputs, "result": p.result, "constants": row}
+            for p, row in zip(programs, rows, strict=True)
+        ],
     }
-    module = io.BytesIO()
-    torch.save(original_of(compiled), module)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("about.json", json.dumps(about))
-        archive.writestr("module.pt", module.getvalue())
-        cache = runtime.DiskCache(settings.config)
-        for digest, key in settings.keys.items():
-            artifact = cache.load(key)
-            if artifact is not None:
-                archive.writestr(f"graphs/{digest}", encode(artifact, {"parts": dict(key.parts)}))
+    path = Path(path)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}", delete=False) as file:
+        try:
+            _write(file, manifest, programs, weights)
+            file.close()
+            Path(file.name).chmod(0o644)
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
 
 
-def load(path: str | Path) -> nn.Module:
-    """Read what `save` wrote; the module's graphs are in the cache, so that its first call compiles nothing.
+def _weights(programs: list[Program]) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+    """Tensors to write, each memory once, and for each program: constant -> [name, dtype, shape, strides]."""
+    kept: dict[str, torch.Tensor] = {}
+    names: dict[Any, str] = {}
+    rows = []
+    for program in programs:
+        row = {}
+        for constant, t in program.constants.items():
+            flat = t.detach()
+            if not flat.is_contiguous():  # all memory between its first and its last element
+                span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
+                flat = flat.as_strided((span,), (1,))
+            key = (t.data_ptr(), flat.nbytes, t.dtype) if t.numel() else (constant, t.shape, t.dtype)
+            if key not in names:
+                name = names[key] = constant if constant not in kept else f"{constant}_{len(kept)}"
+                kept[name] = flat
+            row[constant] = [names[key], list(t.shape), list(t.stride())]
+        rows.append(row)
+    spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes, name) for name, t in kept.items() if t.numel())
+    for (_, end, one), (start, _, other) in itertools.pairwise(spans):
+        if start < end:
+            raise ConfigError(f"the tensors {one} and {other} share a part of their memory, which can't be saved")
+    return kept, rows
+
+
+def _write(file: Any, manifest: dict[str, Any], programs: list[Program], weights: Mapping[str, torch.Tensor]) -> None:
+    sums: dict[str, str] = {}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for i, program in enumerate(programs):
+            data = encode(program.artifact)
+            sums[f"program{i}.fb"] = _digest(data)
+            archive.writestr(f"program{i}.fb", data)
+        hasher = hashlib.blake2b(digest_size=20)
+        with archive.open(_WEIGHTS, "w", force_zip64=True) as member:
+
+            def keep(data: bytes | memoryview) -> None:
+                hasher.update(data)
+                member.write(data)
+
+            write_tensors(weights, keep)
+        sums[_WEIGHTS] = hasher.hexdigest()
+        text = json.dumps({**manifest, "checksums": sums})
+        archive.writestr("manifest.json", text)
+        archive.comment = f"firebrick {_digest(text.encode())}".encode()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=20).hexdigest()
+
+
+def load(path: str | Path) -> Bundle:
+    """Read what `save` wrote: an object to call as what was saved. No compiler is needed, nor the program's source.
 
     Raises:
-        CacheError: the file was not written by `save`, or by another version of it.
+        CacheError: the file is not such a file, is corrupt, or was saved for another torch, machine or SIMD level.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            about = json.loads(archive.read("about.json"))
-            data = archive.read("module.pt")
-            graphs = {n.removeprefix("graphs/"): archive.read(n) for n in archive.namelist() if n.startswith("graphs/")}
-    except (OSError, KeyError, zipfile.BadZipFile, ValueError) as error:
-        raise CacheError(f"{path} is not a file that firebrick.save wrote: {error}") from error
-    if about.get("format") != _FORMAT:
-        raise CacheError(f"{path} has format {about.get('format')}, this version reads {_FORMAT}")
-    cache = runtime.DiskCache(Config.from_env())
-    for digest, blob in graphs.items():
-        cache.store(runtime.Key(digest, read_index(blob)["parts"]), decode(blob))
-    module = torch.load(io.BytesIO(data), weights_only=False)
-    settings = about["settings"]
-    compiled: nn.Module = compile(module, **{**settings, "options": settings["options"] or None})
-    return compiled
+            manifest = _manifest(archive, path)
+            sums = manifest["checksums"]
+            artifacts = []
+            for i in range(len(manifest["programs"])):
+                data = archive.read(f"program{i}.fb")
+                if _digest(data) != sums[f"program{i}.fb"]:
+                    raise CacheError(f"program {i} of {path} is corrupt")
+                artifacts.append(decode(data))
+            hasher = hashlib.blake2b(digest_size=20)
+
+            def fill(buffer: memoryview) -> int:
+                count: int = member.readinto(buffer)  # type: ignore[attr-defined]
+                hasher.update(buffer[:count])
+                return count
+
+            with archive.open(_WEIGHTS) as member:
+                weights = read_tensors(fill)
+            if hasher.hexdigest() != sums[_WEIGHTS]:
+                raise CacheError(f"the weights of {path} are corrupt")
+    except (OSError, KeyError, zipfile.BadZipFile, ValueError, NotImplementedError, EOFError) as error:
+        raise CacheError(f"{path} is not a file that firebrick.save wrote, or is corrupt: {error}") from error
+    return Bundle(manifest, artifacts, weights)
+
+
+def _manifest(archive: zipfile.ZipFile, path: str | Path) -> dict[str, Any]:
+    """Read what the file says of itself, and check that it can run here."""
+    text = archive.read("manifest.json")
+    if archive.comment != f"firebrick {_digest(text)}".encode():
+        raise CacheError(f"{path} is corrupt, or firebrick.save did not write it")
+    found: dict[str, Any] = json.loads(text)
+    again = "save it again with the versions and on a machine like those that are to run it"
+    if found["format"] != _FORMAT:
+        raise CacheError(f"{path} has format {found['format']}, this version reads {_FORMAT}", fix=again)
+    if found["torch"] != torch.__version__:
+        raise CacheError(f"{path} was saved with torch {found['torch']}, this is {torch.__version__}", fix=again)
+    if found["machine"] != platform.machine() or not codegen.runs_here(found["simd"]):
+        here = f"{platform.machine()} with {codegen.best_simd()}"
+        raise CacheError(
+            f"{path} was saved for {found['machine']} with {found['simd']}, this machine is {here}",
+            fix='compile with options={"simd": "avx2"} (or another level that both have) before saving',
+        )
+    return found
+
+
+class Bundle(nn.Module):
+    """A loaded file. Called as what was saved, for calls like those that it was saved with; it has no gradients."""
+
+    def __init__(self, manifest: dict[str, Any], artifacts: list[Any], weights: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self._signature = tree.read_signature(manifest["signature"])
+        self._state = manifest["state"]
+        self._programs = []
+        views: dict[Any, torch.Tensor] = {}
+        for row, artifact in zip(manifest["programs"], artifacts, strict=True):
+            constants = literals.read(artifact.extra.get("literals", {}))
+            for name, (weight, shape, strides) in row["constants"].items():
+                key = (weight, tuple(shape), tuple(strides))
+                if key not in views:
+                    views[key] = weights[weight].as_strided(shape, strides)
+                constants[name] = views[key]
+            call = Call(row["call"], row["tensors"])
+            self._programs.append((call, row["inputs"], row["result"], runtime.load(artifact, constants)))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program that was saved for a call like this one.
+
+        Raises:
+            ConfigError: there is none, or gradients are needed.
+        """
+        call, tensors = Call.of(self._signature, args, kwargs)
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            raise ConfigError("a saved program has no gradients", fix="call it under torch.no_grad()")
+        for known, inputs, result, run in self._programs:
+            if known == call:
+                self._check(tensors)
+                given = [tensors[i] for i in inputs]
+                results = run(*given)
+                return tree.read(result, lambda i, r=results: r[i] if i >= 0 else tensors[-1 - i])  # type: ignore[misc]
+        what = call.problem or call.show()
+        known_calls = "\n    ".join(known.show() for known, *_ in self._programs)
+        raise ConfigError(
+            f"no program was saved for a call with {what}; there are programs for\n    {known_calls}",
+            fix="call the compiled module like this before it is saved",
+        )
+
+    def _check(self, tensors: list[torch.Tensor]) -> None:
+        if len(tensors) > 1 and len({t.untyped_storage()._cdata for t in tensors}) < len(tensors):
+            raise ConfigError("arguments share memory", fix="clone one of them")
+        state = graph_key.state_text()
+        if state != self._state:
+            raise ConfigError(
+                f"torch's state is not as it was when the program was saved:\n{self._state}\nbut\n{state}"
+            )
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return self._signature

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from torch import nn
 
 from firebrick import backends
-from firebrick.api.module import compile_module, original_of, settings_of
+from firebrick.api.calls import Calls
+from firebrick.api.module import calls_of, compile_module, original_of, settings_of
 from firebrick.api.settings import Settings
 from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched
 from firebrick.capture import hook
@@ -28,6 +29,7 @@ __all__ = ["compile", "disable", "optimize", "run"]
 
 _ORIGINAL = "_firebrick_original"
 _SETTINGS = "_firebrick_settings"
+_CALLS = "_firebrick_calls"
 
 
 @overload
@@ -97,7 +99,8 @@ def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[...
     """Return a function that runs `fn` compiled."""
     fn = getattr(fn, _ORIGINAL, fn)
     scope = _Scope()
-    call = hook.Wrapped(fn, settings.capturer(scope), scope)
+    calls = Calls(fn)
+    call = hook.Wrapped(fn, calls.watched(settings.capturer(scope)), scope)
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
         return call_switched(fn, call, args, kwargs) if blocks.open else call(*args, **kwargs)
@@ -106,6 +109,7 @@ def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[...
         functools.update_wrapper(compiled, fn)
     setattr(compiled, _ORIGINAL, fn)
     setattr(compiled, _SETTINGS, settings)
+    setattr(compiled, _CALLS, calls)
     return compiled
 
 
@@ -123,6 +127,11 @@ def original_callable(fn: Any) -> Any:
 def compiled_settings(fn: Any) -> Settings | None:
     """Return how a function or module was compiled; None if it was not."""
     return settings_of(fn) if isinstance(fn, nn.Module) else getattr(fn, _SETTINGS, None)
+
+
+def compiled_calls(fn: Any) -> Calls | None:
+    """Return the calls that a function or module was compiled for; None if it was not compiled."""
+    return calls_of(fn) if isinstance(fn, nn.Module) else getattr(fn, _CALLS, None)
 
 
 class optimize:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from firebrick.api.calls import Calls
 from firebrick.api.switches import blocks, call_switched
 from firebrick.capture import hook
 
@@ -25,10 +26,11 @@ _STATE = "_firebrick"
 class _State:
     """What a compiled module's class knows: the original object, how it was compiled, and how to call it."""
 
-    __slots__ = ("call", "forward", "original", "settings")
+    __slots__ = ("call", "calls", "forward", "original", "settings")
 
     def __init__(self, original: nn.Module, settings: Settings) -> None:
-        capturer = settings.capturer(self)
+        self.calls = Calls(original)
+        capturer = self.calls.watched(settings.capturer(self))
         self.original, self.settings = original, settings
         self.call = hook.Wrapped(original, capturer, self)
         self.forward = hook.Wrapped(original.forward, capturer, self)
@@ -67,6 +69,12 @@ def settings_of(module: nn.Module) -> Settings | None:
     """Return how a module was compiled, None if it was not."""
     state = getattr(type(module), _STATE, None)
     return state.settings if isinstance(state, _State) else None
+
+
+def calls_of(module: nn.Module) -> Calls | None:
+    """Return the calls that a module was compiled for, None if it was not compiled."""
+    state = getattr(type(module), _STATE, None)
+    return state.calls if isinstance(state, _State) else None
 
 
 def _call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from firebrick import backends, pipeline, runtime
+from firebrick import backends, pipeline
 from firebrick.capture.frame import Capture, FrameReport
 from firebrick.config import Config
 from firebrick.errors import ConfigError
@@ -31,7 +31,6 @@ class Settings:
     options: Mapping[str, Any] | None = None
     passes: tuple[Pass, ...] = ()
     config: Config = field(default_factory=Config.from_env, compare=False)
-    keys: dict[str, runtime.Key] = field(default_factory=dict, compare=False)  # of the graphs that were compiled
 
     @classmethod
     def make(
@@ -60,7 +59,7 @@ class Settings:
         return cls(backend, mode, bool(fullgraph), dynamic, options, tuple(passes), config)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("config", "keys")}
+        return {k: v for k, v in self.__dict__.items() if k != "config"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         made = Settings.make(**state)
@@ -71,7 +70,7 @@ class Settings:
         if self.backend == backends.FIREBRICK:
 
             def firebrick(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-                return pipeline.compile_graph(gm, example_inputs, self.config, self.passes, self.keys)
+                return pipeline.compile_graph(gm, example_inputs, self.config, self.passes)
 
             firebrick.reads_nodes_only = True  # type: ignore[attr-defined]
             return firebrick

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch._ops import OpOverload
 
-__all__ = ["decompositions"]
+__all__ = ["EXACT", "decompositions"]
 
 aten = torch.ops.aten
 
@@ -74,6 +74,32 @@ _ALSO: tuple[str, ...] = (
     "addmv.default",
 )
 """Ops outside of the core table that are taken apart with PyTorch's own decomposition."""
+
+
+_MOVES = (
+    "alias_copy.default block_diag.default channel_shuffle.default diag_embed.default diagonal_backward.default "
+    "diagonal_copy.default expand_copy.default eye.default eye.m fill.Scalar fill.Tensor index_copy.default "
+    "index_fill.int_Scalar index_fill.int_Tensor isnan.default isneginf.default isposinf.default new_empty.default "
+    "new_full.default new_ones.default new_zeros.default ones.default ones_like.default pixel_shuffle.default "
+    "pixel_unshuffle.default _reshape_alias.default reflection_pad1d.default reflection_pad2d.default "
+    "reflection_pad3d.default replication_pad1d.default replication_pad2d.default replication_pad3d.default "
+    "resize_as.default rot90.default select_backward.default slice_backward.default split.Tensor "
+    "split_with_sizes.default split_with_sizes_copy.default squeeze.default squeeze.dim squeeze_copy.default "
+    "squeeze_copy.dim squeeze_copy.dims stack.default t_copy.default take.default transpose_copy.int unbind.int "
+    "unfold_copy.default _unsafe_index.Tensor unsafe_split.Tensor unsafe_split_with_sizes.default "
+    "unsqueeze_copy.default _unsafe_view.default upsample_nearest2d.default zero.default zeros.default "
+    "zeros_like.default fill_diagonal_.default"
+)
+_NOT_FUNCTIONAL = (
+    "native_batch_norm.default _native_batch_norm_legit.default _native_batch_norm_legit.no_stats "
+    "cudnn_batch_norm.default miopen_batch_norm.default _batch_norm_with_update.default"
+)
+EXACT: frozenset[Any] = frozenset(
+    getattr(getattr(aten, packet), overload)
+    for packet, _, overload in (name.partition(".") for name in f"{_MOVES} {_NOT_FUNCTIONAL}".split())
+    if hasattr(getattr(aten, packet, None), overload)
+)
+"""Ops that `numerics="eager"` takes apart too: they move data, or write arguments without saying so."""
 
 
 def _per_channel(x: Tensor, like: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ def trace_inference(gm: fx.GraphModule, example_inputs: Sequence[Any], config: C
     Raises:
         LoweringError: the graph does something that has no functional form.
     """
-    return Trace(gm, example_inputs).run()
+    return Trace(gm, example_inputs, config.numerics == "eager").run()
 
 
 def trace_function(function: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.GraphModule:
@@ -120,9 +120,9 @@ def tracing_state(grad: bool = False) -> Iterator[None]:
 class Trace:
     """One run over the nodes of a torch-level graph."""
 
-    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool = False) -> None:
         self.gm, self.example_inputs = gm, example_inputs
-        self.tracer = Tracer(_fake_mode(gm, example_inputs))
+        self.tracer = Tracer(_fake_mode(gm, example_inputs), exact)
         self.tape = self.tracer.tape
         self.keys = KeyMaker()
         self.templates: dict[Any, Template | None] = {}

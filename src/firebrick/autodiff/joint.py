@@ -79,13 +79,13 @@ def _meta(result: Any) -> Any:
     return (val.dtype, tuple(val.shape)) if isinstance(val, torch.Tensor) else val
 
 
-def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> JointGraph:
-    """Trace `gm` and its gradients.
+def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool = False) -> JointGraph:
+    """Trace `gm` and its gradients; `exact`: ops are only taken apart where the parts compute the bits of the whole.
 
     Raises:
         LoweringError: the graph does something that has no functional form.
     """
-    return _JointTrace(gm, example_inputs).run_joint()
+    return _JointTrace(gm, example_inputs, exact).run_joint()
 
 
 class _Entry(torch.autograd.Function):
@@ -103,8 +103,8 @@ class _Entry(torch.autograd.Function):
 class _JointTrace(Trace):
     """One run over the nodes of a torch-level graph, recorded by the autograd engine."""
 
-    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
-        super().__init__(gm, example_inputs)
+    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool) -> None:
+        super().__init__(gm, example_inputs, exact)
         self.tracer.fake_mode = new_fake_mode()  # capture's fake tensors have histories of their own
         self.leaves: dict[str, torch.Tensor] = {}
         self.entries: dict[int, Any] = {}  # id of an input's fake tensor -> the history that it begins with

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from firebrick.autodiff.aliasing import Origin, Storage, Value, ViewStep, read, replay, write
-from firebrick.autodiff.decompositions import decompositions
+from firebrick.autodiff.decompositions import EXACT, decompositions
 from firebrick.autodiff.mutation import functional_of, written_arguments
 from firebrick.autodiff.tape import Record, Tape
 from firebrick.errors import LoweringError
@@ -40,11 +40,13 @@ def fake_like(mode: FakeTensorMode, like: torch.Tensor, grad: bool = False) -> F
 
 
 class Tracer(TorchDispatchMode):
-    """The dispatch mode of one trace."""
+    """The dispatch mode of one trace. exact: what is taken apart computes the bits of the whole."""
 
-    def __init__(self, mode: FakeTensorMode) -> None:
+    def __init__(self, mode: FakeTensorMode, exact: bool = False) -> None:
         super().__init__()
         self.fake_mode = mode
+        self._rules = _EXACT_RULES if exact else _RULES
+        self._exact = exact
         self.tape = Tape()
         self.constants: dict[str, torch.Tensor] = {}
         self.literals: set[str] = set()  # constants that no attribute of the traced module holds
@@ -121,9 +123,9 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         """Record, decompose or make functional one ATen call."""
         kwargs = kwargs or {}
-        rule = _RULES.get(func)
+        rule = self._rules.get(func)
         if rule is None:
-            rule = _RULES[func] = _classify(func)
+            rule = self._rules[func] = _classify(func, self._exact)
         return rule(self, func, args, kwargs)
 
     def lower(self, arg: Any) -> tuple[Any, Any]:
@@ -171,9 +173,9 @@ class Tracer(TorchDispatchMode):
 # ---------------------------------------------------------------- rules
 
 
-def _classify(func: OpOverload) -> Callable[..., Any]:
+def _classify(func: OpOverload, exact: bool) -> Callable[..., Any]:
     """Choose the rule of an op that has none in `_RULES`."""
-    if func in decompositions():
+    if func in decompositions() and (func in EXACT or not exact):
         return _decompose
     schema = func._schema
     if schema.is_mutable:
@@ -221,6 +223,11 @@ def _decompose(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: 
             result = fake_like(tracer.fake_mode, result)
             tracer.fresh(tracer.read(value), result)
     return result
+
+
+def _batch_norm(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """With the batch's statistics it writes the running ones."""
+    return (_decompose if args[5] else _record)(tracer, func, args, kwargs)
 
 
 def _view_rule(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -443,3 +450,6 @@ _RULES: dict[Any, Callable[..., Any]] = {
     torch.ops.prim.device.default: _device,
 }
 """Op -> rule; `_classify` adds the others as they are met."""
+
+_EXACT_RULES = {**_RULES, aten.native_batch_norm.default: _batch_norm}
+"""The same for a trace whose parts must compute the bits of the whole."""

@@ -7,10 +7,12 @@ what it was.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import CodeType
 
     from firebrick.capture.materialize import ValueEmitter
     from firebrick.capture.values.base import Value
@@ -63,6 +65,15 @@ class Effects:
     def stored(self) -> list[Value]:
         """What objects that were there before hold since they were changed."""
         return [*self.roots(), *[value for _, value in self._globals.values()]]
+
+    def show(self, code: CodeType) -> list[tuple[str, Any]]:
+        """What is changed, in short, and the object; None for a call. A frame's own dict of keywords does not count."""
+        place = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+        own = code.co_varnames[place] if code.co_flags & inspect.CO_VARKEYWORDS else ""
+        changed = [value for value in self._changed.values() if str(value.source) != own]
+        found = [(f"{v.source or 'an object'} ({v.python_type().__name__})", v.obj) for v in changed]
+        found += [(f"the global {name}", variables) for (_, name), (variables, _) in self._globals.items()]
+        return found + [(f"what {getattr(call[0], '__name__', call[0])}() changes", None) for call in self._calls]
 
     def load(self, emitter: ValueEmitter) -> list[Callable[[], None]]:
         """Emit the loads of all new contents; the functions returned emit the stores."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -84,7 +84,7 @@ class FrameReport:
     recompile: str = ""
     code: CodeType | None = None
     attempts: int = 1
-    fields: dict[str, Any] = field(default_factory=dict)
+    effects: tuple[tuple[str, Any], ...] = ()
 
 
 class Capture:
@@ -227,6 +227,7 @@ class Capture:
             report.graph, report.op_count, report.break_ = module, graph.op_count, reason
             report.guards = tuple(str(guard) for guard in guards.user())
             report.code, report.attempts = code, attempts
+            report.effects = tuple(one.tracer.effects.show(frame.code))
             self.on_frame(report)
         return plan, code
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from firebrick.artifact import Artifact
 from firebrick.codegen.host import host_program, show_table
-from firebrick.codegen.target import CppTarget, detect
+from firebrick.codegen.target import CppTarget, best_simd, detect, runs_here
 
 if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.loops.schedule import Schedule
 
-__all__ = ["CppTarget", "detect", "generate", "show_table"]
+__all__ = ["CppTarget", "best_simd", "detect", "generate", "runs_here", "show_table"]
 
 
 def generate(schedule: Schedule, target: CppTarget, config: Config) -> Artifact:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from firebrick.loops.schedule import Kernel, Schedule
     from firebrick.symbolic.expr import Expr
 
-__all__ = ["CppTarget", "detect"]
+__all__ = ["CppTarget", "best_simd", "detect", "runs_here"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +173,19 @@ def _cpu_features() -> frozenset[str]:
     return frozenset()
 
 
+def best_simd() -> str:
+    """The best SIMD level that this machine has."""
+    return next(name for name in _SIMD if runs_here(name))
+
+
+def runs_here(simd: str) -> bool:
+    """Whether this machine has a SIMD level."""
+    return simd in _SIMD and _SIMD[simd].needs <= _cpu_features()
+
+
 def detect(config: Config) -> CppTarget:
     """The machine that this process runs on, or the SIMD level that `config.simd` asks for."""
-    level = config.simd
-    if level == "auto":
-        found = _cpu_features()
-        level = next(name for name, row in _SIMD.items() if row.needs <= found)
+    level = best_simd() if config.simd == "auto" else config.simd
     row = _SIMD[level]
     threads = config.threads or len(os.sched_getaffinity(0))
     contract = "-ffp-contract=off" if config.numerics == "eager" else "-ffp-contract=fast"

@@ -17,6 +17,7 @@ from firebrick.loops.walk import values_of
 from firebrick.lowering import calls, indexing, indirect, normalization, pointwise, pooling, reductions, updates, views
 from firebrick.lowering.context import Declined, Lowering, strides_of
 from firebrick.lowering.duplicates import representatives, user_counts
+from firebrick.lowering.exact import CALLED
 from firebrick.lowering.tensors import TensorValue
 from firebrick.symbolic.expr import ONE, ZERO, exprs, total
 
@@ -49,6 +50,11 @@ def lower(aten: AtenGraph, config: Config) -> LoopProgram:
         LoweringError: the graph holds something that is neither; the caller runs the graph on eager kernels.
     """
     return _Lowerer(aten, config).run()
+
+
+def _is_rounded(node: fx.Node) -> bool:
+    val = node.meta["val"]
+    return (val[0] if isinstance(val, (tuple, list)) else val).is_floating_point()  # type: ignore[no-any-return]
 
 
 class _Lowerer:
@@ -144,6 +150,8 @@ class _Lowerer:
         args = self._arguments(node.args)
         kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
         rule = RULES.get(node.target)
+        if lw.config.numerics == "eager" and node.target in CALLED and _is_rounded(node):
+            rule = None
         result: Any = None
         if rule is not None and (node.target in views.RULES or self._computable(node)):
             try:

@@ -13,6 +13,7 @@ from firebrick.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.loops.ir import Op
 from firebrick.loops.ops import SCALAR_OPS
 from firebrick.lowering.context import Declined, Lowering, broadcast, rules, shape_of
+from firebrick.lowering.exact import are_exact, is_exact
 from firebrick.lowering.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -87,6 +88,10 @@ def elementwise(
             raise Declined
 
     exact = lw.config.numerics == "eager"
+    if exact and not (
+        are_exact(args) and is_exact(fn, [(compute or o[0].dtype) if isinstance(o, tuple) else o for o in operands])
+    ):
+        raise Declined
 
     def widen(element: Value) -> Value:
         assert compute is not None
@@ -139,8 +144,8 @@ def like(a: Value, value: float) -> Value:
 
 
 def relu(a: Value) -> Value:
-    """max(a, 0)."""
-    return op("max", a, like(a, 0))
+    """max(0, a), in this order: eager keeps -0.0."""
+    return op("max", like(a, 0), a)
 
 
 def add(a: Value, b: Value) -> Value:
@@ -178,12 +183,12 @@ def sgn(a: Value) -> Value:
 
 def clamp_low(a: Value, low: Value | None) -> Value:
     """At least `low`; NaN stays."""
-    return a if low is None else op("max", a, low)
+    return a if low is None else op("max", low, a)
 
 
 def clamp_high(a: Value, high: Value | None) -> Value:
     """At most `high`; NaN stays."""
-    return a if high is None else op("min", a, high)
+    return a if high is None else op("min", high, a)
 
 
 def power(a: Value, b: Value) -> Value:
@@ -308,7 +313,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.mish.default: one(mish, "float", 80),
         aten.hardsigmoid.default: one(hardsigmoid, "float", 8),
         aten.hardswish.default: one(hardswish, "float", 8),
-        aten.relu6.default: one(lambda a: op("min", relu(a), like(a, 6))),
+        aten.relu6.default: one(lambda a: op("min", like(a, 6), relu(a))),
         aten.frac.default: one(lambda a: op("sub", a, op("trunc", a)), "float"),
         aten.minimum.default: one(scalar("min")),
         aten.maximum.default: one(scalar("max")),
@@ -384,6 +389,8 @@ def _add(lw: Lowering, a: Any, b: Any, scale: Any = 1, *, alpha: float = 1) -> T
 
 @_rule(aten.rsub.Tensor, aten.rsub.Scalar)
 def _rsub(lw: Lowering, a: Any, b: Any, alpha: float = 1) -> TensorValue:
+    if alpha == 1:
+        return elementwise(lw, lambda x, y: sub(y, x), (a, b), _compute(lw))
     return elementwise(lw, lambda x, y, k: sub(y, mul(x, k)), (a, b, alpha), _compute(lw))
 
 

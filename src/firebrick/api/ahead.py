@@ -1,0 +1,160 @@
+"""One program ahead of time: a call captured as one graph and compiled, and how its results are put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick import pipeline
+from firebrick.api import tree
+from firebrick.api.settings import Settings
+from firebrick.capture import hook
+from firebrick.errors import ConfigError
+
+if TYPE_CHECKING:
+    import inspect
+    from collections.abc import Sequence
+
+    from torch import fx
+
+    from firebrick.api.calls import Call
+    from firebrick.artifact import Artifact
+    from firebrick.capture.frame import FrameReport
+    from firebrick.config import Config
+
+__all__ = ["Program", "ahead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled call. inputs: numbers of the call's tensors that the graph takes. result: a tree; a tensor's number
+    there is that of a result of the graph, or -1 - n for the call's tensor n."""
+
+    call: Call
+    artifact: Artifact
+    constants: dict[str, torch.Tensor]
+    inputs: list[int]
+    result: list[Any]
+
+
+def ahead(original: Any, signature: inspect.Signature, call: Call, config: Config) -> Program:
+    """Compile a call; nothing is computed.
+
+    Raises:
+        ConfigError: something of the call, its result or its effects can't be saved.
+        Unsupported: it is not one graph.
+    """
+    if call.problem:
+        raise ConfigError(f"a call was compiled whose arguments can't be saved: {call.problem}")
+    tensors = [_zeros(*row) for row in call.tensors]
+    given = tree.read(call.tree, lambda i: tensors[i])
+    args, kwargs = _passed(signature, given)
+    backend = _Backend(replace(config, fullgraph=True, dynamic=False))
+    effects = _Effects()
+    with torch.no_grad():
+        capturer = Settings.make(backend, None, True, False, None, ()).capturer(backend, effects.note)
+        result = hook.Wrapped(original, capturer, backend)(*args, **kwargs)
+    effects.check()
+    numbers = {id(t): -1 - i for i, t in enumerate(tensors)}
+    if backend.artifact is None:
+        raise ConfigError(f"nothing is computed in a call with {call.show()}")
+    inputs = [-1 - numbers.get(id(t), -1 - len(tensors)) for t in backend.given]
+    if any(i >= len(tensors) for i in inputs):
+        raise ConfigError("the program reads a tensor that is neither an argument nor constant")
+    numbers.update((id(t), i) for i, t in enumerate(backend.results))
+    try:
+        made = tree.write(result, lambda t: numbers[id(t)])
+    except KeyError:
+        raise ConfigError("the call returns a tensor that the program does not compute") from None
+    except tree.NotPlain as error:
+        raise ConfigError(f"the call returns what can't be saved: {error}") from None
+    return Program(call, backend.artifact, backend.constants, inputs, made)
+
+
+class _Effects:
+    """Refuses what a program in a file would not do: all that a call changes but tensors, unless it changes it back."""
+
+    def __init__(self) -> None:
+        self.before: list[tuple[str, Any, list[Any]]] = []
+
+    def note(self, report: FrameReport) -> None:
+        """Keep what is there before the frame runs."""
+        for name, obj in report.effects:
+            content = _content(obj)
+            if content is None:
+                raise _changes(name)
+            self.before.append((name, obj, content))
+
+    def check(self) -> None:
+        for name, obj, content in self.before:
+            if list(map(id, _content(obj) or ())) != list(map(id, content)):
+                raise _changes(name)
+
+
+def _changes(name: str) -> ConfigError:
+    return ConfigError(f"the call changes {name}, and a saved program only changes tensors")
+
+
+def _content(obj: Any) -> list[Any] | None:
+    """What a container or an object holds; None if that is not known."""
+    if isinstance(obj, dict):
+        return [*obj, *obj.values()]
+    if isinstance(obj, (list, set)):
+        return list(obj)
+    plain = getattr(type(obj), "__setattr__", None) is object.__setattr__ and hasattr(obj, "__dict__")
+    return _content(vars(obj)) if plain else None
+
+
+def _passed(signature: inspect.Signature, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Pass arguments by name where that is possible, and defaults not at all."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    rest = any(given.get(n) for n, p in signature.parameters.items() if p.kind is p.VAR_POSITIONAL)
+    for name, parameter in signature.parameters.items():
+        if name not in given:
+            continue
+        value = given[name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            args += value
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            kwargs.update(value)
+        elif parameter.kind is parameter.POSITIONAL_ONLY or (rest and parameter.kind is not parameter.KEYWORD_ONLY):
+            args.append(value)
+        elif value is not parameter.default:
+            kwargs[name] = value
+    return args, kwargs
+
+
+def _zeros(dtype: str, shape: list[int], strides: list[int]) -> torch.Tensor:
+    """A tensor with gaps or repeated elements where the strides say so."""
+    span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
+    return torch.zeros(span, dtype=getattr(torch, dtype)).as_strided(shape, strides)
+
+
+class _Backend:
+    """Compiles the one graph; its calls only make tensors like its results."""
+
+    reads_nodes_only = True
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.artifact: Artifact | None = None
+        self.constants: dict[str, torch.Tensor] = {}
+        self.given: Sequence[torch.Tensor] = ()
+        self.results: list[torch.Tensor] = []
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        if self.artifact is not None:
+            raise ConfigError("the call is compiled as several graphs, and only one can be saved")
+        self.artifact, self.constants = pipeline.compile_ahead(gm, example_inputs, self.config)
+        found: Any = gm.graph.output_node().args[0]
+        metas = [node.meta["val"] for node in found]
+
+        def call(*given: Any) -> tuple[torch.Tensor, ...]:
+            self.given = given
+            self.results = [torch.empty_strided(m.shape, m.stride(), dtype=m.dtype) for m in metas]
+            return tuple(self.results)
+
+        return call
