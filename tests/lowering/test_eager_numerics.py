@@ -274,6 +274,8 @@ def reductions(x):
         "max_pool": F.max_pool2d(image, 3, 3),
         "interpolate": F.interpolate(image, scale_factor=1.7, mode="bilinear"),
         "nll": F.cross_entropy(x, torch.arange(x.shape[0]) % x.shape[1]),
+        "scatter_add": x.scatter_add(1, (x * 7).long() % 5, x),
+        "index_put": x.index_put((torch.arange(99) % 7,), x[0, :99, None].expand(99, x.shape[1]), accumulate=True),
         "index_add": torch.zeros(7, x.shape[1], dtype=x.dtype).index_add(0, torch.arange(x.shape[0]) % 7, x),
     }
 

@@ -38,7 +38,7 @@ _NAMES = (
     "std.correction var_mean.correction std_mean.correction linalg_vector_norm.default _softmax.default "
     "_log_softmax.default native_layer_norm.default _fused_rms_norm.default native_group_norm.default "
     "_native_batch_norm_legit_no_training.default avg_pool2d.default avg_pool3d.default arange.default arange.start "
-    "arange.start_step"
+    "arange.start_step scatter_add.default scatter_reduce.two index_put.default index_add.default"
 )
 CALLED: frozenset[Any] = frozenset(
     getattr(getattr(aten, packet), overload)
