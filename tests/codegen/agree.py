@@ -63,4 +63,5 @@ def _tuple(value: Any) -> tuple[Any, ...]:
 
 
 def _same_layout(t: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t)
+    once = t[tuple(slice(0, 1) if s == 0 else slice(None) for s in t.stride())]
+    return torch.empty_strided(once.shape, t.stride(), dtype=t.dtype).copy_(once).expand(t.shape)

@@ -324,6 +324,15 @@ def _indexing(put: Any) -> None:
     )
     put([aten.gather.default], [(f(3, 4), 0, n(7, 4, low=0, high=3))])
     put(
+        [aten.cumsum.default, aten.cumprod.default],
+        [(t, 0) for t in (f(3, 4), n(3, 4), f(), b(3, 2), f(4, dtype=torch.bfloat16))],
+    )
+    put([aten.cumsum.default, aten.cumprod.default], [(n(3, 4), -1)], dtype=torch.float32)
+    put(
+        [aten.cummax.default, aten.cummin.default],
+        [(t, -1) for t in (f(3, 4), n(3, 4), f(), f(2, 0), special(torch.float32))],
+    )
+    put(
         [aten._unsafe_index.Tensor],
         [(x, [None, n(2, 2, low=0, high=3)]), (x, [n(3, low=0, high=2), n(2, 1, low=0, high=3)])],
     )

@@ -44,7 +44,7 @@ class AccState:
 
 def sums(state: AccState) -> bool:
     """Whether rounding errors add up in it."""
-    return state.acc.reduction in ("sum", "prod") and DTYPES[state.acc.dtype].is_float
+    return not state.acc.running and state.acc.reduction in ("sum", "prod") and DTYPES[state.acc.dtype].is_float
 
 
 def declare(out: Values, state: AccState) -> None:

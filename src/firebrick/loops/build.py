@@ -11,16 +11,16 @@ import torch
 
 from firebrick.errors import InternalError
 from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.ir import Axis, Const, Index, Load, Masked, Op, Reduce, Value
-from firebrick.loops.ops import REDUCTIONS, SCALAR_OPS, result_dtype
-from firebrick.symbolic.expr import ZERO, const, floordiv, maximum, minimum, mod
+from firebrick.loops.ir import Axis, Const, Index, Load, Masked, Op, Reduce, Scan, Value
+from firebrick.loops.ops import REDUCTIONS, SCALAR_OPS, SCANS, result_dtype
+from firebrick.symbolic.expr import ZERO, Var, const, floordiv, maximum, minimum, mod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from firebrick.symbolic.expr import Expr, Var
+    from firebrick.symbolic.expr import Expr
 
-__all__ = ["FALSE", "TRUE", "cast", "constant", "index_value", "load", "masked", "op", "reduce", "where"]
+__all__ = ["FALSE", "TRUE", "cast", "constant", "index_value", "load", "masked", "op", "reduce", "running", "where"]
 
 
 def constant(value: bool | int | float, dtype: str) -> Const:
@@ -82,6 +82,17 @@ def reduce(name: str, axes: Iterable[Axis], body: Value) -> Value:
         raise InternalError(f"reduction {name} of {body.dtype}")
     dtype = {"same": body.dtype, "bool": "b8", "i64": "i64"}[row.result]
     return Reduce(dtype, name, tuple(axes), body)
+
+
+def running(name: str, along: Expr, body: Value) -> Value:
+    """`body` folded over the iterations of a loop so far; `along` is its variable, or a number for a loop of one.
+
+    Raises:
+        InternalError: the reduction can't run, or doesn't take the dtype of `body`.
+    """
+    if name not in SCANS or DTYPES[body.dtype].kind == "bool":
+        raise InternalError(f"running {name} of {body.dtype}")
+    return Scan(body.dtype, name, along, body) if isinstance(along, Var) else body
 
 
 def where(cond: Value, a: Value, b: Value) -> Value:

@@ -19,10 +19,11 @@ from firebrick.loops.ir import (
     Op,
     Reduce,
     Ref,
+    Scan,
     Store,
     Value,
 )
-from firebrick.loops.ops import REDUCTIONS, SCALAR_OPS, result_dtype
+from firebrick.loops.ops import REDUCTIONS, SCALAR_OPS, SCANS, result_dtype
 from firebrick.loops.parse import parse
 from firebrick.loops.show import show
 from firebrick.loops.walk import values_of
@@ -161,6 +162,11 @@ class _Checker:
                 return scopes[v.cond] | scopes[v.body]
             case Reduce():
                 return self._reduce(v, scopes, known)
+            case Scan():
+                kind = DTYPES[v.body.dtype].kind
+                self.expect(v.name in SCANS and kind != "bool" and v.dtype == v.body.dtype, f"running {v.name}")
+                self.expect(known.get(v.var.name) is v.var, f"no loop {v.var.name} of the nest to run along")
+                return scopes[v.body] | {v.var}
 
     def _load(self, v: Load, scopes: dict[Value, frozenset[Var]]) -> frozenset[Var]:
         self._readable(v.buffer)

@@ -27,10 +27,11 @@ from firebrick.loops.ir import (
     Op,
     Reduce,
     Ref,
+    Scan,
     Store,
     Value,
 )
-from firebrick.loops.ops import REDUCTIONS, SCALAR_OPS
+from firebrick.loops.ops import REDUCTIONS, SCALAR_OPS, SCANS
 from firebrick.symbolic.expr import Expr, Var, as_int
 
 if TYPE_CHECKING:
@@ -222,6 +223,10 @@ class _Scope:
                 return torch.where(cond, self.value(v.body, deeper), self.value(v.other))
             case Reduce():
                 return self._reduce(v, mask)
+            case Scan():
+                along = self.env[v.var.name]
+                body = self.value(v.body, mask)
+                return SCANS[v.name](torch.broadcast_tensors(body, along)[0], -along.dim())
 
     def _load(self, v: Load, mask: Tensor | None) -> Tensor:
         if v.buffer not in self.machine.filled:

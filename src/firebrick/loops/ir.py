@@ -148,7 +148,18 @@ class Reduce(metaclass=_Interned):
     body: Value
 
 
-Value = Const | Index | Load | Op | Masked | Reduce
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Scan(metaclass=_Interned):
+    """`body` folded over the iterations of the nest's loop `var` up to this one, in order, by a row of
+    `loops.ops.SCANS`."""
+
+    dtype: str
+    name: str
+    var: Var
+    body: Value
+
+
+Value = Const | Index | Load | Op | Masked | Reduce | Scan
 
 # ---------------------------------------------------------------- nodes
 

@@ -18,11 +18,11 @@ import torch
 from firebrick.loops.dtypes import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
-__all__ = ["REDUCTIONS", "SCALAR_OPS", "Reduction", "ScalarOp", "reduction_identity", "result_dtype"]
+__all__ = ["REDUCTIONS", "SCALAR_OPS", "SCANS", "Reduction", "ScalarOp", "reduction_identity", "result_dtype"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +197,15 @@ _REDUCTIONS = (
 
 REDUCTIONS: dict[str, Reduction] = {row.name: row for row in _REDUCTIONS}
 """Name -> reduction."""
+
+
+SCANS: Mapping[str, Callable[[Tensor, int], Tensor]] = {
+    "sum": lambda x, d: x.cumsum(d, dtype=x.dtype),
+    "prod": lambda x, d: x.cumprod(d, dtype=x.dtype),
+    "max": lambda x, d: x.cummax(d).values,
+    "min": lambda x, d: x.cummin(d).values,
+}
+"""Reductions that may also run along a loop; the reference runs along a dimension of a tensor."""
 
 
 def result_dtype(name: str, dtype: str) -> str:

@@ -31,10 +31,11 @@ from firebrick.loops.ir import (
     Recipe,
     Reduce,
     Ref,
+    Scan,
     Store,
     Value,
 )
-from firebrick.loops.ops import REDUCTIONS, SCALAR_OPS, result_dtype
+from firebrick.loops.ops import REDUCTIONS, SCALAR_OPS, SCANS, result_dtype
 from firebrick.loops.show import INFIX
 from firebrick.symbolic.expr import INF, ONE, ZERO, Expr, Var, exprs, var
 from firebrick.symbolic.parse import from_ast
@@ -348,6 +349,12 @@ class NestReader:
             return Masked(body.dtype, cond, body, _constant(args[2], body.dtype))
         if name in REDUCTIONS and len(args) == 1:
             return self.reduction(name, args[0])
+        kind = name.removeprefix("running_")
+        if kind != name and kind in SCANS and len(args) == 2 and isinstance(args[1], ast.Name):
+            loop, body = self.variables.get(args[1].id), self.value(args[0])
+            if not isinstance(loop, Var):
+                self.reader.fail(f"no loop {args[1].id}")
+            return Scan(body.dtype, kind, loop, body)
         name = name.removesuffix("_")
         row = SCALAR_OPS.get(name)
         if row is None or row.arity != len(args):

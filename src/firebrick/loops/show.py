@@ -22,6 +22,7 @@ from firebrick.loops.ir import (
     Op,
     Reduce,
     Ref,
+    Scan,
     Store,
     Value,
 )
@@ -261,6 +262,8 @@ class _Body:
             case Reduce():
                 loops = "".join(f" for {_axis(a)}" for a in v.axes)
                 return f"{v.name}({self.text(v.body)}{loops})"
+            case Scan():
+                return f"running_{v.name}({self.text(v.body)}, {v.var.name})"
             case Op(name="to"):
                 return f"to_{v.dtype}({self.text(v.args[0])})"
             case Op():

@@ -46,12 +46,13 @@ class Scratch:
 class Acc:
     """An accumulator of a reduction (a row of `loops.ops.REDUCTIONS`), started here, read after the loops that fold.
 
-    dtype: that of the folded values; positions are read as i64.
+    dtype: that of the folded values; positions are read as i64. running: it is read in the loop, after each fold.
     """
 
     name: str
     reduction: str
     dtype: str
+    running: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def _show(s: Stmt, indent: str, lines: list[str]) -> None:
     elif isinstance(s, Scratch):
         lines.append(f"{indent}scratch {s.name}: {s.dtype}[{s.size}]")
     elif isinstance(s, Acc):
-        lines.append(f"{indent}acc {s.name}: {s.reduction} {s.dtype}")
+        lines.append(f"{indent}acc {s.name}: {s.reduction} {s.dtype}{' running' if s.running else ''}")
     else:
         word, store = "", s
         if isinstance(s, Let):
@@ -85,7 +85,7 @@ _PARAM = re.compile(r"param (\w+): (\w+)( written)?")
 _LOOP = re.compile(r"for (\w+) in (.+?)( vector| tile)?( parallel)?")
 _LET = re.compile(r"let (\w+) ((\w+)\[.*)")
 _SCRATCH = re.compile(r"scratch (\w+): (\w+)\[(\d+)\]")
-_ACC = re.compile(r"acc (\w+): (\w+) (\w+)")
+_ACC = re.compile(r"acc (\w+): (\w+) (\w+)( running)?")
 _NAMED = re.compile(r"v\d+ = ")
 
 
@@ -142,7 +142,7 @@ class _KernelReader(Reader):
             return Scratch(found[1], found[2], int(found[3]))
         if found := _ACC.fullmatch(line):
             self._declare(found[1], "i64" if found[2].startswith("arg") else found[3])
-            return Acc(found[1], found[2], found[3])
+            return Acc(found[1], found[2], found[3], bool(found[4]))
         texts = [line]
         while _NAMED.match(texts[-1]):
             texts.append(self.lines[self.at].strip())

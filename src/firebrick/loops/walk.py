@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.loops.ir import Load, Masked, Op, Reduce, Store, Value
+from firebrick.loops.ir import Load, Masked, Op, Reduce, Scan, Store, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ def children(value: Value) -> tuple[Value, ...]:
             return tuple(v for _, v in value.binds)
         case Masked():
             return (value.cond, value.body, value.other)
-        case Reduce():
+        case Reduce() | Scan():
             return (value.body,)
     return ()
 

@@ -14,7 +14,18 @@ from firebrick.extend.metas import origins
 from firebrick.loops.dtypes import BY_TORCH
 from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref
 from firebrick.loops.walk import values_of
-from firebrick.lowering import calls, indexing, indirect, normalization, pointwise, pooling, reductions, updates, views
+from firebrick.lowering import (
+    calls,
+    indexing,
+    indirect,
+    normalization,
+    pointwise,
+    pooling,
+    reductions,
+    scans,
+    updates,
+    views,
+)
 from firebrick.lowering.context import Declined, Lowering, strides_of
 from firebrick.lowering.duplicates import representatives, user_counts
 from firebrick.lowering.exact import CALLED
@@ -37,6 +48,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     **indexing.RULES,
     **indirect.RULES,
     **updates.RULES,
+    **scans.RULES,
     **pooling.RULES,
     **calls.RULES,
 }

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from firebrick.loops.ir import Axis, Const, Index, Load, Masked, Op, Reduce, Store
+from firebrick.loops.ir import Axis, Const, Index, Load, Masked, Op, Reduce, Scan, Store
 from firebrick.loops.ops import SCALAR_OPS
 from firebrick.loops.tree import Acc, Fold, Let, Loop, Scratch, local
 from firebrick.scheduling.values import Rewriter, children_of, walk
@@ -111,6 +111,7 @@ class _Builder:
         self._undo: list[Value] = []
         self._counts = {"h": 0, "r": 0, "t": 0}
         self._prices: dict[Value, int] = {}
+        self._open: dict[Scan, str] = {}
 
     # ------------------------------------------------------------ names and scopes
 
@@ -141,6 +142,8 @@ class _Builder:
                 new = Op(v.dtype, v.name, tuple([build(a) for a in v.args]))
             elif isinstance(v, Load) and v.binds:
                 new = Load(v.dtype, v.buffer, v.index, tuple([(x, build(b)) for x, b in v.binds]))
+            elif isinstance(v, Scan):
+                new = Scan(v.dtype, v.name, v.var, build(v.body))
             elif isinstance(v, Masked):
                 new = Masked(v.dtype, build(v.cond), build(v.body), v.other)
             memo[v] = new
@@ -160,6 +163,7 @@ class _Builder:
             out += self._phases(ctx, [], ready)
         var, kind = loops[0]
         out += self._hoist(ctx, entries)
+        out += self._start_scans(var, entries)
         mark = len(self._undo)
         body = self.block(ctx | {var}, loops[1:], entries)
         self._close(mark)
@@ -205,7 +209,43 @@ class _Builder:
             for e in folds:
                 assert e.reduce is not None
                 self._bind(e.reduce, local(e.reduce.dtype, e.acc))
+        out += self._run_scans(here)
         out += [self._leaf(e) for e in here]
+        return out
+
+    def _scans(self, entries: list[_Entry]) -> list[Scan]:
+        """Scans in `entries` whose value here is not known yet, those inside of others first."""
+        found: dict[Scan, None] = {}
+
+        def visit(v: Value) -> None:
+            if v in self._env or not self._facts(v).reduces or isinstance(v, Reduce):
+                return
+            for child in children_of(v):
+                visit(child)
+            if isinstance(v, Scan):
+                found[v] = None
+
+        for entry in entries:
+            for root in entry.roots():
+                visit(root)
+        return list(found)
+
+    def _start_scans(self, var: Var, entries: list[_Entry]) -> list[Stmt]:
+        """Accumulators of what runs along a loop that is opened next."""
+        out: list[Stmt] = []
+        for scan in self._scans(entries):
+            if scan.var is var:
+                self._open[scan] = self._fresh("r")
+                out.append(Acc(self._open[scan], scan.name, scan.dtype, running=True))
+        return out
+
+    def _run_scans(self, here: list[_Entry]) -> list[Stmt]:
+        """Fold this iteration into the accumulators, and name what they are now."""
+        out: list[Stmt] = []
+        for scan in self._scans(here):
+            name, acc = self._fresh("h"), self._open[scan]
+            out += [Fold(acc, self._expr(scan.body), ZERO), Let(name, local(scan.dtype, acc))]
+            self._bind(scan, local(scan.dtype, name))
         return out
 
     def _order(self, domain: frozenset[Var]) -> tuple[tuple[Var, str], ...]:
@@ -256,7 +296,7 @@ class _Builder:
         """Whether a reduction in the value has still to be done."""
         if value in self._env or not self._facts(value).reduces:
             return False
-        return isinstance(value, Reduce) or any(self._pending(c) for c in children_of(value))
+        return isinstance(value, (Reduce, Scan)) or any(self._pending(c) for c in children_of(value))
 
     # ------------------------------------------------------------ phases
 

@@ -14,7 +14,7 @@ from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.schedule import Refusal
 from firebrick.scheduling.order import hint
 from firebrick.scheduling.unify import Names, Unifier
-from firebrick.symbolic.expr import ONE, ZERO
+from firebrick.symbolic.expr import ONE, ZERO, Var
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from firebrick.extend.target import Target
     from firebrick.loops.ir import Nest
     from firebrick.scheduling.nodes import Access, NodeFacts
-    from firebrick.symbolic.expr import Expr, Var
+    from firebrick.symbolic.expr import Expr
 
 __all__ = ["Fusion", "Group", "Member", "fuse_nodes"]
 
@@ -231,7 +231,8 @@ class _Fuser:
             if any(unifier.apply(e) is not write for e, _ in b.reads[flow]):
                 return f"{flow} is read at another index than it is written"
             saved += self._bytes(b, flow, unifier)
-        return self._loops(a, b, unifier, bool(flows), saved)
+        fusion = self._loops(a, b, unifier, bool(flows), saved)
+        return fusion if isinstance(fusion, str) else _keeps_scans(a, b, fusion) or fusion
 
     def _forbidden(self, a: Group, b: Group) -> str:
         updates = [n.node.name for g in (a, b) for n in g.nodes if n.updates]
@@ -333,6 +334,19 @@ class _Fuser:
                 g.before.add(b.key)
             if g.ancestors & b.bits:
                 g.ancestors |= b.ancestors | b.bits
+
+
+def _keeps_scans(a: Group, b: Group, fusion: Fusion) -> str:
+    """A scan needs one loop to run along, with all others of its nest around it."""
+    along: set[Expr] = set()
+    for m in (*a.members, *b.members):
+        mine = {fusion.unifier.apply(m.subs[v]) for v in m.facts.scans} - {ZERO}
+        if mine and not set(fusion.unifier.expand(m.parallel)) - mine <= set(fusion.outer):
+            return f"{m.facts.node.name} runs along a loop inside of loops that others don't share"
+        along |= mine
+    if len(along) > 1 or not all(isinstance(v, Var) for v in along):
+        return "they run along different loops"
+    return ""
 
 
 def _match_flow(

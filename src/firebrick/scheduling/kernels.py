@@ -57,8 +57,11 @@ class KernelSet:
         self, group: Group, live: set[str], buffers: dict[str, int]
     ) -> tuple[str, tuple[int, ...], tuple[Expr, ...]]:
         """The kernel of a group of a new form: its name, which of the group's buffers it takes, and its sizes."""
-        statements, names = _statements(group, live)
-        statements, plan = plan_loops(statements, group.outer, dict(group.sizes), self._target.vector_bytes)
+        # What runs along a loop is started before it, so that loop is the innermost.
+        along = {e for m in group.members for e in (m.subs[v] for v in m.facts.scans) if isinstance(e, Var)}
+        outer = tuple([v for v in group.outer if v not in along])
+        statements, names = _statements(group, live, outer)
+        statements, plan = plan_loops(statements, outer, dict(group.sizes), self._target.vector_bytes)
         body = build_tree(statements, plan, self._facts)
         order, written = buffers_in_order(body)
         body, sizes = _canonical(body, {name: f"a{k}" for k, name in enumerate(order)})
@@ -94,7 +97,9 @@ def _form(group: Group, live: set[str]) -> tuple[dict[str, int], tuple[object, .
     return buffers, tuple(parts)
 
 
-def _statements(group: Group, live: set[str]) -> tuple[list[Statement], dict[str, tuple[str, str]]]:
+def _statements(
+    group: Group, live: set[str], outer: tuple[Var, ...]
+) -> tuple[list[Statement], dict[str, tuple[str, str]]]:
     """Stores of a group in common variables, with loads of what the group itself makes replaced by the values.
 
     Also returns, for each name that buffers have in them (b0, b1...), the buffer and its dtype.
@@ -102,7 +107,6 @@ def _statements(group: Group, live: set[str]) -> tuple[list[Statement], dict[str
     short: dict[str, str] = {}
     names: dict[str, tuple[str, str]] = {}
     made: dict[tuple[str, Expr], Value] = {}
-    outer = set(group.outer)
     out: list[Statement] = []
 
     def name(buffer: str, dtype: str) -> str:

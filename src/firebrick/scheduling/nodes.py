@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firebrick.loops.ir import Extern, Load, Masked, Nest, Op, Reduce, Ref
+from firebrick.loops.ir import Extern, Load, Masked, Nest, Op, Reduce, Ref, Scan
 from firebrick.scheduling.values import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from firebrick.loops.ir import Axis, Node
-    from firebrick.symbolic.expr import Expr
+    from firebrick.symbolic.expr import Expr, Var
 
 __all__ = ["Access", "NodeFacts", "analyze", "dependencies", "extern_reads", "extern_writes", "refs_in"]
 
@@ -32,7 +32,8 @@ class NodeFacts:
     """A node with its accesses.
 
     updates: whether a store combines with what is there, or goes to a place that comes from data. form: what the nest
-    computes, buffers numbered by appearance as in `buffers`; nests of equal form do equal work.
+    computes, buffers numbered by appearance as in `buffers`; nests of equal form do equal work. scans: loops along
+    which something runs.
     """
 
     position: int
@@ -45,6 +46,7 @@ class NodeFacts:
     makes: frozenset[str] = field(default_factory=frozenset)
     form: tuple[object, ...] = ()
     buffers: tuple[str, ...] = ()
+    scans: tuple[Var, ...] = ()
 
 
 def refs_in(arg: object) -> Iterable[Ref]:
@@ -84,6 +86,7 @@ def nest_facts(position: int, node: Nest) -> NodeFacts:
     """The accesses of a loop nest."""
     reads: dict[Access, None] = {}
     reductions: dict[tuple[Axis, ...], None] = {}
+    scans: dict[Var, None] = {}
     buffers: dict[str, int] = {}
     form: list[object] = [node.axes]
     roots = [s.value for s in node.stores] + [b for s in node.stores for _, b in s.binds]
@@ -99,6 +102,9 @@ def nest_facts(position: int, node: Nest) -> NodeFacts:
         elif isinstance(v, Reduce):
             reductions[v.axes] = None
             form.append((v.dtype, v.name, v.axes, place[v.body]))
+        elif isinstance(v, Scan):
+            scans[v.var] = None
+            form.append((v.dtype, "running", v.name, v.var, place[v.body]))
         elif isinstance(v, Masked):
             form.append((v.dtype, place[v.cond], place[v.body], v.other))
         else:
@@ -122,6 +128,7 @@ def nest_facts(position: int, node: Nest) -> NodeFacts:
         makes,
         tuple(form),
         tuple(buffers),
+        tuple(scans),
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import takewhile
-from math import gcd
 from typing import TYPE_CHECKING
 
 from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.ir import Axis, Index, Load, Op, Reduce, Store
+from firebrick.loops.ir import Axis, Index, Load, Op, Reduce, Scan, Store
 from firebrick.loops.ops import SCALAR_OPS
 from firebrick.loops.tree import PARALLEL_WORK
 from firebrick.scheduling.build import LoopPlan, Statement
@@ -116,7 +116,7 @@ def _recovers(e: Expr, v: Var) -> bool:
         if atom is not v and factor <= own:
             inner += factor * atom.hi
         elif atom is not v:
-            outer = gcd(outer, factor)
+            outer = math.gcd(outer, factor)
     return own > inner and (not outer or own * v.hi + inner < outer)
 
 
@@ -238,6 +238,9 @@ def _choose(
 ) -> LoopPlan:
     lanes = max(1, vector_bytes // 4)
     scores = {v: _score(v, accesses) for v in {*outer, *(v for c in inner.values() for v in c)}}
+    # Iterations of a loop that something runs along can't be lanes.
+    ordered = {v.var for v in walk(s.store.value for s in statements) if isinstance(v, Scan)}
+    scores.update(dict.fromkeys(ordered, -math.inf))
     for v, s in scores.items():
         if s > 0 and hint(sizes[v]) * 2 < lanes:
             scores[v] = s / 8
@@ -280,7 +283,7 @@ def _choose(
     if symbolic or _work(statements, outer, inner, sizes) >= PARALLEL_WORK:
         shared = outer[:-1] if turned else outer
         parallel.update(takewhile(free, shared))
-        if not atomic and not outer and len(inner) == 1:
+        if not atomic and not ordered and not outer and len(inner) == 1:
             parallel.update(chain[0] for chain in inner.values())
     return LoopPlan(
         sizes,

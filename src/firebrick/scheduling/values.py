@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from firebrick.loops.ir import Const, Index, Load, Masked, Op, Reduce
+from firebrick.loops.ir import Const, Index, Load, Masked, Op, Reduce, Scan
 from firebrick.loops.ops import SCALAR_OPS
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _NONE: frozenset[Var] = frozenset()
 class Facts:
     """What scheduling asks about a value.
 
-    free: index variables that it depends on. reduces: whether a reduction is in it. loads: loads, each occurrence
+    free: index variables that it depends on. reduces: whether a reduction or a scan is in it. loads: loads, each occurrence
     counted, up to a limit. cost: rough price in additions, each occurrence counted.
     """
 
@@ -66,6 +66,9 @@ class Table:
         if isinstance(value, Reduce):
             body = self(value.body)
             return Facts(body.free.difference(a.var for a in value.axes), True, body.loads, body.cost * 8)
+        if isinstance(value, Scan):
+            body = self(value.body)
+            return Facts(body.free | {value.var}, True, body.loads, body.cost + 1)
         children = children_of(value)
         facts = [self(c) for c in children]
         cost = SCALAR_OPS[value.name].cost if isinstance(value, Op) else 2
@@ -85,7 +88,7 @@ def children_of(value: Value) -> tuple[Value, ...]:
         return tuple(bound for _, bound in value.binds)
     if isinstance(value, Masked):
         return (value.cond, value.body, value.other)
-    if isinstance(value, Reduce):
+    if isinstance(value, (Reduce, Scan)):
         return (value.body,)
     return ()
 
@@ -147,6 +150,9 @@ class Rewriter:
             return Index(value.dtype, self.index(value.expr))
         if isinstance(value, Masked):
             return Masked(value.dtype, self(value.cond), self(value.body), value.other)
+        if isinstance(value, Scan):
+            along, body = self.index(value.var), self(value.body)
+            return body if along.is_const else Scan(value.dtype, value.name, along, body)  # type: ignore[arg-type]
         axes = self._axes(value.axes) if self._axes else value.axes
         if not axes:
             return Const("i64", 0) if value.name.startswith("arg") else self(value.body)
