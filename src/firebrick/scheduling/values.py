@@ -23,8 +23,8 @@ _NONE: frozenset[Var] = frozenset()
 class Facts:
     """What scheduling asks about a value.
 
-    free: index variables that it depends on. reduces: whether a reduction or a scan is in it. loads: loads, each occurrence
-    counted, up to a limit. cost: rough price in additions, each occurrence counted.
+    free: index variables that it depends on. reduces: whether a reduction or a scan is in it. loads: loads, each
+    occurrence counted, up to a limit. cost: rough price in additions, each occurrence counted.
     """
 
     free: frozenset[Var]
