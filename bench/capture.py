@@ -10,6 +10,8 @@ Run: python bench/capture.py [--models bert gpt2] [--small BertModel] [--layers 
 import argparse
 import json
 import logging
+import os
+import platform
 import statistics
 import sys
 import time
@@ -134,7 +136,9 @@ def main():
         result = measure(options, progress)
     sys.stdout.write((json.dumps(result) if options.json else text(result)) + "\n")
     if options.markdown is not None:
-        options.markdown.write_text(f"# Capture\n\n`python bench/capture.py`.\n\n{text(result)}")
+        machine = f"Python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores"
+        head = f"# Capture\n\n`python bench/capture.py`; {machine}, load {os.getloadavg()[0]:.0f}.\n\n"
+        options.markdown.write_text(head + text(result))
 
 
 if __name__ == "__main__":
