@@ -166,7 +166,7 @@ class Capture:
         found = set(self.replaced.get(frame.code, ()))
         for guard in plan.guards:
             if guard.kind == "ID" and guard.source is not None and not guard.holds(frame):
-                with contextlib.suppress(LookupError, AttributeError):
+                with contextlib.suppress(LookupError, AttributeError, TypeError):
                     value = guard.source.evaluate(frame)
                     if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
                         found.add(guard.source)

@@ -53,6 +53,7 @@ class GraphBuilder:
 
     def __init__(self, outer: GraphBuilder | None = None) -> None:
         self.outer = outer  # the builder of the graph that this one is nested in
+        self.in_transform = outer is not None and outer.in_transform  # of torch.func
         self.graph = fx.Graph()
         self.mode: FakeTensorMode = new_fake_mode() if outer is None else outer.mode
         self.inputs: list[TensorValue] = []
@@ -80,6 +81,10 @@ class GraphBuilder:
         """A fake tensor with the metadata of a real one."""
         with _versions_kept():
             fake = self.mode.from_tensor(tensor, static_shapes=True)
+        return self.watch(fake)
+
+    def watch(self, fake: torch.Tensor) -> torch.Tensor:
+        """Keep the version that a tensor has now, if it has one."""
         self._versions.extend((fake, version) for version in _versions([fake]) if version >= 0)
         return fake
 

@@ -50,6 +50,10 @@ def _tensors(values: Sequence[Value]) -> Iterator[TensorValue]:
 
 def apply_function(interp: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Value:
     """`cls.apply(...)`: inlined where no gradient is recorded, else one node."""
+    if interp.tracer.graph.in_transform:
+        raise Break(
+            "unsupported-call", f"{cls.__name__}.apply() inside of a torch.func transform, which has rules for it"
+        )
     recorded = torch.is_grad_enabled() and any(value.fake.requires_grad for value in _tensors(args))
     if recorded or not has_tensor_in(args):
         return interp.tracer.graph.call(interp, "call_function", _Applied(cls), args, kwargs)

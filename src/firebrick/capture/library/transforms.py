@@ -185,7 +185,7 @@ class NestedBuilder(GraphBuilder):
     def argument(self, fake: torch.Tensor) -> TensorValue:
         """A new argument of the body."""
         value = self._by_fake[id(fake)] = TensorValue(self.placeholder("argument", fake), fake)
-        self._versions.append((fake, fake._version))
+        self.watch(fake)
         return value
 
     def changes_arguments(self) -> bool:
@@ -202,7 +202,7 @@ class NestedBuilder(GraphBuilder):
         if found is None:
             fake = node.meta["val"]
             found = self.lifted[node] = self.placeholder(node.name, fake)
-            self._versions.append((fake, fake._version))
+            self.watch(fake)
         return found
 
 
@@ -218,6 +218,7 @@ def _transformed(
 ) -> Value:
     """The node that runs `api` on a function's graph."""
     sub = _Sub(interp)
+    sub.graph.in_transform |= api is not _PLAIN_CHECKPOINT
     given = TupleValue(list(args)), DictValue.of(dict(kwargs))
     handed = tuple(value.as_argument() for value in given)
     seen: list[Any] = []

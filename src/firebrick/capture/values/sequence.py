@@ -239,7 +239,7 @@ class DequeValue(ListValue):
     def __init__(
         self, items: list[Value], source: Source | None = None, obj: Any = None, maxlen: int | None = None
     ) -> None:
-        super().__init__(items if maxlen is None else items[len(items) - maxlen :] if maxlen else [], source, obj)
+        super().__init__(items if maxlen is None else items[max(len(items) - maxlen, 0) :], source, obj)
         self.maxlen = maxlen
 
     def python_type(self) -> type:
