@@ -53,7 +53,7 @@ class GraphBuilder:
 
     def __init__(self, outer: GraphBuilder | None = None) -> None:
         self.outer = outer  # the builder of the graph that this one is nested in
-        self.in_transform = outer is not None and outer.in_transform  # of torch.func
+        self.in_transform: bool = outer is not None and outer.in_transform  # of torch.func
         self.graph = fx.Graph()
         self.mode: FakeTensorMode = new_fake_mode() if outer is None else outer.mode
         self.inputs: list[TensorValue] = []
