@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+import firebrick
 
 X = torch.tensor([1.0, -2.0, 0.5])
 
@@ -138,6 +141,33 @@ def test_nested_autocast() -> None:
         return a, b, c, d, x @ x, inside, torch.is_autocast_enabled("cpu")
 
     compiling.check(function, torch.randn(3, 3).requires_grad_())
+
+
+NOT_RECORDED, HALF = torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def test_contexts_made_elsewhere() -> None:
+    def function(x: Any) -> Any:
+        with NOT_RECORDED as nothing, HALF as itself:
+            y = x @ x
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.autocast("cpu", dtype=torch.float16))
+            z = x @ x
+        return y, z, x @ x, nothing, itself is HALF, torch.is_grad_enabled()
+
+    compiling.check(function, torch.randn(3, 3).requires_grad_())
+
+
+def test_break_in_contexts_made_elsewhere() -> None:
+    def function(x: Any) -> Any:
+        with NOT_RECORDED, HALF:
+            y = x @ x
+            firebrick.graph_break()
+            z = y @ x
+        return y, z, x @ x, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+
+    compiling.check(function, torch.randn(3, 3).requires_grad_(), graphs=3, breaks=3)
 
 
 def test_profilers_inside_see_the_program() -> None:

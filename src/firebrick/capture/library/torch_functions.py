@@ -240,13 +240,17 @@ def set_grad_mode(interp: Interpreter, mode: bool) -> None:
         interp.tracer.graph.statement(interp, torch._C._set_grad_enabled, (mode,))
 
 
-def _grad_context(make: Any, args: Args, mode: bool) -> Value:
+def _grad_switch(mode: bool) -> Callable[[Interpreter], Callable[[Interpreter], None]]:
     def enter(interp: Interpreter) -> Callable[[Interpreter], None]:
         before = torch.is_grad_enabled()
         set_grad_mode(interp, mode)
         return lambda at: set_grad_mode(at, before)
 
-    return ContextValue(make, args, enter)
+    return enter
+
+
+def _grad_context(make: Any, args: Args, mode: bool) -> Value:
+    return ContextValue(make, args, _grad_switch(mode))
 
 
 @handles(torch.no_grad)
@@ -387,11 +391,12 @@ def _autocast(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     given.update({name: arg.realize().as_constant() for name, arg in kwargs.items()})
     device = given["device_type"]
     dtype = given.get("dtype") or torch.get_autocast_dtype(device)
+    again = [ConstantValue(given.get(name, True if name == "enabled" else None)) for name in names]
     if not given.get("enabled", True) and not torch.is_autocast_enabled(device):
-        return ContextValue(_autocast_maker(given), [], _nothing)
+        return ContextValue(torch.autocast, again, _nothing)
 
     state = (device, dtype, given.get("enabled", True), given.get("cache_enabled"))
-    return ContextValue(_autocast_maker(given), [], lambda at: _enter_autocast(at, state))
+    return ContextValue(torch.autocast, again, lambda at: _enter_autocast(at, state))
 
 
 def _enter_autocast(interp: Interpreter, state: tuple[Any, ...]) -> Callable[[Interpreter], None]:
@@ -405,23 +410,34 @@ def _enter_autocast(interp: Interpreter, state: tuple[Any, ...]) -> Callable[[In
     return leave
 
 
-@handles(torch.autocast.__enter__)
-def _enter_made(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    """One that was made elsewhere, as that of a decorator is."""
-    made = args[0].realize()
+def _handle_made(cls: Any, enter_of: Any, *, gives_itself: bool = False) -> None:
+    """Contexts that were made elsewhere, as those of decorators are, and those that an ExitStack enters."""
+
+    @handles(cls.__enter__)
+    def entered(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        made = args[0].realize()
+        context = made if isinstance(made, ContextValue) else ContextValue(_itself, [made], enter_of(interp, made))
+        context.call_method(interp, "__enter__", [], {})
+        return made if gives_itself else NONE
+
+    @handles(cls.__exit__)
+    def left(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        made = args[0].realize()
+        for context in reversed(interp.tracer.graph.open_modes):
+            if context is made or (context.make is _itself and context.args[0] is made):
+                return context.call_method(interp, "__exit__", args[1:], {})
+        raise Break("unsupported-call", f"a context of {cls.__name__} that was entered elsewhere is left")
+
+
+def _made_autocast(interp: Interpreter, made: Value) -> Any:
     fields = ("device", "fast_dtype", "_enabled", "_cache_enabled")
     state = tuple(made.get_attr(interp, name).realize().as_constant() for name in fields)
-    ContextValue(_itself, [made], lambda at: _enter_autocast(at, state)).call_method(interp, "__enter__", [], {})
-    return made
+    return lambda at: _enter_autocast(at, state)
 
 
-@handles(torch.autocast.__exit__)
-def _leave_made(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    made = args[0].realize()
-    for context in reversed(interp.tracer.graph.open_modes):
-        if context.make is _itself and context.args[0] is made:
-            return context.call_method(interp, "__exit__", args[1:], {})
-    raise Break("unsupported-call", "an autocast context that was entered elsewhere is left")
+_handle_made(torch.autocast, _made_autocast, gives_itself=True)
+_handle_made(torch.no_grad, lambda interp, made: _grad_switch(False))
+_handle_made(torch.enable_grad, lambda interp, made: _grad_switch(True))
 
 
 def _itself(made: Any) -> Any:
@@ -430,10 +446,6 @@ def _itself(made: Any) -> Any:
 
 _ENTER: Any = torch.amp.autocast_mode._enter_autocast
 _EXIT: Any = torch.amp.autocast_mode._exit_autocast
-
-
-def _autocast_maker(given: dict[str, Any]) -> Callable[[], Any]:
-    return lambda: torch.autocast(**given)
 
 
 # -- shape arithmetic on plain numbers ------------------------------------------------------------------

@@ -32,6 +32,7 @@ _DTYPES: Mapping[np.dtype[Any], torch.dtype] = {
 """Dtypes of numpy whose arithmetic torch has too."""
 _BACK = {ours: theirs for theirs, ours in _DTYPES.items()}
 _MOST_ITERATED = 64
+_BY_VALUE = np.lib.NumpyVersion(np.__version__) < "2.0.0"  # before, values took part in the promotion of dtypes
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:
@@ -40,6 +41,8 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     Raises:
         Break: torch has none, or too few operations for it.
     """
+    if _BY_VALUE:
+        raise Break("numpy", "dtypes of numpy 1 depend on values")
     found = _DTYPES.get(np.dtype(dtype))
     if found is None or not np.dtype(dtype).isnative:
         raise Break("numpy", f"an array of {np.dtype(dtype)}")
@@ -48,7 +51,7 @@ def torch_dtype(dtype: Any) -> torch.dtype:
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     """The dtype of numpy for one of torch's."""
-    if dtype not in _BACK:
+    if dtype not in _BACK or _BY_VALUE:
         raise Break("numpy", f"numpy has no {dtype}")
     return _BACK[dtype]
 
