@@ -23,7 +23,7 @@ from firebrick.extend.fake import fake_of
 from firebrick.extend.metas import tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch._ops import OpOverload
 
@@ -281,6 +281,11 @@ def _fresh_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs:
     return fake
 
 
+def _reach(shape: Iterable[int], strides: Iterable[int]) -> int:
+    """How far behind the first element the last one lies."""
+    return sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+
+
 def _as_strided(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     source = tracer.value_of(args[0])
     size, stride = args[1], args[2]
@@ -293,6 +298,9 @@ def _as_strided(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs:
     inside = offset - storage.base.storage_offset()
     if base.val.stride() != storage.base.stride():
         raise LoweringError("as_strided of memory whose layout changed")
+    reach, end = _reach(size, stride), _reach(storage.base.shape, storage.base.stride())
+    if isinstance(reach, int) and isinstance(end, int) and 0 not in size and not 0 <= inside <= end - reach:
+        raise LoweringError("as_strided reads memory outside of the tensor that the graph knows")
     record = tracer.tape.add(func, (base, size, stride, inside + base.val.storage_offset()), {}, fake)
     value = Value(fake, storage, (ViewStep(func, (size, stride, inside)),), record)
     tracer._register(value)
