@@ -585,14 +585,15 @@ class Attempt:
         changed = graph.changed()
         if graph.changed_blindly or any(value.obj is None or value.obj.is_inference() for value in changed):
             return False  # there is no version to look at
-        return len(changed) <= _MAX_VERSIONS or self._can_undo()
+        return (len(changed) <= _MAX_VERSIONS and not graph.has_uncounted_writes()) or self._can_undo()
 
     def _can_undo(self) -> bool:
         """Whether copies of what the graph writes to are wanted, and cost little."""
         graph = self.tracer.graph
         changed = graph.changed()
         size = sum(value.fake.numel() * value.fake.element_size() for value in changed)
-        return graph.watched and size <= _MOST_COPIED and all(_differ_in_data(value) for value in changed)
+        wanted = graph.watched or graph.has_uncounted_writes()
+        return wanted and size <= _MOST_COPIED and all(_differ_in_data(value) for value in changed)
 
     def _keep(self, head: ValueEmitter) -> dict[str, Source | None]:
         """Keep what tells whether the graph has written to tensors: their versions by source, or copies of all."""

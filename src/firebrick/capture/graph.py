@@ -89,8 +89,15 @@ class GraphBuilder:
         return fake
 
     def changed(self) -> list[TensorValue]:
-        """Tensors that were there before the graph and that it writes to."""
-        return [self._by_fake[id(fake)] for fake, version in self._versions if fake._version != version]
+        """Tensors that were there before the graph and that it writes to, if only through `.data`."""
+        found = [(fake, fake._version != version) for fake, version in self._versions]
+        written = {_storage(fake) for fake in self.written}
+        return [self._by_fake[id(fake)] for fake, counted in found if counted or _storage(fake) in written]
+
+    def has_uncounted_writes(self) -> bool:
+        """Whether it changes such a tensor without the version saying so."""
+        counted = sum(fake._version != version for fake, version in self._versions)
+        return len(self.changed()) > counted
 
     def input(self, tensor: torch.Tensor, source: Source) -> TensorValue:
         """A placeholder for a tensor that is read from `source`."""
@@ -326,7 +333,12 @@ class GraphBuilder:
 
     def changes_inputs(self) -> bool:
         """Whether a call changes the data of an input."""
-        return self.changed_blindly or self._first_versions != _versions([value.fake for value in self.inputs])
+        written = {_storage(fake) for fake in self.written}
+        return (
+            self.changed_blindly
+            or self._first_versions != _versions([value.fake for value in self.inputs])
+            or any(_storage(value.fake) in written for value in self.inputs)
+        )
 
     def close(self, interp: Interpreter) -> None:
         """Let the graph leave the thread's modes as they were; what the code changed for good is done after it."""
@@ -389,11 +401,16 @@ def _is_basic(key: Any) -> bool:
     return all(part is None or part is Ellipsis or type(part) in (int, slice) for part in parts)
 
 
+def _storage(fake: torch.Tensor) -> int:
+    """What tells memory apart; 0 where there is none that a strided tensor could share."""
+    return fake.untyped_storage()._cdata if fake.layout is torch.strided else 0
+
+
 def _clash(written: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether a kernel that writes to one tensor and reads the other finds that they overlap in part."""
     if written is other:
         return any(stride == 0 and size > 1 for size, stride in zip(written.shape, written.stride(), strict=True))
-    if written.untyped_storage()._cdata != other.untyped_storage()._cdata or not written.numel() or not other.numel():
+    if _storage(written) != _storage(other) or not written.numel() or not other.numel():
         return False
     if any(dense_strides(tensor) != tensor.stride() for tensor in (written, other)):
         return False  # kernels do not look so close
