@@ -23,7 +23,7 @@ from firebrick.autodiff.state import TracingState, fakes_of
 from firebrick.backends.aten import run_aten
 from firebrick.errors import CompileError, FirebrickError, InternalError, PassError
 from firebrick.extend.collector import collector_paused
-from firebrick.extend.labels import step_labels
+from firebrick.extend.labels import library_of, step_labels
 from firebrick.extend.metas import number_nodes
 from firebrick.extend.nested import Body, Nested
 from firebrick.extend.repeat import find_repeat, shortened
@@ -264,7 +264,7 @@ class _Compile:
         recorder.count("launches", sum(isinstance(step, Launch) for step in schedule.steps))
         with recorder.timed("codegen"):
             artifact = codegen.generate(schedule, self.target, self.config)
-        artifact = artifact.with_extra(origins=[[step.parts, getattr(step, "op", "")] for step in schedule.steps])
+        artifact = artifact.with_extra(origins=[[step.parts, library_of(step)] for step in schedule.steps])
         self.show("code", lambda: _show_code(artifact))
         artifact = runtime.build(artifact, self.config)
         return artifact, {n: t for n, t in aten.constants.items() if n not in self.captured}

@@ -78,11 +78,11 @@ def test_ops_of_one_kernel_share_its_step():
     assert view.steps[0].label.startswith("fused_relu_add_layer_norm tools/test_graph.py:")
 
 
-def test_an_activation_folded_into_a_library_call_belongs_to_it():
+def test_an_activation_folded_into_a_matmul_belongs_to_it():
     up = torch.nn.Linear(256, 256)
     view = view_of(lambda x: torch.nn.functional.gelu(up(x)), torch.randn(64, 256))
     assert steps_of(view, "linear") == steps_of(view, "gelu") == [[0]]
-    assert view.steps[0].kind == "library"
+    assert view.steps[0].kind == "kernel"
 
 
 def test_constant_work_is_folded_and_views_cost_nothing():

@@ -96,7 +96,7 @@ static inline {v} fb_erf1p_{v}({v} x) {{
   q = q * t - 0.6365757584571838f;
   q = q * t - 1.1283820867538452f;
   q = q * t + 2.98723250580224e-08f;
-  const {v} tail = fb_small_exp_{v}(q);
+  const {v} tail = a > 5.6f ? {v}{{}} : fb_small_exp_{v}(q);
   return x < 0.0f ? tail : 2.0f - tail;
 }}
 """

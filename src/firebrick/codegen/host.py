@@ -21,11 +21,11 @@ A number is an int, or [r] for register r. An argument is ["n"] for None, ["t", 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.codegen.cpp_linear import OP, Linear
 from firebrick.errors import LoweringError
 from firebrick.loops.bounds import CHECK
 from firebrick.loops.dtypes import DTYPES
@@ -70,7 +70,6 @@ class _Writer:
         self.register_of: dict[Any, list[int]] = {}
         self.views: list[list[Any]] = []
         self.view_of: dict[str, int] = {}
-        self.strided = self._strided_weights()
         self._bind_symbols()
 
     def table(self) -> dict[str, Any]:
@@ -227,8 +226,11 @@ class _Writer:
             if isinstance(step, Launch):
                 slots = [self.slots[name] for name in step.args]
                 steps.append(["kernel", step.kernel, slots, self._numbers(step.sizes)])
+            elif step.op == OP:
+                shape, names = Linear.of(step, self.buffers)
+                steps.append(["kernel", shape.name, [self.slots[name] for name in names], []])
             else:
-                steps.append([*self._call(step), *self._unpacked(step)])
+                steps.append(self._call(step))
             dead = self.schedule.free_after[position] if position < len(self.schedule.free_after) else ()
             if dead:
                 steps.append(["free", [self.slots[name] for name in dead]])
@@ -276,33 +278,6 @@ class _Writer:
         if plain:
             outs = [*outs, *[None] * len(schema.returns)][: len(schema.returns)]
         return ["call", call.op, args, types, len(args) - len(keywords), keywords, outs, call.into, plain]
-
-    def _unpacked(self, call: Extern) -> list[Any]:
-        """The slot of the packed weight of a call and the call for the weight as it is, where that is not contiguous.
-
-        oneDNN is a hundred times slower on such a weight, a plain matmul is not.
-        """
-        weight = next((ref for ref in call.args[1:3] if isinstance(ref, Ref) and ref.buffer in self.strided), None)
-        match call.op, call.args:
-            case "mkldnn::_linear_pointwise", (x, w, bias, "none", *_) if w is weight:
-                plain = replace(call, op="aten::linear", args=(x, w, bias))
-            case "mkldnn::_linear_pointwise.binary", (x, other, w, None, "add") if w is weight and isinstance(w, Ref):
-                turned = replace(w, shape=w.shape[::-1], strides=w.strides[::-1])
-                plain = replace(call, op="aten::addmm", args=(other, x, turned))
-            case _:
-                return []
-        assert weight is not None
-        return [self.slots[weight.buffer], self._call(plain)]
-
-    def _strided_weights(self) -> frozenset[str]:
-        """Packed weights that are made of weights which are not contiguous."""
-        return frozenset(
-            out
-            for call in self.program.recipe.calls
-            if call.op.startswith("mkldnn::_reorder_linear_weight")
-            for out in call.outs
-            if out is not None and isinstance(call.args[0], Ref) and call.args[0].strides[0] != call.args[0].shape[1]
-        )
 
     def _argument(self, value: Any) -> list[Any]:
         if value is None:

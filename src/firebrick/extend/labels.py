@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from firebrick.errors import UserLocation
 
-__all__ = ["is_silent", "op_name", "step_label", "step_labels", "user_place"]
+__all__ = ["is_silent", "library_of", "op_name", "step_label", "step_labels", "user_place"]
 
 _TORCH = str(Path(torch.__file__).parent)
 _MOST_NAMES = 4
@@ -62,6 +62,12 @@ def step_label(nodes: Sequence[fx.Node], library: str = "") -> str:
     if place is not None:
         parts.append(f"{'/'.join(Path(place.file).parts[-2:])}:{place.line}")
     return " ".join(parts)
+
+
+def library_of(step: Any) -> str:
+    """The library op of a step of a schedule; "" if a generated kernel does it."""
+    op: str = getattr(step, "op", "")
+    return "" if op.startswith("firebrick::linear") else op
 
 
 def step_labels(graph: fx.Graph, origins: Iterable[tuple[Sequence[int], str]]) -> list[str]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import LoweringError
+from firebrick.extend.linear import linear_op
 from firebrick.loops.dtypes import BY_TORCH
 from firebrick.loops.ir import Extern, Ref
 from firebrick.lowering.context import Lowering, dense_strides, shape_of, strides_of
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
-from firebrick.symbolic.expr import ZERO
+from firebrick.symbolic.expr import ONE, ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,5 +62,16 @@ def _into(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
     return lw.extern(_OUT_VARIANTS[lw.node.target], args, kwargs, into=True)
 
 
-RULES: dict[Any, Callable[..., Any]] = dict.fromkeys(_OUT_VARIANTS, _into)
+def _linear(lw: Lowering, x: TensorValue, *args: Any) -> Any:
+    """A matmul with a packed weight: its kernel wants the elements of a row side by side."""
+    ref = lw.realize(x)
+    if ref.strides[1] is not ONE:
+        dense = contiguous_strides(x.shape)
+        ref = Ref(lw.buffer(x.dtype, x.shape, dense), x.shape, dense, ZERO)
+        lw.store(x, ref)
+        x = TensorValue(x.shape, x.dtype, dense, ref=ref)
+    return lw.extern("firebrick::linear.out", (x, *args), {}, into=True)
+
+
+RULES: dict[Any, Callable[..., Any]] = {**dict.fromkeys(_OUT_VARIANTS, _into), linear_op: _linear}
 """OpOverload -> rule."""

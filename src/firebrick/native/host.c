@@ -298,7 +298,7 @@ static int run_step(const Program *program, Space *space, Step *step) {
         read_nums(space, &step->sizes, space->launch_sizes);
         step->kernel(space->launch, space->launch_sizes);
         break;
-    case STEP_CALL: return fb_call(program, space, step->unpacked != NULL && space->pointers[step->weight] != NULL ? step->unpacked : step->call);
+    case STEP_CALL: return fb_call(program, space, step->call);
     case STEP_CHECK: return check_index(space, step);
     case STEP_ALLOC:
         for (int k = 0; k < step->count; k++) {

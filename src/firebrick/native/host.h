@@ -95,8 +95,7 @@ typedef struct {
     int *slots;
     int count;
     Nums sizes;
-    Call *call, *unpacked; /* unpacked: done instead while the derived constant in `weight` is in a plain layout */
-    int weight;
+    Call *call;
     Num low, high;            /* of a check: what the greatest and the least index in slots[0] may be */
     PyObject *error;          /* class of the exception otherwise */
     const char *text, *after; /* its text around the index; after: NULL where the text has no index */

@@ -451,11 +451,6 @@ static int parse_steps(Program *program, PyObject *list, PyObject *kernels, PyOb
             step->call = parse_call(program, row, resolve);
             if (step->call == NULL) return -1;
             step->label = step->call->name;
-            if (length(row) > 9) {
-                if (index_below(fb_item(row, 9), program->slot_count, &step->weight) < 0) return -1;
-                step->unpacked = parse_call(program, fb_item(row, 10), resolve);
-                if (step->unpacked == NULL) return -1;
-            }
             program->calls_library = 1;
         } else if (strcmp(kind, "check") == 0) {
             step->kind = STEP_CHECK;

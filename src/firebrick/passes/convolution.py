@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.extend.linear import linear_op, pack_op, packed_shape, panel_columns
 from firebrick.extend.metas import absorb
 from firebrick.passes.layout import propagate_layouts
-from firebrick.passes.prepack import LONG, NO_POST_OP, PostOp, is_packable, post_op
+from firebrick.passes.prepack import LONG, NO_POST_OP, PostOp, is_packable, own_post_op, post_op
 from firebrick.passes.recipe import RecipeBuilder
 
 if TYPE_CHECKING:
@@ -34,10 +35,14 @@ _SMALLEST = 1 << 17
 
 @dataclass(slots=True)
 class _Match:
-    """A convolution and what follows it alone. last: the node whose value the packed call has."""
+    """A convolution and what follows it alone. last: the node whose value the packed call has.
+
+    columns: of a panel of its weight, if it is a matmul of pixels and channels for a kernel of our own; else 0.
+    """
 
     conv: fx.Node
     last: fx.Node
+    columns: int = 0
     scale: fx.Node | None = None
     shift: fx.Node | None = None
     fused: PostOp = NO_POST_OP
@@ -52,9 +57,10 @@ def prepack_convolution(graph: AtenGraph, config: Config) -> AtenGraph:
         return graph
     recipe = RecipeBuilder(graph)
     made: dict[fx.Node, torch.Tensor] = {}
+    columns = panel_columns(config)
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target is aten.convolution.default and _fits(node, recipe):
-            found = _match(node, recipe)
+            found = _match(node, recipe, columns if _is_matmul(node) else 0)
             made[_replace(found, recipe)] = found.last.meta["val"]
     if made:
         propagate_layouts(graph.gm, made)
@@ -77,8 +83,15 @@ def _fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
     return out.numel() > 0 and out.numel() * math.prod(w.shape[1:]) >= _SMALLEST
 
 
-def _match(conv: fx.Node, recipe: RecipeBuilder) -> _Match:
-    found = _Match(conv, conv)
+def _is_matmul(conv: fx.Node) -> bool:
+    """Whether each pixel of the result depends on the same pixel of the input alone."""
+    _, weight, _, stride, padding, _, _, _, groups = conv.args
+    one = list(weight.meta["val"].shape[2:]) == [1, 1] and not any(padding) and all(n == 1 for n in stride)  # type: ignore[union-attr,arg-type]
+    return bool(one and groups == 1) and conv.meta["val"].dtype is torch.float32
+
+
+def _match(conv: fx.Node, recipe: RecipeBuilder, columns: int) -> _Match:
+    found = _Match(conv, conv, columns)
     reader = _only_reader(conv)
     if reader is not None and reader.target is aten.mul.Tensor:
         scale = _channel_operand(reader, conv, recipe)
@@ -91,7 +104,7 @@ def _match(conv: fx.Node, recipe: RecipeBuilder) -> _Match:
             found.shift, found.last = shift, reader
             reader = _only_reader(reader)
     if reader is not None and reader.args[0] is found.last:
-        fused = post_op(reader)
+        fused = own_post_op(reader) if columns else post_op(reader)
         if fused is not None and reader.meta["val"].dtype == conv.meta["val"].dtype:
             found.fused, found.last = fused, reader
     return found
@@ -134,7 +147,7 @@ def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
     if found.shift is not None:
         flat = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(found.shift), [channels])
         b = flat if b is None else recipe.call(f"{name}_shifted", aten.add.Tensor, b, flat)
-    made = _call(found, w, b, recipe)
+    made = (_matmul if found.columns else _call)(found, w, b, recipe)
     before = found.last.meta["val"]
     with before.fake_mode:
         made.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
@@ -145,6 +158,40 @@ def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
     absorb(made, gone)
     found.last.replace_all_uses_with(made)
     return made
+
+
+def _matmul(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
+    """[batch, channels, height, width], channels last   ->   [pixels, channels] @ w, and back."""
+    x, graph = found.conv.args[0], recipe.aten.gm.graph
+    batch, inner, height, width = x.meta["val"].shape  # type: ignore[union-attr]
+    outer = w.meta["val"].shape[0]
+    with w.meta["val"].fake_mode:
+        like = w.meta["val"].new_empty(packed_shape(outer, inner, found.columns))
+        out = w.meta["val"].new_empty((batch * height * width, outer))
+    flat = recipe.call(f"{w.name}_flat", aten.view.default, w, [outer, inner])
+    panels = recipe.call(f"{w.name}_panels", pack_op, flat, found.columns, False, like=like)
+    read = recipe.use(panels, found.last)
+    bias = recipe.use(b, found.last) if b is not None else None
+    meta = found.last.meta
+
+    def create(target: Any, *args: Any, value: torch.Tensor) -> fx.Node:
+        with graph.inserting_before(found.last):
+            node = graph.create_node("call_function", target, args)
+        node.meta = {**meta, "val": value}
+        return node
+
+    with out.fake_mode:
+        pixels = x.meta["val"].permute(0, 2, 3, 1)  # type: ignore[union-attr]
+        rows = pixels.reshape(-1, inner)
+    last = create(aten.permute.default, x, [0, 2, 3, 1], value=pixels)
+    last = create(aten.reshape.default, last, [batch * height * width, inner], value=rows)
+    attr, scalars = found.fused.attr, list(found.fused.scalars)
+    last = create(linear_op, last, None, read, bias, outer, attr, scalars, value=out)
+    with out.fake_mode:
+        whole = out.view(batch, height, width, outer)
+        turned = whole.permute(0, 3, 1, 2)
+    last = create(aten.view.default, last, [batch, height, width, outer], value=whole)
+    return create(aten.permute.default, last, [0, 3, 1, 2], value=turned)
 
 
 def _call(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:

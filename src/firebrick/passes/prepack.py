@@ -1,7 +1,9 @@
-"""Prepacked matmuls: products with constant weights become oneDNN calls on weights in oneDNN's own layout.
+"""Prepacked matmuls: products with constant weights read weights in the layout of the kernel that computes them.
 
-addmm(bias, x, t(W)); gelu      ->   mkldnn::_linear_pointwise(x, packed, bias, "gelu", [], "none")
-packed = mkldnn::_reorder_linear_weight(W, rows)          in the recipe, computed once
+addmm(bias, x, t(W)); gelu      ->   firebrick::linear(x, t(W), panels, bias, outer, "gelu", [])
+panels = firebrick::pack_linear(W, columns, later)        in the recipe, computed once
+
+What is not float32 goes to oneDNN: mkldnn::_linear_pointwise on mkldnn::_reorder_linear_weight(W, rows).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.extend.linear import linear_op, pack_op, packed_shape, panel_columns
 from firebrick.extend.metas import absorb
 from firebrick.passes.recipe import RecipeBuilder, is_view
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.extend.graph import AtenGraph
 
-__all__ = ["LONG", "NO_POST_OP", "PostOp", "is_packable", "post_op", "prepack_linear"]
+__all__ = ["LONG", "NO_POST_OP", "PostOp", "is_packable", "own_post_op", "post_op", "prepack_linear"]
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
@@ -62,11 +65,23 @@ def post_op(node: fx.Node) -> PostOp | None:
     return _PLAIN.get(node.target)
 
 
-PIECE = 768
-"""Products that a matmul of long sums adds in one piece."""
+def own_post_op(node: fx.Node) -> PostOp | None:
+    """The same for kernels of our own."""
+    if node.target in (aten.hardtanh.default, aten.clamp.default):
+        default = (-1.0, 1.0) if node.target is aten.hardtanh.default else (None, None)
+        given = (*node.args[1:], *default[len(node.args) - 1 :])
+        if node.kwargs or not all(type(n) in (int, float) for n in given):
+            return None
+        low, high = (float(n) for n in given)  # type: ignore[arg-type]
+        return PostOp("hardtanh", (low, high)) if low <= high else None
+    found = PostOp("relu") if node.target is aten.relu.default else post_op(node)
+    if found is not None and found.algorithm == "tanh":
+        return PostOp("gelu_tanh")
+    return found
+
 
 LONG = 2048
-"""Products in one sum from which the sum is taken in pieces."""
+"""Products in one sum from which a convolution takes the sum in pieces."""
 
 
 def is_packable(dtype: torch.dtype) -> bool:
@@ -76,20 +91,21 @@ def is_packable(dtype: torch.dtype) -> bool:
 
 def prepack_linear(graph: AtenGraph, config: Config) -> AtenGraph:
     """Pack the constant weights of matmuls, with the activation that follows."""
-    if not config.prepack or config.numerics == "eager" or not graph.frozen or not torch.backends.mkldnn.is_available():
+    if not config.prepack or config.numerics == "eager" or not graph.frozen:
         return graph
     recipe = RecipeBuilder(graph)
+    columns = panel_columns(config)
     changed = False
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target in (aten.mm.default, aten.addmm.default):
-            changed = _pack(node, recipe) or changed
+            changed = _pack(node, recipe, columns) or changed
     if changed:
         graph.gm.graph.eliminate_dead_code()
         recipe.finish()
     return graph
 
 
-def _pack(node: fx.Node, recipe: RecipeBuilder) -> bool:
+def _pack(node: fx.Node, recipe: RecipeBuilder, columns: int) -> bool:
     bias: Any = None
     if node.target is aten.addmm.default:
         if len(node.args) > 3 or any(value != 1 for value in node.kwargs.values()):
@@ -97,18 +113,26 @@ def _pack(node: fx.Node, recipe: RecipeBuilder) -> bool:
         bias, x, weight = node.args
     else:
         x, weight = node.args
-    if not recipe.is_constant(weight) or recipe.is_constant(x) or not _fits(node, x, weight, bias):  # type: ignore[arg-type]
+    if not recipe.is_constant(weight) or recipe.is_constant(x):  # type: ignore[arg-type]
+        return False
+    ours = columns > 0 and node.meta["val"].dtype is torch.float32
+    if not _fits(node, x, weight, bias, ours):  # type: ignore[arg-type]
         return False
     graph = recipe.aten.gm.graph
-    if weight.meta["val"].shape[0] >= LONG:  # type: ignore[union-attr]
-        tail, made = None, _in_pieces(node, x, weight, bias, recipe)  # type: ignore[arg-type]
+    tail, fused = _activation(node, ours)
+    args: tuple[Any, ...]
+    if ours:
+        target: Any = linear_op
+        kept = weight if _is_view_of_constant(weight) else None  # type: ignore[arg-type]
+        read = recipe.use(_panels(weight, columns, recipe, later=kept is not None), node)  # type: ignore[arg-type]
+        args = (x, kept, read, bias, weight.meta["val"].shape[1], fused.attr, list(fused.scalars))  # type: ignore[union-attr]
     else:
-        tail, fused = _activation(node)
+        target = mkldnn._linear_pointwise.default
         read = recipe.use(_packed(weight, x.meta["val"].shape[0], recipe), node)  # type: ignore[arg-type,union-attr]
         args = (x, read, bias, fused.attr, list(fused.scalars), fused.algorithm)
-        with graph.inserting_before(node):
-            made = graph.create_node("call_function", mkldnn._linear_pointwise.default, args)
-        made.meta = dict(node.meta)
+    with graph.inserting_before(node):
+        made = graph.create_node("call_function", target, args)
+    made.meta = dict(node.meta)
     node.replace_all_uses_with(made)
     graph.erase_node(node)
     if tail is not None:
@@ -118,44 +142,22 @@ def _pack(node: fx.Node, recipe: RecipeBuilder) -> bool:
     return True
 
 
-def _in_pieces(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
-    """x @ w + bias   ->   x[:, k:] @ w[k:] + (x[:, :k] @ w[:k] + bias)
-
-    oneDNN adds the products of an element in long chains; shorter ones have a smaller rounding error.
-    """
-    graph, given = recipe.aten.gm.graph, x.meta["val"]
-    rows, inner = given.shape
-    step = -(-inner // -(-inner // PIECE))
-    made: fx.Node | None = None
-    for start in range(0, inner, step):
-        end = min(start + step, inner)
-        read = recipe.use(_packed(weight, rows, recipe, (start, end)), node)
-        with graph.inserting_before(node):
-            part = graph.create_node("call_function", aten.slice.Tensor, (x, 1, start, end))
-            part.meta = {**node.meta, "val": given[:, start:end]}
-            if made is None:
-                args: tuple[Any, ...] = (part, read, bias, "none", [], "")
-                made = graph.create_node("call_function", mkldnn._linear_pointwise.default, args)
-            else:
-                args = (part, made, read, None, "add")
-                made = graph.create_node("call_function", mkldnn._linear_pointwise.binary, args)
-            made.meta = dict(node.meta)
-    assert made is not None
-    return made
+def _is_view_of_constant(node: fx.Node) -> bool:
+    """Whether a weight's own memory has it: then a kernel can read it while the packed form is being made."""
+    while node.op == "call_function" and is_view(node):
+        node = node.args[0]  # type: ignore[assignment]
+    return node.op == "get_attr"
 
 
-def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None) -> bool:
-    """Whether oneDNN's packed kernel takes it and is worth calling."""
+def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None, ours: bool) -> bool:
+    """Whether a kernel for packed weights takes it and is worth its call."""
     out, given, w = node.meta["val"], x.meta["val"], weight.meta["val"]
     sizes = (*given.shape, *w.shape)
-    if out.device.type != "cpu" or not all(isinstance(n, int) for n in sizes):
+    if out.device.type != "cpu" or not all(isinstance(n, int) for n in sizes) or not math.prod(sizes):
         return False
-    if (
-        not is_packable(out.dtype)
-        or given.dtype != out.dtype
-        or w.dtype != out.dtype
-        or math.prod((given.shape[0], *w.shape)) < _SMALLEST
-    ):
+    if given.dtype != out.dtype or w.dtype != out.dtype:
+        return False
+    if not ours and (not is_packable(out.dtype) or math.prod((given.shape[0], *w.shape)) < _SMALLEST):
         return False
     if bias is None:
         return True
@@ -163,31 +165,37 @@ def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None) -> b
     return b.dtype == out.dtype and tuple(b.shape) == (w.shape[1],) and b.stride() == (1,)
 
 
-def _activation(node: fx.Node) -> tuple[fx.Node | None, PostOp]:
+def _activation(node: fx.Node, ours: bool) -> tuple[fx.Node | None, PostOp]:
     """The activation that alone reads the product, through views that are alone as well."""
     reader = node
     while len(reader.users) == 1:
         reader = next(iter(reader.users))
         if is_view(reader):
             continue
-        fused = post_op(reader) if reader.op == "call_function" else None
+        fused = (own_post_op if ours else post_op)(reader) if reader.op == "call_function" else None
         same = fused is not None and reader.meta["val"].dtype == node.meta["val"].dtype
         return (reader, fused) if same and fused is not None else (None, NO_POST_OP)
     return None, NO_POST_OP
 
 
-def _packed(weight: fx.Node, rows: int, recipe: RecipeBuilder, inner: tuple[int, int] | None = None) -> fx.Node:
-    """The recipe's node of a packed weight. `weight` has the shape of the second factor, [inner, outer].
-
-    inner: packs these columns of the weight only.
-    """
+def _as_rows(weight: fx.Node, recipe: RecipeBuilder) -> fx.Node:
+    """The recipe's node of a weight as [outer, inner]; `weight` is the second factor, [inner, outer]."""
     if weight.target in _TRANSPOSES and isinstance(weight.args[0], type(weight)):
-        source = recipe.copy(weight.args[0])
-    else:
-        source = recipe.call(f"{weight.name}_t", aten.t.default, recipe.copy(weight))
-    name = source.name
-    if inner is not None:
-        name = f"{name}_{inner[0]}"
-        source = recipe.call(f"{name}_part", aten.slice.Tensor, source, 1, *inner)
+        return recipe.copy(weight.args[0])
+    return recipe.call(f"{weight.name}_t", aten.t.default, recipe.copy(weight))
+
+
+def _packed(weight: fx.Node, rows: int, recipe: RecipeBuilder) -> fx.Node:
+    """The recipe's node of a weight in oneDNN's layout."""
+    source = _as_rows(weight, recipe)
     like = source.meta["val"]
-    return recipe.call(f"{name}_packed", mkldnn._reorder_linear_weight.default, source, rows, like=like)
+    return recipe.call(f"{source.name}_packed", mkldnn._reorder_linear_weight.default, source, rows, like=like)
+
+
+def _panels(weight: fx.Node, columns: int, recipe: RecipeBuilder, later: bool) -> fx.Node:
+    """The recipe's node of a weight in panels."""
+    source = _as_rows(weight, recipe)
+    val = source.meta["val"]
+    with val.fake_mode:
+        like = val.new_empty(packed_shape(val.shape[0], val.shape[1], columns))
+    return recipe.call(f"{source.name}_panels", pack_op, source, columns, later, like=like)

@@ -62,7 +62,7 @@ def load(
             resolve=resolve,
             constants=tensors,
             sources=table["sources"],
-            refresh=_Refresh(table),
+            refresh=_native.Wrapped(_Refresh(table), None),
             changed=ConstantsChanged,
             libraries=libraries,
             **({"labels": list(labels)} if labels is not None else {}),
@@ -86,8 +86,10 @@ def resolve(kind: str, name: str) -> Any:
 
 
 _PACKERS = frozenset({"mkldnn::_reorder_linear_weight", "mkldnn::_reorder_convolution_weight"})
-"""Ops that only change a weight's layout: who reads their result may be given the weight itself, if it is dense or the
-table has another call for it (oneDNN is a thousand times slower on others)."""
+"""Ops that only change a weight's layout: who reads their result may be given the weight itself, if it is dense
+(oneDNN is a thousand times slower on others)."""
+_PACKER = "firebrick::pack_linear"
+"""The same for kernels of our own, which take any weight; its third argument says whether it may be done later."""
 
 _PATIENCE = 3
 """Times that an executable's weights are packed; weights that go on changing are then left as they are."""
@@ -115,7 +117,6 @@ class _Refresh:
         self.calls = [(row[1].partition(".")[0], resolve("op", row[1]), *row[2:]) for row in table["recipe"]]
         self.const_slots = [i for i, row in enumerate(self.slots) if row[0] == "const"]
         self.derived_slots = [i for i, row in enumerate(self.slots) if row[0] == "derived"]
-        self.unpacked = {row[9] for row in table["steps"] if row[0] == "call" and len(row) > 9}
         self.runs = 0
         self.kept: list[torch.Tensor] = []
 
@@ -128,7 +129,8 @@ class _Refresh:
             for name, function, args, _, positional, keywords, outs, *_ in self.calls:
                 given = [self._value(arg, values) for arg in args]
                 call = partial(function, *given[:positional], **dict(zip(keywords, given[positional:], strict=True)))
-                if name in _PACKERS and (outs[0] in self.unpacked or _is_dense(given[0])) and outs[0] is not None:
+                waits = given[2] if name == _PACKER else name in _PACKERS and _is_dense(given[0])
+                if waits and outs[0] in place:
                     values[outs[0]] = given[0]
                     waiting.append((place[outs[0]], call))
                     continue

@@ -16,7 +16,7 @@ from firebrick import autodiff
 from firebrick.config import Config
 from firebrick.errors import FirebrickError
 from firebrick.extend import apply_passes, registry
-from firebrick.extend.labels import is_silent, op_name, step_labels, user_place
+from firebrick.extend.labels import is_silent, library_of, op_name, step_labels, user_place
 from firebrick.extend.metas import origins
 from firebrick.extend.runner import copy_graph
 from firebrick.loops.dtypes import BY_TORCH
@@ -176,13 +176,13 @@ def _add_steps(out: GraphView, graph: Graph, nodes: list[fx.Node]) -> None:
             view.role = "eager" if view.kind == "call" else ""
         return
     schedule = graph.stages.schedule
-    labels = step_labels(graph.gm.graph, [(s.parts, getattr(s, "op", "")) for s in schedule.steps])
+    labels = step_labels(graph.gm.graph, [(s.parts, library_of(s)) for s in schedule.steps])
     sizes = step_bytes(schedule)
     kernels = {k.name: k for k in schedule.kernels}
     step_of: dict[str, int] = {}
     for i, step in enumerate(schedule.steps):
-        library = isinstance(step, Extern)
-        loops = step.op if isinstance(step, Extern) else _loop_sizes(step, kernels)
+        library = library_of(step)
+        loops = (library or "tiles") if isinstance(step, Extern) else _loop_sizes(step, kernels)
         parts = [p for p in sorted(step.parts) if p in by_id]
         out.steps.append(StepView(i, "library" if library else "kernel", labels[i], loops, sizes[i], parts))
         step_of.update(dict.fromkeys((step.name,) if isinstance(step, Extern) else step.nodes, i))

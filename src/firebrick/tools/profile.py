@@ -14,7 +14,7 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
 import firebrick
-from firebrick.extend.labels import is_silent, step_labels
+from firebrick.extend.labels import is_silent, library_of, step_labels
 from firebrick.tools.costs import Cost, CostMode, node_flops, peak_bytes, step_bytes
 from firebrick.tools.target import Captured, Target, capture, dotted_names
 
@@ -137,7 +137,7 @@ def _steps(found: Captured) -> Iterator[tuple[str, Cost, list[str]]]:
         schedule, nodes = graph.stages.schedule, list(graph.gm.graph.nodes)
         flops, sizes = node_flops(graph.gm, graph.inputs), step_bytes(schedule)
         users = Counter(p for step in schedule.steps for p in step.parts)
-        labels = step_labels(graph.gm.graph, [(s.parts, getattr(s, "op", "")) for s in schedule.steps])
+        labels = step_labels(graph.gm.graph, [(s.parts, library_of(s)) for s in schedule.steps])
         for step, label, nbytes in zip(schedule.steps, labels, sizes, strict=True):
             work = [p for p in step.parts if not is_silent(nodes[p])] or list(step.parts)
             modules = [names.get(nodes[p].meta.get("module", ""), "") for p in work]

@@ -1,0 +1,131 @@
+"""Kernels of matmuls with packed weights: every tail, activation and layout, the same before and after packing."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import firebrick
+from firebrick.codegen.target import _SIMD, _cpu_features
+from firebrick.extend.linear import ACTIVATIONS
+
+pytestmark = pytest.mark.compiler
+LEVELS = [name for name, row in _SIMD.items() if row.needs <= _cpu_features()]
+SHAPES = [
+    (1, 3, 5),
+    (1, 768, 96),
+    (7, 17, 33),
+    (13, 1, 16),
+    (14, 64, 32),
+    (15, 64, 31),
+    (29, 100, 48),
+    (30, 513, 1),
+    (49, 1100, 40),
+    (300, 16, 20),
+]
+"""Rows, inner, outer: whole and broken tiles and panels, one to three pieces of a sum, rows and columns shared out."""
+APPLIED = {
+    "none": lambda x: x,
+    "relu": torch.relu,
+    "hardtanh": lambda x: F.hardtanh(x, -0.25, 0.5),
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "swish": F.silu,
+    "hardswish": F.hardswish,
+}
+
+
+class Many(nn.Module):
+    """One linear a shape. changed: weights are computed from parameters, so that they are packed at once."""
+
+    def __init__(self, shapes, act, changed=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(k, n, bias=(k + n) % 2 == 0) for _, k, n in shapes)
+        self.act, self.changed = act, changed
+
+    def forward(self, *inputs):
+        made = []
+        for x, layer in zip(inputs, self.layers):
+            weight = layer.weight * 1.0 if self.changed else layer.weight
+            made.append(self.act(F.linear(x, weight, layer.bias)))
+        return made
+
+
+def inputs(shapes):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(m, k, generator=generator) for m, k, _ in shapes]
+
+
+def compiled(model, level):
+    return firebrick.compile(model.eval(), options={"simd": level, "cache": False})
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "scalar"])
+def test_every_tail(level):
+    model, given = Many(SHAPES, APPLIED["none"]), inputs(SHAPES)
+    with torch.no_grad():
+        eager, found = model(*given), compiled(model, level)(*given)
+        exact = model.double()(*[x.double() for x in given])
+    for shape, a, b, c in zip(SHAPES, found, eager, exact, strict=True):
+        assert a.stride() == b.stride()
+        assert (a - c).abs().max() <= 1.1 * (b - c).abs().max() + 1e-6, shape
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "scalar"])
+def test_packing_changes_no_bit(level):
+    given = inputs(SHAPES)
+    with torch.no_grad():
+        plain = compiled(Many(SHAPES, APPLIED["none"]), level)(*given)  # packed after the first call
+        packed = compiled(Many(SHAPES, APPLIED["none"], changed=True), level)(*given)
+    assert all(map(torch.equal, plain, packed))
+
+
+def test_the_table_of_activations_is_tested_whole():
+    assert APPLIED.keys() == ACTIVATIONS.keys()
+
+
+@pytest.mark.parametrize("act", APPLIED)
+def test_activations_hold_to_the_ends(act):
+    shapes = [(7, 17, 33)]
+    model, (x,) = Many(shapes, APPLIED[act]), inputs(shapes)
+    special = [float("nan"), float("inf"), -float("inf"), -1e30, 1e30, 0.0]
+    given = torch.cat([x, torch.tensor(special).view(-1, 1).expand(-1, 17) * torch.eye(6, 17).clamp(1e-9)])
+    model.layers[0].weight.data[0] = 1.0
+    run = compiled(Many([(13, 17, 33)], APPLIED[act]), "auto")
+    run.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        found, wanted = run(given)[0], model.double()(given.double())[0].float()
+    torch.testing.assert_close(found, wanted, equal_nan=True, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_that_are_apart_and_columns_that_are_apart():
+    layer = nn.Linear(24, 40)
+    base = torch.randn(48, 30)
+
+    def call(x):
+        return layer(x[:, 3:27]), layer(x.t()[:24].t()), layer(x[:24].t())
+
+    run = firebrick.compile(call, options={"cache": False})
+    with torch.no_grad():
+        torch.testing.assert_close(run(base), call(base))
+
+
+def test_a_convolution_of_single_pixels_is_a_matmul():
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(16, 40, 1, bias=False),
+        nn.BatchNorm2d(40),
+        nn.ReLU6(),
+        nn.Conv2d(40, 24, 1),
+        nn.Conv2d(24, 8, 1, stride=2),
+    ).eval()
+    net[1].running_var.uniform_(0.5, 2)
+    for x in (torch.randn(2, 16, 9, 7), torch.randn(2, 16, 9, 7).to(memory_format=torch.channels_last)):
+        run = firebrick.compile(net, options={"cache": False})
+        with torch.no_grad():
+            found, wanted = run(x), net(x)
+        assert found.stride() == wanted.stride()
+        torch.testing.assert_close(found, wanted)
