@@ -249,7 +249,8 @@ class Capture:
             meta, module = module.meta, fx.GraphModule(module, module.graph)
             module.meta.update(meta)
         try:
-            compiled = self.backend(module, inputs)
+            with torch._C._EnableTorchFunction():  # where the program has it off, FX could trace nothing
+                compiled = self.backend(module, inputs)
         except FirebrickError:
             raise
         except Exception as error:
