@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import io
@@ -105,6 +106,8 @@ def test_compiled_module_is_the_same_kind_of_object() -> None:
     assert compiled.describe() == "net of scale 2.0"
     assert compiled.layers is net.layers
     assert repr(compiled) == repr(net)
+    assert inspect.signature(compiled.forward) == inspect.signature(net.forward)
+    assert compiled.forward.__doc__ == net.forward.__doc__
     compiled.scale = 5.0
     assert net.scale == 5.0
     same(compiled(X), net(X))
@@ -288,6 +291,30 @@ def test_explain(tmp_path: Any) -> None:
     assert "data-dependent" in (tmp_path / "page.html").read_text()
     whole = firebrick.explain(Net().eval())(X).to_dict()
     assert (whole["graph_count"], whole["break_count"], whole["coverage_percent"]) == (1, 0, 100.0)
+
+
+def test_explain_runs_the_function_once() -> None:
+    ran = []
+
+    def count(x: Tensor) -> Tensor:
+        ran.append(len(ran))
+        print(end="")
+        return x + len(ran)
+
+    same(firebrick.explain(count)(X).result, X + 1)
+    assert ran == [0]
+
+
+def test_coroutines_and_generators_run_as_they_are() -> None:
+    async def twice(x: Tensor) -> Tensor:
+        return x * 2
+
+    def rows(x: Tensor) -> Any:
+        for row in x:
+            yield row + 1
+
+    same(asyncio.run(firebrick.compile(twice)(X)), X * 2)
+    same(torch.stack(list(firebrick.compile(rows)(X))), X + 1)
 
 
 def test_stats_are_plain_data() -> None:

@@ -7,6 +7,7 @@ So state dicts have equal keys, attributes need no forwarding, and `isinstance` 
 from __future__ import annotations
 
 import copy
+import functools
 from typing import TYPE_CHECKING, Any
 
 from firebrick.api.calls import Calls
@@ -14,6 +15,8 @@ from firebrick.api.switches import blocks, call_switched
 from firebrick.capture import hook
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
     from firebrick.api.settings import Settings
@@ -46,7 +49,7 @@ def compile_module(module: nn.Module, settings: Settings) -> nn.Module:
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
         "__call__": _call,
-        "forward": _forward,
+        "forward": _forward_like(cls.forward),
         "__reduce_ex__": _reduce,
         "__deepcopy__": _deepcopy,
         "__copy__": _copy,
@@ -84,11 +87,17 @@ def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
     return state.call(*args, **kwargs)
 
 
-def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-    state = type(self)._firebrick
-    if blocks.open:
-        return call_switched(state.original.forward, state.forward, args, kwargs)
-    return state.forward(*args, **kwargs)
+def _forward_like(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A `forward` with the name, signature and text of the original's, which libraries choose arguments by."""
+
+    @functools.wraps(original, updated=())
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        state = type(self)._firebrick
+        if blocks.open:
+            return call_switched(state.original.forward, state.forward, args, kwargs)
+        return state.forward(*args, **kwargs)
+
+    return forward
 
 
 def _reduce(self: Any, protocol: Any) -> Any:

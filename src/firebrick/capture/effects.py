@@ -8,6 +8,7 @@ what it was.
 from __future__ import annotations
 
 import inspect
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,10 +30,11 @@ class Effects:
         self.outside = 0  # changes of what was there before, and of new objects that it holds
         self.in_reach: set[int] = set()  # such new objects
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], Value]] = {}
+        self._context: dict[int, tuple[Value, Value]] = {}
         self._calls: list[tuple[Any, Sequence[Value], dict[str, Value]]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._changed or self._globals or self._calls)
+        return bool(self._changed or self._globals or self._context or self._calls)
 
     def mutated(self, value: Any, *, always: bool = False) -> None:
         """Note that `value` changes; values made by captured code need no replay, unless `always`."""
@@ -52,6 +54,20 @@ class Effects:
         found = self._globals.get((id(variables), name))
         return None if found is None else found[1]
 
+    def context_value(self, variable: Value) -> Value | None:
+        """What captured code set a context variable to, or None."""
+        found = self._context.get(id(variable))
+        return None if found is None else found[1]
+
+    def set_context(self, variable: Value, value: Value | None) -> None:
+        """Note that a context variable is set; without a value, that it is as it was before the captured code."""
+        self.count += 1
+        self.outside += 1
+        if value is None:
+            self._context.pop(id(variable), None)
+        else:
+            self._context[id(variable)] = (variable, value)
+
     def later(self, function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
         """Defer a call whose result nobody uses, such as print, to the end of the captured region."""
         self.count += 1
@@ -64,7 +80,7 @@ class Effects:
 
     def stored(self) -> list[Value]:
         """What objects that were there before hold since they were changed."""
-        return [*self.roots(), *[value for _, value in self._globals.values()]]
+        return [*self.roots(), *[value for _, value in (*self._globals.values(), *self._context.values())]]
 
     def show(self, code: CodeType) -> list[tuple[str, Any]]:
         """What is changed, in short, and the object; None for a call. A frame's own dict of keywords does not count."""
@@ -73,6 +89,7 @@ class Effects:
         changed = [value for value in self._changed.values() if str(value.source) != own]
         found = [(f"{v.source or 'an object'} ({v.python_type().__name__})", v.obj) for v in changed]
         found += [(f"the global {name}", variables) for (_, name), (variables, _) in self._globals.items()]
+        found += [(f"the context variable {variable.source}", None) for variable, _ in self._context.values()]
         return found + [(f"what {getattr(call[0], '__name__', call[0])}() changes", None) for call in self._calls]
 
     def load(self, emitter: ValueEmitter) -> list[Callable[[], None]]:
@@ -83,6 +100,8 @@ class Effects:
         stores = [value.replay(emitter) for value in self._changed.values()]
         for (_, name), (variables, value) in self._globals.items():
             stores.append(_global_store(emitter, variables, name, emitter.load_to_temp(value)))
+        for variable, value in self._context.values():
+            stores.append(_call_store(emitter, ContextVar.set, emitter.load_to_temp([variable, value]), {}))
         for function, args, kwargs in self._calls:
             stores.append(_call_store(emitter, function, emitter.load_to_temp(list(args)), kwargs))
         return stores

@@ -26,6 +26,7 @@ from firebrick.capture.breaks import Break, SkipFrame
 from firebrick.capture.emit import Emitter
 from firebrick.capture.flow import flow
 from firebrick.capture.hook import SKIP, SKIP_SCOPE, Wrapped, entries
+from firebrick.capture.instructions import decode
 from firebrick.capture.interpreter import BreakHere, Interpreter
 from firebrick.capture.liveness import live_slots
 from firebrick.capture.marks import disabled_by_torch
@@ -66,6 +67,8 @@ _MAX_VERSIONS = 4  # tensors whose versions are looked at before a graph that ch
 _MOST_COPIED = 65536  # bytes of such tensors that are copied, where it matters how far the graph came
 _NO_MISTAKE = (FirebrickError, torch.utils.checkpoint._StopRecomputationError)  # plain Python would not raise these
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+_FRAMES = ("_getframe", "currentframe")
+_LOOKS = frozenset(("eval", "exec", "locals", "vars", "dir", *_FRAMES))
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _ = (library, semantics)
 
@@ -186,6 +189,8 @@ class Capture:
                 reason = reason or error
                 if self.config.fullgraph:
                     raise error.unsupported() from error
+                if looks_at_frame(frame.code):
+                    raise SkipFrame("a function that looks at the frame's locals is called", always=True) from error
                 if one.is_at_break() and one.abandoned is None:
                     through = max(through, one.root.index)
                 break_step = one.step_to_break_at()
@@ -340,16 +345,30 @@ def is_capturable(code: CodeType, variables: dict[str, Any]) -> bool:
     return True
 
 
+def looks_at_frame(code: CodeType) -> bool:
+    """Whether code asks for its own frame or locals by name, which a continuation does not have as they were."""
+    if not _LOOKS.intersection(code.co_names):
+        return False
+    found = [i for i in decode(code) if i.opname != "PRECALL"]
+    return any(
+        before.argval in _FRAMES
+        or (before.opname == "LOAD_GLOBAL" and before.argval in ("eval", "exec", "locals"))
+        or (before.opname == "LOAD_GLOBAL" and before.argval in _LOOKS and after.opname == "CALL" and not after.arg)
+        for before, after in itertools.pairwise(found)
+    )
+
+
 def run_plain(frame: Frame) -> Any:
     """What to do with a library's function: a wrapper of `torch.compiler.disable` gets code that captures nothing."""
     code, disabled = frame.code, disabled_by_torch(frame.function)
     if disabled is None or "fn" not in code.co_freevars or code.co_varnames[:2] != ("args", "kwargs"):
-        return SKIP
+        marked = "_torchdynamo_disable" in frame.function.__dict__  # other wrappers share the code
+        return None if marked else SKIP
     original, with_callees = disabled
     if not with_callees:
         if isinstance(original, types.FunctionType):
             _native.skip_code(original.__code__)
-        return SKIP
+        return None
     emitter = Emitter(code)
     emitter.prologue()
     emitter.load_callable(Wrapped(_call, None))

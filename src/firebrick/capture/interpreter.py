@@ -16,7 +16,7 @@ from firebrick.capture.operations import Operations
 from firebrick.capture.semantics.registry import HANDLERS, Signal
 from firebrick.capture.values.base import NULL, Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
-from firebrick.capture.values.exception import ExceptionValue
+from firebrick.capture.values.exception import ExceptionValue, TracebackValue
 from firebrick.capture.values.function import CellValue, FunctionValue, bind_arguments
 from firebrick.capture.values.iterator import GeneratorValue
 from firebrick.capture.values.module import ModuleValue
@@ -155,8 +155,11 @@ class Interpreter(Operations):
     def unwind(self, raised: Raised, instruction: Instruction) -> None:
         """Go to the handler of an exception, or out of the frame."""
         value = raised.value
-        if isinstance(value, ExceptionValue) and value is not self.handled and value.context is NONE:
-            value.context = self.handled
+        if isinstance(value, ExceptionValue):
+            if value.traceback is NONE:
+                value.traceback = TracebackValue()
+            if value is not self.handled and value.context is NONE:
+                value.context = self.handled
         entry = instruction.handler
         if entry is None:
             self.finished = True
@@ -265,9 +268,9 @@ class Interpreter(Operations):
 
     def throw_generator(self, args: Sequence[Value], caller: Interpreter) -> Value | None:
         """Raise an exception at the yield where the generator is paused."""
-        error = args[0].realize()
-        if not isinstance(error, ExceptionValue):
-            error = error.call(self, args[1:2], {})
+        error = args[-1 if len(args) == 1 else 1].realize()
+        if not isinstance(error, ExceptionValue):  # a class, and perhaps the argument that it is called with
+            error = args[0].realize().call(self, [] if error is NONE else args[1:2], {})
         if self.finished or self.index == 0:
             self.finished = True
             raise Raised(error)

@@ -10,7 +10,7 @@ from firebrick.capture import operators
 from firebrick.capture.breaks import Break
 from firebrick.capture.library import registry
 from firebrick.capture.values.base import NotConstant, Raised, Value
-from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.iterator import Cursor, GeneratorValue, IteratorValue
@@ -38,11 +38,11 @@ class Operations:
 
     def raise_real(self, error: BaseException) -> NoReturn:
         """Raise, in the user's program, an exception that a host operation raised."""
-        raise Raised(ExceptionValue(type(error), [self.tracer.known(arg) for arg in error.args])) from error
+        raise Raised(ExceptionValue.of(error, [self.tracer.known(arg) for arg in error.args])) from error
 
     def raise_new(self, cls: type[BaseException], *args: Any) -> NoReturn:
         """Raise a new exception in the user's program."""
-        raise Raised(ExceptionValue(cls, [self.tracer.known(arg) for arg in args]))
+        self.raise_value(cls, [self.tracer.known(arg) for arg in args])
 
     def raise_value(self, cls: type[BaseException], args: list[Value]) -> NoReturn:
         """Raise a new exception with values as arguments."""
@@ -54,15 +54,26 @@ class Operations:
 
     # -- constants ----------------------------------------------------------------
 
-    def fold(self, function: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """Evaluate a function of constants now.
+    def fold(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Value],
+        kwargs: Mapping[str, Value],
+        *,
+        copied: bool = False,
+    ) -> Value:
+        """Evaluate a function of constants now; one that only looks at its arguments is given `copied` containers.
 
         Raises:
             Break: an argument is not constant.
         """
+
+        def host_of(arg: Value) -> Any:
+            return operators.host_copy(self.interpreter, arg) if copied else arg.realize().as_constant()
+
         try:
-            host = [arg.realize().as_constant() for arg in args]
-            named = {name: arg.realize().as_constant() for name, arg in kwargs.items()}
+            host = [host_of(arg) for arg in args]
+            named = {name: host_of(arg) for name, arg in kwargs.items()}
         except NotConstant as error:
             name = getattr(function, "__qualname__", str(function))
             raise Break("unsupported-call", f"{name}() is called with {error} that is not constant") from None
@@ -144,8 +155,10 @@ class Operations:
         if replacement is not None:
             return self.inline(self.tracer.function(replacement), args, kwargs)
         if registry.is_foldable(obj):
-            return self.fold(obj, args, kwargs)
+            return self.fold(obj, args, kwargs, copied=True)
         owner = getattr(obj, "__self__", None)
+        if owner in LITERAL_TYPES:  # int.from_bytes
+            return self.fold(obj, args, kwargs, copied=True)
         if owner is not None and not isinstance(owner, types.ModuleType) and isinstance(obj, types.BuiltinFunctionType):
             return self.tracer.known(owner).call_method(interp, obj.__name__, args, kwargs)
         raise Break("unsupported-call", f"{value.describe()}() is called")
@@ -240,7 +253,10 @@ class Operations:
         if isinstance(value, ObjectValue):
             found, _ = self.lookup(value.cls, "__iter__")
             if isinstance(found, types.FunctionType):
-                return self.tracer.function(found).call(self.interpreter, [value], {}).realize()
+                made = self.tracer.function(found).call(self.interpreter, [value], {}).realize()
+                if not hasattr(made.python_type(), "__next__"):
+                    self.raise_new(TypeError, f"iter() returned non-iterator of type {made.python_type().__name__!r}")
+                return made
         if type(value) is ListValue:
             cursor = Cursor(value)
             return IteratorValue(cursor, type(iter([])), cursor.remake)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue
 from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
-from firebrick.capture.values.object import MISSING, ObjectValue
+from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue
 from firebrick.capture.values.sequence import DequeValue, ListValue, SequenceValue, SliceValue, TupleValue
 from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
@@ -28,8 +29,10 @@ __all__ = [
     "COMPARE",
     "UNARY",
     "binary",
+    "by_objects",
     "compare",
     "contains",
+    "host_copy",
     "host_text",
     "identical",
     "special_method",
@@ -139,7 +142,9 @@ def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
         return interp.tracer.graph.call(interp, "call_function", function, (value,), {})
     if isinstance(value, ObjectValue) and value.special(interp, method) is not None and value.storage is None:
         return value.call_method(interp, method, [], {})
-    return interp.fold(function, [value], {})
+    if interp.lookup(value.python_type(), method)[0] is MISSING:
+        interp.raise_new(TypeError, f"bad operand type for unary {symbol}: {value.python_type().__name__!r}")
+    return interp.fold(function, [_plain(value)], {})
 
 
 def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
@@ -165,11 +170,11 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
         done = _in_place(interp, row, left, right)
         if done is not None:
             return done
-    result = _by_objects(interp, row, left, right)
+    result = by_objects(interp, row, left, right, symbol)
     if result is None:
         result = _by_containers(interp, row.symbol, _plain(left), _plain(right))
     if result is None:
-        return interp.fold(row.function, (left, right), {})
+        return interp.fold(row.function, (_plain(left), _plain(right)), {}, copied=True)
     return result
 
 
@@ -177,7 +182,7 @@ def _of_subclasses(interp: Interpreter, row: BinaryRow, in_place: bool, left: Va
     """An operator of the class itself, else torch's."""
     if in_place and isinstance(left, ObjectValue) and (own := left.special(interp, row.assigned)) is not None:
         return own.call(interp, [right], {})
-    result = _by_objects(interp, row, left, right)
+    result = by_objects(interp, row, left, right, row.symbol)
     if result is not None:
         return result
     function = row.in_place if in_place and issubclass(left.python_type(), torch.Tensor) else row.function
@@ -224,22 +229,24 @@ def _not_implemented(value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.value is NotImplemented
 
 
-def _by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value) -> Value | None:
+def by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value, symbol: str) -> Value | None:
+    """By the special methods of the user's classes; None if they have none."""
     attempts = [(left, row.method, right), (right, row.reflected, left)]
     if left.python_type() is not right.python_type() and issubclass(right.python_type(), left.python_type()):
         attempts.reverse()
     tried = False
     for owner, name, other in attempts:
-        if isinstance(owner, ObjectValue):
-            found, holder = interp.lookup(owner.cls, name)
-            if found is not MISSING and hasattr(found, "__code__") and holder is not torch.Tensor:
-                tried = True
-                result = interp.tracer.function(found).call(interp, [owner, other], {})
-                if not _not_implemented(result):
-                    return result
-    if tried and not (_plain(left) is not left and _plain(right) is not right):
+        found, holder = interp.lookup(owner.python_type(), name)
+        if isinstance(owner, ObjectValue) and hasattr(found, "__code__") and holder is not torch.Tensor:
+            result = interp.tracer.function(found).call(interp, [owner, other], {})
+            if not _not_implemented(result):
+                return result
+        elif found is not MISSING and (symbol in "%=*=" or not isinstance(other, ObjectValue) or other.storage):
+            tried = True  # a built-in kind will say what it thinks of it
+    if not tried:
         names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
-        interp.raise_new(TypeError, f"unsupported operand type(s) for {row.symbol}: {names}")
+        shown = f"{symbol} or pow()" if symbol == "**" else f"{symbol}()" if symbol == "divmod" else symbol
+        interp.raise_new(TypeError, f"unsupported operand type(s) for {shown}: {names}")
     return None
 
 
@@ -260,6 +267,9 @@ def _by_containers(interp: Interpreter, symbol: str, left: Value, right: Value) 
         if isinstance(right, SequenceValue):
             left, right = right, left
         if isinstance(left, SequenceValue):
+            if not hasattr(right.python_type(), "__index__"):
+                other = right.python_type().__name__
+                interp.raise_new(TypeError, f"can't multiply sequence by non-int of type {other!r}")
             return left.copy_with(left.items * interp.index_of(right))
     if symbol == "%" and isinstance(left, ConstantValue) and isinstance(left.value, (str, bytes)):
         return _percent(interp, left, right)
@@ -284,13 +294,14 @@ def torch_size(left: TupleValue, right: TupleValue) -> type:
 
 
 def _percent(interp: Interpreter, left: ConstantValue, right: Value) -> Value:
-    items = right.items if isinstance(right, TupleValue) else [right]
-    shown = []
-    for item in items:
-        real = item.realize()
-        shown.append(real if real.is_constant() else interp.formatted(real, "", ""))
-    if isinstance(right, DictValue):
-        return interp.fold(operator.mod, (left, right), {})
+    try:
+        return interp.fold(operator.mod, (left, ConstantValue(host_copy(interp, right))), {})
+    except NotConstant:
+        pass
+    items = [item.realize() for item in (right.items if isinstance(right, TupleValue) else [right])]
+    if isinstance(right, DictValue) or "r" in str(left.value) or "a" in str(left.value):
+        raise Break("unsupported-operation", f"text of {right.describe()}")
+    shown = [item if item.is_constant() else interp.formatted(item, "", "") for item in items]
     return interp.fold(lambda text, *parts: text % parts, [left, *shown], {})
 
 
@@ -335,7 +346,8 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
                 return ConstantValue(not equal.truth(interp))
     if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):
         return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
-    return _compare_plain(interp, symbol, _plain(left), _plain(right))
+    plain = [side.snapshot(interp) if isinstance(side, InstanceDictValue) else _plain(side) for side in (left, right)]
+    return _compare_plain(interp, symbol, *plain)
 
 
 def _compare_plain(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
@@ -359,6 +371,10 @@ def _compare_plain(interp: Interpreter, symbol: str, left: Value, right: Value) 
     except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
         interp.raise_real(error)
     if symbol in ("==", "!="):
+        for side in (left, right):
+            own = interp.lookup(side.python_type(), "__eq__")[0]
+            if isinstance(side, ObjectValue) and own is not object.__eq__ and not hasattr(own, "__code__"):
+                raise Break("unsupported-operation", f"{side.describe()} is compared")
         if isinstance(left, SliceValue) and isinstance(right, SliceValue):
             return _compare_sequences(
                 interp, symbol, TupleValue(list(left.children())), TupleValue(list(right.children()))
@@ -400,20 +416,34 @@ def contains(interp: Interpreter, container: Value, item: Value) -> bool:
     return any(interp.same_or_equal(other, item) for other in container.iterate(interp))
 
 
+def host_copy(interp: Interpreter, value: Value) -> Any:
+    """An object like a value that is made of constants: for functions that look at it and don't keep it.
+
+    Raises:
+        NotConstant: it holds tensors or objects of the user's classes.
+    """
+    value = value.realize()
+    if isinstance(value, DequeValue):
+        return deque([host_copy(interp, item) for item in value.items], value.maxlen)
+    if isinstance(value, SequenceValue):
+        return value.build([host_copy(interp, item) for item in value.items])
+    if isinstance(value, SetValue):
+        return value.cls(host_copy(interp, item) for item in value.iterate(interp))
+    if not isinstance(value, DictValue):
+        return value.as_constant()
+    made: Any = value.cls() if value.factory is None else value.cls(host_copy(interp, value.factory))
+    for key, item in value.whole(interp).values():
+        made[host_copy(interp, key)] = host_copy(interp, item)
+    return made
+
+
 def host_text(interp: Interpreter, value: Value) -> Any:
     """An object whose text is that of a container of constants.
 
     Raises:
         Break: the text depends on tensors or on the user's classes.
     """
-    value = value.realize()
-    if isinstance(value, SequenceValue):
-        return value.build([host_text(interp, item) for item in value.items])
-    if isinstance(value, DictValue):
-        return {host_text(interp, key): host_text(interp, item) for key, item in value.whole(interp).values()}
-    if isinstance(value, SetValue):
-        return value.cls(host_text(interp, item) for item in value.iterate(interp))
     try:
-        return value.as_constant()
+        return host_copy(interp, value)
     except NotConstant:
         raise Break("unsupported-operation", f"text of {value.describe()}") from None

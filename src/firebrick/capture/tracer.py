@@ -70,6 +70,8 @@ class Tracer:
         )  # where `__torch_function__` is not asked
         self.raise_steps: list[int] = []
         self.generators: list[tuple[int, GeneratorValue]] = []  # with the root's step that made them
+        self.references: dict[int, Value] = {}
+        """Weak references by the value that they refer to: an object has one."""
         self._keep: list[Any] = []
         self._cells: dict[int, CellValue] = {}
         self._functions: dict[int, FunctionValue] = {}
@@ -190,7 +192,7 @@ class Tracer:
         else:
             self.guards.lacks_key(Variables(interp.namespace), name)
             self.guards.lacks_key(Variables(Namespace("builtins", interp.builtins)), name)
-            interp.raise_new(NameError, f"name {name!r} is not defined")
+            interp.raise_real(NameError(f"name {name!r} is not defined", name=name))
         self._globals[key] = found
         return found
 
@@ -300,7 +302,9 @@ class Tracer:
             return self.read(table, source)
         made = DictValue({}, source, type(table), table)
         for key, item in table.items():
-            entry = self.module_attribute(module, key, item, ModuleItem(module.base(self.current), name, key))
+            entry = module.fields.get(key) if key in module.changed else None
+            if entry is None:
+                entry = self.module_attribute(module, key, item, ModuleItem(module.base(self.current), name, key))
             made.entries[key] = (ConstantValue(key) if is_literal(key) else self.known(key), entry)
         return made
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 
-from firebrick.capture.breaks import Break
+from firebrick.capture.breaks import Break, SkipFrame
 from firebrick.capture.library import registry
 from firebrick.capture.sources import (
     ArrayTensor,
@@ -129,7 +130,7 @@ def dict_entries(tracer: Tracer, obj: dict[Any, Any], source: Source) -> dict[Ha
             entries[key] = entry
         else:
             key_value = tracer.read(key, DictKey(source, index))
-            entries[key_of(key_value)] = (key_value, tracer.read(item, Item(source, key)))
+            entries[key_of(key_value, tracer.current)] = (key_value, tracer.read(item, Item(source, key)))
     return entries
 
 
@@ -148,7 +149,7 @@ def _set(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     entries: dict[Hashable, Value] = {}
     for member in obj:
         value = tracer.known(member)
-        entries[key_of(value)] = value
+        entries[key_of(value, tracer.current)] = value
         tracer.guards.has_key(source, member)
     return SetValue(entries, source, kind, obj)
 
@@ -208,6 +209,8 @@ def _module(tracer: Tracer, obj: torch.nn.Module, source: Source, pinned: bool) 
 
 
 def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> Value:
+    if is_lazy(obj):
+        raise SkipFrame(f"{source} is made by the first call")
     if type(obj) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         return _subclass(tracer, obj, source)
     path = tracer.parameter_path(source)
@@ -261,8 +264,16 @@ def _fixed(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     _identity(tracer, obj, source, pinned)
     value = ObjectValue(type(obj), obj, source, fixed=True)
     if isinstance(obj, (int, str, float)):
-        value.storage = ConstantValue(builtin_base(type(obj))(obj))
+        value.storage = ConstantValue(_plain(obj, builtin_base(type(obj))))
     return value
+
+
+def _plain(obj: Any, base: Any) -> Any:
+    """The number or text in an instance of a derived class, whose own conversions may say something else."""
+    if base is bytes:
+        return bytes.__getitem__(obj, slice(None))
+    method = {int: "__index__", float: "__float__", str: "__str__", complex: "__complex__"}[base]
+    return getattr(base, method)(obj)
 
 
 def _unchanging(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
@@ -307,6 +318,8 @@ def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     base = builtin_base(type(obj))
     if base in (dict, OrderedDict, defaultdict, Counter):
         value.storage = DictValue(dict_entries(tracer, obj, source), source, base, obj)
+        if isinstance(obj, defaultdict):
+            value.storage.factory = tracer.read(obj.default_factory, Attr(source, "default_factory"))
     elif base is list:
         tracer.guards.length(source, len(obj))
         items = [tracer.read(item, Item(source, index)) for index, item in enumerate(list(obj))]
@@ -318,7 +331,7 @@ def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
         value.storage = storage
     elif base in (int, float, str, bytes, complex):
         tracer.guards.identity(source, obj)
-        value.storage = ConstantValue(base(obj))
+        value.storage = ConstantValue(_plain(obj, base))
     return value
 
 
@@ -403,13 +416,13 @@ def _fresh_dict(tracer: Tracer, obj: dict[Any, Any]) -> Value:
     entries: dict[Hashable, tuple[Value, Value]] = {}
     for key, item in obj.items():
         value = fresh(tracer, key)
-        entries[key_of(value)] = (value, fresh(tracer, item))
+        entries[key_of(value, tracer.current)] = (value, fresh(tracer, item))
     return DictValue(entries, cls=type(obj))
 
 
 def _fresh_set(tracer: Tracer, obj: Any) -> Value:
     values = [fresh(tracer, member) for member in obj]
-    return SetValue({key_of(value): value for value in values}, cls=type(obj))
+    return SetValue({key_of(value, tracer.current): value for value in values}, cls=type(obj))
 
 
 def fresh(tracer: Tracer, obj: Any) -> Value:

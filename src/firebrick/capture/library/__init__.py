@@ -3,6 +3,7 @@
 from firebrick.capture.library import (
     autograd_functions,
     builtin_functions,
+    copies,
     inspection,
     numpy_functions,
     operator_functions,
@@ -16,6 +17,7 @@ from firebrick.capture.library import (
 __all__ = [
     "autograd_functions",
     "builtin_functions",
+    "copies",
     "inspection",
     "numpy_functions",
     "operator_functions",

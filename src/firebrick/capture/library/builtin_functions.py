@@ -5,8 +5,6 @@ from __future__ import annotations
 import abc
 import builtins
 import collections
-import copy
-import enum
 import functools
 import itertools
 import os
@@ -22,13 +20,10 @@ from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE, ConstantValue
-from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.iterator import Cursor, IteratorValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
-from firebrick.capture.values.mapping import key_of as key_of_value
-from firebrick.capture.values.module import ModuleValue
-from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue
+from firebrick.capture.values.object import MISSING, ObjectValue
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.superclass import SuperValue
 from firebrick.capture.values.tensor import TensorValue
@@ -51,7 +46,7 @@ FOLDABLE.update(
         key_of(obj): obj
         for obj in (
             abs, all, any, ascii, bin, bool, bytes, callable, chr, complex, divmod, float, format, hash, hex, int,
-            max, min, oct, ord, pow, repr, round, str, sum, bytearray, types.SimpleNamespace, object, memoryview,
+            max, min, oct, ord, pow, repr, round, str, sum,
         )
     }
 )  # fmt: skip
@@ -159,6 +154,9 @@ def _hash(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0].realize()
     if isinstance(value, ObjectValue) and isinstance(interp.lookup(value.cls, "__hash__")[0], types.FunctionType):
         return value.call_method(interp, "__hash__", [], {})
+    kind = value.python_type()
+    if kind.__hash__ is None:
+        interp.raise_new(TypeError, f"unhashable type: {kind.__name__!r}")
     return interp.fold(hash, args, {})
 
 
@@ -226,6 +224,15 @@ def _generic_setattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(value, ObjectValue):
         raise Break("unsupported-attribute", f"attribute of {value.describe()} is set")
     value.generic_set_attr(interp, _text(args[1]), args[2])
+    return NONE
+
+
+@handles(object.__delattr__)
+def _generic_delattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    if not isinstance(value, ObjectValue):
+        raise Break("unsupported-attribute", f"attribute of {value.describe()} is deleted")
+    value.generic_del_attr(interp, _text(args[1]))
     return NONE
 
 
@@ -411,7 +418,10 @@ def _reversed(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(value, ObjectValue) and isinstance(interp.lookup(value.cls, "__reversed__")[0], types.FunctionType):
         return value.call_method(interp, "__reversed__", [], {})
     if isinstance(value, TensorValue):
-        raise Break("unsupported-call", "reversed() of a tensor")
+        return value.call_method(interp, "flip", [ConstantValue(0)], {}) if value.fake.dim() else value
+    kind = value.python_type()
+    if not hasattr(kind, "__reversed__") and not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
+        interp.raise_new(TypeError, f"{kind.__name__!r} object is not reversible")
     if type(value) is ListValue:
         cursor = Cursor(value, backwards=True)
         return IteratorValue(cursor, type(reversed([])), cursor.remake)
@@ -436,6 +446,9 @@ def _all(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 @handles(sum)
 def _sum(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     total = args[1] if len(args) > 1 else kwargs.get("start", ConstantValue(0))
+    for kind, name in ((str, "strings [use ''.join(seq) instead]"), (bytes, "bytes [use b''.join(seq) instead]")):
+        if issubclass(total.realize().python_type(), kind):
+            interp.raise_new(TypeError, f"sum() can't sum {name}")
     for item in interp.iterate(args[0]):
         total = operators.binary(interp, "+", total, item)
     return total
@@ -447,7 +460,7 @@ def _extreme(symbol: str) -> Any:
         if not items:
             if "default" in kwargs:
                 return kwargs["default"]
-            interp.raise_new(ValueError, f"{'max' if symbol == '>' else 'min'}() arg is an empty sequence")
+            return interp.fold(max if symbol == ">" else min, [ConstantValue(())], {})
         key = kwargs.get("key")
         plain = key is None or key.realize().python_type() is type(None)
         best, best_key = items[0], items[0] if plain or key is None else interp.call(key, items[0])
@@ -518,12 +531,18 @@ def _deque(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return DequeValue(list(interp.iterate(args[0])) if args else [], maxlen=limit.realize().as_constant())
 
 
-@handles(dict.fromkeys, collections.OrderedDict.fromkeys)
-def _fromkeys(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    made = DictValue({})
-    for key in interp.iterate(args[0]):
-        made.set_item(interp, key, args[1] if len(args) > 1 else NONE)
-    return made
+def _from_keys(cls: type) -> Any:
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        made = DictValue({}, cls=cls)
+        for key in interp.iterate(args[0]):
+            made.set_item(interp, key, args[1] if len(args) > 1 else NONE)
+        return made
+
+    return rule
+
+
+for _cls in (dict, collections.OrderedDict):
+    handles(_cls.fromkeys)(_from_keys(_cls))
 
 
 @handles(slice)
@@ -553,7 +572,7 @@ def _number(cls: type, method: str) -> Any:
                     return value.call_method(interp, method, [], {})
                 if value.storage is not None:
                     args = [value.storage, *args[1:]]
-        return interp.fold(cls, args, kwargs)
+        return interp.fold(cls, args, kwargs, copied=True)
 
     return rule
 
@@ -561,6 +580,21 @@ def _number(cls: type, method: str) -> Any:
 handles(int)(_number(int, "__int__"))
 handles(float)(_number(float, "__float__"))
 handles(complex)(_number(complex, "__complex__"))
+
+
+@handles(bytes)
+def _bytes(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.fold(bytes, args, kwargs, copied=True)
+
+
+@handles(types.SimpleNamespace)
+def _simple_namespace(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    made = ObjectValue(types.SimpleNamespace)
+    made.fields.update(kwargs)
+    for other in args:
+        for key, item in pairs_of(interp, other):
+            made.fields.setdefault(_text(key), item)
+    return made
 
 
 @handles(bool)
@@ -602,12 +636,28 @@ _unary(round, "__round__")
 
 @handles(pow)
 def _pow(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return operators.binary(interp, "**", args[0], args[1]) if len(args) == 2 else interp.fold(pow, args, kwargs)
+    if len(args) == 2:
+        return operators.binary(interp, "**", args[0], args[1])
+    base = args[0].realize()
+    if isinstance(base, ObjectValue) and base.storage is None:
+        return base.call_method(interp, "__pow__", args[1:], kwargs)
+    return interp.fold(pow, args, kwargs)
+
+
+_DIVMOD = operators.BinaryRow("divmod", divmod, divmod, "divmod")
 
 
 @handles(divmod)
 def _divmod(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return TupleValue([operators.binary(interp, symbol, args[0], args[1]) for symbol in ("//", "%")])
+    left, right = args[0].realize(), args[1].realize()
+    if isinstance(left, ObjectValue) or isinstance(right, ObjectValue):
+        found = operators.by_objects(interp, _DIVMOD, left, right, "divmod")
+        if found is not None:
+            return found
+    if isinstance(left, TensorValue) or isinstance(right, TensorValue):
+        names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
+        interp.raise_new(TypeError, f"unsupported operand type(s) for divmod(): {names}")
+    return interp.fold(divmod, args, kwargs)
 
 
 @handles(print)
@@ -628,7 +678,7 @@ def _warn(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return NONE
 
 
-# -- functools, itertools and copy -----------------------------------------------------------------------
+# -- functools and itertools -----------------------------------------------------------------------
 
 
 @handles(functools.partial)
@@ -642,90 +692,6 @@ def _partial(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 @handles(types.MethodType)
 def _method_type(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return BoundMethodValue(args[0], args[1])
-
-
-@handles(copy.copy)
-def _copy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0].realize()
-    if isinstance(value, (ListValue, DictValue, SetValue)):
-        return value.call_method(interp, "copy", [], {})
-    if isinstance(value, (ConstantValue, TupleValue, FunctionValue, ClassValue, CallableValue)):
-        return value
-    if isinstance(value, ObjectValue) and not isinstance(value, (ModuleValue, ExceptionValue)):
-        method = value.special(interp, "__copy__")
-        if method is not None:
-            return method.realize().call(interp, [], {})
-        return _copied_object(interp, value)
-    raise Break("unsupported-call", f"copy.copy() of {value.describe()}")
-
-
-def _copied_object(interp: Interpreter, value: ObjectValue) -> Value:
-    for name in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__"):
-        if isinstance(interp.lookup(value.cls, name)[0], types.FunctionType):
-            raise Break("unsupported-call", f"copy.copy() of {value.describe()}")
-    made = ObjectValue(value.cls)
-    if value.storage is not None:
-        made.storage = value.storage
-        if isinstance(value.storage, (ListValue, DictValue, SetValue)):
-            made.storage = value.storage.call_method(interp, "copy", [], {})
-    for key in list(interp.iterate(InstanceDictValue(value))) if value.obj is not None else list(value.fields):
-        name = key if isinstance(key, str) else key.realize().as_constant()
-        field = value.own(interp, name)
-        if field is not MISSING:
-            made.fields[name] = field
-    return made
-
-
-@handles(copy.deepcopy)
-def _deepcopy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return _deep(interp, args[0].realize(), {})
-
-
-def _deep(interp: Interpreter, value: Value, memo: dict[int, Value]) -> Value:
-    value = value.realize()
-    found = memo.get(id(value))
-    if found is not None:
-        return found
-    made: Value
-    if isinstance(value, TupleValue):
-        made = TupleValue([_deep(interp, item, memo) for item in value.items], cls=value.cls)
-    elif type(value) is ListValue:
-        made = memo[id(value)] = ListValue([])
-        made.items.extend(_deep(interp, item, memo) for item in value.items)
-    elif isinstance(value, DictValue):
-        made = DictValue({}, cls=value.cls, factory=value.factory)
-        memo[id(value)] = made
-        for host, (key, item) in value.whole(interp).items():
-            made.entries[host] = (key, _deep(interp, item, memo))
-    elif isinstance(value, (ConstantValue, FunctionValue, ClassValue, CallableValue)):
-        made = value
-    elif isinstance(value, InstanceDictValue):
-        return _deep(interp, value.snapshot(interp), memo)
-    elif isinstance(value, SetValue):
-        made = SetValue(
-            {key_of_value(item): _deep(interp, item, memo) for item in value.entries.values()}, cls=value.cls
-        )
-    elif isinstance(value, ObjectValue) and not isinstance(value, (ModuleValue, ExceptionValue)):
-        return _deep_object(interp, value, memo)
-    else:
-        raise Break("unsupported-call", f"copy.deepcopy() of {value.describe()}")
-    memo[id(value)] = made
-    return made
-
-
-def _deep_object(interp: Interpreter, value: ObjectValue, memo: dict[int, Value]) -> Value:
-    if issubclass(value.cls, enum.Enum):
-        return value
-    method = value.special(interp, "__deepcopy__")
-    if method is not None:
-        return method.realize().call(interp, [DictValue({})], {})
-    made = memo[id(value)] = _copied_object(interp, value)
-    assert isinstance(made, ObjectValue)
-    if made.storage is not None:
-        made.storage = _deep(interp, made.storage, memo)
-    for name, field in made.fields.items():
-        made.fields[name] = _deep(interp, field, memo)
-    return made
 
 
 @handles(itertools.count)

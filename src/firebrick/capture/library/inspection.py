@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import logging
+import reprlib
 import types
 import typing
 from typing import TYPE_CHECKING, Any
@@ -132,6 +133,20 @@ for _function in (
     _evaluated(_function)
 
 
+def _subscripted(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    form = getattr(args[0].realize(), "obj", None)
+    if form is None:
+        raise Break("unsupported-call", f"{args[0].describe()} is subscripted")
+    return interp.fold(lambda index: form[index], args[1:], kwargs, copied=True)
+
+
+_FORMS: tuple[Any, ...] = tuple(getattr(typing, name) for name in ("Union", "List", "Literal", "Callable", "Tuple"))
+for _form in _FORMS:
+    for _kind in type(_form).__mro__:
+        if "__getitem__" in vars(_kind):
+            handles(vars(_kind)["__getitem__"])(_subscripted)
+
+
 def _single_dispatch(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     if not args:
         interp.raise_new(TypeError, f"{function.__name__} requires at least 1 positional argument")
@@ -157,6 +172,19 @@ def _dispatched(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) 
 
 
 CODE_HANDLERS[_DISPATCHER.dispatch.__code__] = _dispatched
+
+
+def _unguarded(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    return interp.tracer.known(function.__wrapped__).call(interp, args, kwargs)
+
+
+_WRAPPERS: tuple[Any, ...] = (
+    reprlib.recursive_repr()(lambda value: ""),
+    getattr(dataclasses, "_recursive_repr", lambda function: function)(repr),
+)
+for _wrapper in _WRAPPERS:
+    if hasattr(_wrapper, "__code__"):  # what looks out for objects that hold themselves; capture looks out for depth
+        CODE_HANDLERS[_wrapper.__code__] = _unguarded
 
 # -- logging --------------------------------------------------------------------------------------
 

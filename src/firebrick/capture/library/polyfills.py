@@ -326,6 +326,34 @@ class _NullContext:
         return None
 
 
+def split_group(error, classes):
+    if isinstance(error, classes):
+        match = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
+        return None, match
+    if not isinstance(error, BaseExceptionGroup):
+        return error, None
+    parts = [
+        split_group(inner, classes)
+        if isinstance(inner, BaseExceptionGroup)
+        else ((None, inner) if isinstance(inner, classes) else (inner, None))
+        for inner in error.exceptions
+    ]
+    made = []
+    for column in zip(*parts):  # noqa: B905  pairs
+        chosen = [part for part in column if part is not None]
+        group = BaseExceptionGroup(error.message, chosen) if chosen else None
+        if group is not None:
+            group.__cause__, group.__context__ = error.__cause__, error.__context__
+            group.__suppress_context__ = error.__suppress_context__
+            for note in getattr(error, "__notes__", ()):
+                group.add_note(note)
+        made.append(group)
+    return tuple(made)
+
+
+POLYFILLS["split_group"] = split_group
+
+
 def call_hooked_module(module, *args, **kwargs):
     for key, hook in (*_GLOBALS._global_forward_pre_hooks.items(), *module._forward_pre_hooks.items()):
         if key in module._forward_pre_hooks_with_kwargs:
@@ -366,6 +394,81 @@ def itemgetter(*items):
     if len(items) == 1:
         return lambda obj: obj[items[0]]
     return lambda obj: tuple(obj[item] for item in items)
+
+
+@replaces(operator.methodcaller)
+def methodcaller(name, /, *args, **kwargs):
+    return lambda obj: getattr(obj, name)(*args, **kwargs)
+
+
+@replaces(operator.call)
+def call(obj, /, *args, **kwargs):
+    return obj(*args, **kwargs)
+
+
+@replaces(operator.concat)
+def concat(a, b):
+    return a + b
+
+
+@replaces(operator.iconcat)
+def iconcat(a, b):
+    a += b
+    return a
+
+
+@replaces(operator.delitem)
+def delitem(a, b):
+    del a[b]
+
+
+@replaces(operator.countOf)
+def count_of(a, b):
+    return sum(item is b or item == b for item in a)
+
+
+@replaces(operator.indexOf)
+def index_of(a, b):
+    for index, item in enumerate(a):
+        if item is b or item == b:
+            return index
+    raise ValueError("sequence.index(x): x not in sequence")
+
+
+@replaces(operator.length_hint)
+def length_hint(obj, default=0):
+    if hasattr(type(obj), "__len__"):
+        return len(obj)
+    return obj.__length_hint__() if hasattr(type(obj), "__length_hint__") else default
+
+
+@replaces(functools.cmp_to_key)
+def cmp_to_key(mycmp):
+    return lambda obj: _Keyed(mycmp, obj)
+
+
+class _Keyed:
+    """What `functools.cmp_to_key` makes of an item, inlined."""
+
+    __hash__ = None
+
+    def __init__(self, mycmp, obj):
+        self.mycmp, self.obj = mycmp, obj
+
+    def __lt__(self, other):
+        return self.mycmp(self.obj, other.obj) < 0
+
+    def __gt__(self, other):
+        return self.mycmp(self.obj, other.obj) > 0
+
+    def __eq__(self, other):
+        return self.mycmp(self.obj, other.obj) == 0
+
+    def __le__(self, other):
+        return self.mycmp(self.obj, other.obj) <= 0
+
+    def __ge__(self, other):
+        return self.mycmp(self.obj, other.obj) >= 0
 
 
 @replaces(operator.attrgetter)

@@ -12,6 +12,7 @@ from firebrick.capture.library.registry import handles
 from firebrick.capture.sources import Const, Item
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE
+from firebrick.capture.values.exception import TracebackValue
 from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import TupleValue
@@ -77,7 +78,7 @@ def _reference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if len(args) > 1 or not isinstance(target, ObjectValue) or target.storage is not None:
         raise Break("unsupported-call", f"weakref.ref() of {target.describe()}")
     _check_held(interp, target)
-    return WeakReferenceValue(target)
+    return interp.tracer.references.setdefault(id(target), WeakReferenceValue(target))
 
 
 class _Getter:
@@ -108,26 +109,75 @@ def _call_reference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return _now(interp, value, value.obj, "target")
 
 
+def _variable(args: Args) -> ObjectValue:
+    value = args[0].realize()
+    if not isinstance(value, ObjectValue) or not isinstance(value.obj, contextvars.ContextVar):
+        raise Break("unsupported-call", f"a method of {value.describe()} is called")
+    return value
+
+
 @handles(contextvars.ContextVar.get)
 def _read_variable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0].realize()
-    if not isinstance(value, ObjectValue) or value.obj is None:
-        raise Break("unsupported-call", f"get() of {value.describe()}")
+    value = _variable(args)
+    changed = interp.tracer.effects.context_value(value)
+    if changed is not None:
+        return changed
     try:
         value.obj.get()
     except LookupError as error:
+        _now(interp, value, lambda: value.obj.get(None), "context").realize()
         if len(args) > 1:
-            raise Break("unsupported-call", "ContextVar.get() of a variable that is not set") from None
+            return args[1]
         interp.raise_real(error)
     return _now(interp, value, value.obj.get, "context")
 
 
-@handles(sys.exc_info)
-def _exc_info(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+class TokenValue(Value):
+    """What setting a context variable gave; `before` is None where the variable had the value from outside."""
+
+    __slots__ = ("before", "variable")
+
+    def __init__(self, variable: ObjectValue, before: Value | None) -> None:
+        super().__init__()
+        self.variable, self.before = variable, before
+
+    def python_type(self) -> type:
+        """The class of tokens."""
+        return contextvars.Token
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """`var`."""
+        return self.variable if name == "var" else super().get_attr(interp, name)
+
+
+@handles(contextvars.ContextVar.set)
+def _set_variable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = _variable(args)
+    token = TokenValue(value, interp.tracer.effects.context_value(value))
+    interp.tracer.effects.set_context(value, args[1])
+    return token
+
+
+@handles(contextvars.ContextVar.reset)
+def _reset_variable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value, token = _variable(args), args[1].realize()
+    if not isinstance(token, TokenValue) or token.variable is not value:
+        raise Break("unsupported-call", "ContextVar.reset() with a token from elsewhere")
+    interp.tracer.effects.set_context(value, token.before)
+    return NONE
+
+
+@handles(sys.exception)
+def _exception(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     at: Any = interp
     while at is not None and at.handled is NONE:
         at = at.parent
-    if at is None:
+    return NONE if at is None else at.handled.realize()
+
+
+@handles(sys.exc_info)
+def _exc_info(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    error = _exception(interp, args, kwargs)
+    if error is NONE:
         return TupleValue([NONE, NONE, NONE])
-    error = at.handled.realize()
-    return TupleValue([interp.tracer.known(error.python_type()), error, NONE])
+    return TupleValue([interp.tracer.known(error.python_type()), error, TracebackValue()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import types
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,7 @@ from firebrick.capture.overrides import overridden, overrides_calls
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.context import ContextValue
+from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import TupleValue
 from firebrick.capture.values.subclass import SubclassValue, as_subclass, default_function, make_subclass
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
@@ -186,17 +188,24 @@ def _size(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return TupleValue([ConstantValue(interp.index_of(item)) for item in items], cls=torch.Size)
 
 
-@handles(torch._check, torch._assert, torch._check_value, torch._check_index, torch._check_type, torch._check_with)
-def _check(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    condition = args[0].realize()
-    if isinstance(condition, TensorValue):
-        raise Break("data-dependent-branch", "torch._check() of a tensor")
-    if not condition.truth(interp):
-        message = args[1].realize() if len(args) > 1 else ConstantValue("Expected cond to be True")
-        if not message.is_constant() or callable(message.as_constant()):
-            message = message.call(interp, [], {}).realize()
-        interp.raise_value(RuntimeError, [message])
-    return NONE
+def _checks(check: Any, at: int) -> None:
+    @handles(check)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        condition = (args[at] if len(args) > at else kwargs.get("cond", kwargs.get("condition", NONE))).realize()
+        if isinstance(condition, TensorValue):
+            raise Break("data-dependent-branch", f"{check.__name__}() of a tensor")
+        if condition.truth(interp):
+            return NONE
+        message: Any = args[at + 1] if len(args) > at + 1 else kwargs.get("message")
+        if message is not None and not isinstance(message.realize(), ConstantValue):
+            text = interp.call(message).realize().as_constant()
+            message = ConstantValue(lambda: text)
+        return interp.fold(check, [*args[:at], ConstantValue(False), *(() if message is None else (message,))], {})
+
+
+for _check in ("_check", "_check_value", "_check_index", "_check_type", "_check_not_implemented", "_assert"):
+    _checks(getattr(torch, _check), 0)
+_checks(torch._check_with, 1)
 
 
 @handles(torch.as_tensor, torch.asarray)
@@ -209,12 +218,20 @@ def _copied_tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return _new_tensor(interp, args, kwargs, copy=True)
 
 
+_COPIES = (
+    "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+    "sourceTensor.detach().clone().requires_grad_(True), rather than torch.tensor(sourceTensor)."
+)
+
+
 def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) -> Value:
     first = (args[0] if args else kwargs["data"]).realize()
     if not isinstance(first, (TensorValue, ArrayValue)):
         return interp.tracer.graph.call(interp, "call_function", torch.tensor, args, kwargs)
     if len(args) > 1 or set(kwargs) - {"dtype", "device", "data"}:
         raise Break("unsupported-call", "torch.tensor() of a tensor with such arguments")
+    if copy and isinstance(first, TensorValue):
+        interp.tracer.effects.later(warnings.warn, [ConstantValue(_COPIES)], {})
     wanted = [value for name in ("device", "dtype") if not _is_none(value := kwargs.get(name, NONE))]
     if copy or isinstance(first, ArrayValue):
         tensor, scalar = (first.tensor, first.scalar) if isinstance(first, ArrayValue) else (first, False)
@@ -410,6 +427,9 @@ def _enter_autocast(interp: Interpreter, state: tuple[Any, ...]) -> Callable[[In
     return leave
 
 
+_GRAD_MODES = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
+
+
 def _handle_made(cls: Any, enter_of: Any, *, gives_itself: bool = False) -> None:
     """Contexts that were made elsewhere, as those of decorators are, and those that an ExitStack enters."""
 
@@ -426,6 +446,9 @@ def _handle_made(cls: Any, enter_of: Any, *, gives_itself: bool = False) -> None
         for context in reversed(interp.tracer.graph.open_modes):
             if context is made or (context.make is _itself and context.args[0] is made):
                 return context.call_method(interp, "__exit__", args[1:], {})
+        if isinstance(made, ObjectValue) and cls in _GRAD_MODES:  # entered before a graph break
+            set_grad_mode(interp, interp.flag(made.get_attr(interp, "prev"), True))
+            return NONE
         raise Break("unsupported-call", f"a context of {cls.__name__} that was entered elsewhere is left")
 
 

@@ -8,7 +8,7 @@ from firebrick.capture.breaks import Break
 from firebrick.capture.semantics.registry import Signal, executes
 from firebrick.capture.values.base import Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
-from firebrick.capture.values.exception import ExceptionValue
+from firebrick.capture.values.exception import ExceptionValue, TracebackValue
 from firebrick.capture.values.iterator import GeneratorValue, IteratorValue
 from firebrick.capture.version import LOOP_END, SEND_KEEPS_RECEIVER
 
@@ -115,8 +115,10 @@ def _raise(interp: Interpreter, at: Instruction) -> None:
         raise Raised(interp.handled)
     cause = _as_exception(interp, interp.pop()) if at.arg == 2 else None
     error = _as_exception(interp, interp.pop())
+    if error.python_type() is type(None):
+        interp.raise_new(TypeError, "exceptions must derive from BaseException")
     if cause is not None and isinstance(error, ExceptionValue):
-        error.cause = cause
+        error.store(interp, "__cause__", cause)
     raise Raised(error)
 
 
@@ -158,9 +160,32 @@ def _reraise(interp: Interpreter, at: Instruction) -> None:
     raise Raised(error)
 
 
-@executes("CHECK_EG_MATCH", "PREP_RERAISE_STAR")
-def _exception_group(interp: Interpreter, at: Instruction) -> None:
-    raise Break("unsupported-instruction", "except*")
+@executes("CHECK_EG_MATCH")
+def _check_eg_match(interp: Interpreter, at: Instruction) -> None:
+    classes, error = interp.pop(), interp.pop()
+    if error.python_type() is type(None):
+        interp.stack.extend((NONE, NONE))
+        return
+    cls = error.python_type()
+    if issubclass(cls, BaseExceptionGroup) and cls not in (BaseExceptionGroup, ExceptionGroup):
+        raise Break("unsupported-instruction", f"except* of a {cls.__name__}")
+    rest, match = interp.iterate(interp.inline(interp.stand_in("split_group"), [error, classes], {}))
+    interp.stack.extend((rest, match))
+    if match.python_type() is not type(None):
+        interp.handled = match
+
+
+@executes("PREP_RERAISE_STAR")
+def _prep_reraise_star(interp: Interpreter, at: Instruction) -> None:
+    reraise_star(interp)
+
+
+def reraise_star(interp: Interpreter) -> None:
+    """What `except*` blocks left to be raised: nothing, or plain Python joins it."""
+    left, _ = interp.pop(), interp.pop()
+    if any(item.python_type() is not type(None) for item in interp.iterate(left)):
+        raise Break("unsupported-instruction", "except* that leaves exceptions")
+    interp.push(NONE)
 
 
 @executes("BEFORE_WITH")
@@ -182,7 +207,7 @@ def _special(interp: Interpreter, manager: Value, name: str) -> Value:
 def _with_except_start(interp: Interpreter, at: Instruction) -> None:
     error = interp.stack[-1].realize()
     leave = interp.stack[-4].realize()
-    interp.push(leave.call(interp, [interp.tracer.known(error.python_type()), error, NONE], {}))
+    interp.push(leave.call(interp, [interp.tracer.known(error.python_type()), error, TracebackValue()], {}))
 
 
 # -- generators -----------------------------------------------------------------------

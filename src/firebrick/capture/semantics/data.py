@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from firebrick.capture import operators
 from firebrick.capture.breaks import Break
 from firebrick.capture.opcodes import INTRINSICS_1, INTRINSICS_2
+from firebrick.capture.semantics.control import reraise_star
 from firebrick.capture.semantics.registry import executes
 from firebrick.capture.values.base import NULL, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
@@ -202,7 +203,7 @@ def _dict_merge(interp: Interpreter, at: Instruction) -> None:
     target = interp.stack[-at.arg].realize()
     assert isinstance(target, DictValue)
     for key in list(interp.iterate(items)):
-        if target.entries.get(key_of(key)) is not None:
+        if target.entries.get(key_of(key, interp)) is not None:
             interp.raise_new(TypeError, f"got multiple values for keyword argument {key.realize().as_constant()!r}")
         target.set_item(interp, key, items.get_item(interp, key))
 
@@ -366,7 +367,10 @@ def _intrinsic(interp: Interpreter, at: Instruction) -> None:
 
 @executes("CALL_INTRINSIC_2")
 def _intrinsic_2(interp: Interpreter, at: Instruction) -> None:
-    raise Break("unsupported-instruction", INTRINSICS_2[at.arg][1])
+    name, meaning = INTRINSICS_2[at.arg]
+    if name != "PREP_RERAISE_STAR":
+        raise Break("unsupported-instruction", meaning)
+    reraise_star(interp)
 
 
 # -- match -------------------------------------------------------------------------------------

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["ClassValue"]
 
 
+_ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
+
+
 class ClassValue(Value):
     """A class."""
 
@@ -58,6 +61,8 @@ class ClassValue(Value):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Class attributes, methods unbound or bound to the class."""
         tracer = interp.tracer
+        if name == "__members__" and issubclass(self.obj, enum.Enum):
+            return ConstantValue(self.obj.__members__)
         meta, meta_owner = interp.lookup(type(self.obj), name)
         own = meta_owner is not type and meta_owner is not object
         if own and isinstance(meta, property) and meta.fget is not None:
@@ -146,7 +151,14 @@ class ClassValue(Value):
         if not plain and isinstance(caller, type):  # typing.TypedDict
             return interp.tracer.known(caller).call(interp, args, kwargs)
         if issubclass(cls, BaseException) and not isinstance(interp.lookup(cls, "__new__")[0], types.FunctionType):
-            instance: Value = ExceptionValue(cls, list(args))
+            if cls is BaseExceptionGroup and all(
+                interp.is_instance(item, Exception) for item in interp.iterate(args[1])
+            ):
+                cls = ExceptionGroup
+            error = ExceptionValue(cls, list(args))
+            if not isinstance(interp.lookup(cls, "__init__")[0], types.FunctionType):
+                error.initialize(interp, args, kwargs)
+            instance: Value = error
         else:
             instance = self.new(interp, args, kwargs)
         if cls not in instance.realize().python_type().__mro__:
@@ -174,6 +186,11 @@ class ClassValue(Value):
     def blank(self, interp: Interpreter, args: Sequence[Value]) -> Value:
         """A new instance by the built-in `__new__` below the class."""
         cls = self.obj
+        if cls.__flags__ & _ABSTRACT:
+            try:
+                object.__new__(cls)
+            except TypeError as error:
+                interp.raise_real(error)
         if issubclass(cls, torch.nn.Module):
             return NewModuleValue(cls)
         if issubclass(cls, torch.Tensor):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import string
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.capture.breaks import Break
 from firebrick.capture.library.registry import TRANSPARENT
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.method import MethodValue
@@ -98,6 +100,12 @@ class ConstantValue(Value):
             return MethodValue(self, name)
         return interp.tracer.known(found)
 
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Constants are not called."""
+        if not callable(self.value):
+            interp.raise_new(TypeError, f"{type(self.value).__name__!r} object is not callable")
+        return super().call(interp, args, kwargs)
+
     def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """Methods on constant arguments are evaluated now."""
         method = getattr(self.value, name, None)
@@ -110,7 +118,7 @@ class ConstantValue(Value):
         function = getattr(method, "__func__", None)
         if isinstance(function, types.FunctionType) and function in TRANSPARENT:
             return interp.inline(interp.tracer.function(function), [self, *args], kwargs)
-        return interp.fold(method, args, kwargs)
+        return interp.fold(method, args, kwargs, copied=type(self.value) in LITERAL_TYPES)
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """Evaluated now."""
@@ -160,9 +168,16 @@ def _join(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kwar
 
 
 def _format(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    try:
+        return interp.fold(value.value.format, args, kwargs, copied=True)
+    except Break:
+        fields = [field for field in string.Formatter().parse(value.value) if field[1] is not None]
+        if any(
+            spec or conversion == "r" or not (name or "0").replace("_", "0").isalnum()
+            for _, name, spec, conversion in fields
+        ):
+            raise
     shown = [interp.formatted(arg, "", "") for arg in args]
-    if all(arg.realize().is_constant() for arg in (*args, *kwargs.values())):
-        return interp.fold(value.value.format, args, kwargs)
     named = {name: interp.formatted(arg, "", "") for name, arg in kwargs.items()}
     return interp.fold(value.value.format, shown, named)
 

@@ -2,35 +2,69 @@
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING, Any
 
+from firebrick.capture.breaks import Break
 from firebrick.capture.sources import Const
-from firebrick.capture.values.constant import NONE
-from firebrick.capture.values.object import ObjectValue
-from firebrick.capture.values.sequence import TupleValue
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue
+from firebrick.capture.values.object import ObjectValue, class_lookup
+from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from firebrick.capture.interpreter import Interpreter
     from firebrick.capture.materialize import ValueEmitter
-    from firebrick.capture.values.base import Value
 
-__all__ = ["ExceptionValue"]
+__all__ = ["ExceptionValue", "TracebackValue"]
 
-_KNOWN = ("__cause__", "__context__", "__suppress_context__", "__traceback__", "__notes__")
+_KEYWORDS = {ImportError: ("name", "path"), NameError: ("name",), AttributeError: ("name", "obj")}
+"""Classes of exceptions that take keyword arguments -> these."""
+
+
+class TracebackValue(Value):
+    """The traceback of an exception that was raised in captured code: it is there, and no more is known."""
+
+    __slots__ = ()
+
+    def python_type(self) -> type:
+        """The class of tracebacks."""
+        return types.TracebackType
 
 
 class ExceptionValue(ObjectValue):
     """An exception that captured code made."""
 
-    __slots__ = ("args", "cause", "context")
+    __slots__ = ("args", "cause", "context", "suppress", "traceback")
 
     def __init__(self, cls: type, args: list[Value], obj: BaseException | None = None) -> None:
         super().__init__(cls, obj, None if obj is None else Const(obj, cls.__name__), fixed=obj is not None)
         self.args = args
         self.cause: Value = NONE
         self.context: Value = NONE
+        self.suppress: Value = ConstantValue(False)
+        self.traceback: Value = NONE if obj is None or obj.__traceback__ is None else TracebackValue()
+
+    @classmethod
+    def of(cls, error: BaseException, args: list[Value]) -> ExceptionValue:
+        """What a host operation raised, with the literals that it carries beside its arguments."""
+        made = cls(type(error), args)
+        for base in type(error).__mro__:
+            for name, member in vars(base).items():
+                if isinstance(member, types.MemberDescriptorType) and type(getattr(error, name)) in LITERAL_TYPES:
+                    made.fields[name] = ConstantValue(getattr(error, name))
+        return made
+
+    def initialize(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+        """The built-in `__init__`."""
+        self.args = list(args)
+        known = next((names for cls, names in _KEYWORDS.items() if issubclass(self.cls, cls)), ())
+        for name, value in kwargs.items():
+            if name not in known:
+                interp.raise_new(TypeError, f"{self.cls.__name__}() takes no keyword arguments")
+            self.fields[name] = value
 
     def generic_get_attr(self, interp: Interpreter, name: str) -> Value:
         """`args`, `value`, `__cause__`, `__context__`, then as for any object."""
@@ -39,23 +73,52 @@ class ExceptionValue(ObjectValue):
                 return TupleValue(list(self.args))
             case "value" if issubclass(self.cls, StopIteration):
                 return self.args[0] if self.args else NONE
+            case "message" if issubclass(self.cls, BaseExceptionGroup):
+                return self.args[0]
+            case "exceptions" if issubclass(self.cls, BaseExceptionGroup):
+                return TupleValue(list(interp.iterate(self.args[1])))
             case "__cause__":
                 return self.cause
             case "__context__":
                 return self.context
+            case "__suppress_context__":
+                return self.suppress
             case "__traceback__":
-                return NONE
+                return self.traceback
         return super().generic_get_attr(interp, name)
+
+    def member(self, interp: Interpreter, found: Any, name: str) -> Value:
+        """What the built-in class keeps beside the arguments; None unless it was given."""
+        if self.obj is None and name not in self.fields and found.__objclass__.__module__ == "builtins":
+            if isinstance(found, types.GetSetDescriptorType) or issubclass(self.cls, (OSError, SyntaxError)):
+                raise Break("unsupported-attribute", f"{name} of {self.describe()} is read")
+            return NONE
+        return super().member(interp, found, name)
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`add_note` and `with_traceback`, then as for any object."""
+        if class_lookup(self.cls, name)[1] is BaseException:
+            if name == "with_traceback":
+                return self
+            if name == "add_note":
+                notes = self.fields.setdefault("__notes__", ListValue([]))
+                notes.realize().call_method(interp, "append", args, {})
+                return NONE
+        return super().call_method(interp, name, args, kwargs)
 
     def store(self, interp: Interpreter, name: str, value: Value) -> None:
         """Chained exceptions, then own attributes."""
         if name == "__cause__":
-            self.cause = value
+            self.cause, self.suppress = value, ConstantValue(True)
         elif name == "__context__":
             self.context = value
+        elif name == "__suppress_context__":
+            self.suppress = value
         elif name == "args":
             self.args = list(interp.iterate(value))
-        elif name not in _KNOWN:
+        elif name == "__traceback__":
+            self.traceback = value
+        else:
             super().store(interp, name, value)
 
     def as_constant(self) -> Any:
@@ -64,18 +127,20 @@ class ExceptionValue(ObjectValue):
 
     def children(self) -> Sequence[Value]:
         """Arguments and attributes."""
-        return [*self.args, *super().children()]
+        return [*self.args, self.cause, self.context, *super().children()]
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
-        """`cls.__new__(cls, *args)`, then attributes and cause."""
+        """`cls.__new__(cls, *args)`, then attributes, cause and context."""
         emitter.load_callable(self.cls.__new__)
         emitter.load_const(self.cls)
         for arg in self.args:
             emitter.load(arg)
         emitter.call(1 + len(self.args))
         emitter.remember(self)
-        chain = {"__cause__": self.cause, "__context__": self.context}
-        for name, value in [*self.fields.items(), *((k, v) for k, v in chain.items() if v is not NONE)]:
+        extra: dict[str, Value] = {name: value for name, value in self.fields.items() if isinstance(name, str)}
+        chained = {"__cause__": self.cause, "__context__": self.context}
+        extra.update({name: error for name, error in chained.items() if error.realize() is not NONE})
+        for name, value in {**extra, "__suppress_context__": self.suppress}.items():
             emitter.dup()
             emitter.load(value)
             emitter.swap(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.sources import Attr, DictItem, FunctionPart, Item
@@ -12,6 +12,7 @@ from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.sequence import TupleValue
+from firebrick.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
+_NOTHING: Any = lambda: None  # noqa: E731  only its code is wanted
 
 
 class CellValue(Value):
@@ -258,9 +260,21 @@ class FunctionValue(Value):
                 return DictValue.of(self.kwdefaults) if self.kwdefaults else NONE
             case "__closure__":
                 return TupleValue(list(self.closure)) if self.closure else NONE
-            case "__annotations__" | "__dict__" | "__type_params__":
-                return DictValue.of(self.attributes if name == "__dict__" else {})
+            case "__annotations__":
+                self.attributes[name] = self.annotated()
+                return self.attributes[name]
+            case "__dict__":
+                return DictValue.of(self.attributes)
+            case "__type_params__":
+                return TupleValue([])
         interp.raise_new(AttributeError, f"'function' object has no attribute {name!r}")
+
+    def annotated(self) -> DictValue:
+        """The annotations that the function was made with: names and values in turn."""
+        parts = [] if self.annotations is None else self.annotations.realize().children()
+        return DictValue.of(
+            {key.realize().as_constant(): item for key, item in zip(parts[::2], parts[1::2], strict=True)}
+        )
 
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Attributes of functions that captured code made."""
@@ -272,7 +286,14 @@ class FunctionValue(Value):
 
     def children(self) -> Sequence[Value]:
         """Defaults and cells of new functions."""
-        return () if self.obj is not None else (*self.defaults, *self.kwdefaults.values(), *self.closure)
+        return (
+            ()
+            if self.obj is not None
+            else (
+                *(*self.defaults, *self.kwdefaults.values(), *self.closure, *self.attributes.values()),
+                *(() if self.annotations is None else (self.annotations,)),
+            )
+        )
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`FunctionType(code, globals, name, defaults, closure)`, then the rest as attributes."""
@@ -296,6 +317,8 @@ class FunctionValue(Value):
         emitter.call(5)
         emitter.remember(self)
         attributes = dict(self.attributes)
+        if self.annotations is not None:
+            attributes.setdefault("__annotations__", self.annotated())
         if self.kwdefaults:
             attributes["__kwdefaults__"] = DictValue.of(self.kwdefaults)
         for name, item in attributes.items():
@@ -349,7 +372,7 @@ class BoundMethodValue(Value):
 class PartialValue(Value):
     """A functools.partial."""
 
-    __slots__ = ("args", "function", "kwargs", "obj")
+    __slots__ = ("args", "attributes", "function", "kwargs", "obj")
 
     def __init__(
         self,
@@ -361,6 +384,7 @@ class PartialValue(Value):
     ) -> None:
         super().__init__(source)
         self.function, self.args, self.kwargs, self.obj = function, list(args), dict(kwargs), obj
+        self.attributes: dict[str, Value] = {}
 
     def python_type(self) -> type:
         """Partial."""
@@ -378,11 +402,17 @@ class PartialValue(Value):
             return TupleValue(list(self.args))
         if name == "keywords":
             return DictValue.of(self.kwargs)
-        return super().get_attr(interp, name)
+        return self.attributes[name] if name in self.attributes else super().get_attr(interp, name)
+
+    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
+        """Attributes of one that captured code made."""
+        if self.source is not None:
+            super().set_attr(interp, name, value)
+        self.attributes[name] = value
 
     def children(self) -> Sequence[Value]:
-        """Function and arguments."""
-        return (self.function, *self.args, *self.kwargs.values())
+        """Function, arguments and attributes."""
+        return (self.function, *self.args, *self.kwargs.values(), *self.attributes.values())
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`partial(function, *args, **kwargs)`."""
@@ -391,6 +421,11 @@ class PartialValue(Value):
         for item in (*self.args, *self.kwargs.values()):
             emitter.load(item)
         emitter.call(1 + len(self.args), tuple(self.kwargs))
+        for name, item in self.attributes.items():
+            emitter.dup()
+            emitter.load(item)
+            emitter.swap(2)
+            emitter.store_attr(name)
 
 
 def bind_arguments(
@@ -399,38 +434,53 @@ def bind_arguments(
     """Parameters of a call by name, as CPython binds them; raises the user's TypeError."""
     code = function.code
     names, count, keyword_only = code.co_varnames, code.co_argcount, code.co_kwonlyargcount
+    place = count + keyword_only
     bound: dict[str, Value] = dict(zip(names[:count], args, strict=False))
     extra = list(args[count:])
     rest: dict[str, Value] = {}
+    fits = not extra or bool(code.co_flags & _VARARGS)
     for name, value in kwargs.items():
-        if name in names[code.co_posonlyargcount : count + keyword_only]:
-            if name in bound:
-                interp.raise_new(TypeError, f"{code.co_qualname}() got multiple values for argument {name!r}")
+        if name in names[code.co_posonlyargcount : place]:
+            fits = fits and name not in bound
             bound[name] = value
-        elif code.co_flags & _VARKEYWORDS:
-            rest[name] = value
         else:
-            interp.raise_new(TypeError, f"{code.co_qualname}() got an unexpected keyword argument {name!r}")
-    if len(bound) < count + keyword_only:
+            fits = fits and bool(code.co_flags & _VARKEYWORDS)
+            rest[name] = value
+    if fits and len(bound) < place:
         first = count - len(function.defaults)
         for index in range(first, count):
             bound.setdefault(names[index], function.defaults[index - first])
-        for name in names[count : count + keyword_only]:
+        for name in names[count:place]:
             if name not in bound and name in function.kwdefaults:
                 bound[name] = function.kwdefaults[name]
-        missing = [repr(name) for name in names[: count + keyword_only] if name not in bound]
-        if missing:
-            plural = "s" if len(missing) > 1 else ""
-            text = f"{code.co_qualname}() missing {len(missing)} required argument{plural}: {' and '.join(missing)}"
-            interp.raise_new(TypeError, text)
-    place = count + keyword_only
+    if not fits or len(bound) < place:
+        _refuse(interp, function, len(args), kwargs)
     if code.co_flags & _VARARGS:
         bound[names[place]] = TupleValue(extra)
         place += 1
-    elif extra:
-        interp.raise_new(
-            TypeError, f"{code.co_qualname}() takes {count} positional arguments but {len(args)} were given"
-        )
     if code.co_flags & _VARKEYWORDS:
         bound[names[place]] = DictValue.of(rest)
     return bound
+
+
+def _refuse(interp: Interpreter, function: FunctionValue, count: int, kwargs: Mapping[str, Value]) -> NoReturn:
+    """Raise what CPython raises for such a call: of a function with the same parameters and nothing in it."""
+    code = function.code
+    flags = code.co_flags & (_VARARGS | _VARKEYWORDS)
+    length = code.co_argcount + code.co_kwonlyargcount + flags.bit_count()
+    like = _NOTHING.__code__.replace(
+        co_argcount=code.co_argcount,
+        co_posonlyargcount=code.co_posonlyargcount,
+        co_kwonlyargcount=code.co_kwonlyargcount,
+        co_nlocals=length,
+        co_varnames=code.co_varnames[:length],
+        co_flags=_NOTHING.__code__.co_flags | flags,
+    )
+    made = types.FunctionType(like, {}, code.co_name, (None,) * len(function.defaults))
+    made.__kwdefaults__ = dict.fromkeys(function.kwdefaults)
+    made.__qualname__ = code.co_qualname if function.obj is None else function.obj.__qualname__
+    try:
+        made(*(None,) * count, **dict.fromkeys(kwargs))
+    except TypeError as error:
+        interp.raise_real(error)
+    raise InternalError(f"the arguments of {made.__qualname__}() fit")

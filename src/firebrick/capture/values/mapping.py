@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks import Break
@@ -25,11 +26,29 @@ DICT_CLASSES = (dict, OrderedDict, defaultdict, Counter)
 """Dictionary classes that are represented in full by `DictValue`."""
 
 
-def key_of(value: Value) -> Hashable:
+class _Hashed:
+    """A key whose class has a `__hash__` and `__eq__` of its own, which are run by the interpreter."""
+
+    __slots__ = ("hashed", "interp", "value")
+
+    def __init__(self, interp: Interpreter, value: Value) -> None:
+        self.interp, self.value = interp, value
+        self.hashed: int = value.call_method(interp, "__hash__", [], {}).realize().as_constant()
+
+    def __hash__(self) -> int:
+        return hash(self.hashed)
+
+    def __eq__(self, other: object) -> bool:
+        mine = other.value if isinstance(other, _Hashed) else self.interp.tracer.known(other)
+        return self.interp.same_or_equal(self.value, mine)
+
+
+def key_of(value: Value, interp: Interpreter) -> Hashable:
     """A host object that hashes and compares as the value does.
 
     Raises:
-        Break: its hash is written by the user, or it has none.
+        TypeError: it has no hash.
+        Break: its hash is not known.
     """
     value = value.realize()
     if isinstance(value, ConstantValue):
@@ -37,13 +56,15 @@ def key_of(value: Value) -> Hashable:
         key: Hashable = value.value
         return key
     if isinstance(value, TupleValue):
-        return tuple(key_of(item) for item in value.items)
+        return tuple(key_of(item, interp) for item in value.items)
     try:
         constant = value.as_constant()
     except NotConstant:
         kind: Any = value.python_type()
         if kind.__hash__ is None:
             raise TypeError(f"unhashable type: {kind.__name__!r}") from None
+        if isinstance(interp.lookup(kind, "__hash__")[0], FunctionType) and not kind.__module__.startswith("torch"):
+            return _Hashed(interp, value)
         if kind.__hash__ is not object.__hash__ and not kind.__module__.startswith("torch"):
             raise Break("unsupported-operation", f"{value.describe()} is hashed by its own __hash__") from None
         value.compare()
@@ -109,7 +130,7 @@ class DictValue(Value):
     def lookup(self, interp: Interpreter, key: Value) -> Value | None:
         """The item at `key`, guarding its absence if there is none."""
         try:
-            found = self.entries.get(key_of(key))
+            found = self.entries.get(key_of(key, interp))
         except TypeError as error:
             interp.raise_real(error)
         if found is not None:
@@ -156,7 +177,7 @@ class DictValue(Value):
     def put(interp: Interpreter, entries: dict[Hashable, tuple[Value, Value]], key: Value, value: Value) -> None:
         """Add or replace an entry among those of a dict that may still be in the making."""
         try:
-            host = key_of(key)
+            host = key_of(key, interp)
         except TypeError as error:
             interp.raise_real(error)
         entries[host] = (entries[host][0] if host in entries else key, value)
@@ -165,7 +186,7 @@ class DictValue(Value):
         """Remove an entry."""
         if self.lookup(interp, key) is None:
             interp.raise_value(KeyError, [key])
-        del self.mutate(interp)[key_of(key)]
+        del self.mutate(interp)[key_of(key, interp)]
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Bound methods."""
@@ -246,7 +267,7 @@ class SetValue(Value):
         entries: dict[Hashable, Value] = {}
         try:
             for item in items:
-                entries.setdefault(key_of(item), item)
+                entries.setdefault(key_of(item, interp), item)
         except TypeError as error:
             interp.raise_real(error)
         return cls(entries, cls=kind)
@@ -355,7 +376,13 @@ class ViewValue(Value):
         """Set methods of key views."""
         if self.kind == "keys" and name == "__contains__":
             return ConstantValue(self.owner.lookup(interp, args[0]) is not None)
-        if self.kind == "keys" and name in SET_METHODS:
+        if self.kind == "items" and name == "__contains__":
+            pair = args[0].realize()
+            if not isinstance(pair, TupleValue) or len(pair.items) != 2:
+                return ConstantValue(False)
+            found = self.owner.lookup(interp, pair.items[0])
+            return ConstantValue(found is not None and interp.same_or_equal(found, pair.items[1]))
+        if self.kind != "values" and name in SET_METHODS:
             return SET_METHODS[name](interp, SetValue.of(interp, self.iterate(interp)), args, kwargs)
         return interp.fallback_method(self, name, args, kwargs)
 
@@ -389,7 +416,7 @@ def _set_default(interp: Interpreter, value: DictValue, args: Sequence[Value], k
 def _pop(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     found = value.lookup(interp, args[0])
     if found is not None:
-        del value.mutate(interp)[key_of(args[0])]
+        del value.mutate(interp)[key_of(args[0], interp)]
         return found
     if len(args) > 1:
         return args[1]
@@ -418,10 +445,13 @@ def pairs_of(interp: Interpreter, other: Value) -> Iterator[tuple[Value, Value]]
         for key in interp.iterate(other.call_method(interp, "keys", [], {})):
             yield key, other.get_item(interp, key)
         return
-    for pair in interp.iterate(other):
+    for index, pair in enumerate(interp.iterate(other)):
+        if not hasattr(pair.python_type(), "__iter__") and not hasattr(pair.python_type(), "__getitem__"):
+            interp.raise_new(TypeError, f"cannot convert dictionary update sequence element #{index} to a sequence")
         items = list(interp.iterate(pair))
         if len(items) != 2:
-            interp.raise_new(ValueError, "dictionary update sequence element has the wrong length; 2 is required")
+            text = f"dictionary update sequence element #{index} has length {len(items)}; 2 is required"
+            interp.raise_new(ValueError, text)
         yield items[0], items[1]
 
 
@@ -455,7 +485,7 @@ def _view(kind: str) -> Method:
 
 def _move_to_end(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     entries = value.mutate(interp)
-    host = key_of(args[0])
+    host = key_of(args[0], interp)
     if host not in entries:
         interp.raise_value(KeyError, [args[0]])
     entry = entries.pop(host)
@@ -516,19 +546,19 @@ def _changing(interp: Interpreter, value: SetValue) -> dict[Hashable, Value]:
 
 def _add(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     try:
-        _changing(interp, value).setdefault(key_of(args[0]), args[0])
+        _changing(interp, value).setdefault(key_of(args[0], interp), args[0])
     except TypeError as error:
         interp.raise_real(error)
     return NONE
 
 
 def _discard(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    _changing(interp, value).pop(key_of(args[0]), None)
+    _changing(interp, value).pop(key_of(args[0], interp), None)
     return NONE
 
 
 def _remove(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    if _changing(interp, value).pop(key_of(args[0]), None) is None:
+    if _changing(interp, value).pop(key_of(args[0], interp), None) is None:
         interp.raise_value(KeyError, [args[0]])
     return NONE
 
@@ -543,7 +573,7 @@ def _copy_set(interp: Interpreter, value: SetValue, args: Sequence[Value], kwarg
 
 
 def _has(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return ConstantValue(key_of(args[0]) in value.entries)
+    return ConstantValue(key_of(args[0], interp) in value.entries)
 
 
 def _members(interp: Interpreter, others: Sequence[Value]) -> list[dict[Hashable, Value]]:
@@ -600,7 +630,7 @@ def _pop_member(interp: Interpreter, value: SetValue, args: Sequence[Value], kwa
     if not entries:
         interp.raise_new(KeyError, "pop from an empty set")
     first = next(value.iterate(interp))
-    del entries[key_of(first)]
+    del entries[key_of(first, interp)]
     return first
 
 

@@ -45,6 +45,11 @@ class ModuleValue(ObjectValue):
 
     def own(self, interp: Interpreter, name: str) -> Any:
         """Own attributes, then parameters, buffers and submodules."""
+        for table in self._tables():
+            if name in table.entries:
+                return table.entries[name][1]
+            if name in table.obj:
+                return MISSING
         found = self.fields.get(name)
         if found is not None:
             return found
@@ -68,6 +73,14 @@ class ModuleValue(ObjectValue):
                 return MISSING
         self.fields[name] = value
         return value
+
+    def _tables(self) -> list[Any]:
+        """The dicts of parameters, buffers and submodules that captured code has looked at, and may have changed."""
+        return [
+            self.fields[name].realize()
+            for name in _TABLES
+            if name in self.fields and self.obj.__dict__[name] is not None
+        ]
 
     def generic_get_attr(self, interp: Interpreter, name: str) -> Value:
         """As for any object, with `nn.Module.__getattr__` done by `own`."""
@@ -100,11 +113,14 @@ class ModuleValue(ObjectValue):
         if isinstance(real, ModuleValue) and namespace["_modules"].get(name) is real.obj and name not in self.changed:
             self.own(interp, name)  # it stays what it is
             return
-        if isinstance(real, ModuleValue) or issubclass(real.python_type(), torch.nn.Parameter):
+        if issubclass(real.python_type(), (torch.nn.Module, torch.nn.Parameter, torch.nn.Buffer)):
             raise Break("unsupported-attribute", f"a parameter or submodule of {self.describe()} is set")
         if name in namespace.get("_parameters", ()) or name in namespace.get("_modules", ()):
             raise Break("unsupported-attribute", f"a parameter or submodule of {self.describe()} is set")
         super().store(interp, name, value)
+        for table in self._tables():
+            if name in table.entries:
+                table.entries[name] = (table.entries[name][0], value)
 
     def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """As it was called before, if a module like it was; else executed."""
@@ -152,9 +168,11 @@ class ModuleValue(ObjectValue):
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """Load changed attributes; the function returned writes them below `nn.Module.__setattr__`."""
+        there = {**self.obj.__dict__, **self.obj._buffers}
         temps = {
             name: None if self.fields[name] is MISSING else emitter.load_to_temp(self.fields[name])
             for name in self.changed
+            if self.fields[name] is not MISSING or name in there
         }
 
         def store() -> None:

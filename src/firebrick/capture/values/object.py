@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.sources import Attr, InstanceAttr, InstanceDict
@@ -72,6 +72,18 @@ def bind(interp: Interpreter, found: Any, owner: type, instance: Value, name: st
     if getter is not MISSING and not isinstance(found, type):
         raise Break("unsupported-attribute", f"{name} of {instance.describe()} is a {type(found).__name__}")
     return tracer.class_value(owner, name, found)
+
+
+_NOT_SUPPORTED: Mapping[str, str] = {
+    "__getitem__": "'{}' object is not subscriptable",
+    "__setitem__": "'{}' object does not support item assignment",
+    "__delitem__": "'{}' object does not support item deletion",
+    "__next__": "'{}' object is not an iterator",
+    "__abs__": "bad operand type for abs(): '{}'",
+    "__round__": "type {} doesn't define __round__ method",
+    "__index__": "'{}' object cannot be interpreted as an integer",
+}
+"""What an operation says of a class that has no such method."""
 
 
 class ObjectValue(Value):
@@ -195,13 +207,17 @@ class ObjectValue(Value):
     def member(self, interp: Interpreter, found: Any, name: str) -> Value:
         """A slot, or an attribute computed in C."""
         own = self.fields.get(name)
-        if own is not None:
+        if own is not None and own is not MISSING:
             return own
-        if self.obj is None:
-            return self._missing(interp, name, None)
-        try:
-            real = found.__get__(self.obj, self.cls)
-        except AttributeError:
+        missing = self.fields.get(name) is MISSING or self.obj is None
+        if not missing:
+            try:
+                real = found.__get__(self.obj, self.cls)
+            except AttributeError:
+                missing = True
+        if missing and interp.lookup(self.cls, "__getattr__")[0] is MISSING:
+            _refuse(interp, self.cls, name, lambda blank: found.__get__(blank, self.cls))
+        if missing:
             return self._missing(interp, name, None)
         value = self.fields[name] = interp.tracer.read(real, Attr(self.base(interp), name))
         return value
@@ -240,6 +256,8 @@ class ObjectValue(Value):
             return
         if name == "__class__":
             raise Break("unsupported-attribute", f"__class__ of {self.describe()} is set")
+        if not self.cls.__dictoffset__ and not isinstance(found, _MEMBERS):
+            _refuse(interp, self.cls, name, lambda blank: object.__setattr__(blank, name, None))
         self.store(interp, name, value)
 
     def store(self, interp: Interpreter, name: str, value: Value) -> None:
@@ -258,8 +276,30 @@ class ObjectValue(Value):
         if isinstance(deleter, types.FunctionType) and owner is not object:
             interp.tracer.function(deleter).call(interp, [self, ConstantValue(name)], {})
             return
-        if self.own(interp, name) is MISSING:
-            interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        self.generic_del_attr(interp, name)
+
+    def generic_del_attr(self, interp: Interpreter, name: str) -> None:
+        """Data descriptor, else own attribute."""
+        found, _ = interp.lookup(self.cls, name)
+        if isinstance(found, property):
+            if found.fdel is None:
+                interp.raise_new(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no deleter")
+            interp.tracer.known(found.fdel).call(interp, [self], {})
+            return
+        slot = isinstance(found, _MEMBERS)
+        if found is not MISSING and not slot and _is_data_descriptor(found):
+            interp.tracer.known(found).call_method(interp, "__delete__", [self], {})
+            return
+        own = self.own(interp, name)
+        if own is MISSING and slot and self.obj is not None and hasattr(self.obj, name):
+            raise Break("unsupported-attribute", f"{name} of {self.describe()} is deleted")
+        if own is MISSING:
+            text = name if slot else f"{self.cls.__name__!r} object has no attribute {name!r}"
+            interp.raise_new(AttributeError, text)
+        self.forget(interp, name)
+
+    def forget(self, interp: Interpreter, name: str) -> None:
+        """Delete the instance's own attribute."""
         interp.tracer.effects.mutated(self)
         self.fields[name] = MISSING
         self.changed[name] = True
@@ -298,13 +338,16 @@ class ObjectValue(Value):
             method = self.special(interp, name)
             if method is not None:
                 return method.realize().call(interp, args, kwargs)
+            if name in _NOT_SUPPORTED:
+                interp.raise_new(TypeError, _NOT_SUPPORTED[name].format(self.cls.__name__))
         return super().call_method(interp, name, args, kwargs)
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """`__iter__`, the container's own, or `__getitem__` from 0 on."""
         found, _ = interp.lookup(self.cls, "__iter__")
         if isinstance(found, types.FunctionType):
-            return interp.iterate(interp.tracer.function(found).call(interp, [self], {}))
+            made = interp.iterator(self)
+            return interp.iterate_next(made) if isinstance(made, ObjectValue) else interp.iterate(made)
         if self.storage is not None:
             return self.storage.iterate(interp)
         if interp.lookup(self.cls, "__next__")[0] is not MISSING and found is not MISSING:
@@ -317,7 +360,10 @@ class ObjectValue(Value):
         """`__len__`, or the container's own."""
         found, _ = interp.lookup(self.cls, "__len__")
         if isinstance(found, types.FunctionType):
-            return interp.index_of(interp.tracer.function(found).call(interp, [self], {}))
+            count = interp.index_of(interp.tracer.function(found).call(interp, [self], {}))
+            if count < 0:
+                interp.raise_new(ValueError, "__len__() should return >= 0")
+            return count
         if self.storage is not None:
             return self.storage.length(interp)
         interp.raise_new(TypeError, f"object of type {self.cls.__name__!r} has no len()")
@@ -360,7 +406,7 @@ class ObjectValue(Value):
         emitter.call(2 if immutable else 1)
         emitter.remember(self)
         if isinstance(storage, (DictValue, ListValue, SetValue)) and not immutable:
-            self._fill(emitter, storage)
+            _fill(self, emitter, storage)
         for name, value in self.fields.items():
             if value is not MISSING:
                 emitter.load_callable(object.__setattr__)
@@ -370,34 +416,13 @@ class ObjectValue(Value):
                 emitter.call(3)
                 emitter.pop()
 
-    def _fill(self, emitter: ValueEmitter, storage: DictValue | ListValue | SetValue) -> None:
-        kind: Any = builtin_base(self.cls)
-        if isinstance(storage, DictValue):
-            # OrderedDict.update calls the class's own __setitem__, which must not run again
-            put = kind.__setitem__
-            for key, value in storage.entries.values():
-                emitter.load_callable(put)
-                emitter.load(self)
-                emitter.load(key)
-                emitter.load(value)
-                emitter.call(3)
-                emitter.pop()
-            return
-        emitter.load_callable(kind.extend if isinstance(storage, ListValue) else kind.update)
-        emitter.load(self)
-        for item in storage.children():
-            emitter.load(item)
-        emitter.build_tuple(len(storage.children()))
-        emitter.call(2)
-        emitter.pop()
-
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """Load the changed attributes; the function returned stores them."""
         temps = {
             name: None if self.fields[name] is MISSING else emitter.load_to_temp(self.fields[name])
             for name in self.changed
         }
-        gone = [name for name, first in self.changed.items() if first and self._had(name)]
+        gone = [name for name, first in self.changed.items() if first and _had(self, name)]
         plain = (
             class_lookup(self.cls, "__setattr__")[1] is object and class_lookup(self.cls, "__delattr__")[1] is object
         )
@@ -420,10 +445,43 @@ class ObjectValue(Value):
 
         return store
 
-    def _had(self, name: str) -> bool:
-        """Whether the real object has an attribute of its own."""
-        slot = isinstance(class_lookup(self.cls, name)[0], _MEMBERS) and hasattr(self.obj, name)
-        return slot or name in getattr(self.obj, "__dict__", ())
+
+def _fill(made: ObjectValue, emitter: ValueEmitter, storage: DictValue | ListValue | SetValue) -> None:
+    kind: Any = builtin_base(made.cls)
+    if isinstance(storage, DictValue):
+        # OrderedDict.update calls the class's own __setitem__, which must not run again
+        put = kind.__setitem__
+        for key, value in storage.entries.values():
+            emitter.load_callable(put)
+            emitter.load(made)
+            emitter.load(key)
+            emitter.load(value)
+            emitter.call(3)
+            emitter.pop()
+        return
+    emitter.load_callable(kind.extend if isinstance(storage, ListValue) else kind.update)
+    emitter.load(made)
+    for item in storage.children():
+        emitter.load(item)
+    emitter.build_tuple(len(storage.children()))
+    emitter.call(2)
+    emitter.pop()
+
+
+def _refuse(interp: Interpreter, cls: type, name: str, use: Callable[[Any], Any]) -> NoReturn:
+    """Raise the user's AttributeError, in the words that this Python has for an instance without attributes."""
+    if builtin_base(cls) is object:
+        try:
+            use(object.__new__(cls))
+        except AttributeError as error:
+            interp.raise_real(error)
+    interp.raise_new(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+
+
+def _had(value: ObjectValue, name: str) -> bool:
+    """Whether the real object has an attribute of its own."""
+    slot = isinstance(class_lookup(value.cls, name)[0], _MEMBERS) and hasattr(value.obj, name)
+    return slot or name in getattr(value.obj, "__dict__", ())
 
 
 class _ItemOrMissing(Value):
@@ -514,9 +572,27 @@ class InstanceDictValue(Value):
                 for key_name, value in kwargs.items():
                     self.owner.store(interp, key_name, value)
                 return NONE
+            case "setdefault" | "pop" if args and args[0].is_constant():
+                return self._default(interp, name, args)
             case "pop" | "clear" | "popitem" | "setdefault":
                 raise Break("unsupported-call", f"__dict__.{name}() of {self.owner.describe()}")
         return self.snapshot(interp).call_method(interp, name, args, kwargs)
+
+    def _default(self, interp: Interpreter, name: str, args: Sequence[Value]) -> Value:
+        """`setdefault` and `pop`."""
+        key = args[0].realize().as_constant()
+        found = self.owner.own(interp, key)
+        if name == "setdefault":
+            if found is MISSING:
+                found = args[1] if len(args) > 1 else NONE
+                self.owner.store(interp, key, found)
+            return found
+        if found is not MISSING:
+            self.owner.forget(interp, key)
+            return found
+        if len(args) == 1:
+            interp.raise_value(KeyError, list(args))
+        return args[1]
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Read it from the object."""

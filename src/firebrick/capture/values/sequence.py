@@ -64,6 +64,10 @@ class SequenceValue(Value):
         key = key.realize()
         if isinstance(key, SliceValue):
             return self.copy_with(self.items[key.as_slice(interp)])
+        if key.is_constant() and not hasattr(key.python_type(), "__index__"):
+            kind, other = self.python_type().__name__, key.python_type().__name__
+            text = f"{kind} indices must be integers or slices, not {other}"
+            interp.raise_new(TypeError, f"sequence index must be integer, not {other!r}" if kind == "deque" else text)
         try:
             return self.items[interp.index_of(key)]
         except IndexError as error:
@@ -197,6 +201,8 @@ class ListValue(SequenceValue):
         try:
             self.items[interp.index_of(key)] = value
         except IndexError as error:
+            if isinstance(self, DequeValue):
+                interp.raise_new(IndexError, "deque index out of range")
             interp.raise_real(error)
 
     def del_item(self, interp: Interpreter, key: Value) -> None:
@@ -206,6 +212,8 @@ class ListValue(SequenceValue):
         try:
             del self.items[key.as_slice(interp) if isinstance(key, SliceValue) else interp.index_of(key)]
         except IndexError as error:
+            if isinstance(self, DequeValue):
+                interp.raise_new(IndexError, "deque index out of range")
             interp.raise_real(error)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
@@ -336,6 +344,13 @@ class SliceValue(Value):
         emitter.build_slice(3)
 
 
+_TEXTS_OF_DEQUES: Mapping[str, str] = {
+    "pop from empty list": "pop from an empty deque",
+    "list.remove(x): x not in list": "{} is not in deque",
+}
+"""What a list says -> what a deque says."""
+
+
 def _mutating(function: Callable[..., Any], *, trims: bool | None = None) -> Method:
     """A method that changes the host list by `function(items, *args)`."""
 
@@ -344,6 +359,9 @@ def _mutating(function: Callable[..., Any], *, trims: bool | None = None) -> Met
         try:
             result = function(interp, value.items, *args)
         except (IndexError, TypeError, ValueError) as error:
+            if isinstance(value, DequeValue) and str(error) in _TEXTS_OF_DEQUES:
+                shown = interp.formatted(args[0], "r", "").as_constant() if args else ""
+                interp.raise_new(type(error), _TEXTS_OF_DEQUES[str(error)].format(shown))
             interp.raise_real(error)
         if trims is not None and isinstance(value, DequeValue):
             value.trim(left=trims)
@@ -370,15 +388,18 @@ def _extend_left(interp: Interpreter, items: list[Value], others: Value) -> None
     items[:0] = list(interp.iterate(others))[::-1]
 
 
-def _find(interp: Interpreter, items: list[Value], item: Value, start: Value | None = None) -> int:
+def _find(interp: Interpreter, items: list[Value], item: Value) -> int:
     for index, other in enumerate(items):
         if interp.same_or_equal(other, item):
             return index
-    raise ValueError(f"{interp.formatted(item, 'r', '').as_constant()} is not in list")
+    return -1
 
 
 def _remove(interp: Interpreter, items: list[Value], item: Value) -> None:
-    del items[_find(interp, items, item)]
+    index = _find(interp, items, item)
+    if index < 0:
+        raise ValueError("list.remove(x): x not in list")
+    del items[index]
 
 
 def _rotate(interp: Interpreter, items: list[Value], count: Value | None = None) -> None:
@@ -395,11 +416,14 @@ def _sort(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: 
 
 
 def _index(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    start = interp.index_of(args[1].realize()) if len(args) > 1 else 0
-    try:
-        return ConstantValue(_find(interp, value.items[start:], args[0]) + start)
-    except ValueError as error:
-        interp.raise_real(error)
+    bounds = [interp.index_of(arg.realize()) for arg in args[1:]]
+    places = range(len(value.items))[slice(*bounds, *([None] * (2 - len(bounds))))]
+    index = _find(interp, [value.items[place] for place in places], args[0])
+    if index >= 0:
+        return ConstantValue(places[index])
+    kind = value.python_type().__name__
+    shown = "tuple.index(x): x" if kind == "tuple" else interp.formatted(args[0], "r", "").as_constant()
+    interp.raise_new(ValueError, f"{shown} {'not' if kind == 'tuple' else 'is not'} in {kind}")
 
 
 def _count(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:

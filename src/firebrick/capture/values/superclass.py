@@ -14,6 +14,7 @@ from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
 from firebrick.capture.values.mapping import DictValue, SetValue
+from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.object import ObjectValue, bind
 from firebrick.capture.values.sequence import ListValue
@@ -70,6 +71,8 @@ class SuperValue(Value):
         ):
             if base is object and name in ("__setattr__", "__getattribute__", "__delattr__"):
                 return BoundMethodValue(CallableValue(raw), owner)
+            if isinstance(owner, ExceptionValue):
+                return _Raw(owner, "raise") if name == "__init__" else MethodValue(owner, name)
             if name in ("__init__", "__init_subclass__") and owner.storage is None:
                 return _Raw(owner, "init")
             if name == "__init__" and owner.storage is not None:
@@ -115,6 +118,10 @@ class _Raw(Value):
         match self.kind:
             case "construct":
                 return owner.construct(interp, args, kwargs, plain=True)
+            case "raise":
+                if owner.obj is not None:
+                    raise Break("unsupported-call", f"super().__init__() of {owner.describe()}")
+                owner.initialize(interp, args, kwargs)
             case "set":
                 owner.generic_set_attr(interp, args[0].realize().as_constant(), args[1])
             case "get":
@@ -123,10 +130,6 @@ class _Raw(Value):
                 if not isinstance(found, Value):
                     interp.raise_new(AttributeError, f"{owner.cls.__name__!r} object has no attribute {name!r}")
                 return found
-            case "init" if isinstance(owner, ExceptionValue):
-                if kwargs or owner.obj is not None:
-                    raise Break("unsupported-call", f"super().__init__() of {owner.describe()}")
-                owner.args = list(args)
             case "fill":
                 storage = owner.storage
                 if isinstance(storage, DictValue):

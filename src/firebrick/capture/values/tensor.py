@@ -30,7 +30,6 @@ _METADATA = frozenset(
     {
         "device",
         "dtype",
-        "is_complex",
         "is_cpu",
         "is_cuda",
         "is_leaf",
@@ -146,6 +145,8 @@ class TensorValue(Value):
             return ConstantValue(found)
         if name in _METADATA:
             self._guard(interp)
+            if not hasattr(self.fake, name):
+                interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
             return interp.tracer.known(getattr(self.fake, name))
         if self.attributes is not None and name in self.attributes:
             return self.attributes[name]

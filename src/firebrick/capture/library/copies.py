@@ -1,0 +1,120 @@
+"""Rules of `copy.copy` and `copy.deepcopy`."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import types
+from typing import TYPE_CHECKING
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.library.registry import handles
+from firebrick.capture.values.classes import ClassValue
+from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.exception import ExceptionValue
+from firebrick.capture.values.function import CallableValue, FunctionValue
+from firebrick.capture.values.mapping import DictValue, SetValue, key_of
+from firebrick.capture.values.module import ModuleValue
+from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue
+from firebrick.capture.values.sequence import ListValue, TupleValue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.values.base import Value
+
+    Args = Sequence[Value]
+    Kwargs = Mapping[str, Value]
+
+
+@handles(copy.copy)
+def _copy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    if isinstance(value, (ListValue, DictValue, SetValue)):
+        return value.call_method(interp, "copy", [], {})
+    if isinstance(value, (ConstantValue, TupleValue, FunctionValue, ClassValue, CallableValue)):
+        return value
+    if isinstance(value, ObjectValue) and not isinstance(value, (ModuleValue, ExceptionValue)):
+        method = value.special(interp, "__copy__")
+        if method is not None:
+            return method.realize().call(interp, [], {})
+        return _copied_object(interp, value)
+    raise Break("unsupported-call", f"copy.copy() of {value.describe()}")
+
+
+def _copied_object(interp: Interpreter, value: ObjectValue) -> Value:
+    own = [
+        name
+        for name in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__")
+        if isinstance(interp.lookup(value.cls, name)[0], types.FunctionType)
+    ]
+    if own == ["__getstate__", "__setstate__"] and value.storage is None:  # a frozen dataclass with slots
+        blank = ObjectValue(value.cls)
+        state = value.call_method(interp, "__getstate__", [], {})
+        blank.call_method(interp, "__setstate__", [state], {})
+        return blank
+    if own:
+        raise Break("unsupported-call", f"copy.copy() of {value.describe()}")
+    made = ObjectValue(value.cls)
+    if value.storage is not None:
+        made.storage = value.storage
+        if isinstance(value.storage, (ListValue, DictValue, SetValue)):
+            made.storage = value.storage.call_method(interp, "copy", [], {})
+    for key in list(interp.iterate(InstanceDictValue(value))) if value.obj is not None else list(value.fields):
+        name = key if isinstance(key, str) else key.realize().as_constant()
+        field = value.own(interp, name)
+        if field is not MISSING:
+            made.fields[name] = field
+    return made
+
+
+@handles(copy.deepcopy)
+def _deepcopy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return _deep(interp, args[0].realize(), {})
+
+
+def _deep(interp: Interpreter, value: Value, memo: dict[int, Value]) -> Value:
+    value = value.realize()
+    found = memo.get(id(value))
+    if found is not None:
+        return found
+    made: Value
+    if isinstance(value, TupleValue):
+        made = TupleValue([_deep(interp, item, memo) for item in value.items], cls=value.cls)
+    elif type(value) is ListValue:
+        made = memo[id(value)] = ListValue([])
+        made.items.extend(_deep(interp, item, memo) for item in value.items)
+    elif isinstance(value, DictValue):
+        made = DictValue({}, cls=value.cls, factory=value.factory)
+        memo[id(value)] = made
+        for host, (key, item) in value.whole(interp).items():
+            made.entries[host] = (key, _deep(interp, item, memo))
+    elif isinstance(value, (ConstantValue, FunctionValue, ClassValue, CallableValue)):
+        made = value
+    elif isinstance(value, InstanceDictValue):
+        return _deep(interp, value.snapshot(interp), memo)
+    elif isinstance(value, SetValue):
+        copies = [_deep(interp, item, memo) for item in value.entries.values()]
+        made = SetValue({key_of(copied, interp): copied for copied in copies}, cls=value.cls)
+    elif isinstance(value, ObjectValue) and not isinstance(value, (ModuleValue, ExceptionValue)):
+        return _deep_object(interp, value, memo)
+    else:
+        raise Break("unsupported-call", f"copy.deepcopy() of {value.describe()}")
+    memo[id(value)] = made
+    return made
+
+
+def _deep_object(interp: Interpreter, value: ObjectValue, memo: dict[int, Value]) -> Value:
+    if issubclass(value.cls, enum.Enum):
+        return value
+    method = value.special(interp, "__deepcopy__")
+    if method is not None:
+        return method.realize().call(interp, [DictValue({})], {})
+    made = memo[id(value)] = _copied_object(interp, value)
+    assert isinstance(made, ObjectValue)
+    if made.storage is not None:
+        made.storage = _deep(interp, made.storage, memo)
+    for name, field in made.fields.items():
+        made.fields[name] = _deep(interp, field, memo)
+    return made
