@@ -106,8 +106,9 @@ def test_rules_agree_with_the_kernels() -> None:
                         info(first, *sample.args, **sample.kwargs)
                     except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
                         continue
-    image, heads = torch.randn(1, 2, 8, 8), torch.randn(1, 2, 8, 4)
+    image, heads, whole = torch.randn(1, 2, 8, 8), torch.randn(1, 2, 8, 4), torch.arange(6).view(2, 3)
     with torch.no_grad(), compare:
+        _ = whole << whole, whole >> 1
         image.index_select(1, torch.tensor([1]))
         F.max_pool2d(image, 2)
         F.avg_pool2d(image, 3, 2, 1)
