@@ -10,7 +10,7 @@ NATIVE := $(wildcard src/firebrick/native/*.c src/firebrick/native/*.h)
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: demo test check fast format lint types layers install clean help bench byo fuzz fuzz-aten ops models threads null-rewrite
+.PHONY: demo test check fast format lint types layers install clean help bench byo fuzz fuzz-aten ops ops-quick models threads null-rewrite
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -82,6 +82,9 @@ null-rewrite: $(EXTENSION) ## Take apart and reassemble every function of the st
 
 ops: $(EXTENSION) ## torch's operator database through firebrick; the table goes to bench/OPS.md
 	@$(BIN)/python -m tests.ops --markdown bench/OPS.md
+
+ops-quick: $(EXTENSION) ## The first sample of every operator, each dtype: minutes
+	@$(BIN)/python -m tests.ops.quick
 
 fuzz-aten: $(EXTENSION) ## Random programs of tensor operations, against eager and the loop interpreter; COUNT and SEED
 	@$(BIN)/python -m tests.fuzz_aten --count $(or $(COUNT),1000) --seed $(or $(SEED),0)
