@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from firebrick.loops.bounds import span
-from firebrick.loops.build import cast, constant, load, op
-from firebrick.loops.ir import Const, Index
+from firebrick.loops.build import cast, constant, index_value, load, op
+from firebrick.loops.ir import Const, Index, Load
 from firebrick.lowering.context import Declined, Lowering, broadcast, rules
+from firebrick.lowering.tensors import TensorValue, contiguous_strides
 from firebrick.lowering.views import reshape_map
 from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, as_int, product, total, var
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from firebrick.loops.ir import Value
-    from firebrick.lowering.tensors import TensorValue
     from firebrick.symbolic.expr import Var
 
 __all__ = ["CHEAP", "DEAR", "OUTSIDE", "RULES", "Place", "Places", "advanced", "check", "place", "worth"]
@@ -84,10 +84,34 @@ class Places:
         self, index: TensorValue, size: Expr, label: str, move: Callable[..., tuple[Expr, ...]], wrap: bool = False
     ) -> None:
         self.index, self.size, self.label, self.move, self.wrap = index, size, label, move, wrap
+        self.ready = False
 
     def at(self, out: tuple[Expr, ...]) -> Place:
         """The place for an element of the result."""
-        return place(self.index.at(self.move(out)), self.size, self.label, self.wrap)
+        value = self.index.at(self.move(out))
+        if self.ready and isinstance(value, Load):
+            slot = var(self.label, 0, as_int(self.size) - 1)
+            return slot, ((slot, value),)
+        return place(value, self.size, self.label, self.wrap)
+
+    def prepare(self, lw: Lowering, count: int) -> None:
+        """Keep the places, inside of the dimension, in a table if each is used for many of `count` elements."""
+        index = self.index
+        if index.cost < 1 or 4 * as_int(product(index.shape)) > count or ZERO in (*index.shape, self.size):
+            return
+        strides = contiguous_strides(index.shape)
+        _, at = lw.axes(index.shape, strides)
+        _, binds = place(index.at(at), self.size, self.label, self.wrap)
+        if not binds or (index.ref is not None and binds[0][1] is index.at(at)):
+            return  # a formula of the loops, or stored as it is
+
+        def inside(i: tuple[Expr, ...]) -> Value:
+            e, bound = place(index.at(i), self.size, self.label, self.wrap)
+            return bound[0][1] if bound else index_value(e)
+
+        self.index = TensorValue(index.shape, "i64", strides, formula=inside, cost=index.cost + 4, parts=index.parts)
+        lw.realize(self.index)
+        self.ready = True
 
 
 def _read(
@@ -98,6 +122,8 @@ def _read(
 ) -> TensorValue:
     """The node's result: elements of `x`, at the index that `where_to` makes of the result's and of the places."""
     ref = lw.realize(x)
+    for p in places:
+        p.prepare(lw, lw.node.meta["val"].numel())
 
     def formula(out: tuple[Expr, ...]) -> Value:
         found = [p.at(out) for p in places]

@@ -56,6 +56,8 @@ def _update(
     loops = iter(axes)
     index = tuple(ZERO if n is ONE else next(loops).var for n in shape)
     if ZERO not in shape:
+        for p in places:
+            p.prepare(lw, as_int(product(shape)))
         found = [p.at(index) for p in places]
         at = where_to(index, [e for e, _ in found])
         flat = total(i * s for i, s in zip(at, strides, strict=True))

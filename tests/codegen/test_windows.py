@@ -1,0 +1,80 @@
+"""Padding, interpolation, turned and joined tensors: what is computed in place by one kernel, without a call."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from agree import agree, calls, launches
+from machine import COMPILER
+
+import firebrick
+
+pytestmark = [pytest.mark.compiler, pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")]
+
+
+def rand(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(3))
+
+
+IMAGE = rand(2, 3, 9, 11)
+WINDOWS = {
+    "nearest": lambda x: F.interpolate(x, scale_factor=2.0),
+    "nearest smaller": lambda x: F.interpolate(x, size=(4, 5)),
+    "nearest exact": lambda x: F.interpolate(x, size=(13, 30), mode="nearest-exact"),
+    "bilinear": lambda x: F.interpolate(x, size=(13, 30), mode="bilinear"),
+    "bilinear corners": lambda x: F.interpolate(x, size=(5, 30), mode="bilinear", align_corners=True),
+    "bicubic": lambda x: F.interpolate(x, size=(13, 30), mode="bicubic"),
+    "linear": lambda x: F.interpolate(x[0], size=30, mode="linear"),
+    "reflect": lambda x: F.pad(x, (1, 2, 3, 4), mode="reflect"),
+    "replicate": lambda x: F.pad(x, (1, 2, 3, 4), mode="replicate"),
+    "constant": lambda x: F.pad(x, (1, -2, 0, 4), value=2.0),
+    "roll": lambda x: x.roll((3, -4), (2, 3)),
+    "roll flat": lambda x: x.roll(5),
+    "flip": lambda x: x.flip(0, 3),
+    "unfold": lambda x: x.unfold(3, 5, 2),
+    "im2col": lambda x: F.unfold(x, 3, padding=1, stride=2),
+    "max_pool2d": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "avg_pool2d": lambda x: F.avg_pool2d(x, 3, 2, 1),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_windows_are_loops(name, layout):
+    x = IMAGE.to(memory_format=layout)
+    made = agree(lambda x: WINDOWS[name](x * 2) + 1, x, tolerance=2e-5)
+    assert calls(made) == []
+
+
+PADS = [(1, 2, 3, 4), (11, 11, 9, 9), (0, 0, 0, 0), (2, -3, 1, -1), (-1, 2, -2, 3)]
+
+
+@pytest.mark.parametrize("pad", PADS, ids=str)
+def test_circular_padding(pad):
+    fn = lambda x: F.pad(x, pad, mode="circular") * 2  # noqa: E731
+    torch.testing.assert_close(firebrick.compile(fn)(IMAGE), fn(IMAGE))
+
+
+def test_circular_padding_beyond_the_size_raises_as_eager_does():
+    with pytest.raises(RuntimeError, match="wrapping around more than once"):
+        firebrick.compile(lambda x: F.pad(x, (12, 0, 0, 0), mode="circular"))(IMAGE)
+
+
+JOINS = {
+    "pointwise": (lambda x, y: torch.cat([x.exp(), y * 2], 1), 2),
+    "a reduction": (lambda x, y: torch.cat([x.softmax(1), y.sum(1, keepdim=True)], 1), 2),
+    "a scan": (lambda x, y: torch.cat([x.cumsum(1), y.cumsum(0)], 0), 2),
+    "a gather": (lambda x, y: torch.cat([x[:, torch.arange(7).flip(0)] + 1, y], 0), 2),
+    "stack": (lambda x, y: torch.stack([x.relu(), y.softmax(0), x + y], 1), 3),
+    "layer norm": (lambda x, y: torch.cat([F.layer_norm(x, (7,)), F.layer_norm(y, (7,))], 0), 2),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_parts_are_stored_in_the_result_by_what_makes_them(name):
+    fn, kernels = JOINS[name]
+    made = agree(fn, rand(8, 7), rand(8, 7), tolerance=1e-5)
+    assert (launches(made), calls(made)) == (kernels, [])
+    (out,) = [b.name for b in made.program.buffers if b.kind == "output"]
+    for step in made.steps:
+        assert out in step.args, "each kernel writes the result itself"
+    assert made.arena_bytes == 0, "no part is stored anywhere else"
