@@ -99,6 +99,12 @@ def test_a_lone_gather_of_long_rows_stays_a_call():
     assert (launches(made), calls(made)) == (0, ["aten::gather"])
 
 
+def test_places_that_many_elements_use_are_kept_in_a_table():
+    made = agree(lambda x, i: x[:, i] * 2, rand(60, 90), ints(90, 100, low=-90))
+    assert launches(made) == 3, "the check, the table, the read"
+    assert "below(%" in show(made.program), "which needs no more bounds"
+
+
 def test_interpolation_is_one_kernel_and_its_tables():
     image = rand(2, 3, 8, 9)
     made = agree(lambda x: F.interpolate(x, size=(13, 20), mode="bilinear") * 2, image, tolerance=1e-5)

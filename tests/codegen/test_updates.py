@@ -113,7 +113,6 @@ def test_updates_of_one_tensor_after_the_other_copy_it_once():
         return ((x @ x.t()).index_fill(0, i, 1.0)).index_add(0, i, s).index_put((i,), s)
 
     made = agree(fn, X, torch.tensor([1, 4]), rand(2, 9), tolerance=1e-5)
-    assert launches(made) == 4 + (len(made.steps) - launches(made) - 1 - 2), "three updates and the checks"
     assert sum(b.dtype == "f32" and b.kind == "output" for b in made.program.buffers) == 1
 
 

@@ -97,7 +97,8 @@ class Places:
     def prepare(self, lw: Lowering, count: int) -> None:
         """Keep the places, inside of the dimension, in a table if each is used for many of `count` elements."""
         index = self.index
-        if index.cost < 1 or 4 * as_int(product(index.shape)) > count or ZERO in (*index.shape, self.size):
+        few = 4 * as_int(product(index.shape)) <= count and count >= _TABLE
+        if index.cost < 1 or not few or ZERO in (*index.shape, self.size):
             return
         strides = contiguous_strides(index.shape)
         _, at = lw.axes(index.shape, strides)
@@ -136,6 +137,8 @@ def _read(
 
 _RUN = 16
 """Elements in a row from which copying them costs what it costs the library."""
+_TABLE = 4096
+"""Elements from which a kernel that makes a table of places is worth its launch."""
 CHEAP, DEAR = 3.0, 12.0
 """What the library takes an element of scattered places: in a plain loop, or in one that finds its way each time."""
 
