@@ -5,7 +5,8 @@
     <cache_dir>/v<schema>/tmp, locks        files being written; one lock a key that is being compiled
 
 Entries hold no pickle and are checksummed; a folder or entry of another owner, or that others can write, is refused.
-Whatever goes wrong with the disk, the compile goes on without it, with one warning.
+Whatever goes wrong with the disk, the compile goes on without it, with one warning. Behind the disk there may be a
+tier that machines share (`firebrick.runtime.remote`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from firebrick.artifact import SCHEMA, Artifact, decode, encode, read_index
 from firebrick.errors import CacheError
 from firebrick.report import recorder
 from firebrick.runtime.misses import differences, nearest
+from firebrick.runtime.remote import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -74,6 +76,7 @@ class DiskCache:
         self.root = config.cache_dir / f"v{SCHEMA}"
         self.limit = config.cache_size_mb << 20
         self.enabled = config.cache
+        self.remote = connect(config)
 
     # ---- reading
 
@@ -108,12 +111,30 @@ class DiskCache:
             with self.lock(key):
                 found = self.load(key)
                 if found is None:
+                    found = self._shared(key)
+                if found is None:
                     self._note_miss(key)
                     recorder.count("cache misses")
                     found = make()
                     self.store(key, found)
+                    if self.remote is not None:
+                        self.remote.put(key.digest, encode(found, {"name": found.name}))
                     return found
         recorder.count("cache hits")
+        return found
+
+    def _shared(self, key: Key) -> Artifact | None:
+        """Return the entry that another machine stored, and keep it here."""
+        data = None if self.remote is None else self.remote.get(key.digest)
+        if data is None:
+            return None
+        try:
+            found = decode(data)
+        except (CacheError, ValueError, KeyError, TypeError) as error:
+            recorder.warn_once("remote cache entry", f"firebrick: an entry of the shared cache is not usable: {error}")
+            return None
+        recorder.count("remote cache hits")
+        self.store(key, found)
         return found
 
     def _read(self, path: Path, limit: int = -1) -> bytes:
