@@ -47,7 +47,7 @@ def key_of(value: Value, interp: Interpreter) -> Hashable:
     """A host object that hashes and compares as the value does.
 
     Raises:
-        TypeError: it has no hash.
+        Raised: it has no hash.
         Break: its hash is not known.
     """
     value = value.realize()
@@ -62,7 +62,7 @@ def key_of(value: Value, interp: Interpreter) -> Hashable:
     except NotConstant:
         kind: Any = value.python_type()
         if kind.__hash__ is None:
-            raise TypeError(f"unhashable type: {kind.__name__!r}") from None
+            interp.raise_new(TypeError, f"unhashable type: {kind.__name__!r}")
         if isinstance(interp.lookup(kind, "__hash__")[0], FunctionType) and not kind.__module__.startswith("torch"):
             return _Hashed(interp, value)
         if kind.__hash__ is not object.__hash__ and not kind.__module__.startswith("torch"):
