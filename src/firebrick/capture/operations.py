@@ -157,7 +157,7 @@ class Operations:
         if registry.is_foldable(obj):
             return self.fold(obj, args, kwargs, copied=True)
         owner = getattr(obj, "__self__", None)
-        if owner in LITERAL_TYPES:  # int.from_bytes
+        if isinstance(owner, type) and owner in LITERAL_TYPES:  # int.from_bytes
             return self.fold(obj, args, kwargs, copied=True)
         if owner is not None and not isinstance(owner, types.ModuleType) and isinstance(obj, types.BuiltinFunctionType):
             return self.tracer.known(owner).call_method(interp, obj.__name__, args, kwargs)
