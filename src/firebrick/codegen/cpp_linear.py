@@ -38,10 +38,9 @@ _BLOCK = 8
 """Row tiles that share a panel before the next panel is read, where threads have rows of their own."""
 
 _TILE = """\
-template <int R, int V, int M, class F>
-static inline __attribute__((always_inline)) void fb_tile_{v}(const float* a, int64_t lda, const float* b,
-    int64_t pitch, int64_t k, const float* next, int64_t step, const float* bias, float* c, int64_t ldc, bool first,
-    bool last) {{
+template <int R, int V, int M, int64_t A>
+static __attribute__((noinline)) void fb_tile_{v}(const float* a, const float* b, int64_t pitch, int64_t k,
+    const float* next, int64_t step, float* c, int64_t ldc, bool first) {{
   {v} sum[R][V];
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++)
@@ -54,7 +53,7 @@ static inline __attribute__((always_inline)) void fb_tile_{v}(const float* a, in
     for (int j = 0; j < V; j++) row[j] = *(const {v}u*)(b + p * pitch + {w} * j);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) {{
-      const {v} x = {v}_of(a[r * lda + p]);
+      const {v} x = {v}_of(a[r * A + p]);
 #pragma GCC unroll 4
       for (int j = 0; j < V; j++) sum[r][j] += x * row[j];
     }}
@@ -67,17 +66,14 @@ static inline __attribute__((always_inline)) void fb_tile_{v}(const float* a, in
       const int64_t m = j == V - 1 ? M : {w};
       {v} y = sum[r][j];
       if (!first) y += m == {w} ? *(const {v}u*)to : {v}_load(to, m);
-      if (last) {{
-        if (bias) y += m == {w} ? *(const {v}u*)(bias + {w} * j) : {v}_load(bias + {w} * j, m);
-        y = F::of(y);
-      }}
       if (m == {w}) *({v}u*)to = y;
       else {v}_store(to, y, m);
     }}
 }}
 """
-"""R rows and V vectors of results, M lanes of the last one; all `pitch` floats of a panel row lie together. Meanwhile
-the next panel is fetched, `step` floats a product, each tile its share: it comes from memory, this one from cache."""
+"""R rows, A apart, and V vectors of results, M lanes of the last one; all `pitch` floats of a panel row lie together.
+Meanwhile the next panel is fetched, `step` floats a product, each tile its share: it comes from memory, this one from
+cache. What varies between the shapes of a model is no parameter of the template, so that few are compiled."""
 
 _FUNCTIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
     "none": lambda f, _: "y",
@@ -93,8 +89,22 @@ _FUNCTIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str
 }
 """Activation -> the text of its value for a vector y; the functions name those of the unit."""
 
+_FINISH = """\
+static inline void {name}_finish(float* c, const float* bias, int64_t rows, int64_t n) {{
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t j = 0; j < n; j += {w}) {{
+      float* const to = c + r * {out_stride} + j;
+      const int64_t m = n - j < {w} ? n - j : {w};
+      {v} y = m == {w} ? *(const {v}u*)to : {v}_load(to, m);
+      if (bias) y += m == {w} ? *(const {v}u*)(bias + j) : {v}_load(bias + j, m);
+      y = {function};
+      if (m == {w}) *({v}u*)to = y;
+      else {v}_store(to, y, m);
+    }}
+}}
+"""
+
 _PART = """\
-struct {name}_f {{ static inline {v} of({v} y) {{ return {function}; }} }};
 static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_t end) {{
   const float* const x = (const float*)args[0] + {x_offset};
   const float* const packed = (const float*)args[1];
@@ -107,17 +117,17 @@ static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_
       const int64_t part = {inner} - k < {piece} ? {inner} - k : {piece};
       for (int64_t p = {panel_from}; p < {panel_to}; p++) {{
         const float* b = packed + (p * {inner} + k) * {columns};
+        const int64_t n = {outer} - p * {columns} < {columns} ? {outer} - p * {columns} : {columns};
 {pack}
-        const float* const bs = bias ? bias + p * {columns} : bias;
-        const int64_t last_t = t0 + step < row_to ? t0 + step : row_to, some = last_t - t0;
+        const int64_t last = t0 + step < row_to ? t0 + step : row_to, some = last - t0;
         const int64_t ahead = ({columns} + some - 1) / some;
-        for (int64_t t = t0; t < last_t; t++) {{
+        for (int64_t t = t0; t < last; t++) {{
           const float* const next = packed + ((p + 1) * {inner} + k) * {columns} + (t - t0) * ahead * part;
           const int64_t r = {rows} * t / {tiles}, count = {rows} * (t + 1) / {tiles} - r;
           const float* const a = x + r * {x_stride} + k;
           float* const c = out + r * {out_stride} + p * {columns};
-          const bool first = k == 0, last = k + part == {inner};
 {tiles_text}
+{finish}
         }}
       }}
     }}
@@ -134,7 +144,6 @@ const float* const plain = (const float*)args[2];
 
 _PACK = """\
         if (!whole) {{
-          const int64_t n = {outer} - p * {columns} < {columns} ? {outer} - p * {columns} : {columns};
           const float* const from = plain + {offset} + k * {inner_stride} + p * {columns} * {outer_stride};
           for (int64_t i = 0; i < part; i++)
             for (int64_t j = 0; j < {columns}; j++)
@@ -219,16 +228,20 @@ class Linear:
             offset, inner_stride, outer_stride = self.plain
             plain = _PLAIN.format(size=piece * self.columns)
             pack = _PACK.format(
-                outer=self.outer,
                 columns=self.columns,
                 offset=offset,
                 inner_stride=inner_stride,
                 outer_stride=outer_stride,
             )
-        return _PART.format(
+        finish = ""
+        if self.attr != "none" or self.bias is not None:
+            beside = f"bias + p * {self.columns}" if self.bias is not None else "bias"
+            finish = f"          if (k + part == {self.inner}) {name}_finish(c, {beside}, count, n);"
+        head = _FINISH.format(name=name, v=v, w=lanes, function=function, out_stride=self.out[1]) if finish else ""
+        return head + _PART.format(
             name=name,
-            v=v,
-            function=function,
+            finish=finish,
+            outer=self.outer,
             x_offset=self.x[0],
             x_stride=self.x[1],
             bias="nullptr" if self.bias is None else f"(const float*)args[{place}] + {self.bias}",
@@ -247,7 +260,7 @@ class Linear:
             columns=self.columns,
             rows=self.rows,
             tiles=tiles,
-            tiles_text="\n".join(self._tiles(name, v, lanes, vectors, tiles, panels)),
+            tiles_text="\n".join(self._tiles(v, lanes, vectors, tiles, panels)),
             start=start,
         )
 
@@ -258,7 +271,7 @@ class Linear:
             by_rows = tiles > panels
         return by_rows, tiles if by_rows else panels
 
-    def _tiles(self, name: str, v: str, lanes: int, vectors: int, tiles: int, panels: int) -> Iterable[str]:
+    def _tiles(self, v: str, lanes: int, vectors: int, tiles: int, panels: int) -> Iterable[str]:
         """Calls of the tile function for each size of tile that occurs."""
         left = self.outer - (panels - 1) * self.columns
         used = -(-left // lanes)
@@ -269,12 +282,12 @@ class Linear:
             widths = [("", vectors, lanes)]
         elif panels == 1:
             widths = widths[1:]
-        arguments = f"(a, {self.x[1]}, b, {self.columns}, part, next, ahead, bs, c, {self.out[1]}, first, last)"
+        arguments = f"(a, b, {self.columns}, part, next, ahead, c, {self.out[1]}, k == 0)"
         for condition, count, lanes_left in widths:
             for rows in sizes:
                 tests = [t for t in (condition, f"count == {rows}" if len(sizes) > 1 else "") if t]
                 test = f"if ({' && '.join(tests)}) " if tests else ""
-                call = f"fb_tile_{v}<{rows}, {count}, {lanes_left}, {name}_f>{arguments};"
+                call = f"fb_tile_{v}<{rows}, {count}, {lanes_left}, {self.x[1]}>{arguments};"
                 if not condition and len(widths) > 1:
                     test = f"if (p == {panels - 1}{''.join(f' && {t}' for t in tests)}) "
                 yield f"          {test}{call}"
