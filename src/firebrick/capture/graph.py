@@ -64,6 +64,7 @@ class GraphBuilder:
         self.open_modes: list[ContextValue] = []  # entered and not left, the outermost first
         self.modes_at_start = 0
         self.grad_at_start = torch.is_grad_enabled()
+        self.closed = False
         self._first_versions: list[int] = []
         self.changed_blindly = False  # a tensor without a version was written to
         self.watched = False  # calls after a write may raise where the program has done, or would do, something else
@@ -345,8 +346,9 @@ class GraphBuilder:
         while len(self.open_modes) > self.modes_at_start:
             if (leave := self.open_modes.pop().leave) is not None:
                 leave(interp)
-        if torch.is_grad_enabled() != self.grad_at_start:
+        if torch.is_grad_enabled() != self.grad_at_start and not self.closed:
             self.statement(interp, torch._C._set_grad_enabled, (self.grad_at_start,))
+        self.closed = True
 
     def finish(self) -> fx.GraphModule | None:
         """Close the graph; None if it computes nothing. Inputs that nothing uses are dropped."""
