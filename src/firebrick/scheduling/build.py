@@ -216,10 +216,12 @@ class _Builder:
     def _scans(self, entries: list[_Entry]) -> list[Scan]:
         """Scans in `entries` whose value here is not known yet, those inside of others first."""
         found: dict[Scan, None] = {}
+        seen: set[Value] = set()  # values share their parts
 
         def visit(v: Value) -> None:
-            if v in self._env or not self._facts(v).reduces or isinstance(v, Reduce):
+            if v in seen or v in self._env or not self._facts(v).reduces or isinstance(v, Reduce):
                 return
+            seen.add(v)
             for child in children_of(v):
                 visit(child)
             if isinstance(v, Scan):
@@ -271,13 +273,14 @@ class _Builder:
         """Lets for what a loop to be opened needs and that does not change in it."""
         out: list[Stmt] = []
         seen: set[Value] = set()
+        done: set[Value] = set()
 
         def visit(v: Value) -> None:
             if v in seen or v in self._env or isinstance(v, (Const, Index)):
                 return
             seen.add(v)
             facts = self._facts(v)
-            if facts.free <= ctx and not self._pending(v):
+            if facts.free <= ctx and not self._pending(v, done):
                 name = self._fresh("h")
                 out.append(Let(name, self._expr(v)))
                 self._bind(v, local(v.dtype, name))
@@ -292,11 +295,14 @@ class _Builder:
                 visit(root)
         return out
 
-    def _pending(self, value: Value) -> bool:
-        """Whether a reduction in the value has still to be done."""
-        if value in self._env or not self._facts(value).reduces:
+    def _pending(self, value: Value, done: set[Value]) -> bool:
+        """Whether a reduction in the value has still to be done. done: values known to have none, which grows."""
+        if value in done or value in self._env or not self._facts(value).reduces:
             return False
-        return isinstance(value, (Reduce, Scan)) or any(self._pending(c) for c in children_of(value))
+        if isinstance(value, (Reduce, Scan)) or any(self._pending(c, done) for c in children_of(value)):
+            return True
+        done.add(value)
+        return False
 
     # ------------------------------------------------------------ phases
 
