@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from firebrick.capture.materialize import ValueEmitter
     from firebrick.capture.sources import Source
 
-__all__ = ["MISSING", "InstanceDictValue", "ObjectValue", "Overridden", "bind", "class_lookup"]
+__all__ = ["MISSING", "InstanceDictValue", "ObjectValue", "Overridden", "bind", "class_lookup", "store_fields"]
 
 
 class Overridden(Exception):
@@ -407,14 +407,7 @@ class ObjectValue(Value):
         emitter.remember(self)
         if isinstance(storage, (DictValue, ListValue, SetValue)) and not immutable:
             _fill(self, emitter, storage)
-        for name, value in self.fields.items():
-            if value is not MISSING:
-                emitter.load_callable(object.__setattr__)
-                emitter.load(self)
-                emitter.load_const(name)
-                emitter.load(value)
-                emitter.call(3)
-                emitter.pop()
+        store_fields(emitter, self, self.fields)
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """Load the changed attributes; the function returned stores them."""
@@ -444,6 +437,18 @@ class ObjectValue(Value):
                 emitter.pop()
 
         return store
+
+
+def store_fields(emitter: ValueEmitter, owner: Value, fields: Mapping[str, Value]) -> None:
+    """Give a new object its attributes, past any `__setattr__` of its class."""
+    for name, value in fields.items():
+        if value is not MISSING:
+            emitter.load_callable(object.__setattr__)
+            emitter.load(owner)
+            emitter.load_const(name)
+            emitter.load(value)
+            emitter.call(3)
+            emitter.pop()
 
 
 def _fill(made: ObjectValue, emitter: ValueEmitter, storage: DictValue | ListValue | SetValue) -> None:

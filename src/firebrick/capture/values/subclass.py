@@ -13,7 +13,7 @@ import torch
 from firebrick.capture.breaks import Break
 from firebrick.capture.overrides import overridden
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.object import MISSING, ObjectValue, Overridden, bind, class_lookup
+from firebrick.capture.values.object import MISSING, ObjectValue, Overridden, bind, class_lookup, store_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -158,14 +158,7 @@ class SubclassValue(ObjectValue):
         emitter.load_const(self.cls)
         emitter.call(2)
         emitter.remember(self)
-        for name, value in self.fields.items():
-            if value is not MISSING:
-                emitter.load_callable(object.__setattr__)
-                emitter.load(self)
-                emitter.load_const(name)
-                emitter.load(value)
-                emitter.call(3)
-                emitter.pop()
+        store_fields(emitter, self, self.fields)
 
 
 def as_subclass(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
