@@ -327,13 +327,17 @@ ENGINES: dict[str, Callable[[], SubgraphCompiler]] = {
 """Name in the table -> a new subgraph compiler."""
 
 
+_WARM_UP = 1.5
+"""Seconds of calls before any is timed: TorchScript optimizes in its first calls, weights are packed after them."""
+
+
 def _rounds(a: Callable[[], Any], b: Callable[[], Any], seconds: float) -> tuple[float, float]:
     """Median milliseconds of two calls that take turns, so that both see the same machine."""
     times: tuple[list[float], list[float]] = ([], [])
     start = time.perf_counter()
     a(), b()
-    if time.perf_counter() - start < seconds:
-        a(), b()  # TorchScript's interpreter optimizes in its first calls
+    while time.perf_counter() - start < _WARM_UP:
+        a(), b()
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[0]) < _LEAST_RUNS:
         for call, found in zip((a, b), times, strict=True):
