@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["OP", "Linear", "linears"]
 
 OP = "firebrick::linear.out"
-PIECE = 512
+PIECE = 256
 """Products that are added in one chain."""
 
 _REGISTERS = {64: 32, 32: 16, 16: 32}
