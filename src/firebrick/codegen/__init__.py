@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firebrick.artifact import Artifact
-from firebrick.codegen.cpp_linear import linears
+from firebrick.codegen.cpp_own import own_kernels
 from firebrick.codegen.host import host_program, show_table
 from firebrick.codegen.target import CppTarget, best_simd, detect, runs_here
 
@@ -22,6 +22,6 @@ def generate(schedule: Schedule, target: CppTarget, config: Config) -> Artifact:
     Raises:
         LoweringError: a library call or a symbolic size has no place in the host program.
     """
-    names = [*(k.name for k in schedule.kernels), *linears(schedule)]
+    names = [*(k.name for k in schedule.kernels), *own_kernels(schedule)]
     units = target.units(target.source(schedule, config), names)
     return Artifact(schedule.program.name, host_program(schedule), units)

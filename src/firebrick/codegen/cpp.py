@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firebrick.codegen.cpp_kernel import kernel_text
-from firebrick.codegen.cpp_linear import linears
+from firebrick.codegen.cpp_own import own_kernels, own_text
 from firebrick.codegen.cpp_writer import Unit
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ __attribute__((constructor)) static void fb_bind() {{
 
 def kernel_units(schedule: Schedule, target: CppTarget, config: Config) -> list[str]:
     """Texts of the translation units that hold all kernels of a schedule; none if it has no kernels."""
-    shapes = linears(schedule)
+    shapes = own_kernels(schedule)
     if not schedule.kernels and not shapes:
         return []
     unit = Unit(target, config.numerics == "eager")
@@ -82,6 +82,6 @@ def kernel_units(schedule: Schedule, target: CppTarget, config: Config) -> list[
         places = list(origins.get(kernel.name, ()))
         note = f"// {', '.join(places[:3])}{' ...' if len(places) > 3 else ''}\n" if places else ""
         texts.append(note + kernel_text(kernel, unit))
-    texts += [shape.text(unit, target.threads) for shape in shapes.values()]
+    texts += [own_text(shape, unit, target.threads) for shape in shapes.values()]
     binds = "".join(f'  *(void**)&{name} = dlsym(torch, "{name}");\n' for name in unit.bindings())
     return [_HEAD + _THREADS + unit.prelude() + _BIND.format(binds) + "\n" + "\n".join(texts)]

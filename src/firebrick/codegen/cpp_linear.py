@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from firebrick.codegen.cpp_writer import Unit
-    from firebrick.loops.schedule import Schedule
 
-__all__ = ["OP", "Linear", "linears"]
+__all__ = ["FUNCTIONS", "MOST_ROWS", "OP", "PIECE", "REGISTERS", "SERIAL", "Linear"]
 
 OP = "firebrick::linear.out"
 PIECE = 256
 """Products that are added in one chain."""
 
-_REGISTERS = {64: 32, 32: 16, 16: 32}
+REGISTERS = {64: 32, 32: 16, 16: 32}
 """Bytes of a vector -> vector registers of such machines."""
-_MOST_ROWS = 14
-_SERIAL = 1 << 18
+MOST_ROWS = 14
+SERIAL = 1 << 18
 """Multiplications up to which one thread does all."""
 _BLOCK = 8
 """Row tiles that share a panel before the next panel is read, where threads have rows of their own."""
@@ -75,7 +74,7 @@ static __attribute__((noinline)) void fb_tile_{v}(const float* a, const float* b
 Meanwhile the next panel is fetched, `step` floats a product, each tile its share: it comes from memory, this one from
 cache. What varies between the shapes of a model is no parameter of the template, so that few are compiled."""
 
-_FUNCTIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
+FUNCTIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
     "none": lambda f, _: "y",
     "relu": lambda f, _: "(y > 0.0f) | (y != y) ? y : {zero}",
     "hardtanh": lambda f, s: f"y < {s[0]!r}f ? {{zero}} + {s[0]!r}f : y > {s[1]!r}f ? {{zero}} + {s[1]!r}f : y",
@@ -209,8 +208,8 @@ class Linear:
         while self.columns % lanes:
             lanes //= 2
         vectors = self.columns // lanes
-        registers = _REGISTERS.get(target.vector_bytes, 16)
-        most = max(1, min(_MOST_ROWS, (registers - vectors - 1) // vectors))
+        registers = REGISTERS.get(target.vector_bytes, 16)
+        most = max(1, min(MOST_ROWS, (registers - vectors - 1) // vectors))
         tiles = -(-self.rows // most)
         panels = -(-self.outer // self.columns)
         v = unit.vector("f32", lanes)
@@ -218,10 +217,10 @@ class Linear:
         by_rows, count = self._shared(tiles, panels, threads)
         pieces = -(-self.inner // PIECE)
         piece = -(-self.inner // pieces)
-        function = _FUNCTIONS[self.attr](lambda f: unit.inline(f, lanes), self.scalars).replace("{zero}", f"{v}{{}}")
+        function = FUNCTIONS[self.attr](lambda f: unit.inline(f, lanes), self.scalars).replace("{zero}", f"{v}{{}}")
         place = 2 + (self.plain is not None)
         name = self.name
-        serial = self.rows * self.inner * self.outer <= _SERIAL
+        serial = self.rows * self.inner * self.outer <= SERIAL
         start = f"{name}_part(args, sizes, 0, {count})" if serial else f"fb_parallel({name}_part, args, sizes, {count})"
         pack = plain = ""
         if self.plain is not None:
@@ -291,10 +290,3 @@ class Linear:
                 if not condition and len(widths) > 1:
                     test = f"if (p == {panels - 1}{''.join(f' && {t}' for t in tests)}) "
                 yield f"          {test}{call}"
-
-
-def linears(schedule: Schedule) -> dict[str, Linear]:
-    """The shapes of matmul of a schedule, by the names of their kernels."""
-    buffers = {b.name: b for b in schedule.program.buffers}
-    found = (Linear.of(s, buffers)[0] for s in schedule.steps if isinstance(s, Extern) and s.op == OP)
-    return {shape.name: shape for shape in found}

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.codegen.cpp_linear import OP, Linear
+from firebrick.codegen.cpp_own import OWN
 from firebrick.errors import LoweringError
 from firebrick.loops.bounds import CHECK
 from firebrick.loops.dtypes import DTYPES
@@ -226,8 +226,8 @@ class _Writer:
             if isinstance(step, Launch):
                 slots = [self.slots[name] for name in step.args]
                 steps.append(["kernel", step.kernel, slots, self._numbers(step.sizes)])
-            elif step.op == OP:
-                shape, names = Linear.of(step, self.buffers)
+            elif step.op in OWN:
+                shape, names = OWN[step.op](step, self.buffers)
                 steps.append(["kernel", shape.name, [self.slots[name] for name in names], []])
             else:
                 steps.append(self._call(step))

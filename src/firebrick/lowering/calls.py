@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import LoweringError
+from firebrick.extend.convolution import convolution_op
 from firebrick.extend.linear import linear_op
 from firebrick.loops.dtypes import BY_TORCH
 from firebrick.loops.ir import Extern, Ref
@@ -16,6 +17,8 @@ from firebrick.symbolic.expr import ONE, ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from firebrick.symbolic.expr import Expr
 
 __all__ = ["RULES", "call", "call_on_constants"]
 
@@ -66,12 +69,35 @@ def _linear(lw: Lowering, x: TensorValue, *args: Any) -> Any:
     """A matmul with a packed weight: its kernel wants the elements of a row side by side."""
     ref = lw.realize(x)
     if ref.strides[1] is not ONE:
-        dense = contiguous_strides(x.shape)
-        ref = Ref(lw.buffer(x.dtype, x.shape, dense), x.shape, dense, ZERO)
-        lw.store(x, ref)
-        x = TensorValue(x.shape, x.dtype, dense, ref=ref)
+        x = _stored(lw, x, contiguous_strides(x.shape))
     return lw.extern("firebrick::linear.out", (x, *args), {}, into=True)
 
 
-RULES: dict[Any, Callable[..., Any]] = {**dict.fromkeys(_OUT_VARIANTS, _into), linear_op: _linear}
+def _convolution(lw: Lowering, x: TensorValue, packed: Any, bias: Any, other: TensorValue | None, *args: Any) -> Any:
+    """A convolution with packed weights: its kernel wants the channels of a pixel side by side."""
+    if (x.strides if x.ref is None else x.ref.strides)[1] is not ONE:
+        x = _stored(lw, x, _channels_last(x.shape))
+    if other is not None and lw.realize(other).strides != _channels_last(other.shape):
+        other = _stored(lw, other, _channels_last(other.shape))
+    return lw.extern("firebrick::convolution.out", (x, packed, bias, other, *args), {}, into=True)
+
+
+def _channels_last(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    batch, channels, height, width = shape
+    by_batch, by_row, by_column, by_channel = contiguous_strides((batch, height, width, channels))
+    return by_batch, by_channel, by_row, by_column
+
+
+def _stored(lw: Lowering, x: TensorValue, strides: tuple[Expr, ...]) -> TensorValue:
+    """The tensor in memory of its own, in this order."""
+    ref = Ref(lw.buffer(x.dtype, x.shape, strides), x.shape, strides, ZERO)
+    lw.store(x, ref)
+    return TensorValue(x.shape, x.dtype, strides, ref=ref)
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys(_OUT_VARIANTS, _into),
+    linear_op: _linear,
+    convolution_op: _convolution,
+}
 """OpOverload -> rule."""

@@ -1,17 +1,21 @@
-"""Prepacked convolutions: constant weights in oneDNN's layout, activations channels last, batch norm folded in.
+"""Prepacked convolutions: constant weights in panels, activations channels last, batch norm folded in.
 
-convolution(x, W, b) * s + t; silu   ->   mkldnn::_convolution_pointwise(x, packed, b * s + t, ..., "swish")
-packed = mkldnn::_reorder_convolution_weight(W * s)       in the recipe, computed once
+convolution(x, W, b) * s + t + other; relu   ->   firebrick::convolution(pad(x), packed, b * s + t, other, ..., "relu")
+packed = firebrick::pack_convolution(W * s, columns)      in the recipe, computed once
+
+Of single pixels they are matmuls, `firebrick::linear`. What is not float32, and groups of channels, goes to oneDNN:
+mkldnn::_convolution_pointwise on mkldnn::_reorder_convolution_weight(W * s).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from firebrick.extend.convolution import convolution_op, pack_convolution_op
 from firebrick.extend.linear import linear_op, pack_op, packed_shape, panel_columns
 from firebrick.extend.metas import absorb
 from firebrick.passes.layout import propagate_layouts
@@ -29,6 +33,8 @@ __all__ = ["prepack_convolution"]
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
 
+_LEAST, _WIDEST = 4, 9
+"""Channels from which, and width of the window up to which, our kernel for depthwise convolutions is used."""
 _SMALLEST = 1 << 17
 """Multiplications from which the packed kernel is worth its call."""
 
@@ -37,14 +43,16 @@ _SMALLEST = 1 << 17
 class _Match:
     """A convolution and what follows it alone. last: the node whose value the packed call has.
 
-    columns: of a panel of its weight, if it is a matmul of pixels and channels for a kernel of our own; else 0.
+    kind: matmul, dense and depthwise have kernels of our own, with `columns` in a panel of the weight.
     """
 
     conv: fx.Node
     last: fx.Node
+    kind: Literal["library", "matmul", "dense", "depthwise"] = "library"
     columns: int = 0
     scale: fx.Node | None = None
     shift: fx.Node | None = None
+    other: fx.Node | None = None
     fused: PostOp = NO_POST_OP
 
 
@@ -60,7 +68,8 @@ def prepack_convolution(graph: AtenGraph, config: Config) -> AtenGraph:
     columns = panel_columns(config)
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target is aten.convolution.default and _fits(node, recipe):
-            found = _match(node, recipe, columns if _is_matmul(node) else 0)
+            _drop_empty_padding(node)
+            found = _match(_Match(node, node, *_kind(node, columns)), recipe)
             made[_replace(found, recipe)] = found.last.meta["val"]
     if made:
         propagate_layouts(graph.gm, made)
@@ -83,15 +92,30 @@ def _fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
     return out.numel() > 0 and out.numel() * math.prod(w.shape[1:]) >= _SMALLEST
 
 
-def _is_matmul(conv: fx.Node) -> bool:
-    """Whether each pixel of the result depends on the same pixel of the input alone."""
-    _, weight, _, stride, padding, _, _, _, groups = conv.args
-    one = list(weight.meta["val"].shape[2:]) == [1, 1] and not any(padding) and all(n == 1 for n in stride)  # type: ignore[union-attr,arg-type]
-    return bool(one and groups == 1) and conv.meta["val"].dtype is torch.float32
+def _drop_empty_padding(conv: fx.Node) -> None:
+    """Read what the argument is a copy of, if nothing is padded."""
+    x: Any = conv.args[0]
+    while x.target is aten.constant_pad_nd.default and not any(x.args[1]):
+        x = x.args[0]
+    conv.args = (x, *conv.args[1:])
 
 
-def _match(conv: fx.Node, recipe: RecipeBuilder, columns: int) -> _Match:
-    found = _Match(conv, conv, columns)
+def _kind(conv: fx.Node, columns: int) -> tuple[Literal["library", "matmul", "dense", "depthwise"], int]:
+    """Which kernel computes it, and the columns of a panel of its weight."""
+    args: Any = conv.args
+    x, weight, _, stride, padding, _, _, _, groups = args
+    outer, inner, *window = weight.meta["val"].shape
+    if not columns or conv.meta["val"].dtype is not torch.float32 or any(n < 0 for n in padding):
+        return "library", 0
+    if groups == 1:
+        single = window == [1, 1] and not any(padding) and all(n == 1 for n in stride)
+        return "matmul" if single else "dense", columns
+    whole = groups == outer == x.meta["val"].shape[1] and inner == 1
+    return ("depthwise" if whole and outer >= _LEAST and window[1] <= _WIDEST else "library"), 0
+
+
+def _match(found: _Match, recipe: RecipeBuilder) -> _Match:
+    conv, own = found.conv, found.kind != "library"
     reader = _only_reader(conv)
     if reader is not None and reader.target is aten.mul.Tensor:
         scale = _channel_operand(reader, conv, recipe)
@@ -103,11 +127,28 @@ def _match(conv: fx.Node, recipe: RecipeBuilder, columns: int) -> _Match:
         if shift is not None:
             found.shift, found.last = shift, reader
             reader = _only_reader(reader)
+    if reader is not None and found.kind in ("dense", "depthwise"):
+        other = _same_operand(reader, found.last)
+        if other is not None:
+            found.other, found.last = other, reader
+            reader = _only_reader(reader)
     if reader is not None and reader.args[0] is found.last:
-        fused = own_post_op(reader) if columns else post_op(reader)
+        fused = own_post_op(reader) if own else post_op(reader)
         if fused is not None and reader.meta["val"].dtype == conv.meta["val"].dtype:
             found.fused, found.last = fused, reader
     return found
+
+
+def _same_operand(node: fx.Node, value: fx.Node) -> fx.Node | None:
+    """What is added to `value`, if it has the same shape."""
+    if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
+        return None
+    a, b = node.args
+    other: Any = b if a is value else a
+    if a is b or not isinstance(other, type(node)):
+        return None
+    before, added = value.meta["val"], other.meta["val"]
+    return other if added.shape == before.shape and added.dtype == before.dtype else None
 
 
 def _only_reader(node: fx.Node) -> fx.Node | None:
@@ -147,7 +188,8 @@ def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
     if found.shift is not None:
         flat = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(found.shift), [channels])
         b = flat if b is None else recipe.call(f"{name}_shifted", aten.add.Tensor, b, flat)
-    made = (_matmul if found.columns else _call)(found, w, b, recipe)
+    writers = {"matmul": _matmul, "dense": _own, "depthwise": _own, "library": _call}
+    made = writers[found.kind](found, w, b, recipe)
     before = found.last.meta["val"]
     with before.fake_mode:
         made.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
@@ -192,6 +234,39 @@ def _matmul(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder)
         turned = whole.permute(0, 3, 1, 2)
     last = create(aten.view.default, last, [batch, height, width, outer], value=whole)
     return create(aten.permute.default, last, [0, 3, 1, 2], value=turned)
+
+
+def _own(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
+    """The convolution by a kernel of our own. A depthwise one pads by itself, for others the input is padded."""
+    given: Any = found.conv.args
+    x, _, _, stride, (rows, columns), dilation, *_ = given
+    graph, outer = recipe.aten.gm.graph, w.meta["val"].shape[0]
+    padding = [columns, columns, rows, rows]
+    if _is_border(x):
+        padding = [a + b for a, b in zip(padding, (*x.args[1], 0, 0), strict=False)]
+        x = x.args[0]
+    packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, found.columns)
+    read, bias = recipe.use(packed, found.last), recipe.use(b, found.last) if b is not None else None
+    with graph.inserting_before(found.last):
+        if found.kind == "dense" and any(padding):
+            with w.meta["val"].fake_mode:
+                val = aten.constant_pad_nd.default(x.meta["val"], padding)
+            x = graph.call_function(aten.constant_pad_nd.default, (x, padding))
+            x.meta = {**found.conv.meta, "val": val}
+            padding = [0, 0, 0, 0]
+        attr, scalars = found.fused.attr, list(found.fused.scalars)
+        args = (x, read, bias, found.other, outer, list(stride), padding, list(dilation), attr, scalars)
+        made = graph.call_function(convolution_op, args)
+    made.meta = dict(found.last.meta)
+    return made
+
+
+def _is_border(x: fx.Node) -> bool:
+    """Whether a node puts zeros around images."""
+    if x.target is not aten.constant_pad_nd.default or x.kwargs or len(x.args) > 3 or any(x.args[2:]):
+        return False
+    sides: Any = x.args[1]
+    return len(sides) in (2, 4) and all(type(n) is int and n >= 0 for n in sides)
 
 
 def _call(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:

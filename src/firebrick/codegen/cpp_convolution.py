@@ -1,0 +1,340 @@
+"""Convolutions with packed constant weights as C++: matmuls whose rows of x are pixels, found where they are.
+
+The products of one result are taken in runs: elements that lie side by side in the input, channels last, and in the
+panel of weights; those of a row of the window where the window is not dilated. A tile is some results of one row by the
+columns of a panel, as in `cpp_linear`. The input has no border: what pads it is a pass of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from firebrick.codegen.cpp_linear import FUNCTIONS, MOST_ROWS, PIECE, REGISTERS, SERIAL
+from firebrick.errors import LoweringError
+from firebrick.loops.ir import Extern, Ref
+from firebrick.symbolic.expr import as_int
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from firebrick.codegen.cpp_writer import Unit
+
+__all__ = ["OP", "Call", "Dense"]
+
+OP = "firebrick::convolution.out"
+_BAND = 1 << 16
+"""Elements of the input that are used for all weights before the next ones are: they stay in cache."""
+
+_TILE = """\
+template <int R, int V, int M, int64_t A>
+static __attribute__((noinline)) void fb_pixels_{v}(const float* a, const int64_t* at, int64_t runs, const float* b,
+    int64_t k, const float* next, int64_t step, float* c, int64_t ldc, bool first) {{
+  {v} sum[R][V];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int j = 0; j < V; j++) sum[r][j] = {v}{{}};
+  for (int64_t h = 0; h < runs; h++) {{
+    const float* const from = a + at[h];
+    for (int64_t p = 0; p < k; p++, b += {columns}, next += step) {{
+      {v} row[V];
+      __builtin_prefetch(next, 0, 2);
+#pragma GCC unroll 4
+      for (int j = 0; j < V; j++) row[j] = *(const {v}u*)(b + {w} * j);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; r++) {{
+        const {v} x = {v}_of(from[r * A + p]);
+#pragma GCC unroll 4
+        for (int j = 0; j < V; j++) sum[r][j] += x * row[j];
+      }}
+    }}
+  }}
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int j = 0; j < V; j++) {{
+      float* const to = c + r * ldc + {w} * j;
+      const int64_t m = j == V - 1 ? M : {w};
+      {v} y = sum[r][j];
+      if (!first) y += m == {w} ? *(const {v}u*)to : {v}_load(to, m);
+      if (m == {w}) *({v}u*)to = y;
+      else {v}_store(to, y, m);
+    }}
+}}
+"""
+"""R pixels, A elements apart, by V vectors of output channels, M lanes of the last one. What varies between the shapes
+of a model is no parameter of the template, so that few are compiled."""
+
+_FINISH = """\
+static inline void {name}_finish(float* c, const float* bias, const float* other, int64_t rows, int64_t n) {{
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t j = 0; j < n; j += {w}) {{
+      float* const to = c + r * {ldc} + j;
+      const int64_t m = n - j < {w} ? n - j : {w};
+      {v} y = m == {w} ? *(const {v}u*)to : {v}_load(to, m);
+      if (bias) y += m == {w} ? *(const {v}u*)(bias + j) : {v}_load(bias + j, m);
+      if (other) y += m == {w} ? *(const {v}u*)(other + r * {ldc} + j) : {v}_load(other + r * {ldc} + j, m);
+      y = {function};
+      if (m == {w}) *({v}u*)to = y;
+      else {v}_store(to, y, m);
+    }}
+}}
+"""
+
+_PART = """\
+static const int64_t {name}_runs[] = {{{runs}}};
+static const int64_t {name}_pieces[][4] = {{{pieces}}};
+static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_t end) {{
+  const float* const x = (const float*)args[0] + {x_offset};
+  const float* const packed = (const float*)args[1];
+  const float* const bias = {bias};
+  const float* const other = {other};
+  float* const out = (float*)args[{out}];
+  const int64_t row_from = {row_from}, row_to = {row_to};
+  for (int64_t r0 = row_from; r0 < row_to; r0 += {band})
+    for (int64_t p = {panel_from}; p < {panel_to}; p++)
+      for (const int64_t (&piece)[4] : {name}_pieces) {{
+        const int64_t runs = piece[1], part = piece[3], size = runs * part;
+        const float* const b = packed + p * {panel} + piece[0] * {columns};
+        const int64_t* const at = {name}_runs + piece[2];
+        const int64_t n = {outer} - p * {columns} < {columns} ? {outer} - p * {columns} : {columns};
+        const int64_t last = r0 + {band} < row_to ? r0 + {band} : row_to, some = (last - r0) * {tiles};
+        const int64_t ahead = ({columns} + some - 1) / some;
+        const float* next = b + size * {columns};
+        for (int64_t r = r0; r < last; r++)
+          for (int64_t t = 0; t < {tiles}; t++, next += size * ahead) {{
+            const int64_t i = {width} * t / {tiles}, count = {width} * (t + 1) / {tiles} - i;
+            const int64_t at_c = r / {rows} * {image} + r % {rows} * {c_row} + i * {ldc} + p * {columns};
+            const float* const a = x + r / {rows} * {x_image} + r % {rows} * {x_row} + i * {x_step};
+            float* const c = out + at_c;
+{tiles_text}
+{finish}
+          }}
+      }}
+}}
+extern "C" void {name}(void* const* args, const int64_t* sizes) {{
+  {start};
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of `firebrick::convolution`, with the offsets and strides (batch, height, width) of its buffers.
+
+    size: height and width of the result. window: height and width. padding: left, right, top and bottom.
+    bias, other: their offsets, None where there are none.
+    """
+
+    batch: int
+    inner: int
+    outer: int
+    given: tuple[int, int]
+    size: tuple[int, int]
+    columns: int
+    window: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, ...]
+    dilation: tuple[int, int]
+    x: tuple[int, int, int, int]
+    bias: int | None
+    other: int | None
+    attr: str
+    scalars: tuple[float, ...]
+
+    @staticmethod
+    def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Call, tuple[str, ...]]:
+        """What a call computes, and the names of its buffers in the order of the kernel's arguments."""
+        x, packed, bias, other, outer, stride, padding, dilation, attr, scalars = call.args
+        (out,) = call.outs
+        if not (isinstance(x, Ref) and isinstance(packed, Ref)) or out is None:
+            raise LoweringError(f"{call.op} has arguments of another kind than its kernel")
+        batch, inner, *given = map(as_int, x.shape)
+        if inner > 1 and as_int(x.strides[1]) != 1:
+            raise LoweringError(f"{call.op} wants the channels of a pixel side by side")
+        dense = len(packed.shape) == 5
+        window = packed.shape[1:3] if dense else packed.shape[:2]
+        made = Call(
+            batch,
+            inner,
+            int(outer),  # type: ignore[call-overload]
+            (given[0], given[1]),
+            tuple(map(as_int, buffers[out].shape[2:])),  # type: ignore[arg-type]
+            as_int(packed.shape[4]) if dense else 0,
+            tuple(map(as_int, window)),  # type: ignore[arg-type]
+            tuple(stride),  # type: ignore[arg-type]
+            tuple(padding),  # type: ignore[arg-type]
+            tuple(dilation),  # type: ignore[arg-type]
+            (as_int(x.offset), *(as_int(x.strides[d]) for d in (0, 2, 3))),  # type: ignore[arg-type]
+            as_int(bias.offset) if isinstance(bias, Ref) else None,
+            as_int(other.offset) if isinstance(other, Ref) else None,
+            str(attr),
+            tuple(scalars),  # type: ignore[arg-type]
+        )
+        refs = [r.buffer for r in (x, packed, bias, other) if isinstance(r, Ref)]
+        return made, (*refs, out)
+
+    @property
+    def name(self) -> str:
+        """Name of the kernel: equal calls have the same."""
+        digest = hashlib.blake2s(repr(self).encode(), digest_size=3).hexdigest()
+        kind = "convolution" if self.columns else "depthwise"
+        height, width = self.size
+        return f"{kind}_{height}x{width}x{self.inner}x{self.outer}_{digest}"
+
+    def pointers(self) -> dict[str, Any]:
+        """Texts of the arguments of the kernel that come after the weight."""
+        place, found = 2, {}
+        for name in ("bias", "other"):
+            offset = getattr(self, name)
+            found[name] = "nullptr" if offset is None else f"(const float*)args[{place}] + {offset}"
+            place += offset is not None
+        return {**found, "out": place, "x_offset": self.x[0]}
+
+    def start(self, count: int) -> str:
+        """The statement that runs `count` parts of the kernel."""
+        work = self.batch * math.prod((*self.size, *self.window, self.outer)) * (self.inner if self.columns else 1)
+        serial = f"{self.name}_part(args, sizes, 0, {count})"
+        return serial if work <= SERIAL else f"fb_parallel({self.name}_part, args, sizes, {count})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One of the two axes of an image. step: elements of the input between neighbouring results."""
+
+    size: int
+    step: int
+    out: int
+
+
+class Dense:
+    """The kernel of a convolution in which each result depends on all channels."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        height, width = call.size
+        _, _, x_row, x_column = call.x
+        rows = _Axis(height, x_row * call.stride[0], width * call.outer)
+        columns = _Axis(width, x_column * call.stride[1], call.outer)
+        # Tiles go along the axis that fills them.
+        turn = width < MOST_ROWS and height > width
+        self.across, self.along = (columns, rows) if turn else (rows, columns)
+
+    def text(self, unit: Unit, threads: int) -> str:
+        """The kernel, less what `unit` puts before it."""
+        call, along, across = self.call, self.along, self.across
+        lanes = max(unit.target.vector_bytes // 4, 1)
+        while call.columns % lanes:
+            lanes //= 2
+        vectors = call.columns // lanes
+        registers = REGISTERS.get(unit.target.vector_bytes, 16)
+        most = max(1, min(MOST_ROWS, (registers - vectors - 1) // vectors))
+        tiles = -(-along.size // most)
+        panels = -(-call.outer // call.columns)
+        v = unit.vector("f32", lanes)
+        unit.helpers.setdefault(f"fb_pixels_{v}", _TILE.format(v=v, w=lanes, columns=call.columns))
+        by_rows = self._by_rows(panels, threads)
+        count = call.batch * across.size if by_rows else panels
+        function = FUNCTIONS[call.attr](lambda f: unit.inline(f, lanes), call.scalars).replace("{zero}", f"{v}{{}}")
+        name = call.name
+        runs, pieces = self._pieces()
+        finish = head = ""
+        if call.attr != "none" or call.bias is not None or call.other is not None:
+            bias = f"bias + p * {call.columns}" if call.bias is not None else "bias"
+            other = "other + at_c" if call.other is not None else "other"
+            last = f"&piece == {name}_pieces + {len(pieces) - 1}"
+            finish = f"            if ({last}) {name}_finish(c, {bias}, {other}, count, n);"
+            head = _FINISH.format(name=name, v=v, w=lanes, function=function, ldc=along.out)
+        return head + _PART.format(
+            name=name,
+            runs=", ".join(map(str, runs)),
+            pieces=", ".join(f"{{{', '.join(map(str, piece))}}}" for piece in pieces),
+            finish=finish,
+            row_from="begin" if by_rows else "0",
+            row_to="end" if by_rows else str(call.batch * across.size),
+            panel_from="0" if by_rows else "begin",
+            panel_to=str(panels) if by_rows else "end",
+            panel=math.prod(call.window) * call.inner * call.columns,
+            band=max(1, _BAND // max(1, across.step)),
+            columns=call.columns,
+            outer=call.outer,
+            tiles=tiles,
+            width=along.size,
+            rows=across.size,
+            image=math.prod(call.size) * call.outer,
+            c_row=across.out,
+            ldc=along.out,
+            x_image=call.x[1],
+            x_row=across.step,
+            x_step=along.step,
+            tiles_text="\n".join(self._tiles(v, lanes, vectors, tiles, panels)),
+            start=call.start(count),
+            **call.pointers(),
+        )
+
+    def _runs(self) -> list[tuple[int, int]]:
+        """Offset and length of the stretches of the input of one result, in the order of the weights."""
+        call = self.call
+        _, _, x_row, x_column = call.x
+        row = _joined([(j * call.dilation[1] * x_column, call.inner) for j in range(call.window[1])])
+        offsets = [i * call.dilation[0] * x_row for i in range(call.window[0])]
+        runs = [(offset + start, length) for offset in offsets for start, length in row]
+        return _joined(runs) if len(row) == 1 else runs
+
+    def _pieces(self) -> tuple[list[int], list[tuple[int, int, int, int]]]:
+        """Offsets of the runs, none longer than a chain of sums; and the parts of the sum.
+
+        A part: first row of the panel, number of runs, position of the first one, length of each.
+        """
+        runs = self._runs()
+        length = runs[0][1]
+        chains = -(-length // PIECE)
+        bounds = [length * i // chains for i in range(chains + 1)]
+        offsets = [offset + start for offset, _ in runs for start in bounds[:-1]]
+        if chains > 1:
+            sizes = [end - start for start, end in pairwise(bounds)]
+            places = [k * length + start for k in range(len(runs)) for start in bounds[:-1]]
+            return offsets, [(place, 1, i, sizes[i % chains]) for i, place in enumerate(places)]
+        parts = -(-len(runs) // max(1, PIECE // length))
+        cuts = [len(runs) * i // parts for i in range(parts + 1)]
+        return offsets, [(a * length, b - a, a, length) for a, b in pairwise(cuts)]
+
+    def _by_rows(self, panels: int, threads: int) -> bool:
+        """Whether threads share out rows of the images, so that each reads all weights, rather than panels."""
+
+        def waste(count: int) -> float:
+            return -(-count // threads) * threads / count
+
+        call = self.call
+        rows = waste(call.batch * self.across.size)
+        many = math.prod(call.window) * call.outer > math.prod((call.batch, *call.given))
+        return rows < 0.9 * waste(panels) if many else rows <= 1.1 * waste(panels)
+
+    def _tiles(self, v: str, lanes: int, vectors: int, tiles: int, panels: int) -> Iterable[str]:
+        """Calls of the tile function for each size of tile that occurs."""
+        call = self.call
+        left = call.outer - (panels - 1) * call.columns
+        used = -(-left // lanes)
+        small = self.along.size // tiles
+        sizes = [small, small + 1] if self.along.size % tiles else [small]
+        widths = [(f"p < {panels - 1}", vectors, lanes), (f"p == {panels - 1}", used, left - (used - 1) * lanes)]
+        if widths[1][1:] == (vectors, lanes) or panels == 1:
+            widths = [("", *widths[1][1:])]
+        arguments = f"(a, at, runs, b, part, next, ahead, c, {self.along.out}, &piece == {call.name}_pieces)"
+        for condition, count, lanes_left in widths:
+            for rows in sizes:
+                tests = [t for t in (condition, f"count == {rows}" if len(sizes) > 1 else "") if t]
+                test = f"if ({' && '.join(tests)}) " if tests else ""
+                step = self.along.step
+                yield f"            {test}fb_pixels_{v}<{rows}, {count}, {lanes_left}, {step}>{arguments};"
+
+
+def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """One run, if each begins where the one before ends."""
+    if all(sum(a) == b[0] for a, b in pairwise(runs)):
+        return [(runs[0][0], sum(length for _, length in runs))]
+    return runs
