@@ -18,7 +18,8 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # objects that take part in calls of torch, marks of other compilers and numpy scalars 400.
 # Code of numpy is 900: tables of its functions, arrays as values, and their rules.
 # Reads and writes at places from data, scans and windows as loops are 1,200.
-PACKAGE_LINES = 58_000
+# Kernels of dense and depthwise convolutions are 700.
+PACKAGE_LINES = 58_700
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
