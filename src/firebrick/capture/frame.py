@@ -9,6 +9,7 @@ continuation, which is captured when it is called.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import types
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ _MAX_ENTRIES = 256  # of one code object, for all modules that run it
 _MAX_VERSIONS = 4  # tensors whose versions are looked at before a graph that changes them
 _MOST_COPIED = 65536  # bytes of such tensors that are copied, where it matters how far the graph came
 _NO_MISTAKE = (FirebrickError, torch.utils.checkpoint._StopRecomputationError)  # plain Python would not raise these
+_IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _FRAMES = ("_getframe", "currentframe")
 _LOOKS = frozenset(("eval", "exec", "locals", "vars", "dir", *_FRAMES))
@@ -305,11 +307,19 @@ def _is_about_tensors(value: Any, depth: int) -> bool:
         return any(_is_about_tensors(item, depth - 1) for item in value[:16])
     if depth and isinstance(value, dict):
         return any(_is_about_tensors(item, depth - 1) for item in itertools.islice(value.values(), 16))
-    module = getattr(value, "__module__", None)
-    if depth == 0 and isinstance(module, str):
+    module = None if depth else _stored(value, "__module__")
+    if isinstance(module, str):
         return module.startswith("torch")
-    own = getattr(value, "__dict__", None) if depth else None
+    own = _stored(value, "__dict__") if depth else None
     return isinstance(own, dict) and any(_is_about_tensors(item, depth - 1) for item in list(own.values())[:32])
+
+
+def _stored(value: Any, name: str) -> Any:
+    """An attribute, without running the class's own code that looks for it."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return None
 
 
 def _is_kind(value: Value, kind: type) -> bool:
@@ -359,8 +369,17 @@ def looks_at_frame(code: CodeType) -> bool:
 
 
 def run_plain(frame: Frame) -> Any:
-    """What to do with a library's function: a wrapper of `torch.compiler.disable` gets code that captures nothing."""
+    """What to do with a library's function: an import or `torch.compiler.disable` gets code that captures nothing."""
     code, disabled = frame.code, disabled_by_torch(frame.function)
+    if code is _IMPORT:
+        emitter = Emitter(code)
+        emitter.prologue()
+        emitter.load_callable(Wrapped(frame.function, None))
+        for name in code.co_varnames[: code.co_argcount]:
+            emitter.load_fast(name)
+        emitter.call(code.co_argcount)
+        emitter.return_value()
+        return build_plan((), code), emitter.assemble()
     if disabled is None or "fn" not in code.co_freevars or code.co_varnames[:2] != ("args", "kwargs"):
         marked = "_torchdynamo_disable" in frame.function.__dict__  # other wrappers share the code
         return None if marked else SKIP

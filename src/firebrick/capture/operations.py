@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from firebrick.capture import operators
 from firebrick.capture.breaks import Break
-from firebrick.capture.library import registry
+from firebrick.capture.library import arity, registry
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
@@ -131,7 +131,7 @@ class Operations:
         interp = self.interpreter
         handler = registry.find(obj)
         if handler is not None:
-            return handler(interp, args, kwargs)
+            return handler(interp, *arity.fit(obj, args, kwargs))
         if registry.is_graph_function(obj):
             return self.tracer.graph.call(interp, "call_function", obj, args, kwargs)
         if isinstance(obj, types.FunctionType):
@@ -153,7 +153,7 @@ class Operations:
             return args[0].realize().get_attr(interp, obj.__self__.__name__)
         replacement = registry.polyfill(obj)
         if replacement is not None:
-            return self.inline(self.tracer.function(replacement), args, kwargs)
+            return self.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs))
         if registry.is_foldable(obj):
             return self.fold(obj, args, kwargs, copied=True)
         owner = getattr(obj, "__self__", None)
@@ -165,7 +165,8 @@ class Operations:
 
     def _call_descriptor(self, obj: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`dict.update(x, ...)`: the built-in method, even where x's class overrides it."""
-        receiver, rest = args[0].realize(), args[1:]
+        receiver = args[0].realize()
+        rest, kwargs = arity.fit_method(obj.__objclass__, obj.__name__, args[1:], kwargs)
         if isinstance(receiver, SubclassValue):
             return receiver.tensor_method(self.interpreter, obj.__name__, rest, kwargs)
         if isinstance(receiver, ObjectValue):

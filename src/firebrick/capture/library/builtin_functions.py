@@ -80,9 +80,9 @@ def _isinstance(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     classes = _classes(interp, args[1])
     kind = value.python_type()
     _guard_abstract(interp, kind, classes)
-    if isinstance(value, TensorValue):
-        return ConstantValue(_tensor_is(value, classes))
     try:
+        if isinstance(value, TensorValue):
+            return ConstantValue(_tensor_is(value, classes))
         if isinstance(value, ObjectValue) and value.obj is not None:
             return ConstantValue(isinstance(value.obj, classes))
         if value.is_constant():
@@ -106,9 +106,9 @@ def _tensor_is(value: TensorValue, classes: Any) -> bool:
         return any(_tensor_is(value, cls) for cls in classes)
     if isinstance(classes, types.UnionType):
         return any(_tensor_is(value, cls) for cls in classes.__args__)
-    if isinstance(classes, type) and issubclass(value.cls, classes):
-        return True
-    return isinstance(value.fake, classes) if _is_legacy_tensor_class(classes) else False
+    if isinstance(classes, type) and not _is_legacy_tensor_class(classes):
+        return issubclass(value.cls, classes)
+    return isinstance(value.fake, classes)
 
 
 def _is_legacy_tensor_class(cls: Any) -> bool:
@@ -162,6 +162,8 @@ def _hash(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(super)
 def _super(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 1:
+        raise Break("unsupported-call", "super() is called with a class alone")
     if args:
         return SuperValue(args[0].realize().as_constant(), args[1].realize())
     cell = interp.slots.get("__class__")
@@ -178,7 +180,9 @@ def _super(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _text(value: Value) -> str:
-    name: str = value.realize().as_constant()
+    name = value.realize().as_constant()
+    if not isinstance(name, str):
+        raise Break("unsupported-call", "the name of an attribute is no text")
     return name
 
 

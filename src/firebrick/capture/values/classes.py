@@ -130,11 +130,7 @@ class ClassValue(Value):
 
     def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """Make an instance."""
-        handler = interp.handler(self.obj)
-        if handler is not None:
-            made: Value = handler(interp, args, kwargs)
-            return made
-        if interp.is_graph_function(self.obj) or interp.has_polyfill(self.obj):
+        if interp.handler(self.obj) is not None or interp.is_graph_function(self.obj) or interp.has_polyfill(self.obj):
             return interp.call_known(self.obj, self, args, kwargs)
         if issubclass(self.obj, enum.Enum):
             return interp.fold(self.obj, args, kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from firebrick.capture.library.arity import fit_method
 from firebrick.capture.values.base import Value
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class MethodValue(Value):
 
     def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """Call the owner's method."""
+        args, kwargs = fit_method(self.owner.python_type(), self.name, args, kwargs)
         return self.owner.call_method(interp, self.name, args, kwargs)
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
