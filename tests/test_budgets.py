@@ -19,7 +19,8 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # Code of numpy is 900: tables of its functions, arrays as values, and their rules.
 # Reads and writes at places from data, scans and windows as loops are 1,200.
 # Kernels of dense and depthwise convolutions are 700.
-PACKAGE_LINES = 58_700
+# The table of what built-in callables take, by which wrong calls raise as in plain Python, is 170.
+PACKAGE_LINES = 58_950
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
