@@ -40,7 +40,7 @@ EXPRESSIONS = {
         operator.itemgetter(0)({list}) | operator.attrgetter('n')({box}) | math.gcd({int}, 6) | sum(itertools.starmap(operator.mul, zip({list}, {list})))
         len(list(itertools.combinations({list}[:4], 2))) | sum(1 for _ in itertools.pairwise({list})) | len(list(itertools.zip_longest({list}, [1])))
         sum(itertools.islice(itertools.cycle({list}), 3)) | sum(delegate({int} % 4, SEEN)) | echoed({list}, SEEN) | echoed({list}[:2], SEEN, throw={bool})
-        (lambda *, k=1, **o: k + len(o))(k={int}, z=2) | typing.cast(int, {int}) | ({int}).bit_length() | getattr({box}, 'missing', 7) | weakref.ref({box!})().n
+        (lambda *, k=1, **o: k + len(o))(k={int}, z=2) | typing.cast(int, {int}) | ({int}).bit_length() | getattr({box}, 'missing', 7) | weakref.ref({box})().n
         Square({int}).twice() | Wide({int}).area() | GUARDED.value | (GUARDED and {int}) | {int} * GUARDED | GUARDED @ {int} | (Frozen({int}) < Frozen(2)) + 0
         {vec}.stride(0) | {mat}.stride()[0] | len({mat}) | {vec}.storage_offset() | sum(q_ for p_ in [{list}, {list}] for q_ in p_ if q_) | {list}.__len__()
     """,

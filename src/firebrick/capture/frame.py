@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from firebrick.capture.plan import Plan
     from firebrick.capture.sources import Source
     from firebrick.capture.values.iterator import GeneratorValue
-    from firebrick.capture.values.tensor import TensorValue
     from firebrick.config import Config
 
     Backend = Callable[[fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
@@ -539,16 +538,16 @@ class Attempt:
         for name, temp in moved.items():
             emitter.load_fast(temp)
             emitter.store_fast(name)
-        for name in self.arguments:
-            if name not in root.slots and name not in code.co_cellvars:
-                emitter.delete_fast(name)
+        lost = {name for name, value in self.arguments.items() if root.slots.get(name) is not value} - {*moved}
+        for name in lost - {*code.co_cellvars}:
+            emitter.delete_fast(name)
         for item in stack:
             if item is None:
                 emitter.push_null()
             else:
                 emitter.load_fast(item)
         emitter.clear_temps()
-        bound = {name for name, value in root.slots.items() if not isinstance(value, CellValue)}
+        bound = {*self.arguments, *moved} - lost
         bound |= {
             name for name, value in root.slots.items() if isinstance(value, CellValue) and value.content is not None
         }
@@ -632,7 +631,7 @@ class Attempt:
         changed = graph.changed()
         size = sum(value.fake.numel() * value.fake.element_size() for value in changed)
         wanted = graph.watched or graph.has_uncounted_writes()
-        return wanted and size <= _MOST_COPIED and all(_differ_in_data(value) for value in changed)
+        return wanted and size <= _MOST_COPIED and all(value.differs_in_data() for value in changed)
 
     def _keep(self, head: ValueEmitter) -> dict[str, Source | None]:
         """Keep what tells whether the graph has written to tensors: their versions by source, or copies of all."""
@@ -698,15 +697,6 @@ class Attempt:
         emitter.emit("RERAISE", 0)
         for item in plain.items:
             emitter.append(item)
-
-
-def _differ_in_data(value: TensorValue) -> bool:
-    """Whether a graph has changed nothing of a tensor but its data."""
-    old, new = value.obj, value.fake
-    if old is None:
-        return False
-    alike = (old.shape, old.stride(), old.requires_grad) == (new.shape, new.stride(), new.requires_grad)
-    return alike and (new.is_leaf or not new.requires_grad)
 
 
 def _copies(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:

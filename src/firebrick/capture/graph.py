@@ -68,6 +68,7 @@ class GraphBuilder:
         self._first_versions: list[int] = []
         self.changed_blindly = False  # a tensor without a version was written to
         self.watched = False  # calls after a write may raise where the program has done, or would do, something else
+        self.beyond_undoing = False  # a tensor that was there before has another history of gradients now
         self._attribute_nodes: dict[int, TensorValue] = {}
         self._by_fake: dict[int, TensorValue] = {}
         self._last_placeholder: fx.Node | None = None
@@ -222,7 +223,10 @@ class GraphBuilder:
         fake_kwargs = fx.map_arg(node_kwargs, fake_of_node) if node_kwargs else {}
         fakes = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
         versions = _versions(fakes)
-        self.watched = self.watched or (bool(self.written) and interp.is_watched())
+        if self.written and interp.is_watched():
+            self.watched = True
+            if self.beyond_undoing:
+                raise Break("unsupported-operation", f"{_name_of(target)} may raise after a write that can't be undone")
         out = self._run(op, target, fake_args, fake_kwargs)
         mutated = versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))
         if mutated:
@@ -245,6 +249,8 @@ class GraphBuilder:
     def _note_written(self, target: Any, args: Any, fakes: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """Keep what a call wrote to; kernels refuse to write where a place is met twice, which fakes do not see."""
         self.written += written
+        if any(fake.requires_grad for fake in written):
+            self.beyond_undoing = not all(value.differs_in_data() for value in self.changed())
         if target is operator.setitem and not _is_basic(args[1]):
             fakes = []  # a scatter looks only at the memory that it writes to
         elif target is operator.setitem:

@@ -23,7 +23,9 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from firebrick import _native
 from firebrick.capture.assemble import Handler, Instr, Item, Label, Layout, assemble, expand, instr_of
+from firebrick.capture.emit import Emitter
 from firebrick.capture.flow import HANDLING, NULL, VALUE, Flow, State, flow, is_generator, states
 from firebrick.capture.instructions import ByCode, Instruction, slot_names
 from firebrick.capture.liveness import live_slots
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from types import CodeType
 
-    from firebrick.capture.emit import Emitter
     from firebrick.capture.tables import Position
 
 __all__ = ["MISSING", "Origin", "can_break", "continuation", "emit_break", "emit_plain", "origin", "stack_before"]
@@ -314,8 +315,7 @@ class _Break:
     def _stay_for_generator(self, index: int, state: State) -> None:
         """Leave, unless a loop is about to begin over an iterator that wants to be let go when the loop ends.
 
-        Arguments of a call are held until it returns: a generator that a continuation's loop gives up would be
-        closed too late.
+        A continuation that is captured after such a loop was left would not close its generator.
         """
         emitter, stays = self.emitter, Label()
         emitter.handler, emitter.position = None, _line_only(self.graph.instructions[index], self.code)
@@ -351,13 +351,12 @@ class _Break:
         loaded = {name: emitter.new_temp() for name in sorted(unsure)}
         for name, temp in loaded.items():
             self._load_unsure(name, temp)
-        emitter.begin_call()
+        emitter.load_callable(_native.go_on)
         for name in made.co_freevars:
             emitter.load_closure(name)
         if made.co_freevars:
             emitter.build_tuple(len(made.co_freevars))
         emitter.make_function(made, 8 if made.co_freevars else 0)
-        emitter.ready_call()
         if receiver is not None and receiver not in names:
             if receiver in graph.slots:
                 emitter.load_deref(receiver)
@@ -368,18 +367,30 @@ class _Break:
             emitter.emit("LOAD_FAST", name)
         for name in passed:  # the continuation owns them now: they live as long as they would have
             emitter.delete_fast(name)
-        emitter.call(made.co_argcount)
+        emitter.build_list(made.co_argcount)
+        emitter.call(2)
         emitter.return_value()
 
     def _passed_names(self, index: int, state: State, receiver: str | None) -> list[str]:
-        """Locals that the continuation needs, the receiver of `super()` first."""
+        """Locals that the continuation needs, or lets go of by binding them again; the receiver of `super()` first."""
         code = self.code
-        live = live_slots(code)[index] & state.maybe
+        live = (live_slots(code)[index] | self._bound_again(index)) & state.maybe
         cells = {*code.co_cellvars, *code.co_freevars}
         names = [n for n, bit in self.graph.slots.items() if live & bit and n not in cells]
         if receiver in self.graph.slots and receiver not in cells:
             names = [receiver, *(n for n in names if n != receiver)]
         return names
+
+    def _bound_again(self, index: int) -> int:
+        """Slots that are written to from an instruction on: what they hold dies there."""
+        graph, found = self.graph, 0
+        for j in graph.reachable(index):
+            i = graph.instructions[j]
+            if i.opname.startswith("STORE_FAST"):
+                stored = i.argval if isinstance(i.argval, tuple) else (i.argval,)
+                for name in stored:
+                    found |= graph.slots[name]
+        return found
 
     def _load_unsure(self, name: str, temp: str) -> None:
         """Store a local in a temporary, MISSING if it is unbound."""
@@ -451,6 +462,42 @@ def _copy(graph: Flow, chosen: set[int], exits: dict[int, Label]) -> _Copy:
     return made
 
 
+def _check_cells(body: _Copy, code: CodeType) -> None:
+    """Raise what reading an unbound local raises, where an own cell may be empty: here it is a free variable."""
+    unsure = _may_be_empty(code)
+    items, body.items[:] = body.items[:], []
+    for item in items:
+        if isinstance(item, Instr) and body.indices.get(id(item)) in unsure:
+            check = Emitter(code)
+            check.position, check.handler = item.position, item.handler
+            check.load_callable(_native.check_filled)
+            check.load_closure(item.arg)
+            check.load_const(item.arg)
+            check.call(2)
+            check.pop()
+            body.items.extend(check.items)
+        body.items.append(item)
+
+
+def _may_be_empty(code: CodeType) -> set[int]:
+    """Instructions that read one of the code's own cells without its having been filled on every way there."""
+    graph, found = flow(code), set()
+    for name in code.co_cellvars:
+        uses = {i.index: i.opname for i in graph.instructions if i.row.operand is Operand.CELL and i.argval == name}
+        seen: set[int] = set()
+        work = [] if name in code.co_varnames else [0]  # arguments are there from the start
+        for index, op in uses.items():
+            if op == "DELETE_DEREF":
+                work.extend(graph.successors[index])
+        while work:
+            index = work.pop()
+            seen.add(index)
+            if uses.get(index) != "STORE_DEREF":
+                work.extend(after for after in graph.successors[index] if after not in seen)
+        found |= {index for index in seen if uses.get(index) in ("LOAD_DEREF", "DELETE_DEREF")}
+    return found
+
+
 def continuation(code: CodeType, shape: _Shape) -> CodeType:
     """Code that takes the live locals and the stack's values and goes on at an instruction of the user's code."""
     known = _continuations(code)
@@ -481,6 +528,7 @@ def _make_continuation(code: CodeType, shape: _Shape) -> CodeType:
     layout.varnames, layout.cellvars, layout.freevars = parameters + others, [], freevars
     layout.consts, layout.names = [None], []
     body = _copy(graph, chosen, {})
+    _check_cells(body, code)
     position = _line_only(graph.instructions[shape.index], code)
     items = _restore(shape, len(freevars), position)
     if min(chosen) != shape.index:

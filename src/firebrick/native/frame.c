@@ -146,12 +146,55 @@ static void entry_return_function(Entry *entry, PyFunctionObject *function) {
     Py_DECREF(function);
 }
 
+/* ---- arguments that belong to the callee ---------------------------------------------- */
+
+/* Whoever calls a function holds its arguments until it returns. Where a frame goes on in another function nothing but
+ * that function is to hold them, so that an object dies where it would have: the references are given up as soon as
+ * the function's frame, which holds its own, comes by. */
+static _Thread_local struct Handover {
+    PyObject *function; /* borrowed; NULL once it has begun */
+    PyObject **arguments;
+    Py_ssize_t count;
+} handover;
+
+static void give_up(PyObject **arguments, Py_ssize_t count) {
+    for (Py_ssize_t i = 0; i < count; i++) Py_CLEAR(arguments[i]);
+}
+
+static PyObject *hand_over(PyObject *function, PyObject **arguments, Py_ssize_t count) {
+    struct Handover outer = handover;
+    handover = (struct Handover){function, arguments, count};
+    PyObject *result = PyObject_Vectorcall(function, arguments, (size_t)count, NULL);
+    handover = outer;
+    return result;
+}
+
+/* Every frame passes here before it runs. */
+static inline void take_over(const _PyInterpreterFrame *frame) {
+    if (handover.function == NULL || (PyObject *)FRAME_FUNCTION(frame) != handover.function) return;
+    handover.function = NULL;
+    give_up(handover.arguments, handover.count);
+}
+
+static PyObject *go_on(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count) {
+    if (count != 2 || !PyList_CheckExact(given[1])) return PyErr_Format(PyExc_TypeError, "go_on() takes a function and a list");
+    Py_ssize_t size = PyList_GET_SIZE(given[1]);
+    PyObject *few[16], **arguments = size <= 16 ? few : PyMem_New(PyObject *, size);
+    if (arguments == NULL) return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < size; i++) arguments[i] = Py_NewRef(PyList_GET_ITEM(given[1], i));
+    PyObject *result = NULL;
+    if (PyList_SetSlice(given[1], 0, size, NULL) == 0) result = hand_over(given[0], arguments, size);
+    give_up(arguments, size);
+    if (arguments != few) PyMem_Free(arguments);
+    return result;
+}
+
 static PyObject *call_entry(PyThreadState *tstate, _PyInterpreterFrame *frame, Entry *entry, PyFunctionObject *original) {
     PyFunctionObject *function = entry_borrow_function(entry, frame, original);
     PyObject *result = NULL;
     entry->hits++;
     if (function != NULL) {
-        result = PyObject_Vectorcall((PyObject *)function, frame->localsplus, (size_t)((PyCodeObject *)entry->code)->co_argcount, NULL);
+        result = hand_over((PyObject *)function, frame->localsplus, ((PyCodeObject *)entry->code)->co_argcount);
         entry_return_function(entry, function);
     }
     Py_DECREF(entry);
@@ -199,6 +242,7 @@ static PyObject *refuse(PyThreadState *tstate, _PyInterpreterFrame *frame, int t
 
 static PyObject *hook(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag) {
     Thread *thread = fb_thread;
+    take_over(frame);
     if (stack_is_short()) return refuse(tstate, frame, throwflag);
     if (thread == NULL || thread->mode == OFF || thread->busy || throwflag || forwarded == frame) return evaluate(tstate, frame, throwflag);
     Site *site = fb_site_find(FRAME_CODE(frame));
@@ -251,6 +295,21 @@ PyObject *fb_add_mark(PyObject *module, const char *name) {
     return PyModule_AddObjectRef(module, name, (PyObject *)mark) < 0 ? NULL : (PyObject *)mark;
 }
 
+/* A continuation reads the frame's own cells as free variables; an empty one is an unbound local all the same. */
+static PyObject *check_filled(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count) {
+    if (count != 2 || !PyCell_Check(given[0])) return PyErr_Format(PyExc_TypeError, "check_filled() takes a cell and a name");
+    if (PyCell_GET(given[0]) != NULL) Py_RETURN_NONE;
+    return PyErr_Format(PyExc_UnboundLocalError, "cannot access local variable '%U' where it is not associated with a value", given[1]);
+}
+
+static PyMethodDef methods[] = {
+    {"go_on", _PyCFunction_CAST(go_on), METH_FASTCALL,
+     "go_on(function, arguments): call a function with the items of a list, which is emptied: the function alone holds them."},
+    {"check_filled", _PyCFunction_CAST(check_filled), METH_FASTCALL,
+     "check_filled(cell, name): raise what reading a local variable in an empty cell raises."},
+    {NULL, NULL, 0, NULL},
+};
+
 int fb_frame_init(PyObject *module) {
 #if PY_VERSION_HEX >= 0x030C0000
     for (int i = 0; i < 3; i++) lone_return[i].op.code = i == 1 ? RETURN_VALUE : NOP;
@@ -259,6 +318,6 @@ int fb_frame_init(PyObject *module) {
     fb_skip = fb_add_mark(module, "SKIP");
     fb_skip_scope = fb_add_mark(module, "SKIP_SCOPE");
     fb_run_only = fb_add_mark(module, "RUN_ONLY");
-    if (fb_skip == NULL || fb_skip_scope == NULL || fb_run_only == NULL) return -1;
+    if (fb_skip == NULL || fb_skip_scope == NULL || fb_run_only == NULL || PyModule_AddFunctions(module, methods) < 0) return -1;
     return fb_view_init(module) < 0 || fb_entries_init(module) < 0 || fb_callback_init(module) < 0 ? -1 : 0;
 }

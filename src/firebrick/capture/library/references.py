@@ -7,9 +7,10 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from firebrick import _native
 from firebrick.capture.breaks import Break, SkipFrame
 from firebrick.capture.library.registry import handles
-from firebrick.capture.sources import Const, Item
+from firebrick.capture.sources import Const, Item, Local
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.exception import TracebackValue
@@ -60,9 +61,11 @@ class WeakReferenceValue(Value):
 
 
 def _check_held(interp: Interpreter, target: Value) -> None:
-    """Nobody counts references here: an object that was there before is alive, and so is one in a local variable."""
+    """Nobody counts references here: what was read from an object is alive, and so is what is in a local variable."""
     at: Interpreter | None = interp
-    while at is not None and getattr(target, "obj", None) is None:
+    if getattr(target, "obj", None) is not None and not isinstance(target.source, Local):
+        return
+    while at is not None:
         for value in at.slots.values():
             content = value.content if isinstance(value, CellValue) else value
             if content is not None and content.realize() is target:
@@ -164,6 +167,15 @@ def _reset_variable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(token, TokenValue) or token.variable is not value:
         raise Break("unsupported-call", "ContextVar.reset() with a token from elsewhere")
     interp.tracer.effects.set_context(value, token.before)
+    return NONE
+
+
+@handles(_native.check_filled)
+def _check_filled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    cell, name = args[0].realize(), args[1].as_constant()
+    if isinstance(cell, CellValue) and cell.content is None:
+        text = f"cannot access local variable {name!r} where it is not associated with a value"
+        interp.raise_new(UnboundLocalError, text)
     return NONE
 
 

@@ -120,6 +120,14 @@ class TensorValue(Value):
         """torch.Tensor, or Parameter."""
         return self.cls
 
+    def differs_in_data(self) -> bool:
+        """Whether the graph has changed nothing of a tensor from outside but its data."""
+        old, new = self.obj, self.fake
+        if old is None:
+            return False
+        alike = (old.shape, old.stride(), old.requires_grad) == (new.shape, new.stride(), new.requires_grad)
+        return alike and (new.is_leaf or not new.requires_grad)
+
     def become(self, other: Value) -> None:
         """Stand for what another value is from here on, as the same object."""
         assert isinstance(other, TensorValue)
