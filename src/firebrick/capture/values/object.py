@@ -85,6 +85,9 @@ _NOT_SUPPORTED: Mapping[str, str] = {
 }
 """What an operation says of a class that has no such method."""
 
+_ONE_SLOT = {"__setitem__": "__delitem__", "__delitem__": "__setitem__"}
+"""Methods that share a slot of the class: where it has the other one, it lacks this one as an attribute."""
+
 
 class ObjectValue(Value):
     """An instance. `obj` is the real one, None if captured code made it.
@@ -338,6 +341,9 @@ class ObjectValue(Value):
             method = self.special(interp, name)
             if method is not None:
                 return method.realize().call(interp, args, kwargs)
+            other = _ONE_SLOT.get(name)
+            if other is not None and interp.lookup(self.cls, other)[1] is not None:
+                interp.raise_new(AttributeError, name)
             if name in _NOT_SUPPORTED:
                 interp.raise_new(TypeError, _NOT_SUPPORTED[name].format(self.cls.__name__))
         return super().call_method(interp, name, args, kwargs)
