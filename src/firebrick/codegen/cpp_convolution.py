@@ -30,16 +30,18 @@ _BAND = 1 << 16
 """Elements of the input that are used for all weights before the next ones are: they stay in cache."""
 
 _TILE = """\
-template <int R, int V, int M, int64_t A>
-static __attribute__((noinline)) void fb_pixels_{v}(const float* a, const int64_t* at, int64_t runs, const float* b,
-    int64_t k, const float* next, int64_t step, float* c, int64_t ldc, bool first) {{
+template <int R, int V, int M>
+static __attribute__((noinline)) void fb_pixels_{v}(const float* a, int64_t apart, const int64_t* at, int64_t runs,
+    const float* b, int64_t k, const float* next, int64_t step, float* c, int64_t ldc, bool first) {{
   {v} sum[R][V];
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
     for (int j = 0; j < V; j++) sum[r][j] = {v}{{}};
   for (int64_t h = 0; h < runs; h++) {{
-    const float* const from = a + at[h];
+    const float* from[(R + 2) / 3];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r += 3) from[r / 3] = a + at[h] + r * apart;
     for (int64_t p = 0; p < k; p++, b += {columns}, next += step) {{
       {v} row[V];
       __builtin_prefetch(next, 0, 2);
@@ -47,10 +49,12 @@ static __attribute__((noinline)) void fb_pixels_{v}(const float* a, const int64_
       for (int j = 0; j < V; j++) row[j] = *(const {v}u*)(b + {w} * j);
 #pragma GCC unroll 16
       for (int r = 0; r < R; r++) {{
-        const {v} x = {v}_of(from[r * A + p]);
+        const {v} x = {v}_of(from[r / 3][r % 3 * apart]);
 #pragma GCC unroll 4
         for (int j = 0; j < V; j++) sum[r][j] += x * row[j];
       }}
+#pragma GCC unroll 8
+      for (int r = 0; r < R; r += 3) from[r / 3]++;
     }}
   }}
 #pragma GCC unroll 16
@@ -66,8 +70,9 @@ static __attribute__((noinline)) void fb_pixels_{v}(const float* a, const int64_
     }}
 }}
 """
-"""R pixels, A elements apart, by V vectors of output channels, M lanes of the last one. What varies between the shapes
-of a model is no parameter of the template, so that few are compiled."""
+"""R pixels, `apart` elements apart, by V vectors of output channels, M lanes of the last one. What varies between the
+shapes of a model is no parameter of the template, so that few are compiled; an address is one of five pointers plus
+nothing, `apart` or twice that, as processors compute addresses."""
 
 _FINISH = """\
 static inline void {name}_finish(float* c, const float* bias, const float* other, int64_t rows, int64_t n) {{
@@ -324,13 +329,12 @@ class Dense:
         widths = [(f"p < {panels - 1}", vectors, lanes), (f"p == {panels - 1}", used, left - (used - 1) * lanes)]
         if widths[1][1:] == (vectors, lanes) or panels == 1:
             widths = [("", *widths[1][1:])]
-        arguments = f"(a, at, runs, b, part, next, ahead, c, {self.along.out}, &piece == {call.name}_pieces)"
+        arguments = f"(a, {self.along.step}, at, runs, b, part, next, ahead, c, {self.along.out}, &piece == {call.name}_pieces)"
         for condition, count, lanes_left in widths:
             for rows in sizes:
                 tests = [t for t in (condition, f"count == {rows}" if len(sizes) > 1 else "") if t]
                 test = f"if ({' && '.join(tests)}) " if tests else ""
-                step = self.along.step
-                yield f"            {test}fb_pixels_{v}<{rows}, {count}, {lanes_left}, {step}>{arguments};"
+                yield f"            {test}fb_pixels_{v}<{rows}, {count}, {lanes_left}>{arguments};"
 
 
 def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
