@@ -2,7 +2,8 @@
 
 The products of one result are taken in runs: elements that lie side by side in the input, channels last, and in the
 panel of weights; those of a row of the window where the window is not dilated. A tile is some results of one row by the
-columns of a panel, as in `cpp_linear`. The input has no border: what pads it is a pass of its own.
+columns of a panel, as in `cpp_linear`. In wide images few tiles reach past the ends, and those copy what they read; the
+input of others is padded by a loop before.
 """
 
 from __future__ import annotations
@@ -92,13 +93,14 @@ static inline void {name}_finish(float* c, const float* bias, const float* other
 
 _PART = """\
 static const int64_t {name}_runs[] = {{{runs}}};
-static const int64_t {name}_pieces[][4] = {{{pieces}}};
+{tables}static const int64_t {name}_pieces[][4] = {{{pieces}}};
 static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_t end) {{
   const float* const x = (const float*)args[0] + {x_offset};
   const float* const packed = (const float*)args[1];
   const float* const bias = {bias};
   const float* const other = {other};
   float* const out = (float*)args[{out}];
+{patch}
   const int64_t row_from = {row_from}, row_to = {row_to};
   for (int64_t r0 = row_from; r0 < row_to; r0 += {band})
     for (int64_t p = {panel_from}; p < {panel_to}; p++)
@@ -114,8 +116,8 @@ static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_
           for (int64_t t = 0; t < {tiles}; t++, next += size * ahead) {{
             const int64_t i = {width} * t / {tiles}, count = {width} * (t + 1) / {tiles} - i;
             const int64_t at_c = r / {rows} * {image} + r % {rows} * {c_row} + i * {ldc} + p * {columns};
-            const float* const a = x + r / {rows} * {x_image} + r % {rows} * {x_row} + i * {x_step};
             float* const c = out + at_c;
+{find}
 {tiles_text}
 {finish}
           }}
@@ -125,6 +127,36 @@ extern "C" void {name}(void* const* args, const int64_t* sizes) {{
   {start};
 }}
 """
+
+_INSIDE = """\
+            const int64_t skip = 0, live = runs, *const places = at;
+            const float* const a = x + r / {rows} * {x_image} + r % {rows} * {x_row} + i * {x_step};"""
+
+_PADDED = """\
+            const int64_t top = r % {rows} * {stride} - {pad_top}, left = i * {x_step} - {pad_left};
+            const int64_t *const row = {name}_rows + piece[2], *const column = {name}_columns + piece[2];
+            int64_t skip = 0, live = runs;
+            while (live && top + row[skip] < 0) skip++, live--;
+            while (live && top + row[skip + live - 1] >= {height}) live--;
+            const float* const image = x + r / {rows} * {x_image};
+            const bool border = left < 0 || left + (count - 1) * {x_step} + {reach} > {line};
+            for (int64_t h = 0; border && h < live; h++)
+              fb_clip(patch + h * {patch_row}, image + (top + row[skip + h]) * {x_line}, left + column[skip + h],
+                      (count - 1) * {x_step} + part, {line});
+            const int64_t* const places = border ? {name}_patch : at + skip;
+            const float* const a = border ? patch : image + top * {x_line} + left;"""
+"""Runs above and below the image are left out; a tile at its left or right end has its runs copied, with zeros."""
+
+_CLIP = """\
+static void fb_clip(float* to, const float* line, int64_t from, int64_t n, int64_t size) {
+  const int64_t before = from < 0 ? (-from < n ? -from : n) : 0, most = size - from;
+  const int64_t end = most < before ? before : most < n ? most : n;
+  __builtin_memset(to, 0, before * sizeof(float));
+  __builtin_memcpy(to + before, line + from + before, (end - before) * sizeof(float));
+  __builtin_memset(to + end, 0, (n - end) * sizeof(float));
+}
+"""
+"""n elements of a line of `size` elements, from `from` on, zeros outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +258,7 @@ class Dense:
         rows = _Axis(height, x_row * call.stride[0], width * call.outer)
         columns = _Axis(width, x_column * call.stride[1], call.outer)
         # Tiles go along the axis that fills them.
-        turn = width < MOST_ROWS and height > width
+        turn = width < MOST_ROWS and height > width and not any(call.padding)
         self.across, self.along = (columns, rows) if turn else (rows, columns)
 
     def text(self, unit: Unit, threads: int) -> str:
@@ -273,9 +305,7 @@ class Dense:
             image=math.prod(call.size) * call.outer,
             c_row=across.out,
             ldc=along.out,
-            x_image=call.x[1],
-            x_row=across.step,
-            x_step=along.step,
+            **self._found(unit, runs, pieces, tiles),
             tiles_text="\n".join(self._tiles(v, lanes, vectors, tiles, panels)),
             start=call.start(count),
             **call.pointers(),
@@ -288,7 +318,7 @@ class Dense:
         row = _joined([(j * call.dilation[1] * x_column, call.inner) for j in range(call.window[1])])
         offsets = [i * call.dilation[0] * x_row for i in range(call.window[0])]
         runs = [(offset + start, length) for offset in offsets for start, length in row]
-        return _joined(runs) if len(row) == 1 else runs
+        return _joined(runs) if len(row) == 1 and not any(call.padding) else runs
 
     def _pieces(self) -> tuple[list[int], list[tuple[int, int, int, int]]]:
         """Offsets of the runs, none longer than a chain of sums; and the parts of the sum.
@@ -307,6 +337,39 @@ class Dense:
         parts = -(-len(runs) // max(1, PIECE // length))
         cuts = [len(runs) * i // parts for i in range(parts + 1)]
         return offsets, [(a * length, b - a, a, length) for a, b in pairwise(cuts)]
+
+    def _found(
+        self, unit: Unit, runs: list[int], pieces: list[tuple[int, int, int, int]], tiles: int
+    ) -> dict[str, str]:
+        """Texts of how the input of a tile is found: where it is, or past the ends of the image."""
+        call, along = self.call, self.along
+        sizes = {"rows": self.across.size, "x_image": call.x[1], "x_row": self.across.step, "x_step": along.step}
+        if not any(call.padding):
+            return {"tables": "", "patch": "", "find": _INSIDE.format(**sizes)}
+        unit.helpers["fb_clip"] = _CLIP
+        x_line, left, top = call.x[2], call.padding[0], call.padding[2]
+        rows = [k * call.window[0] // len(runs) * call.dilation[0] for k in range(len(runs))]
+        patch_row = (-(-along.size // tiles) - 1) * along.step + max(piece[3] for piece in pieces)
+        most = max(piece[1] for piece in pieces)
+        tables = {
+            "rows": rows,
+            "columns": [offset - row * x_line for offset, row in zip(runs, rows, strict=True)],
+            "patch": [k * patch_row for k in range(most)],
+        }
+        find = _PADDED.format(
+            **sizes,
+            name=call.name,
+            stride=call.stride[0],
+            pad_top=top,
+            pad_left=left * call.inner,
+            height=call.given[0],
+            line=call.given[1] * call.inner,
+            x_line=x_line,
+            reach=((call.window[1] - 1) * call.dilation[1] + 1) * call.inner,
+            patch_row=patch_row,
+        )
+        texts = (f"static const int64_t {call.name}_{k}[] = {{{', '.join(map(str, t))}}};\n" for k, t in tables.items())
+        return {"tables": "".join(texts), "patch": f"  float patch[{most * patch_row}];", "find": find}
 
     def _by_rows(self, panels: int, threads: int) -> bool:
         """Whether threads share out rows of the images, so that each reads all weights, rather than panels."""
@@ -329,7 +392,9 @@ class Dense:
         widths = [(f"p < {panels - 1}", vectors, lanes), (f"p == {panels - 1}", used, left - (used - 1) * lanes)]
         if widths[1][1:] == (vectors, lanes) or panels == 1:
             widths = [("", *widths[1][1:])]
-        arguments = f"(a, {self.along.step}, at, runs, b, part, next, ahead, c, {self.along.out}, &piece == {call.name}_pieces)"
+        weights = f"b + skip * part * {call.columns}"
+        first = f"&piece == {call.name}_pieces"
+        arguments = f"(a, {self.along.step}, places, live, {weights}, part, next, ahead, c, {self.along.out}, {first})"
         for condition, count, lanes_left in widths:
             for rows in sizes:
                 tests = [t for t in (condition, f"count == {rows}" if len(sizes) > 1 else "") if t]

@@ -75,7 +75,9 @@ def _linear(lw: Lowering, x: TensorValue, *args: Any) -> Any:
 
 def _convolution(lw: Lowering, x: TensorValue, packed: Any, bias: Any, other: TensorValue | None, *args: Any) -> Any:
     """A convolution with packed weights: its kernel wants the channels of a pixel side by side."""
-    if (x.strides if x.ref is None else x.ref.strides)[1] is not ONE:
+    strides = x.strides if x.ref is None else x.ref.strides
+    whole = len(packed.shape) == 5 and any(args[2])  # a dense one that pads by itself takes lines as wholes
+    if strides[1] is not ONE or (whole and strides[3] != x.shape[1]):
         x = _stored(lw, x, _channels_last(x.shape))
     if other is not None and lw.realize(other).strides != _channels_last(other.shape):
         other = _stored(lw, other, _channels_last(other.shape))

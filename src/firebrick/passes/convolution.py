@@ -35,6 +35,9 @@ mkldnn = torch.ops.mkldnn
 
 _LEAST, _WIDEST = 4, 9
 """Channels from which, and width of the window up to which, our kernel for depthwise convolutions is used."""
+_WIDE, _THICK = 40, (8, 1024)
+"""Results in a row from which a dense convolution's kernel pads by itself, and least and most channels for that: a
+copy of the input that puts few channels side by side has to be made anyway, and many would not fit on the stack."""
 _SMALLEST = 1 << 17
 """Multiplications from which the packed kernel is worth its call."""
 
@@ -248,7 +251,7 @@ def _own(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) ->
     packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, found.columns)
     read, bias = recipe.use(packed, found.last), recipe.use(b, found.last) if b is not None else None
     with graph.inserting_before(found.last):
-        if found.kind == "dense" and any(padding):
+        if found.kind == "dense" and any(padding) and not _is_wide(found.conv):
             with w.meta["val"].fake_mode:
                 val = aten.constant_pad_nd.default(x.meta["val"], padding)
             x = graph.call_function(aten.constant_pad_nd.default, (x, padding))
@@ -259,6 +262,13 @@ def _own(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) ->
         made = graph.call_function(convolution_op, args)
     made.meta = dict(found.last.meta)
     return made
+
+
+def _is_wide(conv: fx.Node) -> bool:
+    """Whether few tiles of a dense convolution reach past the ends of its image."""
+    args: Any = conv.args
+    channels = args[0].meta["val"].shape[1]
+    return conv.meta["val"].shape[3] >= _WIDE and _THICK[0] <= channels and channels * args[3][1] <= _THICK[1]
 
 
 def _is_border(x: fx.Node) -> bool:
