@@ -36,7 +36,7 @@ from firebrick.capture.plan import build_plan
 from firebrick.capture.resume import can_break, emit_break, emit_plain
 from firebrick.capture.sources import Cell, Local
 from firebrick.capture.state import has_user_modes, restoring_modes
-from firebrick.capture.tracer import Tracer, is_library
+from firebrick.capture.tracer import PROGRAMS, Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.module import ModuleValue
@@ -343,11 +343,11 @@ def forget_places(error: BaseException | None) -> None:
 
 def is_capturable(code: CodeType, variables: dict[str, Any]) -> bool:
     """Whether frames of the code are looked at: not those of libraries, except torch's module classes."""
-    if code.co_flags & _GENERATOR_OR_ASYNC or code.co_filename.startswith((_PACKAGE, "<frozen")):
+    module = variables.get("__name__")
+    if code.co_flags & _GENERATOR_OR_ASYNC or (code.co_filename.startswith((_PACKAGE, "<frozen")) and module != PROGRAMS):
         return False
     if code.co_name == "<module>":
         return False
-    module = variables.get("__name__")
     if isinstance(module, str) and is_library(module):
         inside = module.startswith(("torch.nn.modules", "torch.nn.functional")) and module != "torch.nn.modules.module"
         return inside and code.co_name not in ("__init__", "__getattr__", "__setattr__", "extra_repr")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from firebrick.codegen.cpp_accs import AccState, add_partial, declare, fold, gather, sums
@@ -32,6 +33,9 @@ _UNROLL = 4
 """Vectors that a short reduction loop folds side by side, to hide the latency of additions."""
 TILE = 4
 """Vectors that a tile of columns is wide, if its body is short."""
+_LONG_CHAIN = 64
+"""Operations from which on a loop computes several vectors side by side: a CPU does not look far enough ahead to begin
+the next iteration while operations of this one wait for each other."""
 _CASCADE = 32
 """Additions in a row after which a partial sum is put aside, which bounds the error of long sums."""
 _LONGEST = 1 << 20
@@ -91,7 +95,12 @@ class Body:
         if not leaves:
             return
         out = self.out
-        texts = [[out.value(s.value) for s in leaves] for _ in out.each_replica()]
+        texts, first = [], len(out.lines)
+        starts = []
+        for _ in out.each_replica():
+            starts.append(len(out.lines))
+            texts.append([out.value(s.value) for s in leaves])
+        out.lines[first:] = _interleaved([out.lines[a:b] for a, b in pairwise([*starts, len(out.lines)])])
         for k, _ in enumerate(out.each_replica()):
             for s, text in zip(leaves, texts[k], strict=True):
                 if isinstance(s, Fold):
@@ -305,6 +314,13 @@ class Body:
         step = width * copies
         self._cascades(loop, parts, low, high, step, lambda a, b: self._vectors(loop, a, b, width, copies))
 
+    def _side_by_side(self, loop: Loop) -> int:
+        """Vectors that one iteration of a loop computes."""
+        if loop.kind == "tile":
+            return self.tile_width(loop)
+        plain = all(isinstance(s, (Let, Store)) for s in loop.body)
+        return _UNROLL if plain and weight(loop.body) >= _LONG_CHAIN else 1
+
     def tile_width(self, loop: Loop) -> int:
         """Vectors side by side in a tile."""
         if any(isinstance(s, Loop) and transposed(s, loop.axis.var) for s in all_statements(loop.body)):
@@ -315,7 +331,7 @@ class Body:
     def _vectors(self, loop: Loop, low: str, high: str, width: int, copies: int) -> None:
         out = self.out
         name = self.bind(loop)
-        tiles = self.tile_width(loop) if loop.kind == "tile" else 1
+        tiles = self._side_by_side(loop) if copies == 1 else 1
         at, end = out.fresh("at"), out.fresh("end")
         out.line(f"int64_t {at} = {low};")
         out.line(f"const int64_t {end} = {high};")
@@ -408,3 +424,11 @@ class Body:
             self.body(loop.body)
             out.close()
         return True
+
+
+def _interleaved(parts: list[list[str]]) -> list[str]:
+    """The same definitions for several vectors in turns, where each part is nothing but definitions."""
+    alike = len({len(part) for part in parts}) == 1
+    if alike and all(line.lstrip().startswith("const ") for part in parts for line in part):
+        return [line for group in zip(*parts, strict=True) for line in group]
+    return [line for part in parts for line in part]

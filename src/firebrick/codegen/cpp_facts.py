@@ -86,9 +86,9 @@ def widest(loop: Loop) -> int:
         return found
 
     result = 4
-    for v in values_of(*roots(loop.body)):
-        if DTYPES[v.dtype].nbytes > result and varies(v):
-            result = DTYPES[v.dtype].nbytes
+    for v in values_of(*roots(loop.body)):  # arguments first, so that `varies` never goes deep
+        if varies(v):
+            result = max(result, DTYPES[v.dtype].nbytes)
     for s in all_statements(loop.body):
         if isinstance(s, Fold) and lane in s.position.vars():
             result = 8

@@ -44,9 +44,17 @@ class Values(Writer):
             found = scope.get(v)
             if found is not None:
                 return found
-        made = self._make(v)
-        self.scopes[-1][v] = made
-        return made
+        # Arguments first, from a list: the chains of pointwise programs are deeper than Python's stack.
+        stack = [(v, False)]
+        while stack:
+            value, ready = stack.pop()
+            if ready or not isinstance(value, Op) or value.name == "where":
+                if all(value not in scope for scope in self.scopes):
+                    self.scopes[-1][value] = self._make(value)
+            elif all(value not in scope for scope in self.scopes):
+                stack.append((value, True))
+                stack.extend([(a, False) for a in reversed(value.args)])
+        return self.scopes[-1][v]
 
     def _make(self, v: Value) -> Text:
         if isinstance(v, Const):

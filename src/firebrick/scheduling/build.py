@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from firebrick.loops.ir import Axis, Const, Index, Load, Masked, Op, Reduce, Scan, Store
 from firebrick.loops.ops import SCALAR_OPS
 from firebrick.loops.tree import Acc, Fold, Let, Loop, Scratch, local
-from firebrick.scheduling.values import Rewriter, children_of, walk
+from firebrick.scheduling.values import Rewriter, children_of, ordered, walk
 from firebrick.symbolic.expr import ONE, ZERO, total
 
 if TYPE_CHECKING:
@@ -133,23 +133,21 @@ class _Builder:
         """The value in terms of the names that are bound."""
         memo: dict[Value, Value] = {}
 
-        def build(v: Value) -> Value:
-            found = self._env.get(v) or memo.get(v)
-            if found is not None:
-                return found
+        def built(v: Value) -> Value:
+            return self._env.get(v) or memo[v]
+
+        for v in ordered([value], self._env.__contains__):
             new: Value = v
             if isinstance(v, Op):
-                new = Op(v.dtype, v.name, tuple([build(a) for a in v.args]))
+                new = Op(v.dtype, v.name, tuple([built(a) for a in v.args]))
             elif isinstance(v, Load) and v.binds:
-                new = Load(v.dtype, v.buffer, v.index, tuple([(x, build(b)) for x, b in v.binds]))
+                new = Load(v.dtype, v.buffer, v.index, tuple([(x, built(b)) for x, b in v.binds]))
             elif isinstance(v, Scan):
-                new = Scan(v.dtype, v.name, v.var, build(v.body))
+                new = Scan(v.dtype, v.name, v.var, built(v.body))
             elif isinstance(v, Masked):
-                new = Masked(v.dtype, build(v.cond), build(v.body), v.other)
+                new = Masked(v.dtype, built(v.cond), built(v.body), v.other)
             memo[v] = new
-            return new
-
-        return build(value)
+        return built(value)
 
     # ------------------------------------------------------------ blocks
 
@@ -172,24 +170,12 @@ class _Builder:
 
     def _reductions(self, ctx: frozenset[Var], entries: list[_Entry]) -> list[Reduce]:
         """Reductions in `entries` that depend on nothing but `ctx` and have not been done, those inside first."""
-        found: dict[Reduce, None] = {}
-        seen: set[Value] = set()
+        unfolded = self._unfolded([root for entry in entries for root in entry.roots()])
+        return [v for v in unfolded if isinstance(v, Reduce) and self._facts(v).free <= ctx]
 
-        def visit(v: Value) -> None:
-            if v in seen or v in self._env:
-                return
-            seen.add(v)
-            if not self._facts(v).reduces:
-                return
-            for child in children_of(v):
-                visit(child)
-            if isinstance(v, Reduce) and self._facts(v).free <= ctx:
-                found[v] = None
-
-        for entry in entries:
-            for root in entry.roots():
-                visit(root)
-        return list(found)
+    def _unfolded(self, roots: Iterable[Value]) -> list[Value]:
+        """Values with a reduction or a scan in them that have no name yet, those inside of others first."""
+        return ordered(roots, lambda v: v in self._env or not self._facts(v).reduces)
 
     def _phases(self, ctx: frozenset[Var], entries: list[_Entry], ready: list[Reduce] | None = None) -> list[Stmt]:
         reductions = self._reductions(ctx, entries) if ready is None else ready
@@ -215,22 +201,9 @@ class _Builder:
 
     def _scans(self, entries: list[_Entry]) -> list[Scan]:
         """Scans in `entries` whose value here is not known yet, those inside of others first."""
-        found: dict[Scan, None] = {}
-        seen: set[Value] = set()  # values share their parts
-
-        def visit(v: Value) -> None:
-            if v in seen or v in self._env or not self._facts(v).reduces or isinstance(v, Reduce):
-                return
-            seen.add(v)
-            for child in children_of(v):
-                visit(child)
-            if isinstance(v, Scan):
-                found[v] = None
-
-        for entry in entries:
-            for root in entry.roots():
-                visit(root)
-        return list(found)
+        roots = [root for entry in entries for root in entry.roots()]
+        values = ordered(roots, lambda v: v in self._env or not self._facts(v).reduces or isinstance(v, Reduce))
+        return [v for v in values if isinstance(v, Scan)]
 
     def _start_scans(self, var: Var, entries: list[_Entry]) -> list[Stmt]:
         """Accumulators of what runs along a loop that is opened next."""
@@ -273,36 +246,26 @@ class _Builder:
         """Lets for what a loop to be opened needs and that does not change in it."""
         out: list[Stmt] = []
         seen: set[Value] = set()
-        done: set[Value] = set()
-
-        def visit(v: Value) -> None:
+        roots = [root for entry in entries for root in entry.roots()]
+        pending: set[Value] = set()  # what a reduction that is still to be done is in
+        for v in self._unfolded(roots):
+            if isinstance(v, (Reduce, Scan)) or not pending.isdisjoint(children_of(v)):
+                pending.add(v)
+        stack = roots[::-1]
+        while stack:
+            v = stack.pop()
             if v in seen or v in self._env or isinstance(v, (Const, Index)):
-                return
+                continue
             seen.add(v)
-            facts = self._facts(v)
-            if facts.free <= ctx and not self._pending(v, done):
+            if self._facts(v).free <= ctx and v not in pending:
                 name = self._fresh("h")
                 out.append(Let(name, self._expr(v)))
                 self._bind(v, local(v.dtype, name))
             elif isinstance(v, Masked):
-                visit(v.cond)
+                stack.append(v.cond)
             else:
-                for child in children_of(v):
-                    visit(child)
-
-        for entry in entries:
-            for root in entry.roots():
-                visit(root)
+                stack.extend(reversed(children_of(v)))
         return out
-
-    def _pending(self, value: Value, done: set[Value]) -> bool:
-        """Whether a reduction in the value has still to be done. done: values known to have none, which grows."""
-        if value in done or value in self._env or not self._facts(value).reduces:
-            return False
-        if isinstance(value, (Reduce, Scan)) or any(self._pending(c, done) for c in children_of(value)):
-            return True
-        done.add(value)
-        return False
 
     # ------------------------------------------------------------ phases
 
@@ -312,13 +275,9 @@ class _Builder:
         levels: dict[Value, int] = {}
 
         def level(v: Value) -> int:
-            if v in self._env or not self._facts(v).reduces:
-                return 0
-            found = levels.get(v)
-            if found is None:
-                found = max((level(c) for c in children_of(v)), default=0) + (v in here)
-                levels[v] = found
-            return found
+            for below in ordered([v], lambda c: c in levels or c in self._env or not self._facts(c).reduces):
+                levels[below] = max((levels.get(c, 0) for c in children_of(below)), default=0) + (below in here)
+            return levels.get(v, 0)
 
         work = [_Entry(None, r, self._fresh("r"), frozenset(a.var for a in r.axes), level(r) - 1) for r in reductions]
         top = max((e.level for e in work), default=-1)
@@ -339,15 +298,13 @@ class _Builder:
 
     def _price(self, value: Value) -> int:
         """Cost of computing a value again once the reductions in it are done."""
-        found = self._prices.get(value)
-        if found is None:
-            if isinstance(value, (Const, Index, Reduce)):
-                found = 0
-            else:
-                own = SCALAR_OPS[value.name].cost if isinstance(value, Op) else 2
-                found = own + sum(self._price(c) for c in children_of(value))
-            self._prices[value] = found
-        return found
+        for v in ordered([value], self._prices.__contains__):
+            price = 0
+            if not isinstance(v, (Const, Index, Reduce)):
+                own = SCALAR_OPS[v.name].cost if isinstance(v, Op) else 2
+                price = own + sum(self._prices[c] for c in children_of(v))
+            self._prices[v] = price
+        return self._prices[value]
 
     def _share(self, phases: list[_Phase]) -> list[Scratch]:
         """Keep costly values of one phase for later phases over the same axes: in scratch, or where they are stored."""

