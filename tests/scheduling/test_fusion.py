@@ -228,3 +228,18 @@ loops f
 """)
     assert steps(result) == [["n0"], ["n3"]]
     assert result.steps[1].args[0].buffer == "t"
+
+
+def test_what_an_optimizer_does_to_one_tensor_is_one_kernel_however_many_there_are():
+    count = 150
+    names = [f"{kind}{k}" for kind in "gmp" for k in range(count)]
+    lines = [f"  n{k} for i0 in 64\n    %{k}[i0] = m{k}[i0] + g{k}[i0]" for k in range(count)]
+    lines += [f"  n{count + k} for i0 in 64\n    m{k}[i0] = %{k}[i0]" for k in range(count)]
+    lines += [f"  n{2 * count + k} for i0 in 64\n    p{k}[i0] = p{k}[i0] * %{k}[i0]" for k in range(count)]
+    temps = ", ".join(f"%{k}: f32[64]" for k in range(count))
+    result = plan(
+        f"loops graph\n  input  {', '.join(f'{n}: f32[64]' for n in names)}\n  temp   {temps}\n"
+        + "\n".join(lines)
+        + f"\n  out  {', '.join(n for n in names if n[0] in 'mp')}\n"
+    )
+    assert steps(result) == [[f"n{k}", f"n{count + k}", f"n{2 * count + k}"] for k in range(count)]

@@ -20,6 +20,7 @@ from firebrick.autodiff.mutation import functional_of, written_arguments
 from firebrick.autodiff.tape import Record, Tape
 from firebrick.errors import LoweringError
 from firebrick.extend.fake import fake_of
+from firebrick.extend.foreach import calls_of, op_of
 from firebrick.extend.metas import tensors_in
 
 if TYPE_CHECKING:
@@ -175,6 +176,8 @@ class Tracer(TorchDispatchMode):
 
 def _classify(func: OpOverload, exact: bool) -> Callable[..., Any]:
     """Choose the rule of an op that has none in `_RULES`."""
+    if op_of(func) is not None:
+        return _each
     if func in decompositions() and (func in EXACT or not exact):
         return _decompose
     schema = func._schema
@@ -194,6 +197,14 @@ def _classify(func: OpOverload, exact: bool) -> Callable[..., Any]:
 
 def _record(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tracer.record_call(func, args, kwargs)
+
+
+def _each(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    calls = calls_of(func, args, kwargs)
+    if calls is None:
+        return (_mutate if func._schema.is_mutable else _record)(tracer, func, args, kwargs)
+    results = [tracer.__torch_dispatch__(op, (), given, named) for op, given, named in calls]
+    return results if func._schema.returns else None
 
 
 def _composite(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

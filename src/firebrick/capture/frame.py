@@ -344,7 +344,9 @@ def forget_places(error: BaseException | None) -> None:
 def is_capturable(code: CodeType, variables: dict[str, Any]) -> bool:
     """Whether frames of the code are looked at: not those of libraries, except torch's module classes."""
     module = variables.get("__name__")
-    if code.co_flags & _GENERATOR_OR_ASYNC or (code.co_filename.startswith((_PACKAGE, "<frozen")) and module != PROGRAMS):
+    if code.co_flags & _GENERATOR_OR_ASYNC or (
+        code.co_filename.startswith((_PACKAGE, "<frozen")) and module != PROGRAMS
+    ):
         return False
     if code.co_name == "<module>":
         return False

@@ -36,6 +36,8 @@ TILE = 4
 _LONG_CHAIN = 64
 """Operations from which on a loop computes several vectors side by side: a CPU does not look far enough ahead to begin
 the next iteration while operations of this one wait for each other."""
+_LONGEST_CHAIN = 512
+"""Operations up to which: the C++ compiler takes long over what several times as many would be."""
 _CASCADE = 32
 """Additions in a row after which a partial sum is put aside, which bounds the error of long sums."""
 _LONGEST = 1 << 20
@@ -319,7 +321,8 @@ class Body:
         if loop.kind == "tile":
             return self.tile_width(loop)
         plain = all(isinstance(s, (Let, Store)) for s in loop.body)
-        return _UNROLL if plain and weight(loop.body) >= _LONG_CHAIN else 1
+        many = weight(loop.body) if plain else 0
+        return _UNROLL if _LONG_CHAIN <= many <= _LONGEST_CHAIN else 1
 
     def tile_width(self, loop: Loop) -> int:
         """Vectors side by side in a tile."""

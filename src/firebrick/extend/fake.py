@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from firebrick.extend.foreach import calls_of, op_of
 from firebrick.extend.shapes import CONSTRUCTORS, NoRule, Spec, contiguous, dense_strides, find_rule
 
 if TYPE_CHECKING:
@@ -219,6 +220,8 @@ def _choose(func: Any) -> Callable[..., Any]:
         return _with_device
     if _is_special(func):
         return _slow
+    if op_of(func) is not None:
+        return _each
     if func.namespace == "prims" or func._opname.startswith(("_foreach", "_sparse", "_nested", "_fused")):
         return _slow
     if torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "Meta"):
@@ -237,6 +240,14 @@ def _is_special(func: Any) -> bool:
 
 def _slow(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     raise _Slow
+
+
+def _each(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    calls = calls_of(func, args, kwargs)
+    if calls is None:
+        raise _Slow
+    results = [mode.__torch_dispatch__(op, (), given, named) for op, given, named in calls]
+    return results if func._schema.returns else None
 
 
 def _composite(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

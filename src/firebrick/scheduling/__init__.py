@@ -12,6 +12,7 @@ from firebrick.scheduling.inline import drop_dead, escaping, inline
 from firebrick.scheduling.kernels import KernelSet
 from firebrick.scheduling.memory import plan_memory
 from firebrick.scheduling.nodes import analyze, dependencies
+from firebrick.scheduling.parts import part_by_part
 from firebrick.scheduling.show import show
 from firebrick.scheduling.unroll import NotAlike, unroll
 from firebrick.scheduling.values import Table
@@ -43,6 +44,8 @@ def schedule(program: LoopProgram, target: Target, config: Config, repeat: Repea
     nodes = drop_dead(program, list(program.nodes))
     if config.fuse:
         nodes = drop_dead(program, inline(program, nodes, facts))
+        if repeat is None:
+            nodes = part_by_part(nodes)
     known = analyze(nodes)
     groups, refusals = fuse_nodes(known, dependencies(known), target, config)
     kernels = KernelSet(facts, target)
