@@ -39,7 +39,17 @@ if TYPE_CHECKING:
 
     from firebrick.capture.tables import Position
 
-__all__ = ["MISSING", "Origin", "can_break", "continuation", "emit_break", "emit_plain", "origin", "stack_before"]
+__all__ = [
+    "HOLDERS",
+    "MISSING",
+    "Origin",
+    "can_break",
+    "continuation",
+    "emit_break",
+    "emit_plain",
+    "origin",
+    "stack_before",
+]
 
 
 class _Missing:
@@ -158,7 +168,7 @@ _DECISION = frozenset(
 )
 """Instructions between the break and a branch that depends on what it gave."""
 
-_HOLDERS = frozenset(
+HOLDERS = frozenset(
     (types.GeneratorType, enumerate, filter, map, zip)
     + (itertools.accumulate, itertools.chain, itertools.compress, itertools.cycle, itertools.dropwhile)
     + (itertools.filterfalse, itertools.groupby, itertools.islice, itertools.pairwise, itertools.starmap)
@@ -321,7 +331,7 @@ class _Break:
         emitter.handler, emitter.position = None, _line_only(self.graph.instructions[index], self.code)
         emitter.dup()
         emitter.load_attr("__class__")
-        emitter.load_const(_HOLDERS)
+        emitter.load_const(HOLDERS)
         emitter.emit("CONTAINS_OP", 0)
         emitter.emit("POP_JUMP_IF_TRUE", stays)
         self._leave(index, state)
