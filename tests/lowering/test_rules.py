@@ -300,6 +300,12 @@ def _indexing(put: Any) -> None:
         [(x, [1, 2], 0.5), (x, [1, 0, 0, 2]), (x, [-1, 1, 2, -1], 3.0), (n(3), [1, 1], 2)],
     )
     put([aten.constant_pad_nd.default], [(f(2, 0), [1, 1], 1.0)])
+    pads = [(f(2, 6), [5, 2]), (n(2, 3, 6), [0, 1]), (f(2, 6), [-1, 3]), (f(2, 6), [3, -4])]
+    put(names("reflection_pad1d replication_pad1d", "default"), pads)
+    pads = [(f(2, 5, 6).transpose(0, 1), [1, 2, 1, 0]), (f(2, 3, 4, 6), [5, 5, 3, -2]), (f(2, 3, 4, 6), [-1, 0, 0, 2])]
+    put(names("reflection_pad2d replication_pad2d", "default"), pads)
+    put(names("reflection_pad3d replication_pad3d", "default"), [(f(2, 3, 4, 5), [1, 2, 3, 0, -1, 2])])
+    put(names("replication_pad1d", "default"), [(f(2, 3), [7, 9]), (b(2, 3), [1, 1])])
     put(
         [aten.slice_scatter.default],
         [(x, f(2, 2, 4), 1, 1, 3), (x, f(2, 3, 2), 2, 0, 4, 2), (x, x + 1), (x, f(2, 3, 0), 2, 3, 2)],

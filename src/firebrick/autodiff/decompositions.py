@@ -56,6 +56,12 @@ _KEPT: frozenset[OpOverload] = frozenset(
         aten.tril.default,
         aten.sum.default,
         aten.roll.default,
+        aten.reflection_pad1d.default,
+        aten.reflection_pad2d.default,
+        aten.reflection_pad3d.default,
+        aten.replication_pad1d.default,
+        aten.replication_pad2d.default,
+        aten.replication_pad3d.default,
     }
 )
 """Ops of the core decompositions that stay whole all the same."""
@@ -81,8 +87,7 @@ _MOVES = (
     "diagonal_copy.default expand_copy.default eye.default eye.m fill.Scalar fill.Tensor index_copy.default "
     "index_fill.int_Scalar index_fill.int_Tensor isnan.default isneginf.default isposinf.default new_empty.default "
     "new_full.default new_ones.default new_zeros.default ones.default ones_like.default pixel_shuffle.default "
-    "pixel_unshuffle.default _reshape_alias.default reflection_pad1d.default reflection_pad2d.default "
-    "reflection_pad3d.default replication_pad1d.default replication_pad2d.default replication_pad3d.default "
+    "pixel_unshuffle.default _reshape_alias.default "
     "resize_as.default rot90.default select_backward.default slice_backward.default split.Tensor "
     "split_with_sizes.default split_with_sizes_copy.default squeeze.default squeeze.dim squeeze_copy.default "
     "squeeze_copy.dim squeeze_copy.dims stack.default t_copy.default take.default transpose_copy.int unbind.int "

@@ -13,6 +13,7 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.immutable_collections import immutable_list
 
 from firebrick.autodiff.aliasing import Origin, Storage, Value, overlaps, restrided
+from firebrick.autodiff.functions import FUNCTIONS
 from firebrick.autodiff.tape import Record, module_of
 from firebrick.autodiff.templates import KeyMaker, NotKeyed, Template, make_template, rebuild, replay
 from firebrick.autodiff.tracer import Tracer, fake_like
@@ -253,7 +254,10 @@ class Trace:
             if isinstance(target, str):
                 result = getattr(args[0], target)(*args[1:], **kwargs)
             else:
-                result = target(*args, **kwargs)
+                known = FUNCTIONS.get(target) if callable(target) else None
+                result = NotImplemented if known is None else known(*args, **kwargs)
+                if result is NotImplemented:
+                    result = target(*args, **kwargs)
         return self._values(result)
 
     def _bound(self, arg: Any) -> Any:

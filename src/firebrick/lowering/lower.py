@@ -19,6 +19,7 @@ from firebrick.lowering import (
     indexing,
     indirect,
     normalization,
+    padding,
     pointwise,
     pooling,
     reductions,
@@ -49,6 +50,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     **indirect.RULES,
     **updates.RULES,
     **scans.RULES,
+    **padding.RULES,
     **pooling.RULES,
     **calls.RULES,
 }
