@@ -34,6 +34,21 @@ WINDOWS = {
     "im2col": lambda x: F.unfold(x, 3, padding=1, stride=2),
     "max_pool2d": lambda x: F.max_pool2d(x, 3, 2, 1),
     "avg_pool2d": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "large maxima": lambda x: F.max_pool2d(x, 5, 1, 2),
+    "large dilated maxima": lambda x: F.max_pool2d(x, (5, 4), (2, 1), (2, 1), dilation=(1, 2)),
+    "large maxima up": lambda x: F.max_pool2d(x, (3, 6), 4, 1, ceil_mode=True),
+    "large means": lambda x: F.avg_pool2d(x, 5, 1, 2, count_include_pad=False),
+    "large means up": lambda x: F.avg_pool2d(x, (3, 6), 4, 1, ceil_mode=True),
+    "long maxima": lambda x: F.max_pool2d(x.flatten(2)[:, None], (1, 50), (1, 3), (0, 25)),
+    "long means": lambda x: F.avg_pool1d(x.flatten(2)[0], 50, 3, 25),
+    "cubes": lambda x: F.max_pool3d(x[None], 3, 2, 1),
+    "adaptive maxima": lambda x: F.adaptive_max_pool2d(x, (4, 5)),
+    "even adaptive maxima": lambda x: F.adaptive_max_pool2d(x, (3, 11)),
+    "adaptive maxima of a row": lambda x: F.adaptive_max_pool2d(x.flatten(2)[0][None], (3, 2)),
+    "adaptive maxima of cubes": lambda x: F.adaptive_max_pool3d(x[None], (2, 9, 4)),
+    "adaptive means": lambda x: F.adaptive_avg_pool2d(x, (4, 5)),
+    "adaptive means of a row": lambda x: F.adaptive_avg_pool1d(x.flatten(2)[0], 2),
+    "adaptive means, more than elements": lambda x: F.adaptive_avg_pool2d(x, (20, 12)),
 }
 
 
@@ -43,6 +58,18 @@ def test_windows_are_loops(name, layout):
     x = IMAGE.to(memory_format=layout)
     made = agree(lambda x: WINDOWS[name](x * 2) + 1, x, tolerance=2e-5)
     assert calls(made) == []
+
+
+def test_maxima_of_large_windows_keep_nan_and_infinities():
+    x = IMAGE.clone()
+    x[0, 0, 3, 4], x[0, 1, 3, 4], x[1] = float("nan"), float("inf"), float("-inf")
+    agree(lambda x: F.max_pool2d(x, 5, 1, 2), x, exact=False)
+    agree(lambda x: F.adaptive_max_pool2d(x, (4, 5)), x, exact=False)
+
+
+def test_places_of_adaptive_maxima_are_the_librarys():
+    made = agree(lambda x: F.adaptive_max_pool2d(x, (4, 5), return_indices=True), IMAGE)
+    assert calls(made) == ["aten::adaptive_max_pool2d"]
 
 
 PADS = [(1, 2, 3, 4), (11, 11, 9, 9), (0, 0, 0, 0), (2, -3, 1, -1), (-1, 2, -2, 3)]

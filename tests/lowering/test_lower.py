@@ -280,7 +280,7 @@ def test_max_pool(args: Any) -> None:
 
 
 def test_dead_extern_outputs_keep_their_place() -> None:
-    program = lower_function(lambda x: torch.max_pool2d(x, 5) + 1, rand(1, 2, 5, 5))
+    program = lower_function(lambda x: torch.sort(x).values + 1, rand(2, 5))
     calls = [n for n in program.nodes if isinstance(n, Extern)]
     assert all(isinstance(o, Ref) for o in program.outputs)
     assert len(calls) == 1

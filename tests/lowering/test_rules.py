@@ -318,6 +318,11 @@ def _indexing(put: Any) -> None:
     put([aten.avg_pool2d.default], [(image, [2, 3]), (image, 3, 2, 1, True, False), (image, 3, 2, 1, True, True)])
     put([aten.avg_pool2d.default], [(image, 2, 1, 0, False, True, 3), (f(2, 7, 6), 3, 2, 1, False, False)])
     put([aten.avg_pool3d.default], [(f(2, 5, 4, 6), 2, 2, 1)])
+    put([aten.avg_pool2d.default], [(t, [5, 6], 1, [2, 3]) for t in (image, last, half)])
+    put([aten.avg_pool2d.default], [(f(2, 3, 70), [1, 40], [1, 2], [0, 20]), (f(2, 3, 4, 90), [2, 80], 1)])
+    put([aten._adaptive_avg_pool2d.default], [(t, s) for t in (image, last, half) for s in ([3, 4], [7, 3], [9, 1])])
+    put([aten._adaptive_avg_pool2d.default], [(f(2, 3, 110), [2, 3]), (f(2, 6, 6), [3, 2])])
+    put([aten._adaptive_avg_pool3d.default], [(f(2, 5, 4, 6), [2, 4, 5])])
     put(
         [aten.index_select.default],
         [(x, 0, n(7, low=0, high=2)), (n(3, 20), -2, n(4, low=0, high=3, dtype=torch.int32))],
@@ -345,8 +350,11 @@ def _indexing(put: Any) -> None:
 
 
 SAMPLES = _samples()
-ELSEWHERE = {aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default}
-"""Lowered only where one of two results is used: tested in test_lower."""
+ELSEWHERE = {
+    *(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default),
+    *(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default),
+}
+"""Lowered only where one of two results is used: tested in test_lower and codegen/test_windows.py."""
 ELSEWHERE |= updates.RULES.keys()  # tested with their schedules, in codegen/test_updates.py
 
 TOLERANCE: dict[Any, float] = {aten.lgamma.default: 1e-5, aten.prod.default: 1e-5, aten.logsumexp.default: 1e-5}

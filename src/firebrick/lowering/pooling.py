@@ -1,24 +1,30 @@
-"""Rules of windows: pooling with small windows is unrolled to a formula of the elements under the window."""
+"""Rules of windows.
+
+Pooling with small windows is unrolled to a formula of the elements under the window. Larger and uneven windows are
+folded one dimension after the other, the outermost first, so that most of the work is done on whole rows.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.loops.build import TRUE, cast, constant, index_value, masked, op
+from firebrick.loops.build import TRUE, cast, constant, index_value, masked, op, reduce
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
+from firebrick.loops.ir import Ref
 from firebrick.loops.ops import reduction_identity
-from firebrick.lowering.context import Declined, Lowering, rules
-from firebrick.symbolic.expr import Expr, as_int, maximum, minimum
+from firebrick.lowering.context import Declined, Lowering, loop_axes, rules, strides_of
+from firebrick.lowering.tensors import TensorValue, contiguous_strides
+from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, as_int, const, floordiv, maximum, minimum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from firebrick.loops.ir import Value
-    from firebrick.lowering.tensors import TensorValue
 
 __all__ = ["RULES"]
 
@@ -27,7 +33,9 @@ aten = torch.ops.aten
 RULES, _rule = rules()
 
 UNROLLED = 16
-"""Elements of the largest window that is unrolled; larger ones are the library's."""
+"""Elements of the largest window that is unrolled."""
+_LONG = 32
+"""Elements of the longest side of a window that is unrolled where windows are folded by dimensions."""
 
 
 class _Window:
@@ -55,6 +63,15 @@ class _Window:
                 inside = op("and", inside, op("lt", index_value(e), constant(n, "i64")))
             yield inside, (*lead, *place)
 
+    def in_lanes(self, val: torch.Tensor) -> bool:
+        """Whether to fold by dimensions: the window is large, or lanes of a row would need masks."""
+        return math.prod(self.size) > UNROLLED or bool(self.pad[-1] and val.stride(-1) == 1)
+
+    def sides(self) -> list[_Side]:
+        """The window's sides, where it is folded by dimensions."""
+        rows = zip(self.extent, self.size, self.stride, self.pad, self.dilation, strict=True)
+        return [_Side(n, k, lambda i, s=s, p=p: i * s - p, d) for n, k, s, p, d in rows]  # type: ignore[misc]
+
     def count(self, index: tuple[Expr, ...], with_padding: bool) -> Expr:
         """How many elements the mean of the window is taken over."""
         result: Expr | int = 1
@@ -68,17 +85,166 @@ class _Window:
         return result
 
 
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The places of a window in a dimension of `n` elements: first(i), and each `step` elements, `count` in all.
+
+    end: of windows of several sizes, which have `sure` places at least.
+    """
+
+    n: int
+    count: int
+    first: Callable[[Expr], Expr]
+    step: int = 1
+    sure: int = 0
+    end: Callable[[Expr], Expr] | None = None
+
+    def element(self, i: Expr, k: Expr) -> tuple[Value, Expr]:
+        """Whether place k of window i is inside of the tensor, and where it is."""
+        at = self.first(i) + k * self.step
+        if self.end is not None:
+            return TRUE if k.hi < self.sure else op("lt", index_value(at), index_value(self.end(i))), at
+        inside = op("ge", index_value(at), constant(0, "i64"))
+        return op("and", inside, op("lt", index_value(at), constant(self.n, "i64"))), at
+
+
+def _uneven(n: int, count: int) -> _Side:
+    """The windows that share out `n` elements among `count` results."""
+    sizes = [-(-(i + 1) * n // count) - i * n // count for i in range(count)]
+    end = None if min(sizes) == max(sizes) else lambda i: floordiv((i + 1) * n + (count - 1), count)
+    return _Side(n, max(sizes), lambda i: floordiv(i * n, count), sure=min(sizes), end=end)
+
+
+def _folded(lw: Lowering, x: TensorValue, sides: Sequence[_Side], name: str, val: torch.Tensor) -> TensorValue:
+    """`x` folded over windows in its last dimensions; all but copies is of the dtype that it is computed in."""
+    order = sorted(range(x.rank), key=lambda d: (-as_int(strides_of(val)[d]), d))
+    empty = reduction_identity("max", x.dtype) if name == "max" else 0.0
+    for d, side in enumerate(sides, x.rank - len(sides)):
+        if side.count == 1 and side.n == val.shape[d]:
+            continue
+        if d == order[-1] and side.end is None:
+            x, side = _padded(lw, x, d, side, val.shape[d], empty)
+        lw.realize(x)  # windows overlap: an element is read several times
+        shape = (*x.shape[:d], const(val.shape[d]), *x.shape[d + 1 :])
+        formula = _fold(x, d, side, name, empty)
+        strides = _packed(shape, order)
+        compute = DTYPES[x.dtype].compute
+        x = TensorValue(shape, compute, strides, formula=formula, cost=3 * side.count, parts=lw.parts)
+        if side.count > _LONG:
+            lw.realize(x)
+    return x
+
+
+def _fold(x: TensorValue, d: int, side: _Side, name: str, empty: float) -> Callable[[tuple[Expr, ...]], Value]:
+    compute, combine = DTYPES[x.dtype].compute, "max" if name == "max" else "add"
+
+    def formula(index: tuple[Expr, ...]) -> Value:
+        def element(k: Expr) -> Value:
+            inside, at = side.element(index[d], k)
+            return cast(masked(inside, x.at((*index[:d], at, *index[d + 1 :])), empty), compute)
+
+        result, first = element(ZERO), 1
+        if side.count > _LONG:
+            # What all windows have needs no mask, and is folded in lanes.
+            first = side.sure or side.count
+            axes = loop_axes("r", [const(first)])
+            result = reduce(name, axes, element(axes[0].var))
+        for k in range(first, side.count):
+            result = op(combine, result, element(const(k)))
+        return result
+
+    return formula
+
+
+def _packed(shape: Sequence[Expr], order: Sequence[int]) -> tuple[Expr, ...]:
+    """Strides of a tensor without gaps whose dimensions lie in memory in this order."""
+    found = dict(zip(order, contiguous_strides(tuple(shape[d] for d in order)), strict=True))
+    return tuple(found[d] for d in range(len(shape)))
+
+
+def _padded(lw: Lowering, x: TensorValue, d: int, side: _Side, count: int, empty: float) -> tuple[TensorValue, _Side]:
+    """`x` with all that windows see beside it in the dimension of rows: lanes then load without masks."""
+    before = max(-as_int(side.first(ZERO)), 0)
+    reach = as_int(side.first(const(count - 1))) + (side.count - 1) * side.step + 1
+    behind = max(reach - side.n, 0)
+    if not before and not behind:
+        return x, side
+
+    def sized(n: int) -> tuple[Expr, ...]:
+        return (*x.shape[:d], const(n), *x.shape[d + 1 :])
+
+    shape = sized(before + side.n + behind)
+    strides = _packed(shape, [k for k in range(x.rank) if k != d] + [d])
+    ref = Ref(lw.buffer(x.dtype, shape, strides), shape, strides, ZERO)
+    fill = constant(empty, x.dtype)
+    for start, n in ((0, before), (before, side.n), (before + side.n, behind)):
+        formula = x.at if n == side.n and start == before else lambda _: fill
+        part = TensorValue(sized(n), x.dtype, strides, formula=formula, cost=x.cost, parts=lw.parts)
+        lw.store(part, Ref(ref.buffer, part.shape, strides, as_expr(start)))
+    first = side.first
+    moved = _Side(side.n + before + behind, side.count, lambda i: first(i) + before, side.step)
+    return TensorValue(shape, x.dtype, strides, ref=ref), moved
+
+
 def _spread(value: Any, rank: int) -> list[int]:
     values = [value] if isinstance(value, int) else list(value)
     return values * rank if len(values) == 1 else values
 
 
-def _window(lw: Lowering, x: TensorValue, rank: int, size: Any, stride: Any, pad: Any, dilation: Any = 1) -> _Window:
-    sizes = _spread(size, rank)
-    if math.prod(sizes) > UNROLLED or not DTYPES[x.dtype].is_float:
+def _window(x: TensorValue, rank: int, size: Any, stride: Any, pad: Any, dilation: Any = 1) -> _Window:
+    if not DTYPES[x.dtype].is_float or ZERO in x.shape:
         raise Declined
-    lw.realize(x)  # windows overlap: an element is read several times
+    sizes = _spread(size, rank)
     return _Window(x, sizes, _spread(stride or sizes, rank), _spread(pad, rank), _spread(dilation, rank))
+
+
+def _maximum(lw: Lowering, window: _Window, val: torch.Tensor) -> TensorValue:
+    x = window.x
+    if window.in_lanes(val):
+        whole = _folded(lw, x, window.sides(), "max", val)
+        return lw.formula(lambda index: cast(whole.at(index), x.dtype), whole.cost, val)
+    lowest = reduction_identity("max", x.dtype)
+    lw.realize(x)
+
+    def formula(index: tuple[Expr, ...]) -> Value:
+        result: Value | None = None
+        for inside, at in window.elements(index):
+            element = cast(masked(inside, x.at(at), lowest), DTYPES[x.dtype].compute)
+            result = element if result is None else op("max", result, element)
+        assert result is not None
+        return cast(result, x.dtype)
+
+    return lw.formula(formula, 3 * math.prod(window.size), val)
+
+
+def _mean(
+    lw: Lowering, window: _Window, count: Callable[[tuple[Expr, ...]], Value], sides: Sequence[_Side] = ()
+) -> TensorValue:
+    """The sums over windows, divided by `count` of the index."""
+    x, out = window.x, BY_TORCH[lw.node.meta["val"].dtype].name
+    compute = DTYPES[out].compute
+    if sides or window.in_lanes(lw.node.meta["val"]):
+        whole = _folded(lw, x, sides or window.sides(), "sum", lw.node.meta["val"])
+        return lw.formula(
+            lambda i: cast(op("div", cast(whole.at(i), compute), cast(count(i), compute)), out), whole.cost + 2
+        )
+    lw.realize(x)
+
+    def formula(index: tuple[Expr, ...]) -> Value:
+        result: Value = constant(0.0, compute)
+        for inside, at in window.elements(index):
+            result = op("add", result, cast(masked(inside, x.at(at), 0.0), compute))
+        return cast(op("div", result, cast(count(index), compute)), out)
+
+    return lw.formula(formula, 3 * math.prod(window.size))
+
+
+def _only_values(lw: Lowering) -> torch.Tensor:
+    """The maxima of a node; where their places are used too, the library's kernel finds both."""
+    if any(user.args[1] != 0 and user.users for user in lw.node.users):
+        raise Declined
+    found: torch.Tensor = lw.node.meta["val"][0]
+    return found
 
 
 @_rule(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
@@ -91,24 +257,9 @@ def _max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> tuple[TensorValue, ...]:
-    """The maximum alone; where the places of the maxima are used too, the library's kernel finds both."""
-    if any(user.args[1] != 0 and user.users for user in lw.node.users):
-        raise Declined
+    val = _only_values(lw)
     rank = 2 if lw.node.target is aten.max_pool2d_with_indices.default else 3
-    window = _window(lw, x, rank, size, stride, pad, dilation)
-    val = lw.node.meta["val"][0]
-    lowest = reduction_identity("max", x.dtype)
-
-    def formula(index: tuple[Expr, ...]) -> Value:
-        result: Value | None = None
-        for inside, at in window.elements(index):
-            element = cast(masked(inside, x.at(at), lowest), DTYPES[x.dtype].compute)
-            result = element if result is None else op("max", result, element)
-        assert result is not None
-        return cast(result, x.dtype)
-
-    values = lw.formula(formula, 3 * math.prod(window.size), val)
-    return (values, values)
+    return (_maximum(lw, _window(x, rank, size, stride, pad, dilation), val),) * 2
 
 
 @_rule(aten.avg_pool2d.default, aten.avg_pool3d.default)
@@ -122,15 +273,41 @@ def _avg_pool(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> TensorValue:
-    window = _window(lw, x, 2 if lw.node.target is aten.avg_pool2d.default else 3, size, stride, pad)
-    out = BY_TORCH[lw.node.meta["val"].dtype].name
-    compute = DTYPES[out].compute
+    window = _window(x, 2 if lw.node.target is aten.avg_pool2d.default else 3, size, stride, pad)
+    if divisor:
+        return _mean(lw, window, lambda _: constant(divisor, "i64"))
+    return _mean(lw, window, lambda index: index_value(window.count(index, count_include_pad)))
 
-    def formula(index: tuple[Expr, ...]) -> Value:
-        result: Value = constant(0.0, compute)
-        for inside, at in window.elements(index):
-            result = op("add", result, cast(masked(inside, x.at(at), 0.0), compute))
-        n = constant(divisor, "i64") if divisor else index_value(window.count(index, count_include_pad))
-        return cast(op("div", result, cast(n, compute)), out)
 
-    return lw.formula(formula, 3 * math.prod(window.size))
+def _shared_out(x: TensorValue, val: torch.Tensor, rank: int) -> tuple[_Window, list[_Side]]:
+    """The windows of an adaptive pool: one window if all are equal, else the sides of several."""
+    pairs = [(as_int(n), m) for n, m in zip(x.shape[-rank:], val.shape[-rank:], strict=True)]
+    if any(m == 0 for _, m in pairs):
+        raise Declined
+    even = all(n % m == 0 for n, m in pairs)
+    window = _window(x, rank, [n // m if even else 1 for n, m in pairs], (), 0)
+    return window, [] if even else [_uneven(n, m) for n, m in pairs]
+
+
+@_rule(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+def _adaptive_avg_pool(lw: Lowering, x: TensorValue, size: Any) -> TensorValue:
+    rank = 2 if lw.node.target is aten._adaptive_avg_pool2d.default else 3
+    window, sides = _shared_out(x, lw.node.meta["val"], rank)
+
+    def count(index: tuple[Expr, ...]) -> Value:
+        result: Expr = ONE
+        for i, side in zip(index[-rank:], sides, strict=True):
+            result = result * (as_expr(side.count) if side.end is None else side.end(i) - side.first(i))
+        return index_value(result)
+
+    return _mean(lw, window, count if sides else lambda _: constant(math.prod(window.size), "i64"), sides)
+
+
+@_rule(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
+def _adaptive_max_pool(lw: Lowering, x: TensorValue, size: Any) -> tuple[TensorValue, ...]:
+    val = _only_values(lw)
+    window, sides = _shared_out(x, val, 2 if lw.node.target is aten.adaptive_max_pool2d.default else 3)
+    if not sides:
+        return (_maximum(lw, window, val),) * 2
+    whole = _folded(lw, x, sides, "max", val)
+    return (lw.formula(lambda index: cast(whole.at(index), x.dtype), whole.cost, val),) * 2
