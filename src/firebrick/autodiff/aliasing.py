@@ -114,8 +114,13 @@ def write(value: Value, new: Record, emit: Emit) -> None:
 
 
 def overlaps(fake: FakeTensor) -> bool:
-    """Whether an expanded dimension puts several elements in one place."""
-    return any(s == 0 and n > 1 for n, s in zip(fake.shape, fake.stride(), strict=True))
+    """Whether several elements may be in one place: a stride stays within the reach of the smaller ones."""
+    reach = 0
+    for stride, n in sorted(zip(fake.stride(), fake.shape, strict=True)):
+        if n > 1 and stride <= reach:
+            return fake.numel() > 0
+        reach += (n - 1) * stride
+    return False
 
 
 def _conform(record: Record, like: FakeTensor, emit: Emit) -> Record:
