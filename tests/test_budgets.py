@@ -21,7 +21,8 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # Kernels of dense and depthwise convolutions are 700.
 # The table of what built-in callables take, by which wrong calls raise as in plain Python, is 170.
 # That continuations own what they are given, so that objects die where they would have, is 130.
-PACKAGE_LINES = 59_400
+# Windows of any size and padding by a tensor's own elements are 300.
+PACKAGE_LINES = 59_700
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
