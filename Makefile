@@ -10,7 +10,7 @@ NATIVE := $(wildcard src/firebrick/native/*.c src/firebrick/native/*.h)
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: demo test check fast format lint types layers install clean help bench byo fuzz fuzz-aten ops ops-quick models threads null-rewrite
+.PHONY: demo test check fast format lint types layers install clean help bench bench-cpu byo fuzz fuzz-aten ops ops-quick models threads null-rewrite
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ format: $(EXTENSION) ## Format the code
 
 bench: $(EXTENSION) ## The five models beside eager and torch.compile; results to bench/RESULTS.md
 	@$(BIN)/firebrick bench bert minilm gpt2 vit resnet50 --markdown bench/RESULTS.md
+
+bench-cpu: $(EXTENSION) $(ENGINES) ## All models (or MODELS="bert lstm") beside every engine for CPUs; results to bench/CPU.md; 20 minutes
+	@$(BIN)/firebrick bench $(MODELS) --cpu --seconds $(or $(SECONDS),1) --markdown bench/CPU.md
 
 byo: $(EXTENSION) $(ENGINES) ## Every "bring your own" method on MiniLM and BERT-base; results to bench/BYO.md
 	@$(BIN)/firebrick bench --byo minilm bert --markdown bench/BYO.md

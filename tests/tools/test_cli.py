@@ -1,18 +1,22 @@
 """The command line: help with an example everywhere, JSON where results are printed, clear errors."""
 
+import importlib.util
 import io
 import json
 
 import pytest
+import torch
 import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+import firebrick
 from firebrick.artifact import Artifact
 from firebrick.config import Config
 from firebrick.runtime import DiskCache, make_key
 from firebrick.tools import bench as benchmark
 from firebrick.tools.cli import app, main
+from firebrick.tools.models import build_model
 
 runner = CliRunner()
 COMMANDS = [
@@ -111,6 +115,38 @@ def test_table_fits_80_columns_with_names_whole():
     assert "…" not in text
     for word in (*benchmark.CONTENDERS, "segformer", "123.5", "12.34", "123.45", "1.2e-07", "12345", "contender"):
         assert word in text
+
+
+def test_notes_compare_on_what_both_run_and_say_what_compiling_and_memory_cost():
+    def row(model, contender, run, cold, **more):
+        return benchmark.Figures(model, contender, run=run, speedup=1 / run, cold=cold, **more)
+
+    results = [
+        row("bert", "firebrick", 0.5, 1.0, kernels=20, stages={"build": 0.3}),
+        row("bert", "torch.compile", 1.0, 8.0),
+        row("wide", "firebrick", 0.25, 2.0, kernels=30, stages={"build": 0.2}, traffic=2**20, copy=0.125),
+        row("wide", "torch.compile", 1.0, 32.0),
+        benchmark.Figures("wide", "onnxruntime", failed="no"),
+        row("bert", "onnxruntime", 1.0, 1.0),
+    ]
+    text = benchmark.markdown(results, "c")
+    assert "- firebrick 2.83, torch.compile 1.00 on the 2 of all that it runs" in text
+    assert "- firebrick 2.00, onnxruntime 1.00 on the 1 of the seven that it runs" in text
+    assert "- cold start: 1/11.3 of torch.compile's" in text
+    assert "- longest cold start: 2.00 s (wide)" in text
+    assert "- C++ compiler: 0.50 s for 50 kernels, 1.00 s per hundred" in text
+    assert "takes 2.00 times as long" in text
+
+
+@pytest.mark.parametrize("name", ["adam_foreach", "crepe", "pointwise", "unet", "wide", "lstm"])
+def test_each_benchmark_program_is_one_graph_in_what_the_user_wrote(name):
+    if name == "crepe" and importlib.util.find_spec("torchcrepe") is None:
+        pytest.skip("torchcrepe is not installed")
+    model, inputs = build_model(name)
+    with torch.no_grad():
+        seen = firebrick.explain(model)(**inputs).to_dict()
+    assert len(seen["graphs"]) == 1
+    assert not seen["breaks"]
 
 
 def test_geomean_is_geometric():

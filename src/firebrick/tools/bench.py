@@ -9,8 +9,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from rich.table import Table
 
 from firebrick.errors import FirebrickError
 from firebrick.tools.contender import CONTENDERS
+from firebrick.tools.models import MEMORY_BOUND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["Figures", "bench", "geomean", "markdown", "table"]
 
 DEFAULT = ("eager", "firebrick", "torch.compile")
+CPU_CONTENDERS = (*DEFAULT, "torch.compile(freezing)", "onnxruntime", "openvino", "torchscript")
+"""All that a CPU's owner may choose from."""
+SEVEN = ("bert", "vit", "gpt2", "resnet50", "mobilenet", "convnext", "segformer")
+"""The models that peers publish figures of."""
 _CACHES = ("FIREBRICK_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 _COMPILING = {name for name in CONTENDERS if name not in ("eager", "torchscript", "onnxruntime", "openvino")}
 
@@ -45,6 +51,9 @@ class Figures:
     warm: float = float("nan")  # first call, second process, caches filled by the first
     error: float = float("nan")  # relative to float64
     peak: float = float("nan")  # resident peak of the process
+    copy: float = float("nan")  # a copy of as many bytes as the call must move at least
+    traffic: int = 0  # those bytes
+    kernels: int = 0
     graphs: int = 0
     breaks: int = 0
     failed: str = ""
@@ -90,7 +99,7 @@ class _Process:
 
 
 def _first_calls(
-    stack: ExitStack, model: str, figures: Figures, caches: Path, sizes: dict[str, Any], warm: bool
+    stack: ExitStack, model: str, figures: Figures, caches: Path, sizes: dict[str, Any], warm: frozenset[str]
 ) -> _Process | None:
     """Cold first call in a process that is kept, then a warm one in another; None when the contender fails."""
     process = stack.enter_context(_Process(figures.contender, caches))
@@ -100,8 +109,9 @@ def _first_calls(
         figures.cold = answer["seconds"]
         counts = answer["stats"]["counts"]
         figures.graphs, figures.breaks = counts.get("graphs", 0), counts.get("breaks", 0)
+        figures.kernels = counts.get("kernels", 0)
         figures.stages = answer["stats"]["seconds"]
-        if warm and figures.contender in _COMPILING:
+        if figures.contender in warm:
             with _Process(figures.contender, caches) as second:
                 second.ask("setup", model=model, contender=figures.contender, sizes=sizes)
                 figures.warm = second.ask("first")["seconds"]
@@ -116,13 +126,14 @@ def bench(
     contenders: Sequence[str] = DEFAULT,
     *,
     seconds: float = 6.0,
-    warm: bool = True,
+    warm: bool | Sequence[str] = True,
     sizes: dict[str, Any] | None = None,
     console: Console | None = None,
 ) -> list[Figures]:
     """Measure each model under each contender.
 
     seconds: measuring time of one contender on one model, spent in interleaved rounds.
+    warm: whether to measure the warm start too, or of which contenders.
 
     Raises:
         FirebrickError: an unknown contender.
@@ -142,7 +153,7 @@ def bench(
                 model,
                 rows,
                 seconds,
-                warm,
+                frozenset(_COMPILING if warm is True else warm or ()),
                 sizes or {},
                 lambda text, t=task: progress.update(t, advance=1, description=text),
             )
@@ -153,7 +164,9 @@ def bench(
 _ROUNDS = 5
 
 
-def _bench_model(model: str, rows: list[Figures], seconds: float, warm: bool, sizes: dict[str, Any], step: Any) -> None:
+def _bench_model(
+    model: str, rows: list[Figures], seconds: float, warm: frozenset[str], sizes: dict[str, Any], step: Any
+) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="firebrick-bench-")))
         processes: dict[str, _Process] = {}
@@ -163,19 +176,29 @@ def _bench_model(model: str, rows: list[Figures], seconds: float, warm: bool, si
             if process is not None:
                 processes[figures.contender] = process
         reference = str(folder / "reference.pt")
-        with _Process("reference", folder) as double:
+        with _Process("reference", folder) as double, suppress(FirebrickError):  # it may not run in float64
             double.ask("setup", model=model, contender="eager", sizes=sizes)
             double.ask("reference", path=reference)
         for figures in rows:
-            if figures.contender in processes:
-                figures.error = processes[figures.contender].ask("error", path=reference)["error"]
+            if figures.contender in processes and Path(reference).exists():
+                try:
+                    figures.error = processes[figures.contender].ask("error", path=reference)["error"]
+                except FirebrickError as error:
+                    figures.failed = error.what
+                    del processes[figures.contender]
+        copies: list[float] = []
         times: dict[str, list[float]] = {name: [] for name in processes}
         for _ in range(_ROUNDS):
             step(f"{model}: measuring")
             for name, process in processes.items():
                 answer = process.ask("time", seconds=seconds / _ROUNDS, least=3)
                 times[name] += answer["times"]
-                next(r for r in rows if r.contender == name).peak = answer["peak_mb"]
+                mine = next(r for r in rows if r.contender == name)
+                mine.peak = answer["peak_mb"]
+                if name == "firebrick" and model in MEMORY_BOUND:
+                    answer = process.ask("copy", seconds=seconds / _ROUNDS / 2)
+                    copies += answer["times"]
+                    mine.copy, mine.traffic = statistics.median(copies), answer["bytes"]
         for figures in rows:
             if times.get(figures.contender):
                 figures.run = statistics.median(times[figures.contender])
@@ -213,7 +236,37 @@ _HEAD = ("model", "contender", "run ms", "x eager", "cold s", "warm s", "error",
 def _notes(results: Sequence[Figures]) -> list[str]:
     """What the table has no column for: what was captured, and why a contender failed."""
     notes = [f"{r.model}: {r.graphs} graph(s), {r.breaks} break(s)" for r in results if r.contender == "firebrick"]
-    return notes + [f"{r.model}: {r.contender} failed: {r.failed}" for r in results if r.failed]
+    for r in results:
+        if r.traffic:
+            notes.append(
+                f"{r.model}: moves {r.traffic / 2**20:.0f} MiB at {r.traffic / r.run / 1e9:.1f} GB/s; "
+                f"a copy of as much takes {r.copy * 1e3:.3g} ms, so it takes {r.run / r.copy:.2f} times as long"
+            )
+    return notes + _summary(results) + [f"{r.model}: {r.contender} failed: {r.failed}" for r in results if r.failed]
+
+
+def _summary(results: Sequence[Figures]) -> list[str]:
+    """Firebrick against each of the others on the models that the other runs, and what its compiles cost."""
+    found = {(r.model, r.contender): r for r in results if not r.failed and r.run == r.run}
+    mine = {model: r for (model, name), r in found.items() if name == "firebrick"}
+    if len(mine) < 2:
+        return []
+    notes = []
+    for name in dict.fromkeys(r.contender for r in results if r.contender not in ("eager", "firebrick")):
+        for text, models in (("all", list(mine)), ("the seven", [m for m in SEVEN if m in mine])):
+            both = [(mine[m], found[m, name]) for m in models if (m, name) in found]
+            if both:
+                ours, theirs = (geomean([pair[k].speedup for pair in both]) for k in (0, 1))
+                notes.append(f"firebrick {ours:.2f}, {name} {theirs:.2f} on the {len(both)} of {text} that it runs")
+        cold = [found[m, name].cold / mine[m].cold for m in mine if (m, name) in found]
+        if name in _COMPILING and cold:
+            notes.append(f"cold start: 1/{geomean(cold):.1f} of {name}'s")
+    slowest = max(mine.values(), key=lambda r: r.cold)
+    kernels, build = sum(r.kernels for r in mine.values()), sum(r.stages.get("build", 0.0) for r in mine.values())
+    notes.append(f"longest cold start: {slowest.cold:.2f} s ({slowest.model})")
+    if kernels:
+        notes.append(f"C++ compiler: {build:.2f} s for {kernels} kernels, {build / kernels * 100:.2f} s per hundred")
+    return notes
 
 
 def table(results: Sequence[Figures]) -> Table:
@@ -255,7 +308,8 @@ def markdown(results: Sequence[Figures], command: str) -> str:
     lines = [
         f"## `{command}`",
         "",
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}.",
+        f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}, torch {torch.__version__}.",
         "",
     ]
     lines += ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]

@@ -49,7 +49,9 @@ def _print_json(value: Any) -> None:
 
 @app.command(epilog="Example: `firebrick bench bert vit --contender firebrick --contender torch.compile`")
 def bench(
-    names: Annotated[list[str], typer.Argument(help=f"Models ({', '.join(MODELS)}) or package.module:function.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(help=f"Models ({', '.join(MODELS)}) or package.module:function; default: all.")
+    ] = None,
     contender: Annotated[list[str] | None, typer.Option(help="Who takes part; repeat the option.")] = None,
     seconds: Annotated[float, typer.Option(help="Measuring time a contender and model.")] = 6.0,
     layers: Annotated[int | None, typer.Option(help="Layers, where a model has them.")] = None,
@@ -59,9 +61,13 @@ def bench(
     byo: Annotated[
         bool, typer.Option("--byo", help="Every way to bring an optimization of one's own instead; --markdown writes.")
     ] = False,
+    cpu: Annotated[
+        bool, typer.Option("--cpu", help="Beside every engine for CPUs, warm starts of Firebrick alone.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare eager, Firebrick and torch.compile side by side."""
+    names = names or list(MODELS)
     if byo:
         _bench_byo(names, seconds=min(seconds, 1.5), layers=layers, out=out, as_json=as_json)
         return
@@ -69,7 +75,12 @@ def bench(
     if layers:
         sizes["layers"] = layers
     results = benchmark.bench(
-        names, contender or benchmark.DEFAULT, seconds=seconds, warm=warm, sizes=sizes, console=Console(stderr=True)
+        names,
+        contender or (benchmark.CPU_CONTENDERS if cpu else benchmark.DEFAULT),
+        seconds=seconds,
+        warm=["firebrick"] if cpu and warm else warm,
+        sizes=sizes,
+        console=Console(stderr=True),
     )
     if out:
         with out.open("a") as file:

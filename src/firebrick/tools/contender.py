@@ -6,6 +6,7 @@ others, and the parent can run all of them in turn.
 
 from __future__ import annotations
 
+import copy
 import gc
 import importlib
 import json
@@ -110,6 +111,7 @@ class Contender:
 
     def __init__(self) -> None:
         self.call: Callable[[], Any] = lambda: None
+        self.call_fresh = self.call
 
     def setup(self, model: str, contender: str, sizes: dict[str, Any]) -> dict[str, Any]:
         """Build the model and wrap it; nothing is compiled yet."""
@@ -118,9 +120,11 @@ class Contender:
         else:
             fn, kwargs = build_model(model, **sizes)
             args = ()
+        given = copy.deepcopy((args, kwargs))  # a program may write its inputs, and tracing runs it
         compiled = CONTENDERS[contender](fn, kwargs)
         self.fn, self.args, self.kwargs = fn, args, kwargs
         self.call = lambda: compiled(*args, **kwargs)
+        self.call_fresh = lambda: compiled(*copy.deepcopy(given[0]), **copy.deepcopy(given[1]))
         return {"import_s": _IMPORTED}
 
     def first(self) -> dict[str, Any]:
@@ -132,14 +136,27 @@ class Contender:
     def reference(self, path: str) -> dict[str, Any]:
         """Write the model's float64 result to `path`."""
         double = self.fn.double() if isinstance(self.fn, torch.nn.Module) else self.fn
-        kwargs = {k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in self.kwargs.items()}
-        args = tuple(v.double() if torch.is_tensor(v) and v.is_floating_point() else v for v in self.args)
+        wide = lambda v: v.double() if torch.is_tensor(v) and v.is_floating_point() else v  # noqa: E731
+        args, kwargs = torch.utils._pytree.tree_map(wide, (self.args, self.kwargs))
         torch.save(flatten(double(*args, **kwargs)), path)
         return {}
 
     def error(self, path: str) -> dict[str, Any]:
         """Compare the latest result with the float64 result at `path`."""
-        return {"error": relative_error(flatten(self.call()), torch.load(path))}
+        return {"error": relative_error(flatten(self.call_fresh()), torch.load(path))}
+
+    def copy(self, seconds: float) -> dict[str, Any]:
+        """Copy, into new memory as results are, what the call must read and write at least; one time a copy."""
+        tensors = {t.data_ptr(): t for t in flatten((self.args, self.kwargs, self.result))}
+        traffic = sum(t.nbytes for t in tensors.values())
+        source = torch.ones(traffic // 8)
+        times: list[float] = []
+        end = time.perf_counter() + seconds
+        while len(times) < 5 or time.perf_counter() < end:
+            start = time.perf_counter()
+            source.clone()
+            times.append(time.perf_counter() - start)
+        return {"times": times, "bytes": traffic}
 
     def time(self, seconds: float, least: int) -> dict[str, Any]:
         """Call for about `seconds`, at least `least` times; one time a call, in seconds."""

