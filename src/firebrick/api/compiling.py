@@ -12,7 +12,7 @@ from firebrick import backends
 from firebrick.api.calls import Calls
 from firebrick.api.module import calls_of, compile_module, original_of, settings_of
 from firebrick.api.settings import Settings
-from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched
+from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched, later
 from firebrick.capture import hook
 from firebrick.capture.marks import DISABLED
 from firebrick.errors import ConfigError
@@ -105,6 +105,7 @@ def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[...
     def compiled(*args: Any, **kwargs: Any) -> Any:
         return call_switched(fn, call, args, kwargs) if blocks.open else call(*args, **kwargs)
 
+    compiled = later(fn) or compiled
     if hasattr(fn, "__name__"):
         functools.update_wrapper(compiled, fn)
     setattr(compiled, _ORIGINAL, fn)

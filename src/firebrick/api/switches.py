@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
+import types
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from firebrick.capture import hook
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["OFF", "RUN_ONLY", "Switch", "blocks", "call_switched"]
+__all__ = ["OFF", "RUN_ONLY", "Switch", "blocks", "call_switched", "later"]
 
 OFF, RUN_ONLY = "off", "run only"
 
@@ -45,6 +47,23 @@ def call_switched(
         return original(*args, **kwargs)
 
 
+def later(fn: Any) -> Any:
+    """A copy of a function whose body runs after the call, as of coroutines and generators; None for others.
+
+    It runs as plain Python, and `inspect` tells its kind.
+    """
+    function = fn.__func__ if inspect.ismethod(fn) else fn
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if not inspect.isfunction(function) or not any(kind(function) for kind in kinds):
+        return None
+    if function is not fn:
+        return functools.update_wrapper(functools.partial(function, fn.__self__), fn)
+    parts = (function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    copy: Any = functools.update_wrapper(types.FunctionType(*parts), function)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
 _MODES: dict[str, Callable[[], AbstractContextManager[None]]] = {OFF: hook.disabled, RUN_ONLY: hook.run_only}
 
 
@@ -72,6 +91,9 @@ class Switch:
     def __call__(self, fn: F) -> F:
         """Return `fn` in this mode."""
         mode = self._mode
+        plain = later(fn)
+        if plain is not None:
+            return plain  # type: ignore[no-any-return]
 
         @functools.wraps(fn)
         def switched(*args: Any, **kwargs: Any) -> Any:

@@ -284,7 +284,9 @@ def _explain_tensor(source: str, value: Any, meta: TensorMeta) -> str:
         for dim, (want, size) in enumerate(zip(wanted, found, strict=True)):
             if want is not None and want != size:
                 return _was(f"{source}.{what}[{dim}]", want, size)
-    return _was(f"dispatch keys of {source}", hex(meta.keys), hex(now.keys))
+    before, after = (torch._C.DispatchKeySet.from_raw_repr(keys) for keys in (meta.keys, now.keys))
+    changed = str(before - after), str(after - before)  # type: ignore[operator]
+    return _was(f"dispatch keys of {source}", *(text.removeprefix("DispatchKeySet") for text in changed))
 
 
 def _tensor_holds(value: Any, meta: TensorMeta) -> bool:
