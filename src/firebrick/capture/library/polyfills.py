@@ -47,22 +47,26 @@ def reduce(function, iterable, initial=_UNSET):
 
 
 @replaces(functools.wraps)
-def wraps(wrapped, assigned=("__name__", "__qualname__", "__doc__"), updated=()):
+def wraps(wrapped, assigned=functools.WRAPPER_ASSIGNMENTS, updated=functools.WRAPPER_UPDATES):
     def decorate(wrapper):
-        for name in assigned:
-            if hasattr(wrapped, name):
-                setattr(wrapper, name, getattr(wrapped, name))
-        for name, item in getattr(wrapped, "__dict__", {}).items():
-            setattr(wrapper, name, item)
-        wrapper.__wrapped__ = wrapped
-        return wrapper
+        return update_wrapper(wrapper, wrapped, assigned, updated)
 
     return decorate
 
 
 @replaces(functools.update_wrapper)
-def update_wrapper(wrapper, wrapped, assigned=("__name__", "__qualname__", "__doc__"), updated=()):
-    return wraps(wrapped, assigned)(wrapper)
+def update_wrapper(wrapper, wrapped, assigned=functools.WRAPPER_ASSIGNMENTS, updated=functools.WRAPPER_UPDATES):
+    for name in assigned:
+        if hasattr(wrapped, name):
+            setattr(wrapper, name, getattr(wrapped, name))
+    for table in updated:
+        if table != "__dict__":
+            getattr(wrapper, table).update(getattr(wrapped, table, {}))
+            continue
+        for name, item in getattr(wrapped, table, {}).items():
+            setattr(wrapper, name, item)
+    wrapper.__wrapped__ = wrapped
+    return wrapper
 
 
 @replaces(collections._count_elements)

@@ -33,6 +33,8 @@ __all__ = [
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _NOTHING: Any = lambda: None  # noqa: E731  only its code is wanted
+_SLOTS = vars(types.FunctionType)
+"""What a function keeps beside its `__dict__`."""
 
 
 class CellValue(Value):
@@ -264,7 +266,7 @@ class FunctionValue(Value):
                 self.attributes[name] = self.annotated()
                 return self.attributes[name]
             case "__dict__":
-                return DictValue.of(self.attributes)
+                return DictValue.of({k: v for k, v in self.attributes.items() if k not in _SLOTS})
             case "__type_params__":
                 return TupleValue([])
         interp.raise_new(AttributeError, f"'function' object has no attribute {name!r}")
@@ -278,7 +280,7 @@ class FunctionValue(Value):
 
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Attributes of functions that captured code made."""
-        if self.obj is not None:
+        if self.obj is not None or name in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
             raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
         if name == "__name__" and isinstance(value.realize(), ConstantValue):
             self.name = value.realize().as_constant()
