@@ -19,10 +19,10 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # Code of numpy is 900: tables of its functions, arrays as values, and their rules.
 # Reads and writes at places from data, scans and windows as loops are 1,200.
 # Kernels of dense and depthwise convolutions are 700.
-# The table of what built-in callables take, by which wrong calls raise as in plain Python, is 170.
+# The table of what built-in callables take, by which wrong calls raise as in plain Python, and kinds of functions: 210.
 # That continuations own what they are given, so that objects die where they would have, is 130.
 # Windows of any size and padding by a tensor's own elements are 300.
-PACKAGE_LINES = 59_700
+PACKAGE_LINES = 59_800
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
