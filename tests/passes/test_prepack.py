@@ -100,7 +100,7 @@ def _seed():
 def test_activation_is_fused_and_agrees_with_eager(act, attr):
     model = Mlp(act).eval()
     graph, run = check(model, X)
-    assert [n.args[5] for n in packed_calls(graph)] == [attr, "none"]
+    assert [n.args[4] for n in packed_calls(graph)] == [attr, "none"]
     bad = X.clone()
     bad[0, 0, 0], bad[1, 1, 1] = float("nan"), float("inf")
     with torch.no_grad():
@@ -109,7 +109,7 @@ def test_activation_is_fused_and_agrees_with_eager(act, attr):
     assert torch.equal(ours.isnan(), expected.isnan())
 
 
-def test_weights_are_packed_once_for_each_use():
+def test_weights_are_read_where_they_are():
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
@@ -119,8 +119,35 @@ def test_weights_are_packed_once_for_each_use():
             return F.linear(F.linear(x, self.weight), self.weight)
 
     graph, run = check(Tied(), torch.randn(256, 64), atol=1e-3)
+    assert len(packed_calls(graph)) == 2 and graph.recipe is None
+
+
+MEMORY = {
+    "gaps": lambda w: (w[::2, 1:129:2].t(), w[:64, 1:196:3]),
+    "offset": lambda w: (w[1:, 3:67].t()[:, 5:], w[2:66, 7:131]),
+    "computed": lambda w: ((w[:, :64] * 2).t(), w[:64, :130] + 1),
+    "view of what is computed": lambda w: (w.exp()[1:, 3:67].t()[:, 5:], w.exp()[2:66, ::2][:, :124]),
+    "expanded": lambda w: (w[:64, :1].expand(64, 20), w[:1, :70].expand(64, 70)),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("memory", MEMORY)
+def test_weights_in_any_memory_are_multiplied(memory, rows):
+    class Given(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(130, 600))
+
+        def forward(self, x):
+            first, second = MEMORY[memory](self.weight)
+            return x @ first, x @ second
+
+    model, x = Given(), torch.randn(rows, 64)
+    graph, run = check(model, x, atol=1e-3)
     assert len(packed_calls(graph)) == 2
-    assert sum("pack_linear" in str(n.target) for n in graph.recipe.nodes) == 1
+    model.weight.data.mul_(0.5)
+    compare(model, run, x, atol=1e-3)
 
 
 def test_weight_that_is_not_transposed_is_packed():
@@ -202,17 +229,25 @@ def test_every_single_row_and_column_counts(shape):
 
 
 def test_recipe_runs_only_when_a_source_changed():
-    model = Mlp().eval()
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.bias = nn.Parameter(torch.rand(64)), nn.Parameter(torch.rand(64))
+
+        def forward(self, x):
+            return x * torch.rsqrt(self.scale + 1e-5) + self.bias
+
+    model = Scaled().eval()
     _, run = check(model, X)
     count = recorder.counts
     before = count["recipes run"]
     for _ in range(3):
         run(X)
     assert count["recipes run"] == before
-    model.up.bias.data.add_(1.0)  # no source of a packed weight
+    model.bias.data.add_(1.0)  # no source of what is computed ahead
     compare(model, run, X)
     assert count["recipes run"] == before
-    model.up.weight.data.add_(1.0)
+    model.scale.data.add_(1.0)
     compare(model, run, X, atol=1e-3)
     assert count["recipes run"] == before + 1
 

@@ -1,10 +1,15 @@
-"""Matmuls with packed constant weights as C++: tiles of sums in registers, panels of weights in cache.
+"""Matmuls by constant weights as C++: tiles of sums in registers, blocks of the weight in cache, no copy of it kept.
 
-The scheme is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (ACM TOMS 34:3, 2008),
-without packing of the left factor: its rows are few, or short. Sums of more than `PIECE` products are taken in pieces,
-which bounds their rounding error and keeps a panel in cache. The activation is applied before the last store.
+The blocking is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (ACM TOMS 34:3,
+2008). There are two forms:
 
-Until the weight is packed, panels are made on the fly from the weight as it is, with the same results bit by bit.
+- A weight whose rows lie along the sum (nn.Linear) is read where it is: sums are vectors along the rows of both
+  factors (`fb_dot`). Adding up their lanes costs as much as 50 products, so short sums of many
+  rows take the second form.
+- Else panels of columns are made on the way (`fb_tile`), each once a call and thread, or read in place by few rows.
+
+A sum's order depends on the shapes alone, not on threads, and is kept short, which bounds its rounding error: lanes, or
+chains of `_CHAIN` products. Scale, bias and activation are applied while results are in cache.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from firebrick.codegen.cpp_tiles import ROW, dot, panels, tile
 from firebrick.errors import LoweringError
 from firebrick.loops.ir import Extern, Ref
 from firebrick.symbolic.expr import as_int
@@ -25,54 +31,30 @@ if TYPE_CHECKING:
 __all__ = ["FUNCTIONS", "MOST_ROWS", "OP", "PIECE", "REGISTERS", "SERIAL", "Linear"]
 
 OP = "firebrick::linear.out"
-PIECE = 256
-"""Products that are added in one chain."""
 
 REGISTERS = {64: 32, 32: 16, 16: 32}
 """Bytes of a vector -> vector registers of such machines."""
-MOST_ROWS = 14
 SERIAL = 1 << 18
 """Multiplications up to which one thread does all."""
-_BLOCK = 8
-"""Row tiles that share a panel before the next panel is read, where threads have rows of their own."""
 
-_TILE = """\
-template <int R, int V, int M, int64_t A>
-static __attribute__((noinline)) void fb_tile_{v}(const float* a, const float* b, int64_t pitch, int64_t k,
-    const float* next, int64_t step, float* c, int64_t ldc, bool first) {{
-  {v} sum[R][V];
-#pragma GCC unroll 16
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-    for (int j = 0; j < V; j++) sum[r][j] = {v}{{}};
-  for (int64_t p = 0; p < k; p++) {{
-    {v} row[V];
-    __builtin_prefetch(next + p * step, 0, 2);
-#pragma GCC unroll 4
-    for (int j = 0; j < V; j++) row[j] = *(const {v}u*)(b + p * pitch + {w} * j);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; r++) {{
-      const {v} x = {v}_of(a[r * A + p]);
-#pragma GCC unroll 4
-      for (int j = 0; j < V; j++) sum[r][j] += x * row[j];
-    }}
-  }}
-#pragma GCC unroll 16
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-    for (int j = 0; j < V; j++) {{
-      float* const to = c + r * ldc + {w} * j;
-      const int64_t m = j == V - 1 ? M : {w};
-      {v} y = sum[r][j];
-      if (!first) y += m == {w} ? *(const {v}u*)to : {v}_load(to, m);
-      if (m == {w}) *({v}u*)to = y;
-      else {v}_store(to, y, m);
-    }}
-}}
-"""
-"""R rows, A apart, and V vectors of results, M lanes of the last one; all `pitch` floats of a panel row lie together.
-Meanwhile the next panel is fetched, `step` floats a product, each tile its share: it comes from memory, this one from
-cache. What varies between the shapes of a model is no parameter of the template, so that few are compiled."""
+_DOT_PIECE, _DOT_PIECE_FEW = 1024, 2048
+"""Products of a sum that are taken before the next rows: what a tile reads of the left factor stays in cache."""
+_DOT_COLUMNS = 64
+"""Rows of the weight that stay in cache while the rows of the left factor pass by."""
+_FEW = 3
+"""Tiles that are so few that they pass by each few rows of the weight."""
+_SHORT, _MANY = 256, 32
+"""Products below which, and rows from which on, panels are faster than dot products."""
+
+_PANEL = 512
+"""Products of a panel."""
+PIECE, _CHAIN = 256, 128
+"""Products in one chain of additions: of convolutions, and here."""
+_IN_PLACE = 8
+"""Products of a piece where a panel is not copied: rows of the weight are read side by side."""
+MOST_ROWS = 14
+_FLOATS = 1 << 16
+"""Floats of panels that a thread makes at a time: they stay in its second-level cache."""
 
 FUNCTIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
     "none": lambda f, _: "y",
@@ -89,12 +71,13 @@ FUNCTIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]
 """Activation -> the text of its value for a vector y; the functions name those of the unit."""
 
 _FINISH = """\
-static inline void {name}_finish(float* c, const float* bias, int64_t rows, int64_t n) {{
+static inline void {name}_finish(float* c, const float* scale, const float* bias, int64_t rows, int64_t n) {{
   for (int64_t r = 0; r < rows; r++)
     for (int64_t j = 0; j < n; j += {w}) {{
       float* const to = c + r * {out_stride} + j;
       const int64_t m = n - j < {w} ? n - j : {w};
       {v} y = m == {w} ? *(const {v}u*)to : {v}_load(to, m);
+      if (scale) y *= m == {w} ? *(const {v}u*)(scale + j) : {v}_load(scale + j, m);
       if (bias) y += m == {w} ? *(const {v}u*)(bias + j) : {v}_load(bias + j, m);
       y = {function};
       if (m == {w}) *({v}u*)to = y;
@@ -106,93 +89,105 @@ static inline void {name}_finish(float* c, const float* bias, int64_t rows, int6
 _PART = """\
 static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_t end) {{
   const float* const x = (const float*)args[0] + {x_offset};
-  const float* const packed = (const float*)args[1];
+  const float* const w = (const float*)args[1] + {w_offset};
+  const float* const scale = {scale};
   const float* const bias = {bias};
-  float* const out = (float*)args[{out}] + {out_offset};
-  {plain}
-  const int64_t row_from = {row_from}, row_to = {row_to}, step = {block};
-  for (int64_t t0 = row_from; t0 < row_to; t0 += step)
-    for (int64_t k = 0; k < {inner}; k += {piece}) {{
-      const int64_t part = {inner} - k < {piece} ? {inner} - k : {piece};
-      for (int64_t p = {panel_from}; p < {panel_to}; p++) {{
-        const float* b = packed + (p * {inner} + k) * {columns};
-        const int64_t n = {outer} - p * {columns} < {columns} ? {outer} - p * {columns} : {columns};
+  float* const out = (float*)args[{out}];
+  const int64_t row_from = {row_from}, row_to = {row_to};
+  const int64_t from = {column_from}, to = {column_to};
+{copies}
+  for (int64_t k = 0; k < {inner}; k += {piece}) {{
+    const int64_t part = {inner} - k < {piece} ? {inner} - k : {piece};
+    for (int64_t n0 = from; n0 < to; n0 += {block}) {{
+      const int64_t n1 = to - n0 < {block} ? to : n0 + {block};
 {pack}
-        const int64_t last = t0 + step < row_to ? t0 + step : row_to, some = last - t0;
-        const int64_t ahead = ({columns} + some - 1) / some;
-        for (int64_t t = t0; t < last; t++) {{
-          const float* const next = packed + ((p + 1) * {inner} + k) * {columns} + (t - t0) * ahead * part;
-          const int64_t r = {rows} * t / {tiles}, count = {rows} * (t + 1) / {tiles} - r;
-          const float* const a = x + r * {x_stride} + k;
-          float* const c = out + r * {out_stride} + p * {columns};
-{tiles_text}
-{finish}
+      for (int64_t t = row_from; t < row_to; t++) {{
+        const int64_t r = {rows} * t / {tiles}, count = {rows} * (t + 1) / {tiles} - r;
+        const float* a = x + r * {x_stride} + k;
+{copy}
+        for (int64_t n = n0; n < n1; n += {columns}) {{
+          float* const c = out + r * {out_stride} + n;
+          const int64_t left = n1 - n < {columns} ? n1 - n : {columns};
+{calls}
         }}
+{finish}
       }}
     }}
+  }}
 }}
 extern "C" void {name}(void* const* args, const int64_t* sizes) {{
   {start};
 }}
 """
 
-_PLAIN = """\
-const float* const plain = (const float*)args[2];
-  const bool whole = packed != plain;
-  __attribute__((aligned(64))) float panel[{size}];"""
+_COPY = """\
+        {{
+          float* const to_row = copied{slot};
+          if ({when})
+            for (int64_t i = 0; i < count; i++) __builtin_memcpy(to_row + i * {row}, a + i * {x_stride}, part * 4);
+          a = to_row;
+        }}"""
+
+_DOTS = """\
+          const float* const next = w + (n1 + {ahead}) * {ldb} + k;
+{calls}"""
 
 _PACK = """\
-        if (!whole) {{
-          const float* const from = plain + {offset} + k * {inner_stride} + p * {columns} * {outer_stride};
-          for (int64_t i = 0; i < part; i++)
-            for (int64_t j = 0; j < {columns}; j++)
-              panel[i * {columns} + j] = j < n ? from[i * {inner_stride} + j * {outer_stride}] : 0.0f;
-          b = panel;
-        }}"""
+      for (int64_t n = n0; n < n1; n += {columns})
+        {function}(w + k * {inner_stride} + n * {outer_stride}, {stride}, n1 - n < {columns} ? n1 - n : {columns}, part,
+            fb_panels + (n - n0) * {piece}, {columns});"""
+
+_CHAINS = """\
+          const float* const b = {panel};
+          const float* const next = {next};
+          for (int64_t q = 0; q < part; q += {chain}) {{
+            const int64_t some = part - q < {chain} ? part - q : {chain};
+{calls}
+          }}"""
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
     """One shape of matmul, and the buffers of one call of it.
 
-    Offsets and strides in elements. plain: offset and strides [inner, outer] of the weight as it is, None if it is
-    always packed.
+    Offsets and strides in elements. weight: offset, strides [inner, outer], one of which is 1.
     """
 
     rows: int
     inner: int
     outer: int
-    columns: int
     x: tuple[int, int]
-    plain: tuple[int, int, int] | None
+    weight: tuple[int, int, int]
+    scale: int | None
     bias: int | None
-    out: tuple[int, int]
+    out_stride: int
     attr: str
     scalars: tuple[float, ...]
 
     @staticmethod
     def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Linear, tuple[str, ...]]:
         """The shape of a call, and the names of its buffers in the order of the kernel's arguments."""
-        x, weight, packed, bias, outer, attr, scalars = call.args
+        x, weight, scale, bias, attr, scalars = call.args
         (out,) = call.outs
-        if not (isinstance(x, Ref) and isinstance(packed, Ref)) or out is None or as_int(x.strides[1]) != 1:
+        if not (isinstance(x, Ref) and isinstance(weight, Ref)) or out is None or as_int(x.strides[1]) != 1:
             raise LoweringError(f"{call.op} has arguments of another kind than its kernel")
-        plain = None
-        if isinstance(weight, Ref):
-            plain = as_int(weight.offset), as_int(weight.strides[0]), as_int(weight.strides[1])
+        inner, outer = map(as_int, weight.shape)
+        strides = [as_int(s) if n > 1 else 1 for s, n in zip(weight.strides, (inner, outer), strict=True)]
+        if 1 not in strides:
+            raise LoweringError(f"{call.op} has a weight with gaps")
         made = Linear(
             as_int(x.shape[0]),
-            as_int(x.shape[1]),
-            int(outer),  # type: ignore[call-overload]
-            as_int(packed.shape[2]),
+            inner,
+            outer,
             (as_int(x.offset), as_int(x.strides[0])),
-            plain,
+            (as_int(weight.offset), strides[0], strides[1]),
+            as_int(scale.offset) if isinstance(scale, Ref) else None,
             as_int(bias.offset) if isinstance(bias, Ref) else None,
-            (0, as_int(buffers[out].strides[0])),
+            as_int(buffers[out].strides[0]),
             str(attr),
             tuple(scalars),  # type: ignore[arg-type]
         )
-        given = [r.buffer for r in (x, packed, weight, bias) if isinstance(r, Ref)]
+        given = [r.buffer for r in (x, weight, scale, bias) if isinstance(r, Ref)]
         return made, (*given, out)
 
     @property
@@ -203,90 +198,200 @@ class Linear:
 
     def text(self, unit: Unit, threads: int) -> str:
         """The kernel, less what `unit` puts before it."""
-        target = unit.target
-        lanes = max(target.vector_bytes // 4, 1)
-        while self.columns % lanes:
-            lanes //= 2
-        vectors = self.columns // lanes
-        registers = REGISTERS.get(target.vector_bytes, 16)
-        most = max(1, min(MOST_ROWS, (registers - vectors - 1) // vectors))
+        along = self.weight[1] == 1 and not (self.inner < _SHORT and self.rows >= _MANY)
+        return (self._dots if along else self._panels)(unit, threads)
+
+    def _dots(self, unit: Unit, threads: int) -> str:
+        """The kernel on rows of both factors."""
+        lanes = max(unit.target.vector_bytes // 4, 4)
+        registers = REGISTERS.get(unit.target.vector_bytes, 16)
+        most = min(self.rows, (registers - 1) // 5)
+        columns = 8 if 9 * self.rows < registers else 4
         tiles = -(-self.rows // most)
-        panels = -(-self.outer // self.columns)
-        v = unit.vector("f32", lanes)
-        unit.helpers.setdefault(f"fb_tile_{v}", _TILE.format(v=v, w=lanes))
-        by_rows, count = self._shared(tiles, panels, threads)
-        pieces = -(-self.inner // PIECE)
-        piece = -(-self.inner // pieces)
-        function = FUNCTIONS[self.attr](lambda f: unit.inline(f, lanes), self.scalars).replace("{zero}", f"{v}{{}}")
-        place = 2 + (self.plain is not None)
-        name = self.name
-        serial = self.rows * self.inner * self.outer <= SERIAL
-        start = f"{name}_part(args, sizes, 0, {count})" if serial else f"fb_parallel({name}_part, args, sizes, {count})"
-        pack = plain = ""
-        if self.plain is not None:
-            offset, inner_stride, outer_stride = self.plain
-            plain = _PLAIN.format(size=piece * self.columns)
+        few = tiles <= _FEW
+        block = columns if few else _DOT_COLUMNS
+        piece = _even(self.inner, _DOT_PIECE_FEW if few else _DOT_PIECE, lanes)
+        name, ldb = dot(unit, lanes), self.weight[2]
+        row, copies, copy = self.x[1], "", ""
+        if self.rows > 2 and self.x[1] % 512 == 0:  # rows would fall on the same lines of the cache
+            row = (-(-piece // 16) | 1) * 16
+            slot, when = (f" + t * {most * row}", "n0 == from") if few else ("", "true")
+            copies = _memory(most * row * (tiles if few else 1))
+            copy = _COPY.format(slot=slot, when=when, row=row, x_stride=self.x[1])
+        tail = "true" if self.inner % lanes or self.outer % columns else "false"
+        fetched = f"next, {columns if few else 1}"
+        arguments = f"(a, {row}, w + n * {ldb} + k, {ldb}, part, {fetched}, c, {self.out_stride}, left, k == 0)"
+        calls = (f"{name}<{rows}, {columns // 4}, {tail}>{arguments};" for rows in self._heights(tiles))
+        return self._kernel(
+            unit,
+            threads,
+            lanes=lanes,
+            tiles=tiles,
+            piece=piece,
+            block=block,
+            columns=columns,
+            copies=copies,
+            pack="",
+            copy=copy,
+            calls=_DOTS.format(
+                ahead="0"
+                if few
+                else f"((t - row_from) * {block // columns} + (n - n0) / {columns}) * {columns} / {tiles}",
+                ldb=ldb,
+                calls=_choice("          ", calls, self._tests(tiles)),
+            ),
+        )
+
+    def _panels(self, unit: Unit, threads: int) -> str:
+        """The kernel on panels of columns."""
+        lanes = max(unit.target.vector_bytes // 4, 4)
+        registers = REGISTERS.get(unit.target.vector_bytes, 16)
+        most = min(MOST_ROWS, (registers - 3) // 2)
+        columns = 2 * lanes
+        tiles = -(-self.rows // most)
+        offset, inner_stride, outer_stride = self.weight
+        del offset
+        turned = outer_stride != 1
+        in_place = not turned and tiles == 1 and self.outer % lanes == 0
+        piece = _even(self.inner, _IN_PLACE if in_place else _PANEL, 1)
+        block = columns * max(_FLOATS // (piece * columns), 1)
+        panel, pitch = f"fb_panels + (n - n0) * {piece}", columns
+        pack = ""
+        if in_place:
+            panel, pitch = f"w + k * {inner_stride} + n", inner_stride
+        else:
             pack = _PACK.format(
-                columns=self.columns,
-                offset=offset,
+                columns=columns,
+                function=panels(unit, lanes, _FLOATS, turned),
                 inner_stride=inner_stride,
                 outer_stride=outer_stride,
+                stride=outer_stride if turned else inner_stride,
+                piece=piece,
             )
-        finish = ""
-        if self.attr != "none" or self.bias is not None:
-            beside = f"bias + p * {self.columns}" if self.bias is not None else "bias"
-            finish = f"          if (k + part == {self.inner}) {name}_finish(c, {beside}, count, n);"
-        head = _FINISH.format(name=name, v=v, w=lanes, function=function, out_stride=self.out[1]) if finish else ""
+        if turned:  # the rows of the next block lie one after the other
+            step = -(-columns // tiles)
+            ahead = f"w + (n + {block}) * {outer_stride} + k + (t - row_from) * {step} * part"
+        else:
+            step = inner_stride
+            ahead = f"w + k * {inner_stride} + n + {columns if in_place else block} + t % 2 * {lanes}"
+        return self._kernel(
+            unit,
+            threads,
+            lanes=lanes,
+            tiles=tiles,
+            piece=piece,
+            block=self._whole(columns) if in_place else block,
+            columns=columns,
+            copies=_memory(most * ROW),
+            pack=pack,
+            copy=_COPY.format(slot="", when="true", row=ROW, x_stride=self.x[1]),
+            calls=_CHAINS.format(
+                panel=panel,
+                next=ahead,
+                chain=_CHAIN,
+                calls="\n".join(self._tiles(tile(unit, lanes), lanes, tiles, pitch, step)),
+            ),
+        )
+
+    def _whole(self, columns: int) -> int:
+        return -(-self.outer // columns) * columns
+
+    def _kernel(self, unit: Unit, threads: int, **text: Any) -> str:
+        """The kernel around its calls."""
+        tiles, columns, lanes, name = text["tiles"], text["columns"], text.pop("lanes"), self.name
+        v = unit.vector("f32", lanes)
+        groups = -(-self.outer // columns)
+        by_rows, count = self._shared(tiles, groups, threads)
+        serial = self.rows * self.inner * self.outer <= SERIAL
+        start = f"{name}_part(args, sizes, 0, {count})" if serial else f"fb_parallel({name}_part, args, sizes, {count})"
+        places = iter(range(2, 4))
+        beside = [
+            "nullptr" if offset is None else f"(const float*)args[{next(places)}] + {offset}"
+            for offset in (self.scale, self.bias)
+        ]
+        finish = head = ""
+        if self.attr != "none" or self.scale is not None or self.bias is not None:
+            function = FUNCTIONS[self.attr](lambda f: unit.inline(f, lanes), self.scalars)
+            head = _FINISH.format(
+                name=name, v=v, w=lanes, function=function.replace("{zero}", f"{v}{{}}"), out_stride=self.out_stride
+            )
+            given = [
+                text if offset is None else f"{text} + n0"
+                for text, offset in (("scale", self.scale), ("bias", self.bias))
+            ]
+            call = f"{name}_finish(out + r * {self.out_stride} + n0, {', '.join(given)}, count, n1 - n0);"
+            finish = f"        if (k + part == {self.inner}) {call}"
         return head + _PART.format(
             name=name,
             finish=finish,
-            outer=self.outer,
             x_offset=self.x[0],
             x_stride=self.x[1],
-            bias="nullptr" if self.bias is None else f"(const float*)args[{place}] + {self.bias}",
-            out=place + (self.bias is not None),
-            out_offset=self.out[0],
-            out_stride=self.out[1],
-            plain=plain,
-            pack=pack,
+            w_offset=self.weight[0],
+            scale=beside[0],
+            bias=beside[1],
+            out=next(places, 4),
+            out_stride=self.out_stride,
             row_from="begin" if by_rows else "0",
             row_to="end" if by_rows else str(tiles),
-            block=_BLOCK if by_rows else tiles,
-            panel_from="0" if by_rows else "begin",
-            panel_to=str(panels) if by_rows else "end",
+            column_from="0" if by_rows else f"begin * {columns}",
+            column_to=self.outer if by_rows else f"end < {groups} ? end * {columns} : {self.outer}",
             inner=self.inner,
-            piece=piece,
-            columns=self.columns,
             rows=self.rows,
-            tiles=tiles,
-            tiles_text="\n".join(self._tiles(v, lanes, vectors, tiles, panels)),
             start=start,
+            **text,
         )
 
-    def _shared(self, tiles: int, panels: int, threads: int) -> tuple[bool, int]:
+    def _shared(self, tiles: int, groups: int, threads: int) -> tuple[bool, int]:
         """Whether threads share out rows rather than columns, and how many parts there are."""
         by_rows = self.rows > self.outer
-        if (tiles if by_rows else panels) < 2 * threads:
-            by_rows = tiles > panels
-        return by_rows, tiles if by_rows else panels
+        if (tiles if by_rows else groups) < 2 * threads:
+            by_rows = tiles > groups
+        return by_rows, tiles if by_rows else groups
 
-    def _tiles(self, v: str, lanes: int, vectors: int, tiles: int, panels: int) -> Iterable[str]:
-        """Calls of the tile function for each size of tile that occurs."""
-        left = self.outer - (panels - 1) * self.columns
-        used = -(-left // lanes)
+    def _heights(self, tiles: int) -> list[int]:
+        """Rows of the tiles that occur."""
         small = self.rows // tiles
-        sizes = [small, small + 1] if self.rows % tiles else [small]
-        widths = [(f"p < {panels - 1}", vectors, lanes), ("", used, left - (used - 1) * lanes)]
-        if widths[1][1:] == (vectors, lanes):
-            widths = [("", vectors, lanes)]
-        elif panels == 1:
-            widths = widths[1:]
-        arguments = f"(a, b, {self.columns}, part, next, ahead, c, {self.out[1]}, k == 0)"
-        for condition, count, lanes_left in widths:
-            for rows in sizes:
-                tests = [t for t in (condition, f"count == {rows}" if len(sizes) > 1 else "") if t]
-                test = f"if ({' && '.join(tests)}) " if tests else ""
-                call = f"fb_tile_{v}<{rows}, {count}, {lanes_left}, {self.x[1]}>{arguments};"
-                if not condition and len(widths) > 1:
-                    test = f"if (p == {panels - 1}{''.join(f' && {t}' for t in tests)}) "
-                yield f"          {test}{call}"
+        return [small, small + 1] if self.rows % tiles else [small]
+
+    def _tests(self, tiles: int) -> list[str]:
+        return [f"count == {rows}" for rows in self._heights(tiles)]
+
+    def _tiles(self, name: str, lanes: int, tiles: int, pitch: int, step: int) -> Iterable[str]:
+        """Calls of the tile function for each size of tile that occurs."""
+        arguments = (
+            f"(a + q, b + q * {pitch}, {pitch}, some, next + q * {step}, {step}, c, {self.out_stride}, k + q == 0)"
+        )
+        last = self.outer % (2 * lanes)
+        widths = [(2, lanes)] if self.outer > last else []
+        if last:
+            widths.append((-(-last // lanes), (last - 1) % lanes + 1))
+        texts = [
+            _choice(
+                "              ",
+                (f"{name}<{rows}, {vectors}, {left}>{arguments};" for rows in self._heights(tiles)),
+                self._tests(tiles),
+            )
+            for vectors, left in widths
+        ]
+        if len(texts) == 1:
+            yield texts[0]
+        else:
+            yield f"            if (left == {2 * lanes}) {{"
+            yield f"{texts[0]}\n            }} else {{\n{texts[1]}\n            }}"
+
+
+def _even(total: int, most: int, multiple: int) -> int:
+    """The size of equal pieces of at most so many products."""
+    pieces = -(-total // most)
+    return -(-total // (pieces * multiple)) * multiple
+
+
+def _memory(floats: int) -> str:
+    return f"  __attribute__((aligned(64))) float copied[{floats}];"
+
+
+def _choice(indent: str, calls: Iterable[str], tests: list[str]) -> str:
+    """The call whose test holds; the last one needs none."""
+    lines = [f"if ({test}) {call}" for call, test in zip(calls, tests, strict=True)]
+    lines[-1] = lines[-1].partition(") ")[2]
+    return "\n".join(f"{indent}{'else ' if i else ''}{line}" for i, line in enumerate(lines))

@@ -1,6 +1,6 @@
-"""The operators of matmuls with packed constant weights, `firebrick::linear` and `firebrick::pack_linear`.
+"""The operator of matmuls by constant weights, `firebrick::linear`.
 
-Compiled graphs have a generated kernel instead of the call (`codegen/cpp_linear.py`); the functions here say what it
+Compiled graphs have a generated kernel instead of the call (`codegen/cpp_linear.py`); the function here says what it
 computes, for prints, the interpreter and eager kernels.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
 
-__all__ = ["ACTIVATIONS", "linear_op", "pack_op", "packed_shape", "panel_columns"]
+__all__ = ["ACTIVATIONS", "linear_op", "panel_columns"]
 
 _COLUMNS = {"avx512": 32, "avx2": 16, "neon": 16}
 """SIMD level -> columns of a panel, two vectors or more."""
@@ -38,7 +38,7 @@ ACTIVATIONS: Mapping[str, Callable[..., torch.Tensor]] = {
 
 
 def panel_columns(config: Config) -> int:
-    """Columns that lie together in a packed weight; 0: this machine has no vectors, the library's kernels are best."""
+    """Columns that lie together in a panel; 0: this machine has no vectors, the library's kernels are best."""
     level = config.simd
     if level == "auto":
         found = torch.backends.cpu.get_cpu_capability()
@@ -46,33 +46,20 @@ def panel_columns(config: Config) -> int:
     return _COLUMNS.get(level, 0)
 
 
-def packed_shape(outer: int, inner: int, columns: int) -> tuple[int, int, int]:
-    """Panels, rows of a panel, columns of a panel."""
-    return -(-outer // columns), inner, columns
-
-
-def _pack(weight: torch.Tensor, columns: int, later: bool) -> torch.Tensor:
-    """[outer, inner] -> [panels, inner, columns], zeros beyond the last column; later: may be done after the call."""
-    del later
-    outer, inner = weight.shape
-    panels, _, _ = packed_shape(outer, inner, columns)
-    padded = F.pad(weight, (0, 0, 0, panels * columns - outer))
-    return padded.reshape(panels, columns, inner).transpose(1, 2).contiguous()
-
-
 def _linear(
     x: torch.Tensor,
-    weight: torch.Tensor | None,
-    packed: torch.Tensor,
+    weight: torch.Tensor,
+    scale: torch.Tensor | None,
     bias: torch.Tensor | None,
-    outer: int,
     attr: str,
     scalars: Sequence[float],
 ) -> torch.Tensor:
-    """x [rows, inner] by weight [inner, outer], plus bias [outer]; weight None: it is there in packed form only."""
-    if weight is None:
-        weight = packed.transpose(0, 1).reshape(packed.shape[1], -1)[:, :outer]
-    made = torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
+    """x [rows, inner] by weight [inner, outer], times scale [outer], plus bias [outer]."""
+    if scale is not None:
+        made = torch.mm(x, weight) * scale
+        made = made if bias is None else made + bias
+    else:
+        made = torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
     return ACTIVATIONS[attr](made, *scalars)
 
 
@@ -80,14 +67,11 @@ def _linear_out(*args: Any, out: torch.Tensor) -> torch.Tensor:
     return out.copy_(_linear(*args))
 
 
-_arguments = "Tensor x, Tensor? weight, Tensor packed, Tensor? bias, int outer, str attr, float[] scalars"
+_arguments = "Tensor x, Tensor weight, Tensor? scale, Tensor? bias, str attr, float[] scalars"
 _library = torch.library.Library("firebrick", "FRAGMENT")
 _library.define(f"linear({_arguments}) -> Tensor")
 _library.define(f"linear.out({_arguments}, *, Tensor(a!) out) -> Tensor(a!)")
-_library.define("pack_linear(Tensor weight, int columns, bool later) -> Tensor")
 _library.impl("linear", _linear, "CompositeExplicitAutograd")
 _library.impl("linear.out", _linear_out, "CompositeExplicitAutograd")
-_library.impl("pack_linear", _pack, "CompositeExplicitAutograd")
 
 linear_op: Any = torch.ops.firebrick.linear.default
-pack_op: Any = torch.ops.firebrick.pack_linear.default

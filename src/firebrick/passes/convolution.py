@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from firebrick.extend.convolution import convolution_op, pack_convolution_op
-from firebrick.extend.linear import linear_op, pack_op, packed_shape, panel_columns
+from firebrick.extend.linear import linear_op, panel_columns
 from firebrick.extend.metas import absorb
 from firebrick.passes.layout import propagate_layouts
-from firebrick.passes.prepack import LONG, NO_POST_OP, PostOp, is_packable, own_post_op, post_op
+from firebrick.passes.prepack import LONG, NO_POST_OP, PostOp, is_packable, own_post_op, post_op, without_gaps
 from firebrick.passes.recipe import RecipeBuilder
 
 if TYPE_CHECKING:
@@ -183,8 +183,9 @@ def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
     name = w.name
     if found.scale is not None:
         scale = recipe.copy(found.scale)
-        by_row = recipe.call(f"{name}_scale", aten.reshape.default, scale, [channels, 1, 1, 1])
-        w = recipe.call(f"{name}_scaled", aten.mul.Tensor, w, by_row)
+        if found.kind != "matmul":
+            by_row = recipe.call(f"{name}_scale", aten.reshape.default, scale, [channels, 1, 1, 1])
+            w = recipe.call(f"{name}_scaled", aten.mul.Tensor, w, by_row)
         if b is not None:
             flat = recipe.call(f"{name}_scale_flat", aten.reshape.default, scale, [channels])
             b = recipe.call(f"{name}_bias", aten.mul.Tensor, b, flat)
@@ -206,16 +207,19 @@ def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
 
 
 def _matmul(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
-    """[batch, channels, height, width], channels last   ->   [pixels, channels] @ w, and back."""
+    """[batch, channels, height, width], channels last   ->   [pixels, channels] @ w * scale + b, and back.
+
+    The weight is read where it is, so the scale is not multiplied into it.
+    """
     x, graph = found.conv.args[0], recipe.aten.gm.graph
     batch, inner, height, width = x.meta["val"].shape  # type: ignore[union-attr]
     outer = w.meta["val"].shape[0]
     with w.meta["val"].fake_mode:
-        like = w.meta["val"].new_empty(packed_shape(outer, inner, found.columns))
         out = w.meta["val"].new_empty((batch * height * width, outer))
-    flat = recipe.call(f"{w.name}_flat", aten.view.default, w, [outer, inner])
-    panels = recipe.call(f"{w.name}_panels", pack_op, flat, found.columns, False, like=like)
-    read = recipe.use(panels, found.last)
+    scale = None
+    if found.scale is not None:
+        flat = recipe.call(f"{w.name}_scale_flat", aten.reshape.default, recipe.copy(found.scale), [outer])
+        scale = recipe.use(flat, found.last)
     bias = recipe.use(b, found.last) if b is not None else None
     meta = found.last.meta
 
@@ -231,7 +235,14 @@ def _matmul(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder)
     last = create(aten.permute.default, x, [0, 2, 3, 1], value=pixels)
     last = create(aten.reshape.default, last, [batch * height * width, inner], value=rows)
     attr, scalars = found.fused.attr, list(found.fused.scalars)
-    last = create(linear_op, last, None, read, bias, outer, attr, scalars, value=out)
+    weight: Any = found.conv.args[1]
+    with out.fake_mode:
+        matrix = weight.meta["val"].squeeze(3).squeeze(2)
+        turned = matrix.t()
+    read = create(aten.squeeze.dim, weight, 3, value=weight.meta["val"].squeeze(3))
+    read = create(aten.squeeze.dim, read, 2, value=matrix)
+    read = without_gaps(create(aten.t.default, read, value=turned), recipe, found.last)
+    last = create(linear_op, last, read, scale, bias, attr, scalars, value=out)
     with out.fake_mode:
         whole = out.view(batch, height, width, outer)
         turned = whole.permute(0, 3, 1, 2)

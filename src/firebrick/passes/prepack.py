@@ -1,9 +1,9 @@
-"""Prepacked matmuls: products with constant weights read weights in the layout of the kernel that computes them.
+"""Matmuls by constant weights: kernels of our own, which read a weight where it is.
 
-addmm(bias, x, t(W)); gelu      ->   firebrick::linear(x, t(W), panels, bias, outer, "gelu", [])
-panels = firebrick::pack_linear(W, columns, later)        in the recipe, computed once
+addmm(bias, x, t(W)); gelu      ->   firebrick::linear(x, t(W), None, bias, "gelu", [])
 
-What is not float32 goes to oneDNN: mkldnn::_linear_pointwise on mkldnn::_reorder_linear_weight(W, rows).
+What is not float32 goes to oneDNN: mkldnn::_linear_pointwise on mkldnn::_reorder_linear_weight(W, rows), which the
+recipe computes once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.extend.linear import linear_op, pack_op, packed_shape, panel_columns
+from firebrick.extend.linear import linear_op, panel_columns
 from firebrick.extend.metas import absorb
 from firebrick.passes.recipe import RecipeBuilder, is_view
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.extend.graph import AtenGraph
 
-__all__ = ["LONG", "NO_POST_OP", "PostOp", "is_packable", "own_post_op", "post_op", "prepack_linear"]
+__all__ = ["LONG", "NO_POST_OP", "PostOp", "is_packable", "own_post_op", "post_op", "prepack_linear", "without_gaps"]
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
@@ -90,22 +90,22 @@ def is_packable(dtype: torch.dtype) -> bool:
 
 
 def prepack_linear(graph: AtenGraph, config: Config) -> AtenGraph:
-    """Pack the constant weights of matmuls, with the activation that follows."""
+    """Give matmuls by constant weights to their kernels, with the activation that follows."""
     if not config.prepack or config.numerics == "eager" or not graph.frozen:
         return graph
     recipe = RecipeBuilder(graph)
-    columns = panel_columns(config)
+    own = panel_columns(config) > 0
     changed = False
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target in (aten.mm.default, aten.addmm.default):
-            changed = _pack(node, recipe, columns) or changed
+            changed = _pack(node, recipe, own) or changed
     if changed:
         graph.gm.graph.eliminate_dead_code()
         recipe.finish()
     return graph
 
 
-def _pack(node: fx.Node, recipe: RecipeBuilder, columns: int) -> bool:
+def _pack(node: fx.Node, recipe: RecipeBuilder, own: bool) -> bool:
     bias: Any = None
     if node.target is aten.addmm.default:
         if len(node.args) > 3 or any(value != 1 for value in node.kwargs.values()):
@@ -115,7 +115,7 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, columns: int) -> bool:
         x, weight = node.args
     if not recipe.is_constant(weight) or recipe.is_constant(x):  # type: ignore[arg-type]
         return False
-    ours = columns > 0 and node.meta["val"].dtype is torch.float32
+    ours = own and node.meta["val"].dtype is torch.float32
     if not _fits(node, x, weight, bias, ours):  # type: ignore[arg-type]
         return False
     graph = recipe.aten.gm.graph
@@ -123,9 +123,8 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, columns: int) -> bool:
     args: tuple[Any, ...]
     if ours:
         target: Any = linear_op
-        kept = weight if _is_view_of_constant(weight) else None  # type: ignore[arg-type]
-        read = recipe.use(_panels(weight, columns, recipe, later=kept is not None), node)  # type: ignore[arg-type]
-        args = (x, kept, read, bias, weight.meta["val"].shape[1], fused.attr, list(fused.scalars))  # type: ignore[union-attr]
+        read = without_gaps(weight, recipe, node)  # type: ignore[arg-type]
+        args = (x, read, None, bias, fused.attr, list(fused.scalars))
     else:
         target = mkldnn._linear_pointwise.default
         read = recipe.use(_packed(weight, x.meta["val"].shape[0], recipe), node)  # type: ignore[arg-type,union-attr]
@@ -140,13 +139,6 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, columns: int) -> bool:
         tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
         graph.erase_node(tail)
     return True
-
-
-def _is_view_of_constant(node: fx.Node) -> bool:
-    """Whether a weight's own memory has it: then a kernel can read it while the packed form is being made."""
-    while node.op == "call_function" and is_view(node):
-        node = node.args[0]  # type: ignore[assignment]
-    return node.op == "get_attr"
 
 
 def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None, ours: bool) -> bool:
@@ -178,24 +170,36 @@ def _activation(node: fx.Node, ours: bool) -> tuple[fx.Node | None, PostOp]:
     return None, NO_POST_OP
 
 
-def _as_rows(weight: fx.Node, recipe: RecipeBuilder) -> fx.Node:
-    """The recipe's node of a weight as [outer, inner]; `weight` is the second factor, [inner, outer]."""
-    if weight.target in _TRANSPOSES and isinstance(weight.args[0], type(weight)):
-        return recipe.copy(weight.args[0])
-    return recipe.call(f"{weight.name}_t", aten.t.default, recipe.copy(weight))
+def _readable(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.Node:
+    """A weight in memory that a kernel can read: the constant's own, or the recipe's of what is computed.
+
+    Only one whose columns and rows both have gaps is copied.
+    """
+    if weight.op == "get_attr" or not is_view(weight):
+        made = weight if weight.op == "get_attr" else recipe.use(recipe.copy(weight), before)
+    else:
+        base = _readable(weight.args[0], recipe, before)  # type: ignore[arg-type]
+        made = weight
+        if base is not weight.args[0]:
+            with recipe.aten.gm.graph.inserting_before(before):
+                made = recipe.aten.gm.graph.create_node("call_function", weight.target, (base, *weight.args[1:]))
+            made.kwargs, made.meta = weight.kwargs, dict(weight.meta)
+    return made
+
+
+def without_gaps(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.Node:
+    """The same weight [inner, outer], or a copy, with elements side by side along one axis."""
+    val = weight.meta["val"]
+    if any(n == 1 or stride == 1 for n, stride in zip(val.shape, val.stride(), strict=True)):
+        return _readable(weight, recipe, before)
+    return recipe.use(recipe.call(f"{weight.name}_dense", aten.clone.default, recipe.copy(weight)), before)
 
 
 def _packed(weight: fx.Node, rows: int, recipe: RecipeBuilder) -> fx.Node:
-    """The recipe's node of a weight in oneDNN's layout."""
-    source = _as_rows(weight, recipe)
+    """The recipe's node of a weight in oneDNN's layout; `weight` is the second factor, [inner, outer]."""
+    if weight.target in _TRANSPOSES and isinstance(weight.args[0], type(weight)):
+        source = recipe.copy(weight.args[0])
+    else:
+        source = recipe.call(f"{weight.name}_t", aten.t.default, recipe.copy(weight))
     like = source.meta["val"]
     return recipe.call(f"{source.name}_packed", mkldnn._reorder_linear_weight.default, source, rows, like=like)
-
-
-def _panels(weight: fx.Node, columns: int, recipe: RecipeBuilder, later: bool) -> fx.Node:
-    """The recipe's node of a weight in panels."""
-    source = _as_rows(weight, recipe)
-    val = source.meta["val"]
-    with val.fake_mode:
-        like = val.new_empty(packed_shape(val.shape[0], val.shape[1], columns))
-    return recipe.call(f"{source.name}_panels", pack_op, source, columns, later, like=like)

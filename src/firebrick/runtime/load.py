@@ -88,9 +88,6 @@ def resolve(kind: str, name: str) -> Any:
 _PACKERS = frozenset({"mkldnn::_reorder_linear_weight", "mkldnn::_reorder_convolution_weight"})
 """Ops that only change a weight's layout: who reads their result may be given the weight itself, if it is dense
 (oneDNN is a thousand times slower on others)."""
-_PACKER = "firebrick::pack_linear"
-"""The same for kernels of our own, which take any weight; its third argument says whether it may be done later."""
-
 _PATIENCE = 3
 """Times that an executable's weights are packed; weights that go on changing are then left as they are."""
 
@@ -129,7 +126,7 @@ class _Refresh:
             for name, function, args, _, positional, keywords, outs, *_ in self.calls:
                 given = [self._value(arg, values) for arg in args]
                 call = partial(function, *given[:positional], **dict(zip(keywords, given[positional:], strict=True)))
-                waits = given[2] if name == _PACKER else name in _PACKERS and _is_dense(given[0])
+                waits = name in _PACKERS and _is_dense(given[0])
                 if waits and outs[0] in place:
                     values[outs[0]] = given[0]
                     waiting.append((place[outs[0]], call))
