@@ -23,7 +23,7 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # That continuations own what they are given, so that objects die where they would have, is 130.
 # Windows of any size and padding by a tensor's own elements are 300.
 # Matmuls that read weights where they are, in two forms, are 130 more than those on packed copies.
-PACKAGE_LINES = 59_950
+PACKAGE_LINES = 60_100
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
