@@ -67,6 +67,12 @@ def test_maxima_of_large_windows_keep_nan_and_infinities():
     agree(lambda x: F.adaptive_max_pool2d(x, (4, 5)), x, exact=False)
 
 
+@pytest.mark.parametrize("name", ["large maxima", "large means", "long means", "adaptive maxima", "adaptive means"])
+def test_windows_of_no_images_call_nothing(name):
+    fn = (lambda x: F.avg_pool2d(x, (1, 50), 1)) if name == "long means" else WINDOWS[name]
+    assert calls(agree(fn, torch.empty(0, 3, 9, 60))) == []
+
+
 def test_places_of_adaptive_maxima_are_the_librarys():
     made = agree(lambda x: F.adaptive_max_pool2d(x, (4, 5), return_indices=True), IMAGE)
     assert calls(made) == ["aten::adaptive_max_pool2d"]

@@ -191,8 +191,10 @@ def _spread(value: Any, rank: int) -> list[int]:
     return values * rank if len(values) == 1 else values
 
 
-def _window(x: TensorValue, rank: int, size: Any, stride: Any, pad: Any, dilation: Any = 1) -> _Window:
-    if not DTYPES[x.dtype].is_float or ZERO in x.shape:
+def _window(lw: Lowering, x: TensorValue, rank: int, size: Any, stride: Any, pad: Any, dilation: Any = 1) -> _Window:
+    val = lw.node.meta["val"]
+    val = val if isinstance(val, torch.Tensor) else val[0]
+    if not DTYPES[x.dtype].is_float or (ZERO in x.shape and val.numel()):
         raise Declined
     sizes = _spread(size, rank)
     return _Window(x, sizes, _spread(stride or sizes, rank), _spread(pad, rank), _spread(dilation, rank))
@@ -259,7 +261,7 @@ def _max_pool(
 ) -> tuple[TensorValue, ...]:
     val = _only_values(lw)
     rank = 2 if lw.node.target is aten.max_pool2d_with_indices.default else 3
-    return (_maximum(lw, _window(x, rank, size, stride, pad, dilation), val),) * 2
+    return (_maximum(lw, _window(lw, x, rank, size, stride, pad, dilation), val),) * 2
 
 
 @_rule(aten.avg_pool2d.default, aten.avg_pool3d.default)
@@ -273,26 +275,26 @@ def _avg_pool(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> TensorValue:
-    window = _window(x, 2 if lw.node.target is aten.avg_pool2d.default else 3, size, stride, pad)
+    window = _window(lw, x, 2 if lw.node.target is aten.avg_pool2d.default else 3, size, stride, pad)
     if divisor:
         return _mean(lw, window, lambda _: constant(divisor, "i64"))
     return _mean(lw, window, lambda index: index_value(window.count(index, count_include_pad)))
 
 
-def _shared_out(x: TensorValue, val: torch.Tensor, rank: int) -> tuple[_Window, list[_Side]]:
+def _shared_out(lw: Lowering, x: TensorValue, val: torch.Tensor, rank: int) -> tuple[_Window, list[_Side]]:
     """The windows of an adaptive pool: one window if all are equal, else the sides of several."""
     pairs = [(as_int(n), m) for n, m in zip(x.shape[-rank:], val.shape[-rank:], strict=True)]
     if any(m == 0 for _, m in pairs):
         raise Declined
     even = all(n % m == 0 for n, m in pairs)
-    window = _window(x, rank, [n // m if even else 1 for n, m in pairs], (), 0)
+    window = _window(lw, x, rank, [n // m if even else 1 for n, m in pairs], (), 0)
     return window, [] if even else [_uneven(n, m) for n, m in pairs]
 
 
 @_rule(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
 def _adaptive_avg_pool(lw: Lowering, x: TensorValue, size: Any) -> TensorValue:
     rank = 2 if lw.node.target is aten._adaptive_avg_pool2d.default else 3
-    window, sides = _shared_out(x, lw.node.meta["val"], rank)
+    window, sides = _shared_out(lw, x, lw.node.meta["val"], rank)
 
     def count(index: tuple[Expr, ...]) -> Value:
         result: Expr = ONE
@@ -306,7 +308,7 @@ def _adaptive_avg_pool(lw: Lowering, x: TensorValue, size: Any) -> TensorValue:
 @_rule(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def _adaptive_max_pool(lw: Lowering, x: TensorValue, size: Any) -> tuple[TensorValue, ...]:
     val = _only_values(lw)
-    window, sides = _shared_out(x, val, 2 if lw.node.target is aten.adaptive_max_pool2d.default else 3)
+    window, sides = _shared_out(lw, x, val, 2 if lw.node.target is aten.adaptive_max_pool2d.default else 3)
     if not sides:
         return (_maximum(lw, window, val),) * 2
     whole = _folded(lw, x, sides, "max", val)
