@@ -635,9 +635,9 @@ class Attempt:
         wanted = graph.watched or graph.has_uncounted_writes()
         return wanted and size <= _MOST_COPIED and all(value.differs_in_data() for value in changed)
 
-    def _keep(self, head: ValueEmitter) -> dict[str, Source | None]:
-        """Keep what tells whether the graph has written to tensors: their versions by source, or copies of all."""
-        kept: dict[str, Source | None] = {}
+    def _keep(self, head: ValueEmitter) -> dict[str, Source | Callable[..., Any]]:
+        """Keep what tells whether the graph has written to tensors, their versions by source, or what undoes it."""
+        kept: dict[str, Source | Callable[..., Any]] = {}
         changed = self.tracer.graph.changed()
         if changed and self._can_undo():
             head.load_callable(_copies)
@@ -647,7 +647,8 @@ class Attempt:
             head.call(len(changed))
             copies = head.new_temp()
             head.store_fast(copies)
-            return {copies: None}
+            kept[copies] = _put_back
+            changed = []
         for value in changed:
             assert value.source is not None
             head.load_source(value.source)
@@ -655,10 +656,19 @@ class Attempt:
             version = head.new_temp()
             kept[version] = value.source
             head.store_fast(version)
+        if getattr(self.tracer.graph.mode, "has_drawn", False):  # the last, for it undoes what the others only look at
+            head.load_callable(torch.get_rng_state)
+            head.call(0)
+            state = head.new_temp()
+            head.store_fast(state)
+            kept[state] = torch.set_rng_state
         return kept
 
     def _start_again(
-        self, emitter: ValueEmitter, kept: dict[str, Source | None], outdated: Callable[[], None] | None
+        self,
+        emitter: ValueEmitter,
+        kept: dict[str, Source | Callable[..., Any]],
+        outdated: Callable[[], None] | None,
     ) -> None:
         """The graph raised: plain Python raises the same, with the effects and the traceback that it should have.
 
@@ -681,8 +691,8 @@ class Attempt:
         emitter.check_exception(_NO_MISTAKE)
         emitter.emit("POP_JUMP_IF_TRUE", leave)
         for temp, source in kept.items():
-            if source is None:
-                emitter.load_callable(_put_back)
+            if callable(source):
+                emitter.load_callable(source)
                 emitter.load_fast(temp)
                 emitter.call(1)
                 emitter.pop()

@@ -97,6 +97,8 @@ class _FakeMode(FakeTensorMode):
         self._stack = None
         self._mode_key = torch._C._TorchDispatchModeKey.FAKE
         self.nt_tensor_id_initial_count = self.nt_tensor_id_counter = 0
+        self.has_drawn = False
+        """Whether an operation was run whose result depends on the state of a random generator."""
         self._fakes: dict[int, tuple[weakref.ref[torch.Tensor], FakeTensor]] = {}
 
     @classmethod
@@ -113,6 +115,8 @@ class _FakeMode(FakeTensorMode):
         path = _PATHS.get(func)
         if path is None:
             path = _PATHS[func] = _choose(func)
+        if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()) and _is_random(func, args, kwargs):
+            self.has_drawn = True
         try:
             if path is not _lift and _all_known(args):
                 return _compute(self, func, args, kwargs)
@@ -199,6 +203,14 @@ def fake_of(mode: FakeTensorMode, tensor: torch.Tensor, grad: bool = True) -> Fa
 
 
 # ---------------------------------------------------------------- paths
+
+
+def _is_random(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    names = [argument.name for argument in func._schema.arguments]
+    if "dropout_p" not in names:
+        return True
+    place = names.index("dropout_p")
+    return bool(args[place] if place < len(args) else kwargs.get("dropout_p"))
 
 
 def _choose(func: Any) -> Callable[..., Any]:
