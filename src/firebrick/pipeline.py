@@ -66,6 +66,11 @@ def compile_graph(
 
     A graph that can't be compiled runs on eager kernels instead; `config.strict` raises.
     """
+    after = autodiff.mode_at_end(gm)
+    if after is not None:
+        with torch.no_grad():
+            inner = compile_graph(autodiff.without_switches(gm), example_inputs, config, user_passes)
+        return autodiff.GradOff(inner, after)
     compiler = _Training if autodiff.needs_grad(gm, example_inputs) else _Inference
     try:
         if is_cut(gm):

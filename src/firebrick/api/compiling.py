@@ -14,6 +14,7 @@ from firebrick.api.module import calls_of, compile_module, original_of, settings
 from firebrick.api.settings import Settings
 from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched, later
 from firebrick.capture import hook
+from firebrick.capture.entry import entry_of
 from firebrick.capture.marks import DISABLED
 from firebrick.errors import ConfigError
 
@@ -100,7 +101,7 @@ def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[...
     fn = getattr(fn, _ORIGINAL, fn)
     scope = _Scope()
     calls = Calls(fn)
-    call = hook.Wrapped(fn, calls.watched(settings.capturer(scope)), scope)
+    call = hook.Wrapped(entry_of(fn), calls.watched(settings.capturer(scope)), scope)
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
         return call_switched(fn, call, args, kwargs) if blocks.open else call(*args, **kwargs)

@@ -25,6 +25,7 @@ from firebrick.capture import library, semantics
 from firebrick.capture.assemble import Handler
 from firebrick.capture.breaks import Break, SkipFrame
 from firebrick.capture.emit import Emitter
+from firebrick.capture.entry import is_entry
 from firebrick.capture.flow import flow
 from firebrick.capture.hook import SKIP, SKIP_SCOPE, Wrapped, entries
 from firebrick.capture.instructions import decode
@@ -343,6 +344,8 @@ def forget_places(error: BaseException | None) -> None:
 
 def is_capturable(code: CodeType, variables: dict[str, Any]) -> bool:
     """Whether frames of the code are looked at: not those of libraries, except torch's module classes."""
+    if is_entry(code):
+        return True
     module = variables.get("__name__")
     if code.co_flags & _GENERATOR_OR_ASYNC or (
         code.co_filename.startswith((_PACKAGE, "<frozen")) and module != PROGRAMS

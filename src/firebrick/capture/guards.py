@@ -17,7 +17,7 @@ import torch
 
 from firebrick import _native
 from firebrick.capture.shapes import shape_holds, shape_leaves, shape_text, shape_value
-from firebrick.capture.sources import Global, Source
+from firebrick.capture.sources import Global, Source, shown_key
 from firebrick.capture.state import STATE_KINDS, state_text, state_value
 
 if TYPE_CHECKING:
@@ -267,6 +267,16 @@ class Kind:
 # ---- helpers of the table ---------------------------------------------------
 
 
+_MOST_KEYS = 8
+"""Keys of a dict that are shown; the rest are counted."""
+
+
+def _keys(keys: Iterable[Any]) -> str:
+    shown = [shown_key(key) for key in keys]
+    more = [f"... {len(shown)} in all"] if len(shown) > _MOST_KEYS else []
+    return f"[{', '.join(shown[:_MOST_KEYS] + more)}]"
+
+
 def _was(source: str, was: object, now: object) -> str:
     return f"{source} was {was}, now {now}"
 
@@ -395,8 +405,8 @@ _ROWS = (
         holds=lambda value, payload: (
             len(value) == len(payload) and all(_native.same_constant(a, b) for a, b in zip(value, payload, strict=True))
         ),
-        show=lambda guard: f"list({guard.source}) == {list(guard.payload)}",
-        explain=lambda source, value, payload: _was(f"list({source})", list(payload), list(value)),
+        show=lambda guard: f"list({guard.source}) == {_keys(guard.payload)}",
+        explain=lambda source, value, payload: _was(f"list({source})", _keys(payload), _keys(value)),
         stable=lambda payload: False,
         check="KEYS",
         remedy="keep the keys of {source} and their order the same",

@@ -46,6 +46,7 @@ __all__ = [
     "Variables",
     "module_attr",
     "plain_tensor",
+    "shown_key",
     "tensor_of",
 ]
 
@@ -119,6 +120,13 @@ class Source:
         while (base := getattr(source, "base", None)) is not None:
             source = base
         return source
+
+
+def shown_key(key: Any) -> str:
+    """A key in the text of a source: short and stable, also where the key's own text is not."""
+    if isinstance(key, torch.Tensor):
+        return f"<{type(key).__name__} {list(key.shape)}>"
+    return repr(key)
 
 
 def _key(part: Any) -> Any:
@@ -355,7 +363,7 @@ class Item(Source):
     key: Any
 
     def __str__(self) -> str:
-        return f"{self.base}[{self.key!r}]"
+        return f"{self.base}[{shown_key(self.key)}]"
 
     def _follow(self, value: Any) -> Any:
         return value[self.key]
@@ -373,7 +381,7 @@ class DictItem(Source):
     key: Any
 
     def __str__(self) -> str:
-        return f"{self.base}[{self.key!r}]"
+        return f"{self.base}[{shown_key(self.key)}]"
 
     def _follow(self, value: Any) -> Any:
         return dict.__getitem__(value, self.key)

@@ -58,7 +58,7 @@ OPAQUE_MODULES.update(
         "tempfile", "shutil", "unittest", "pdb", "traceback", "json", "pathlib", "zipfile", "inspect",
         "torch._dynamo", "torch._inductor", "torch._functorch", "torch.export", "torch.jit", "torch.distributed",
         "torch.multiprocessing", "torch.serialization", "torch.hub", "torch.onnx", "torch.fx", "torch._subclasses",
-        "numpy", "firebrick.report", "firebrick.capture", "torch.autograd", "torch.optim", "torch.cuda",
+        "numpy", "firebrick.report", "firebrick.capture", "torch.autograd", "torch.cuda",
         "torch.profiler", "torch.testing", "torch.storage", "torch._tensor_str", "torch.package",
     }
 )  # fmt: skip

@@ -481,3 +481,5 @@ for _name, _plain in (
     ("sym_sqrt", math.sqrt),
 ):
     FOLDABLE[key_of(getattr(torch, _name, getattr(torch, f"_{_name}", _plain)))] = _plain
+
+FOLDABLE.update({key_of(obj): obj for obj in (torch._C._get_privateuse1_backend_name, torch._C._get_accelerator)})

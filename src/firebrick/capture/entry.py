@@ -1,0 +1,47 @@
+"""A frame for functions of libraries that a user compiles by name, such as an optimizer's `step`.
+
+Frames of libraries are not captured by themselves, only inlined into the frames that call them.
+"""
+
+from __future__ import annotations
+
+from types import CodeType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from firebrick.capture.tracer import is_library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["entry_of", "is_entry"]
+
+
+def _calling(library_function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return library_function(*args, **kwargs)
+
+    return call
+
+
+_CODE: CodeType = _calling(len).__code__
+
+
+def is_entry(code: CodeType) -> bool:
+    """Whether code is that of such a frame."""
+    return code.co_code == _CODE.co_code and code.co_freevars == _CODE.co_freevars
+
+
+def entry_of(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls `fn` from a frame that can be captured; `fn` itself if its own can be."""
+    inner = fn.__func__ if isinstance(fn, MethodType) else fn
+    if not isinstance(inner, FunctionType) or not is_library(inner.__globals__.get("__name__")):
+        return fn
+    code = inner.__code__
+    call: Any = _calling(fn)
+    call.__code__ = call.__code__.replace(
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+        co_filename=code.co_filename,
+        co_firstlineno=code.co_firstlineno,
+    )
+    return call
