@@ -22,8 +22,9 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # The table of what built-in callables take, by which wrong calls raise as in plain Python, and kinds of functions: 210.
 # That continuations own what they are given, so that objects die where they would have, is 130.
 # Windows of any size and padding by a tensor's own elements are 300.
+# Matmuls that read weights where they are, in two forms, are 130 more than those on packed copies.
 # Steps of optimizers, graphs under no_grad and functions of libraries by name are 270.
-PACKAGE_LINES = 60_400
+PACKAGE_LINES = 60_500
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
