@@ -85,11 +85,13 @@ def test_a_model_under_no_grad_is_compiled_as_inference():
             return model(x)
 
     x = torch.randn(4, 6)
-    packed = firebrick.stats()["counts"].get("recipes run", 0)
+    saved = firebrick.stats()["counts"].get("bytes saved for backward", 0)
     got = predict(x)
     assert not got.requires_grad
     assert torch.is_grad_enabled()
-    assert firebrick.stats()["counts"].get("recipes run", 0) == packed + 1
+    assert firebrick.stats()["counts"].get("bytes saved for backward", 0) == saved
+    assert firebrick.compile(model)(x).requires_grad
+    assert firebrick.stats()["counts"]["bytes saved for backward"] > saved
     torch.testing.assert_close(got, model(x).detach())
 
 
