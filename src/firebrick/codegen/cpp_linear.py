@@ -218,10 +218,17 @@ class Linear:
             slot, when = (f" + t * {most * row}", "n0 == from") if few else ("", "true")
             copies = _memory(most * row * (tiles if few else 1))
             copy = _COPY.format(slot=slot, when=when, row=row, x_stride=self.x[1])
-        tail = "true" if self.inner % lanes or self.outer % columns else "false"
         fetched = f"next, {columns if few else 1}"
         arguments = f"(a, {row}, w + n * {ldb} + k, {ldb}, part, {fetched}, c, {self.out_stride}, left, k == 0)"
-        calls = (f"{name}<{rows}, {columns // 4}, {tail}>{arguments};" for rows in self._heights(tiles))
+
+        def calls(tail: str) -> str:
+            texts = (f"{name}<{rows}, {columns // 4}, {tail}>{arguments};" for rows in self._heights(tiles))
+            return _choice("            ", texts, self._tests(tiles))
+
+        uneven = "true" if self.inner % lanes else "false"
+        text = calls(uneven)
+        if self.outer % columns and uneven == "false":  # only the last columns are not whole
+            text = f"          if (left == {columns}) {{\n{text}\n          }} else {{\n{calls('true')}\n          }}"
         return self._kernel(
             unit,
             threads,
@@ -238,7 +245,7 @@ class Linear:
                 if few
                 else f"((t - row_from) * {block // columns} + (n - n0) / {columns}) * {columns} / {tiles}",
                 ldb=ldb,
-                calls=_choice("          ", calls, self._tests(tiles)),
+                calls=text,
             ),
         )
 
