@@ -293,6 +293,17 @@ def test_explain(tmp_path: Any) -> None:
     assert (whole["graph_count"], whole["break_count"], whole["coverage_percent"]) == (1, 0, 100.0)
 
 
+def test_explanation_prints_the_foremost_of_many_guards() -> None:
+    layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(12))).eval()
+    explanation = firebrick.explain(layers)(torch.ones(2, 4))
+    frame = explanation.to_dict()["frames"][0]
+    lines = [line for line in str(explanation).splitlines() if "guard" in line]
+    assert len(frame["guards"]) > 24
+    assert len(lines) == 25
+    assert any("f32[2, 4]" in line for line in lines[:-1])
+    assert str(len(frame["guards"]) - 24) in lines[-1]
+
+
 def test_explain_runs_the_function_once() -> None:
     ran = []
 

@@ -90,7 +90,9 @@ class Explanation:
             lines.append(f"  fix: {event['fix']}")
         for frame in self.frames:
             lines.append(f"frame {frame['frame']} {frame['place']}")
-            lines += [f"  guard {guard}" for guard in frame["guards"]]
+            lines += [f"  guard {guard}" for guard in _foremost(frame["guards"])]
+            if (more := len(frame["guards"]) - _MOST_GUARDS) > 0:
+                lines.append(f"  and {more} guards more on code, classes and modules: to_dict() has all")
         return "\n".join(lines)
 
     def to_html(self, path: str | Path) -> None:
@@ -101,6 +103,17 @@ class Explanation:
         page = f"{head}\n{body}\n</html>\n"
         with open(path, "w", encoding="utf-8") as file:
             file.write(page)
+
+
+_MOST_GUARDS = 24
+"""Guards of a frame that are printed."""
+
+
+def _foremost(guards: Sequence[str]) -> Sequence[str]:
+    """Where there are many, those on tensors and values: they are what recompiles."""
+    if len(guards) <= _MOST_GUARDS:
+        return guards
+    return sorted(guards, key=lambda guard: ": " not in guard and " == " not in guard)[:_MOST_GUARDS]
 
 
 def _count(n: int, noun: str) -> str:
