@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from firebrick.codegen.cpp_linear import FUNCTIONS, MOST_ROWS, PIECE, REGISTERS, SERIAL
+from firebrick.codegen.cpp_tiles import STORE
 from firebrick.errors import LoweringError
 from firebrick.loops.ir import Extern, Ref
 from firebrick.symbolic.expr import as_int
@@ -30,7 +31,8 @@ OP = "firebrick::convolution.out"
 _BAND = 1 << 16
 """Elements of the input that are used for all weights before the next ones are: they stay in cache."""
 
-_TILE = """\
+_TILE = (
+    """\
 template <int R, int V, int M>
 static __attribute__((noinline)) void fb_pixels_{v}(const float* a, int64_t apart, const int64_t* at, int64_t runs,
     const float* b, int64_t k, const float* next, int64_t step, float* c, int64_t ldc, bool first) {{
@@ -58,19 +60,9 @@ static __attribute__((noinline)) void fb_pixels_{v}(const float* a, int64_t apar
       for (int r = 0; r < R; r += 3) from[r / 3]++;
     }}
   }}
-#pragma GCC unroll 16
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-    for (int j = 0; j < V; j++) {{
-      float* const to = c + r * ldc + {w} * j;
-      const int64_t m = j == V - 1 ? M : {w};
-      {v} y = sum[r][j];
-      if (!first) y += m == {w} ? *(const {v}u*)to : {v}_load(to, m);
-      if (m == {w}) *({v}u*)to = y;
-      else {v}_store(to, y, m);
-    }}
-}}
 """
+    + STORE
+)
 """R pixels, `apart` elements apart, by V vectors of output channels, M lanes of the last one. What varies between the
 shapes of a model is no parameter of the template, so that few are compiled; an address is one of five pointers plus
 nothing, `apart` or twice that, as processors compute addresses."""

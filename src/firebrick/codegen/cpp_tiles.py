@@ -14,7 +14,7 @@ from firebrick.codegen.cpp_transpose import SHUFFLE, transpose_helper
 if TYPE_CHECKING:
     from firebrick.codegen.cpp_writer import Unit
 
-__all__ = ["ROW", "dot", "panels", "tile"]
+__all__ = ["ROW", "STORE", "dot", "panels", "tile"]
 
 ROW = 528
 """Floats between rows of the left factor that were copied for `fb_tile`: a constant, so that one register holds all."""
@@ -98,7 +98,24 @@ _LEVELS = {
 }
 """Lanes -> how their sums become groups of four lanes, one group for each four columns; where such a group is then."""
 
-_TILE = """\
+STORE = """\
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int j = 0; j < V; j++) {{
+      float* const to = c + r * ldc + {w} * j;
+      const int64_t m = j == V - 1 ? M : {w};
+      {v} y = sum[r][j];
+      if (!first) y += m == {w} ? *(const {v}u*)to : {v}_load(to, m);
+      if (m == {w}) *({v}u*)to = y;
+      else {v}_store(to, y, m);
+    }}
+}}
+"""
+"""Ends a function whose sums are sum[R][V]: they are stored, or added to what is there; M lanes of the last vector."""
+
+_TILE = (
+    """\
 template <int R, int V, int M> static __attribute__((noinline)) void fb_tile_{v}(const float* a, const float* b,
     int64_t pitch, int64_t k, const float* next, int64_t step, float* c, int64_t ldc, bool first) {{
   {v} sum[R][V];
@@ -118,19 +135,9 @@ template <int R, int V, int M> static __attribute__((noinline)) void fb_tile_{v}
       for (int j = 0; j < V; j++) sum[r][j] += x * row[j];
     }}
   }}
-#pragma GCC unroll 16
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-    for (int j = 0; j < V; j++) {{
-      float* const to = c + r * ldc + {w} * j;
-      const int64_t m = j == V - 1 ? M : {w};
-      {v} y = sum[r][j];
-      if (!first) y += m == {w} ? *(const {v}u*)to : {v}_load(to, m);
-      if (m == {w}) *({v}u*)to = y;
-      else {v}_store(to, y, m);
-    }}
-}}
 """
+    + STORE
+)
 """R rows and V vectors of results, M lanes of the last one; rows of the panel are `pitch` floats apart. Meanwhile what
 is needed next is fetched, `step` floats a product, each tile its share."""
 
