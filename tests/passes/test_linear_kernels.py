@@ -117,6 +117,64 @@ def test_rows_that_are_apart_and_columns_that_are_apart():
         torch.testing.assert_close(run(base), call(base))
 
 
+class Residual(nn.Module):
+    """What is added to a product, and the loops that there are beside the product's kernel."""
+
+    CASES = {
+        "product first": (lambda y, z: y + z, 0),
+        "product last": (lambda y, z: z + y, 0),
+        "activation": (lambda y, z: F.relu(y + z), 0),
+        "other shape": (lambda y, z: F.gelu((y.view(6, 35, 40).unsqueeze(0) + z.view(1, 6, 35, 40)).flatten(1, 2)), 0),
+        "turned": (lambda y, z: y + z.reshape(5, 40, 42).transpose(1, 2), 1),
+        "expanded": (lambda y, z: y + z[:, :, :1].expand(5, 42, 40), 1),
+        "one row": (lambda y, z: y + z[:1, :1].expand(5, 42, 40), 1),
+        "computed": (lambda y, z: y + z.sin(), 1),
+        "broadcast": (lambda y, z: y + z[:1], 1),
+        "scaled": (lambda y, z: torch.add(y, z, alpha=2), 1),
+        "itself": (lambda y, z: y + y, 1),
+        "read again": (lambda y, z: (y + z, y), 1),
+        "view read again": (lambda y, z: (y.view(210, 40) + z.view(210, 40), y.view(-1)), 1),
+        "order changed": (lambda y, z: y.transpose(1, 2) + z.transpose(1, 2), 1),
+        "other dtype": (lambda y, z: y + z.double(), 1),
+    }
+
+    def __init__(self, case):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.case = nn.Linear(300, 40), self.CASES[case][0]
+
+    def forward(self, x, z):
+        return self.case(self.layer(x), z)
+
+
+@pytest.mark.parametrize("case", Residual.CASES)
+def test_what_is_added_is_read_by_the_kernel(case):
+    model = Residual(case).eval()
+    x, z = torch.randn(5, 42, 300), torch.randn(5, 42, 40)
+    firebrick.reset()
+    before = firebrick.stats()["counts"].get("kernels", 0)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model, "auto")(x, z), model(x, z), rtol=1e-5, atol=1e-5)
+    assert firebrick.stats()["counts"].get("kernels", 0) - before == Residual.CASES[case][1]
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "scalar"])
+def test_sums_of_two_products_and_of_layers(level):
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.layers = nn.ModuleList(nn.Linear(n, n, bias=n % 2 == 0) for n in (33, 64, 300))
+
+        def forward(self, *given):
+            return [layer(x) + layer(layer(x).relu() + x) for x, layer in zip(given, self.layers)]
+
+    model = Layers().eval()
+    given = [torch.randn(m, n) for m, n in ((3, 33), (47, 64), (21, 300))]
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model, level)(*given), model(*given))
+
+
 def test_a_convolution_of_single_pixels_is_a_matmul():
     torch.manual_seed(0)
     net = nn.Sequential(

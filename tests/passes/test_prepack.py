@@ -100,7 +100,7 @@ def _seed():
 def test_activation_is_fused_and_agrees_with_eager(act, attr):
     model = Mlp(act).eval()
     graph, run = check(model, X)
-    assert [n.args[4] for n in packed_calls(graph)] == [attr, "none"]
+    assert [n.args[5] for n in packed_calls(graph)] == [attr, "none"]
     bad = X.clone()
     bad[0, 0, 0], bad[1, 1, 1] = float("nan"), float("inf")
     with torch.no_grad():
@@ -270,6 +270,26 @@ def test_bfloat16_weights_are_packed():
     with torch.no_grad():
         wanted, eager, ours = exact(x.double()), model(x), compiled(graph)(x)[0]
     assert (ours - wanted).abs().max() <= 1.1 * (eager - wanted).abs().max() + 1e-2
+
+
+@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="no bfloat16 in oneDNN here")
+def test_bfloat16_products_take_an_addition_in():
+    class Sums(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second, self.third = (nn.Linear(96, 96).bfloat16() for _ in range(3))
+
+        def forward(self, x, z):
+            return self.first(x) + z, torch.tanh(self.second(x) + z), torch.tanh(self.third(x)) + z
+
+    model, (x, z) = Sums(), torch.randn(2, 3, 64, 96).bfloat16()
+    graph = aten_graph(model, x, z)
+    assert [str(n.target).rpartition(".")[2] for n in packed_calls(graph)] == ["binary", "default", "default"]
+    with torch.no_grad():
+        found, eager, exact = compiled(graph)(x, z), model(x, z), model.double()(x.double(), z.double())
+    for ours, theirs, wanted in zip(found, eager, exact, strict=True):
+        assert (ours - wanted).abs().mean() <= 1.1 * (theirs - wanted).abs().mean()
 
 
 # ---------------------------------------------------------------- convolution

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from firebrick.codegen.cpp_linear import FUNCTIONS, MOST_ROWS, PIECE, REGISTERS, SERIAL
+from firebrick.codegen.cpp_finish import finish
+from firebrick.codegen.cpp_linear import MOST_ROWS, PIECE, REGISTERS, SERIAL
 from firebrick.codegen.cpp_tiles import STORE
 from firebrick.errors import LoweringError
 from firebrick.loops.ir import Extern, Ref
@@ -66,22 +67,6 @@ static __attribute__((noinline)) void fb_pixels_{v}(const float* a, int64_t apar
 """R pixels, `apart` elements apart, by V vectors of output channels, M lanes of the last one. What varies between the
 shapes of a model is no parameter of the template, so that few are compiled; an address is one of five pointers plus
 nothing, `apart` or twice that, as processors compute addresses."""
-
-_FINISH = """\
-static inline void {name}_finish(float* c, const float* bias, const float* other, int64_t rows, int64_t n) {{
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t j = 0; j < n; j += {w}) {{
-      float* const to = c + r * {ldc} + j;
-      const int64_t m = n - j < {w} ? n - j : {w};
-      {v} y = m == {w} ? *(const {v}u*)to : {v}_load(to, m);
-      if (bias) y += m == {w} ? *(const {v}u*)(bias + j) : {v}_load(bias + j, m);
-      if (other) y += m == {w} ? *(const {v}u*)(other + r * {ldc} + j) : {v}_load(other + r * {ldc} + j, m);
-      y = {function};
-      if (m == {w}) *({v}u*)to = y;
-      else {v}_store(to, y, m);
-    }}
-}}
-"""
 
 _PART = """\
 static const int64_t {name}_runs[] = {{{runs}}};
@@ -268,21 +253,20 @@ class Dense:
         unit.helpers.setdefault(f"fb_pixels_{v}", _TILE.format(v=v, w=lanes, columns=call.columns))
         by_rows = self._by_rows(panels, threads)
         count = call.batch * across.size if by_rows else panels
-        function = FUNCTIONS[call.attr](lambda f: unit.inline(f, lanes), call.scalars).replace("{zero}", f"{v}{{}}")
         name = call.name
         runs, pieces = self._pieces()
-        finish = head = ""
+        done = head = ""
         if call.attr != "none" or call.bias is not None or call.other is not None:
             bias = f"bias + p * {call.columns}" if call.bias is not None else "bias"
             other = "other + at_c" if call.other is not None else "other"
             last = f"&piece == {name}_pieces + {len(pieces) - 1}"
-            finish = f"            if ({last}) {name}_finish(c, {bias}, {other}, count, n);"
-            head = _FINISH.format(name=name, v=v, w=lanes, function=function, ldc=along.out)
+            done = f"            if ({last}) {name}_finish(c, nullptr, {bias}, {other}, count, n);"
+            head = finish(unit, lanes, name, call.attr, call.scalars, along.out, along.out)
         return head + _PART.format(
             name=name,
             runs=", ".join(map(str, runs)),
             pieces=", ".join(f"{{{', '.join(map(str, piece))}}}" for piece in pieces),
-            finish=finish,
+            finish=done,
             row_from="begin" if by_rows else "0",
             row_to="end" if by_rows else str(call.batch * across.size),
             panel_from="0" if by_rows else "begin",

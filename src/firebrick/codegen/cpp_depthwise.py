@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from firebrick.codegen.cpp_linear import FUNCTIONS
+from firebrick.codegen.cpp_finish import activation
 
 if TYPE_CHECKING:
     from firebrick.codegen.cpp_convolution import Call
@@ -112,7 +112,7 @@ class Depthwise:
             lanes //= 2
         v = unit.vector("f32", lanes)
         unit.helpers.setdefault(f"fb_depthwise_{v}", _TILE.format(v=v, w=lanes))
-        function = FUNCTIONS[call.attr](lambda f: unit.inline(f, lanes), call.scalars).replace("{zero}", f"{v}{{}}")
+        function = activation(unit, lanes, call.attr, call.scalars)
         act = hashlib.blake2s(f"{v} {function}".encode(), digest_size=3).hexdigest()
         unit.helpers.setdefault(
             f"fb_act_{act}", f"struct fb_act_{act} {{ static inline {v} of({v} y) {{ return {function}; }} }};\n"

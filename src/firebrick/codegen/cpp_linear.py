@@ -9,7 +9,7 @@ The blocking is that of Goto and van de Geijn, "Anatomy of High-Performance Matr
 - Else panels of columns are made on the way (`fb_tile`), each once a call and thread, or read in place by few rows.
 
 A sum's order depends on the shapes alone, not on threads, and is kept short, which bounds its rounding error: lanes, or
-chains of `_CHAIN` products. Scale, bias and activation are applied while results are in cache.
+chains of `_CHAIN` products. Scale, bias, what is added and the activation are applied while results are in cache.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from firebrick.codegen.cpp_finish import finish
 from firebrick.codegen.cpp_tiles import ROW, dot, panels, tile
 from firebrick.errors import LoweringError
 from firebrick.loops.ir import Extern, Ref
 from firebrick.symbolic.expr import as_int
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from firebrick.codegen.cpp_writer import Unit
 
-__all__ = ["FUNCTIONS", "MOST_ROWS", "OP", "PIECE", "REGISTERS", "SERIAL", "Linear"]
+__all__ = ["MOST_ROWS", "OP", "PIECE", "REGISTERS", "SERIAL", "Linear"]
 
 OP = "firebrick::linear.out"
 
@@ -56,42 +57,13 @@ MOST_ROWS = 14
 _FLOATS = 1 << 16
 """Floats of panels that a thread makes at a time: they stay in its second-level cache."""
 
-FUNCTIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
-    "none": lambda f, _: "y",
-    "relu": lambda f, _: "(y > 0.0f) | (y != y) ? y : {zero}",
-    "hardtanh": lambda f, s: f"y < {s[0]!r}f ? {{zero}} + {s[0]!r}f : y > {s[1]!r}f ? {{zero}} + {s[1]!r}f : y",
-    "gelu": lambda f, _: f"y * 0.5f * {f('erf1p')}(y * 0.70710678118654752f)",
-    # y / 2 * (1 + tanh(u)) without its cancellation: y / (1 + exp(-2u))
-    "gelu_tanh": lambda f, _: f"y / (1.0f + {f('exp')}(-1.59576912160573071f * (y + 0.044715f * y * y * y)))",
-    "tanh": lambda f, _: f"{f('tanh')}(y)",
-    "sigmoid": lambda f, _: f"1.0f / (1.0f + {f('exp')}(-y))",
-    "swish": lambda f, _: f"y / (1.0f + {f('exp')}(-y))",
-    "hardswish": lambda f, _: "y * (y < -3.0f ? {zero} : y > 3.0f ? {zero} + 6.0f : y + 3.0f) * 0.16666666666666667f",
-}
-"""Activation -> the text of its value for a vector y; the functions name those of the unit."""
-
-_FINISH = """\
-static inline void {name}_finish(float* c, const float* scale, const float* bias, int64_t rows, int64_t n) {{
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t j = 0; j < n; j += {w}) {{
-      float* const to = c + r * {out_stride} + j;
-      const int64_t m = n - j < {w} ? n - j : {w};
-      {v} y = m == {w} ? *(const {v}u*)to : {v}_load(to, m);
-      if (scale) y *= m == {w} ? *(const {v}u*)(scale + j) : {v}_load(scale + j, m);
-      if (bias) y += m == {w} ? *(const {v}u*)(bias + j) : {v}_load(bias + j, m);
-      y = {function};
-      if (m == {w}) *({v}u*)to = y;
-      else {v}_store(to, y, m);
-    }}
-}}
-"""
-
 _PART = """\
 static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_t end) {{
   const float* const x = (const float*)args[0] + {x_offset};
   const float* const w = (const float*)args[1] + {w_offset};
   const float* const scale = {scale};
   const float* const bias = {bias};
+  const float* const other = {other};
   float* const out = (float*)args[{out}];
   const int64_t row_from = {row_from}, row_to = {row_to};
   const int64_t from = {column_from}, to = {column_to};
@@ -150,7 +122,8 @@ _CHAINS = """\
 class Linear:
     """One shape of matmul, and the buffers of one call of it.
 
-    Offsets and strides in elements. weight: offset, strides [inner, outer], one of which is 1.
+    Offsets and strides in elements. weight: offset, strides [inner, outer], one of which is 1. scale, bias: offsets;
+    other: offset and stride of what is added; None where there are none.
     """
 
     rows: int
@@ -160,6 +133,7 @@ class Linear:
     weight: tuple[int, int, int]
     scale: int | None
     bias: int | None
+    other: tuple[int, int] | None
     out_stride: int
     attr: str
     scalars: tuple[float, ...]
@@ -167,7 +141,7 @@ class Linear:
     @staticmethod
     def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Linear, tuple[str, ...]]:
         """The shape of a call, and the names of its buffers in the order of the kernel's arguments."""
-        x, weight, scale, bias, attr, scalars = call.args
+        x, weight, scale, bias, other, attr, scalars = call.args
         (out,) = call.outs
         if not (isinstance(x, Ref) and isinstance(weight, Ref)) or out is None or as_int(x.strides[1]) != 1:
             raise LoweringError(f"{call.op} has arguments of another kind than its kernel")
@@ -183,11 +157,12 @@ class Linear:
             (as_int(weight.offset), strides[0], strides[1]),
             as_int(scale.offset) if isinstance(scale, Ref) else None,
             as_int(bias.offset) if isinstance(bias, Ref) else None,
+            (as_int(other.offset), as_int(other.strides[0])) if isinstance(other, Ref) else None,
             as_int(buffers[out].strides[0]),
             str(attr),
             tuple(scalars),  # type: ignore[arg-type]
         )
-        given = [r.buffer for r in (x, weight, scale, bias) if isinstance(r, Ref)]
+        given = [r.buffer for r in (x, weight, scale, bias, other) if isinstance(r, Ref)]
         return made, (*given, out)
 
     @property
@@ -306,37 +281,31 @@ class Linear:
     def _kernel(self, unit: Unit, threads: int, **text: Any) -> str:
         """The kernel around its calls."""
         tiles, columns, lanes, name = text["tiles"], text["columns"], text.pop("lanes"), self.name
-        v = unit.vector("f32", lanes)
         groups = -(-self.outer // columns)
         by_rows, count = self._shared(tiles, groups, threads)
         serial = self.rows * self.inner * self.outer <= SERIAL
         start = f"{name}_part(args, sizes, 0, {count})" if serial else f"fb_parallel({name}_part, args, sizes, {count})"
-        places = iter(range(2, 4))
-        beside = [
-            "nullptr" if offset is None else f"(const float*)args[{next(places)}] + {offset}"
-            for offset in (self.scale, self.bias)
-        ]
-        finish = head = ""
-        if self.attr != "none" or self.scale is not None or self.bias is not None:
-            function = FUNCTIONS[self.attr](lambda f: unit.inline(f, lanes), self.scalars)
-            head = _FINISH.format(
-                name=name, v=v, w=lanes, function=function.replace("{zero}", f"{v}{{}}"), out_stride=self.out_stride
-            )
-            given = [
-                text if offset is None else f"{text} + n0"
-                for text, offset in (("scale", self.scale), ("bias", self.bias))
-            ]
+        places = iter(range(2, 5))
+        offsets = (self.scale, self.bias, self.other and self.other[0])
+        beside = ["nullptr" if n is None else f"(const float*)args[{next(places)}] + {n}" for n in offsets]
+        done = head = ""
+        if self.attr != "none" or offsets != (None, None, None):
+            other_stride = self.other[1] if self.other else 0
+            head = finish(unit, lanes, name, self.attr, self.scalars, self.out_stride, other_stride)
+            places_of = ("scale + n0", "bias + n0", f"other + r * {other_stride} + n0")
+            given = ["nullptr" if n is None else text for n, text in zip(offsets, places_of, strict=True)]
             call = f"{name}_finish(out + r * {self.out_stride} + n0, {', '.join(given)}, count, n1 - n0);"
-            finish = f"        if (k + part == {self.inner}) {call}"
+            done = f"        if (k + part == {self.inner}) {call}"
         return head + _PART.format(
             name=name,
-            finish=finish,
+            finish=done,
             x_offset=self.x[0],
             x_stride=self.x[1],
             w_offset=self.weight[0],
             scale=beside[0],
             bias=beside[1],
-            out=next(places, 4),
+            other=beside[2],
+            out=next(places, 5),
             out_stride=self.out_stride,
             row_from="begin" if by_rows else "0",
             row_to="end" if by_rows else str(tiles),

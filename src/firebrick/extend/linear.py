@@ -51,15 +51,17 @@ def _linear(
     weight: torch.Tensor,
     scale: torch.Tensor | None,
     bias: torch.Tensor | None,
+    other: torch.Tensor | None,
     attr: str,
     scalars: Sequence[float],
 ) -> torch.Tensor:
-    """x [rows, inner] by weight [inner, outer], times scale [outer], plus bias [outer]."""
+    """x [rows, inner] by weight [inner, outer], times scale [outer], plus bias [outer], plus other [rows, outer]."""
     if scale is not None:
         made = torch.mm(x, weight) * scale
         made = made if bias is None else made + bias
     else:
         made = torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
+    made = made if other is None else made + other
     return ACTIVATIONS[attr](made, *scalars)
 
 
@@ -67,7 +69,7 @@ def _linear_out(*args: Any, out: torch.Tensor) -> torch.Tensor:
     return out.copy_(_linear(*args))
 
 
-_arguments = "Tensor x, Tensor weight, Tensor? scale, Tensor? bias, str attr, float[] scalars"
+_arguments = "Tensor x, Tensor weight, Tensor? scale, Tensor? bias, Tensor? other, str attr, float[] scalars"
 _library = torch.library.Library("firebrick", "FRAGMENT")
 _library.define(f"linear({_arguments}) -> Tensor")
 _library.define(f"linear.out({_arguments}, *, Tensor(a!) out) -> Tensor(a!)")

@@ -65,12 +65,13 @@ def _into(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
     return lw.extern(_OUT_VARIANTS[lw.node.target], args, kwargs, into=True)
 
 
-def _linear(lw: Lowering, x: TensorValue, *args: Any) -> Any:
-    """A matmul with a packed weight: its kernel wants the elements of a row side by side."""
-    ref = lw.realize(x)
-    if ref.strides[1] is not ONE:
-        x = _stored(lw, x, contiguous_strides(x.shape))
-    return lw.extern("firebrick::linear.out", (x, *args), {}, into=True)
+def _linear(lw: Lowering, x: TensorValue, weight: Any, scale: Any, bias: Any, other: Any, *args: Any) -> Any:
+    """A matmul by a constant weight: its kernel wants the elements of a row side by side."""
+    x, other = (
+        _stored(lw, t, contiguous_strides(t.shape)) if t is not None and lw.realize(t).strides[1] is not ONE else t
+        for t in (x, other)
+    )
+    return lw.extern("firebrick::linear.out", (x, weight, scale, bias, other, *args), {}, into=True)
 
 
 def _convolution(lw: Lowering, x: TensorValue, packed: Any, bias: Any, other: TensorValue | None, *args: Any) -> Any:

@@ -19,7 +19,7 @@ from firebrick.extend.convolution import convolution_op, pack_convolution_op
 from firebrick.extend.linear import linear_op, panel_columns
 from firebrick.extend.metas import absorb
 from firebrick.passes.layout import propagate_layouts
-from firebrick.passes.prepack import LONG, NO_POST_OP, PostOp, is_packable, own_post_op, post_op, without_gaps
+from firebrick.passes.prepack import LONG, NO_POST_OP, PostOp, added, is_packable, own_post_op, post_op, without_gaps
 from firebrick.passes.recipe import RecipeBuilder
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ def _match(found: _Match, recipe: RecipeBuilder) -> _Match:
         if shift is not None:
             found.shift, found.last = shift, reader
             reader = _only_reader(reader)
-    if reader is not None and found.kind in ("dense", "depthwise"):
-        other = _same_operand(reader, found.last)
+    if reader is not None and own:
+        other = added(reader, found.last)
         if other is not None:
             found.other, found.last = other, reader
             reader = _only_reader(reader)
@@ -140,18 +140,6 @@ def _match(found: _Match, recipe: RecipeBuilder) -> _Match:
         if fused is not None and reader.meta["val"].dtype == conv.meta["val"].dtype:
             found.fused, found.last = fused, reader
     return found
-
-
-def _same_operand(node: fx.Node, value: fx.Node) -> fx.Node | None:
-    """What is added to `value`, if it has the same shape."""
-    if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
-        return None
-    a, b = node.args
-    other: Any = b if a is value else a
-    if a is b or not isinstance(other, type(node)):
-        return None
-    before, added = value.meta["val"], other.meta["val"]
-    return other if added.shape == before.shape and added.dtype == before.dtype else None
 
 
 def _only_reader(node: fx.Node) -> fx.Node | None:
@@ -207,7 +195,7 @@ def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
 
 
 def _matmul(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
-    """[batch, channels, height, width], channels last   ->   [pixels, channels] @ w * scale + b, and back.
+    """[batch, channels, height, width], channels last   ->   [pixels, channels] @ w * scale + b + other, and back.
 
     The weight is read where it is, so the scale is not multiplied into it.
     """
@@ -229,11 +217,14 @@ def _matmul(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder)
         node.meta = {**meta, "val": value}
         return node
 
-    with out.fake_mode:
-        pixels = x.meta["val"].permute(0, 2, 3, 1)  # type: ignore[union-attr]
-        rows = pixels.reshape(-1, inner)
-    last = create(aten.permute.default, x, [0, 2, 3, 1], value=pixels)
-    last = create(aten.reshape.default, last, [batch * height * width, inner], value=rows)
+    def pixels(image: Any, channels: int) -> fx.Node:
+        with out.fake_mode:
+            turned = image.meta["val"].permute(0, 2, 3, 1)
+            rows = turned.reshape(-1, channels)
+        last = create(aten.permute.default, image, [0, 2, 3, 1], value=turned)
+        return create(aten.reshape.default, last, [batch * height * width, channels], value=rows)
+
+    other = pixels(found.other, outer) if found.other is not None else None
     attr, scalars = found.fused.attr, list(found.fused.scalars)
     weight: Any = found.conv.args[1]
     with out.fake_mode:
@@ -242,7 +233,7 @@ def _matmul(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder)
     read = create(aten.squeeze.dim, weight, 3, value=weight.meta["val"].squeeze(3))
     read = create(aten.squeeze.dim, read, 2, value=matrix)
     read = without_gaps(create(aten.t.default, read, value=turned), recipe, found.last)
-    last = create(linear_op, last, read, scale, bias, attr, scalars, value=out)
+    last = create(linear_op, pixels(x, inner), read, scale, bias, other, attr, scalars, value=out)
     with out.fake_mode:
         whole = out.view(batch, height, width, outer)
         turned = whole.permute(0, 3, 1, 2)

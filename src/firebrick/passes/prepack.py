@@ -1,6 +1,6 @@
 """Matmuls by constant weights: kernels of our own, which read a weight where it is.
 
-addmm(bias, x, t(W)); gelu      ->   firebrick::linear(x, t(W), None, bias, "gelu", [])
+addmm(bias, x, t(W)) + other; relu   ->   firebrick::linear(x, t(W), None, bias, other, "relu", [])
 
 What is not float32 goes to oneDNN: mkldnn::_linear_pointwise on mkldnn::_reorder_linear_weight(W, rows), which the
 recipe computes once.
@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.extend.graph import AtenGraph
 
-__all__ = ["LONG", "NO_POST_OP", "PostOp", "is_packable", "own_post_op", "post_op", "prepack_linear", "without_gaps"]
+__all__ = [
+    "LONG",
+    "NO_POST_OP",
+    "PostOp",
+    "added",
+    "is_packable",
+    "own_post_op",
+    "post_op",
+    "prepack_linear",
+    "without_gaps",
+]
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
@@ -35,6 +45,10 @@ _SMALLEST = 1 << 19
 """Multiplications from which the packed kernel is faster than what it costs to call. Measured for 1 row: 384x384
 21 us against 13, 768x768 42 against 44, 768x3072 120 against 169."""
 
+_SAME_ORDER = frozenset(
+    {aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims}
+)
+"""Views through which elements keep their order."""
 _TRANSPOSES = frozenset({aten.t.default, aten.transpose.int, aten.permute.default})
 
 
@@ -90,7 +104,7 @@ def is_packable(dtype: torch.dtype) -> bool:
 
 
 def prepack_linear(graph: AtenGraph, config: Config) -> AtenGraph:
-    """Give matmuls by constant weights to their kernels, with the activation that follows."""
+    """Give matmuls by constant weights to their kernels, with the addition and the activation that follow."""
     if not config.prepack or config.numerics == "eager" or not graph.frozen:
         return graph
     recipe = RecipeBuilder(graph)
@@ -119,21 +133,33 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, own: bool) -> bool:
     if not _fits(node, x, weight, bias, ours):  # type: ignore[arg-type]
         return False
     graph = recipe.aten.gm.graph
-    tail, fused = _activation(node, ours)
+    addition, other = _addition(node)
+    last = node if addition is None else addition
+    tail, fused = _activation(last, ours)
+    if not ours and tail is not None:  # oneDNN has one of the two
+        addition, other, last = None, None, node
+        tail, fused = _activation(node, ours)
+    if other is not None:
+        other = _viewed(graph, other, node, last)
     args: tuple[Any, ...]
     if ours:
         target: Any = linear_op
         read = without_gaps(weight, recipe, node)  # type: ignore[arg-type]
-        args = (x, read, None, bias, fused.attr, list(fused.scalars))
+        args = (x, read, None, bias, other, fused.attr, list(fused.scalars))
     else:
-        target = mkldnn._linear_pointwise.default
         read = recipe.use(_packed(weight, x.meta["val"].shape[0], recipe), node)  # type: ignore[arg-type,union-attr]
-        args = (x, read, bias, fused.attr, list(fused.scalars), fused.algorithm)
-    with graph.inserting_before(node):
+        if other is not None:
+            target, args = mkldnn._linear_pointwise.binary, (x, other, read, bias, "add")
+        else:
+            target = mkldnn._linear_pointwise.default
+            args = (x, read, bias, fused.attr, list(fused.scalars), fused.algorithm)
+    with graph.inserting_before(last):
         made = graph.create_node("call_function", target, args)
     made.meta = dict(node.meta)
-    node.replace_all_uses_with(made)
-    graph.erase_node(node)
+    if addition is not None:
+        absorb(made, [addition])
+    last.replace_all_uses_with(_viewed(graph, made, last, last))
+    graph.erase_node(last)
     if tail is not None:
         absorb(made, [tail])
         tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
@@ -155,6 +181,42 @@ def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None, ours
         return True
     b = bias.meta["val"]
     return b.dtype == out.dtype and tuple(b.shape) == (w.shape[1],) and b.stride() == (1,)
+
+
+def added(node: fx.Node, value: fx.Node) -> fx.Node | None:
+    """What `node` adds to `value`, if it has the same shape."""
+    if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
+        return None
+    a, b = node.args
+    other: Any = b if a is value else a
+    if a is b or not isinstance(other, type(node)):
+        return None
+    before, more = value.meta["val"], other.meta["val"]
+    return other if more.shape == before.shape and more.dtype == before.dtype else None
+
+
+def _addition(node: fx.Node) -> tuple[fx.Node, fx.Node] | tuple[None, None]:
+    """The addition that alone reads the product, in the order of its elements, and what it adds."""
+    reader = node
+    while len(reader.users) == 1:
+        value, reader = reader, next(iter(reader.users))
+        if reader.target in _SAME_ORDER:
+            continue
+        other = added(reader, value)
+        return (reader, other) if other is not None else (None, None)
+    return None, None
+
+
+def _viewed(graph: fx.Graph, node: fx.Node, like: fx.Node, before: fx.Node) -> fx.Node:
+    """The node in another's shape."""
+    val, shape = node.meta["val"], like.meta["val"].shape
+    if val.shape == shape:
+        return node
+    with graph.inserting_before(before):
+        made = graph.call_function(aten.reshape.default, (node, list(shape)))
+    with val.fake_mode:
+        made.meta = {**like.meta, "val": val.reshape(shape)}
+    return made
 
 
 def _activation(node: fx.Node, ours: bool) -> tuple[fx.Node | None, PostOp]:

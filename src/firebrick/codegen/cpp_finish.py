@@ -1,0 +1,67 @@
+"""C++ text of what is done to sums while they are in cache: scale, bias, another tensor added, an activation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from firebrick.codegen.cpp_writer import Unit
+
+__all__ = ["activation", "finish"]
+
+_FUNCTIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
+    "none": lambda f, _: "y",
+    "relu": lambda f, _: "(y > 0.0f) | (y != y) ? y : {zero}",
+    "hardtanh": lambda f, s: f"y < {s[0]!r}f ? {{zero}} + {s[0]!r}f : y > {s[1]!r}f ? {{zero}} + {s[1]!r}f : y",
+    "gelu": lambda f, _: f"y * 0.5f * {f('erf1p')}(y * 0.70710678118654752f)",
+    # y / 2 * (1 + tanh(u)) without its cancellation: y / (1 + exp(-2u))
+    "gelu_tanh": lambda f, _: f"y / (1.0f + {f('exp')}(-1.59576912160573071f * (y + 0.044715f * y * y * y)))",
+    "tanh": lambda f, _: f"{f('tanh')}(y)",
+    "sigmoid": lambda f, _: f"1.0f / (1.0f + {f('exp')}(-y))",
+    "swish": lambda f, _: f"y / (1.0f + {f('exp')}(-y))",
+    "hardswish": lambda f, _: "y * (y < -3.0f ? {zero} : y > 3.0f ? {zero} + 6.0f : y + 3.0f) * 0.16666666666666667f",
+}
+"""Activation -> the text of its value for a vector y, given the unit's names of functions, and its numbers."""
+
+_FINISH = """\
+static inline void {name}_finish(float* c, const float* scale, const float* bias, const float* other, int64_t rows,
+    int64_t n) {{
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t j = 0; j < n; j += {w}) {{
+      float* const to = c + r * {out_stride} + j;
+      const int64_t m = n - j < {w} ? n - j : {w};
+      {v} y = m == {w} ? *(const {v}u*)to : {v}_load(to, m);
+      if (scale) y *= m == {w} ? *(const {v}u*)(scale + j) : {v}_load(scale + j, m);
+      if (bias) y += m == {w} ? *(const {v}u*)(bias + j) : {v}_load(bias + j, m);
+      if (other) {{
+        const float* const from = other + r * {other_stride} + j;
+        y += m == {w} ? *(const {v}u*)from : {v}_load(from, m);
+      }}
+      y = {function};
+      if (m == {w}) *({v}u*)to = y;
+      else {v}_store(to, y, m);
+    }}
+}}
+"""
+
+
+def activation(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) -> str:
+    """The text of an activation of a vector y."""
+    v = unit.vector("f32", lanes)
+    return _FUNCTIONS[attr](lambda f: unit.inline(f, lanes), scalars).replace("{zero}", f"{v}{{}}")
+
+
+def finish(
+    unit: Unit, lanes: int, name: str, attr: str, scalars: tuple[float, ...], out_stride: int, other_stride: int
+) -> str:
+    """The function `{name}_finish`. Strides: elements between rows of the results, and of what is added."""
+    return _FINISH.format(
+        name=name,
+        v=unit.vector("f32", lanes),
+        w=lanes,
+        function=activation(unit, lanes, attr, scalars),
+        out_stride=out_stride,
+        other_stride=other_stride,
+    )
