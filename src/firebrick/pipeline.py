@@ -224,7 +224,10 @@ class _Compile:
         """Bind an artifact's constants; profilers show its steps by where this graph's nodes were made."""
         origins = artifact.extra.get("origins")
         labels = None if origins is None else step_labels(self.gm.graph, origins)
-        return runtime.load(artifact, {**self.captured, **made}, labels)
+        uncounted = self.gm.meta.get("uncounted", ())
+        inputs = [node.name for node in self.gm.graph.nodes if node.op == "placeholder"] if uncounted else []
+        places = {inputs.index(name) if name in inputs else name for name in uncounted}
+        return runtime.load(artifact, {**self.captured, **made}, labels, places)
 
     def rewritten(self) -> fx.GraphModule:
         """Run the passes of level torch, on a copy."""
@@ -354,7 +357,7 @@ class _Training(_Compile):
         self.state = TracingState()
         artifact, made = self.built("forward", lambda: self.divided().forward, self.plan_of_forward)
         plan = runtime.TrainingPlan.from_json(artifact.extra["training"])
-        if not plan.tangents:  # nothing that it returns or writes depends on what needs a gradient
+        if not plan.tangents and not any(grad for _, grad in plan.outputs):  # nothing that it gives needs a gradient
             return _Inference(self.gm, self.example_inputs, self.config, self.user_passes).run()
         forward = self.load(artifact, made)
         # The backward may be traced long after this call: only the metadata of the inputs is kept until then.

@@ -28,7 +28,8 @@ def facts(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         known = value.is_leaf or value.retains_grad
         grad = value.grad.tolist() if known and value.grad is not None else None
-        return type(value), value.tolist(), value.requires_grad, value.is_leaf, grad, value.retains_grad
+        state = value.requires_grad, value.is_leaf, value.retains_grad
+        return type(value), value.tolist(), grad, state, value._version if value.is_leaf else None
     return [facts(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -52,6 +53,57 @@ def data_is_set(x: Any) -> Any:
 def data_of_another_form_is_set(x: Any) -> Any:
     x.data = torch.ones(5)
     return x + 1, x.shape
+
+
+def data_is_set_and_written_to(x: Any) -> Any:
+    other = x.detach() * 2
+    x.data = other
+    x.data.add_(1)
+    with torch.no_grad():
+        x.mul_(2)
+        x[0] = 5
+        x.data = x.data + x
+    return other, x.data, x.data is x, x.requires_grad, x.is_leaf
+
+
+def data_is_exchanged(x: Any) -> Any:
+    other = x.detach().clone() + 1
+    before = x.data
+    x.data, other.data = other.data, before
+    return other, before
+
+
+def data_and_gradient_are_set(x: Any) -> Any:
+    x.data = x.data[:2].clone()
+    x.grad = torch.ones(2)
+    return x.shape[0]
+
+
+def data_is_set_before_an_exception(x: Any) -> Any:
+    try:
+        x.data = x.data * 3
+        raise ValueError("after")
+    except ValueError:
+        x.data = x.data + 1
+    return x.data * 2
+
+
+def data_is_set_in_a_loop(x: Any) -> Any:
+    for factor in range(1, 4):
+        x.data = x.data * factor
+    return x.data + 1
+
+
+def history_after_data(x: Any) -> Any:
+    y = x.detach() + 1
+    y.data = torch.ones(3)
+    y.mul_(x)
+    return y * 2
+
+
+def memory_of_an_argument(x: Any) -> Any:
+    flat, same = x.view(-1), x.detach()
+    return x + 1, flat is x, same is x, flat, same
 
 
 def gradient_is_read(x: Any) -> Any:
@@ -126,8 +178,15 @@ def gradients_inside(x: Any) -> Any:
 _ROWS = [
     (data_is_read, 1, 0),
     (data_is_written_to, 1, 0),
-    (data_is_set, 2, 1),
-    (data_of_another_form_is_set, 2, 1),
+    (data_is_set, 1, 1),
+    (data_of_another_form_is_set, 1, 1),
+    (data_is_set_and_written_to, 1, 0),
+    (data_is_exchanged, 1, 0),
+    (data_and_gradient_are_set, 1, 0),
+    (data_is_set_before_an_exception, 1, 0),
+    (data_is_set_in_a_loop, 1, 0),
+    (history_after_data, 2, 1),
+    (memory_of_an_argument, 1, 0),
     (gradient_is_read, 1, 0),
     (gradient_is_accumulated, 3, 2),
     (gradient_of_a_result, 1, 1),
@@ -163,13 +222,79 @@ def test_programs(function: Any, graphs: int, breaks: int, kernels: bool) -> Non
         assert (len(compiled.graphs), len(compiled.breaks)) == (graphs, breaks), compiled.frames
 
 
-@pytest.mark.parametrize("function", [data_is_set, asked_for_an_argument, data_is_written_to, leaves])
+@pytest.mark.parametrize(
+    "function",
+    [
+        data_is_set,
+        data_is_set_and_written_to,
+        data_is_exchanged,
+        data_is_set_before_an_exception,
+        asked_for_an_argument,
+        data_is_written_to,
+        memory_of_an_argument,
+        leaves,
+    ],
+)
 def test_programs_without_gradients(function: Any) -> None:
     compiled = firebrick.compile(function)
     for _ in range(2):
         mine, other = plain(), plain()
         assert facts(compiled(mine)) == facts(function(other))
         assert facts(mine) == facts(other)
+
+
+def share_data(x: Any, y: Any) -> Any:
+    x.data = y
+    y.add_(1)
+    return x.detach() * 2, y
+
+
+def test_data_of_arguments_that_are_the_same_or_share_memory() -> None:
+    def state(function: Any, make: Any) -> Any:
+        x, y = make()
+        result = function(x, y)
+        return facts([result, x, y]), x.data_ptr() == y.data_ptr()
+
+    def same() -> Any:
+        x = plain()
+        return x, x
+
+    def views() -> Any:
+        x = plain()
+        return x, x[:]
+
+    compiled, kernels = compiling.Compiled(share_data), firebrick.compile(share_data)
+    for make in (lambda: (plain(), plain() * 2), same, views, lambda: (leaf(), plain() * 3)):
+        want = state(share_data, make)
+        assert state(compiled, make) == want
+        assert state(kernels, make) == want
+
+
+def test_writes_through_data_do_not_count() -> None:
+    def scale(x: Any) -> Any:
+        x.data.mul_(2)
+        return x.data + 1
+
+    compiled = firebrick.compile(scale)
+    for _ in range(2):
+        x = leaf()
+        squared = (x * x).sum()
+        compiled(x)
+        squared.backward()  # an error if the write were counted
+        assert x.grad.tolist() == (4 * X).tolist()
+
+
+def test_what_is_made_of_a_result_is_not_the_arguments() -> None:
+    compiled = firebrick.compile(lambda x: (x.detach(), x.view(3, 1), x * 2))
+    for grad in (False, True):
+        x = X.clone().requires_grad_(grad)
+        with torch.no_grad():
+            detached, column, _ = compiled(x)
+        detached.requires_grad_(not grad)
+        column.t_()
+        assert (x.requires_grad, x.shape, column.shape) == (grad, (3,), (1, 3))
+        detached.data[0] = 9
+        assert x[0] == 9
 
 
 def test_leaves_among_arguments() -> None:

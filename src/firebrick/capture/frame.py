@@ -628,14 +628,14 @@ class Attempt:
         changed = graph.changed()
         if graph.changed_blindly or any(value.obj is None or value.obj.is_inference() for value in changed):
             return False  # there is no version to look at
-        return (len(changed) <= _MAX_VERSIONS and not graph.has_uncounted_writes()) or self._can_undo()
+        return (len(changed) <= _MAX_VERSIONS and not graph.uncounted()) or self._can_undo()
 
     def _can_undo(self) -> bool:
         """Whether copies of what the graph writes to are wanted, and cost little."""
         graph = self.tracer.graph
         changed = graph.changed()
         size = sum(value.fake.numel() * value.fake.element_size() for value in changed)
-        wanted = graph.watched or graph.has_uncounted_writes()
+        wanted = graph.watched or bool(graph.uncounted())
         return wanted and size <= _MOST_COPIED and all(value.differs_in_data() for value in changed)
 
     def _keep(self, head: ValueEmitter) -> dict[str, Source | Callable[..., Any]]:

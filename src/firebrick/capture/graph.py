@@ -20,6 +20,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.overrides import overridden
+from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import Overridden
 from firebrick.capture.values.sequence import ListValue, TupleValue
@@ -61,6 +62,7 @@ class GraphBuilder:
         self.outputs: list[TensorValue] = []
         self.op_count = 0
         self.written: list[torch.Tensor] = []  # fake tensors that calls wrote to
+        self.replaced: list[TensorValue] = []  # those whose data were set
         self.open_modes: list[ContextValue] = []  # entered and not left, the outermost first
         self.modes_at_start = 0
         self.grad_at_start = torch.is_grad_enabled()
@@ -96,10 +98,10 @@ class GraphBuilder:
         written = {_storage(fake) for fake in self.written}
         return [self._by_fake[id(fake)] for fake, counted in found if counted or _storage(fake) in written]
 
-    def has_uncounted_writes(self) -> bool:
-        """Whether it changes such a tensor without the version saying so."""
-        counted = sum(fake._version != version for fake, version in self._versions)
-        return len(self.changed()) > counted
+    def uncounted(self) -> list[TensorValue]:
+        """Such tensors whose versions do not say so."""
+        counted = {id(fake) for fake, version in self._versions if fake._version != version}
+        return [value for value in self.changed() if id(value.fake) not in counted]
 
     def input(self, tensor: torch.Tensor, source: Source) -> TensorValue:
         """A placeholder for a tensor that is read from `source`."""
@@ -246,9 +248,22 @@ class GraphBuilder:
         self.op_count += 1
         return self._result(interp, node, out)
 
+    def set_data(self, interp: Interpreter, value: TensorValue, data: TensorValue) -> None:
+        """Let a tensor show the memory of another one, with a version of its own."""
+        plain = TensorValue(data.node, data.fake)
+        made = self.call(interp, "call_function", getattr, (plain, ConstantValue("data")), {})
+        before = TensorValue(value.node, value.fake, value.source, value.cls, value.obj)
+        self._by_fake[id(value.fake)] = before
+        self.inputs = [before if one is value else one for one in self.inputs]
+        value.become(made)
+        self._by_fake[id(value.fake)] = value
+        self.replaced.append(value)
+
     def _note_written(self, target: Any, args: Any, fakes: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """Keep what a call wrote to; kernels refuse to write where a place is met twice, which fakes do not see."""
         self.written += written
+        if any(value.fake.requires_grad for value in self.replaced):
+            raise Break("unsupported-operation", "a tensor is given a history of gradients after its data was set")
         if any(fake.requires_grad for fake in written):
             self.beyond_undoing = not all(value.differs_in_data() for value in self.changed())
         if target is operator.setitem and not _is_basic(args[1]):
@@ -370,6 +385,7 @@ class GraphBuilder:
                 root.register_buffer(name, tensor)
         module = _LazyGraphModule(root, self.graph)
         module.meta["fake_mode"] = self.mode
+        module.meta["uncounted"] = frozenset(value.node.name for value in self.uncounted())
         return module
 
     def _drop_unused(self) -> None:

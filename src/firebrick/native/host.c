@@ -329,14 +329,12 @@ static int run_steps(const Program *program, Space *space) {
     return 0;
 }
 
-static PyObject *output_tensor(Executable *self, Space *space, int index, PyObject *const *args) {
-    const Program *program = &self->program;
+static PyObject *output_tensor(const Program *program, Space *space, int index) {
     const View *view = &program->views[index];
     const Slot *slot = &program->slots[view->slot];
     FbHandle made, typed;
-    if (view->whole) {
-        if (slot->kind == SLOT_INPUT) return Py_NewRef(args[slot->index]);
-        if (slot->kind == SLOT_CONST) return Py_NewRef(PyList_GET_ITEM(self->constants, slot->index));
+    /* A result on the memory of an argument is a tensor of its own: what the caller makes of it is not the argument's. */
+    if (view->whole && slot->kind != SLOT_INPUT && slot->kind != SLOT_CONST) {
         if (space->handles[view->slot] == NULL) {
             PyErr_SetString(PyExc_RuntimeError, "an output was never allocated");
             return NULL;
@@ -369,14 +367,13 @@ failed:
     return NULL;
 }
 
-static PyObject *make_outputs(Executable *self, Space *space, PyObject *const *args) {
-    const Program *program = &self->program;
+static PyObject *make_outputs(const Program *program, Space *space) {
     PyObject *outputs = PyTuple_New(program->output_count);
     for (int i = 0; outputs != NULL && i < program->output_count; i++) {
         const Output *output = &program->outputs[i];
         PyObject *value;
         switch (output->kind) {
-        case ARG_VIEW: value = output_tensor(self, space, output->view, args); break;
+        case ARG_VIEW: value = output_tensor(program, space, output->view); break;
         case ARG_INT: value = PyLong_FromLongLong(fb_num(space->registers, output->num)); break;
         default: value = Py_NewRef(output->object);
         }
@@ -429,7 +426,7 @@ static PyObject *executable_call(PyObject *object, PyObject *const *args, size_t
         fb_gil_take(space);
         if (grad_mode) fb_host.set_grad_mode(1);
         if (status == 0) status = bump_versions(self, args);
-        if (status == 0) outputs = make_outputs(self, space, args);
+        if (status == 0) outputs = make_outputs(program, space);
     }
     clear_space(program, space);
     return_space(self, space);

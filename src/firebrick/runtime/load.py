@@ -16,7 +16,7 @@ from firebrick.errors import CompileError, FirebrickError, LoweringError
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from firebrick.artifact import Artifact
 
@@ -31,11 +31,16 @@ class ConstantsChanged(FirebrickError, RuntimeError):
 
 
 def load(
-    artifact: Artifact, constants: Mapping[str, torch.Tensor], labels: Sequence[str] | None = None
+    artifact: Artifact,
+    constants: Mapping[str, torch.Tensor],
+    labels: Sequence[str] | None = None,
+    uncounted: Collection[int | str] = (),
 ) -> _native.Executable:
     """Return the executable of a built artifact; `constants` binds captured tensors by name.
 
     labels: what profilers show of each kernel and library call, in order.
+    uncounted: inputs by position, and constants by name, that are written to without their versions saying so, as
+      through `.data`.
 
     Derived constants (folded, prepacked) are computed at the first call.
 
@@ -55,6 +60,9 @@ def load(
                 raise CompileError(f"unit {unit.name} of {artifact.name} can't be loaded: {error}") from None
             libraries.append(library)
         table = dict(artifact.table)
+        if uncounted:
+            slots = dict(enumerate([*range(len(table["inputs"])), *table["consts"]]))
+            table["mutated"] = [slot for slot in table["mutated"] if slots[slot] not in uncounted]
         tensors = [constants[name] for name in table["consts"]]
         return _native.Executable(
             table=table,

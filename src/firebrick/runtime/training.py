@@ -110,12 +110,14 @@ class Training:
         found = _Node.apply(self, len(inputs), *inputs, *self.constants)
         return tuple([self._output(place, grad, inputs, found) for place, grad in self.plan.outputs])
 
-    def _output(self, place: Place, grad: bool, inputs: Sequence[torch.Tensor], found: Sequence[Any]) -> Any:
-        value = self.fetch(place, inputs, found)
+    def _output(self, place: Place, grad: bool, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
+        value = self.fetch(place, inputs, results)
         if isinstance(value, torch.Tensor):
             if value.requires_grad and not grad:
                 value = value.detach()
-            return seen(value, place.layout)
+            found = seen(value, place.layout)
+            given = place.kind != "result" and found is self.fetch(place, inputs, ())
+            return found.view_as(found) if given else found  # a tensor of its own, as what gives it in plain Python
         return value
 
     def fetch(self, place: Place, inputs: Sequence[torch.Tensor], found: Sequence[Any]) -> Any:

@@ -100,7 +100,7 @@ _READS = {
 class TensorValue(Value):
     """A tensor; `node` computes it and `fake` has its shape, strides, dtype and device."""
 
-    __slots__ = ("_compared", "attributes", "cls", "fake", "node", "obj", "owner")
+    __slots__ = ("_compared", "attributes", "cls", "data_version", "fake", "node", "obj", "owner")
 
     def __init__(
         self,
@@ -113,6 +113,7 @@ class TensorValue(Value):
         super().__init__(source)
         self.node, self.fake, self.cls, self.obj = node, fake, cls, obj
         self.attributes: dict[str, Value] | None = None  # those that captured code has set
+        self.data_version: int | None = None  # if `data` was set: what the fake tensor's would be without writes since
         self.owner: Value | None = None  # the tensor of another class that this is the plain one of
         self._compared = False
 
@@ -142,8 +143,17 @@ class TensorValue(Value):
         return self._compared
 
     def as_argument(self) -> Any:
-        """Its node."""
+        """Its node.
+
+        Raises:
+            Break: its history of gradients is not that of its data.
+        """
+        if self.data_version is not None and torch.is_grad_enabled() and self._wants_gradient():
+            raise Break("unsupported-operation", "a tensor that wants gradients is used after its data was set")
         return self.node
+
+    def _wants_gradient(self) -> bool:
+        return self.fake.requires_grad or (self.obj is not None and self.obj.requires_grad)
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Metadata are constants under the tensor's guard; the rest are nodes or bound methods."""
@@ -151,6 +161,12 @@ class TensorValue(Value):
             found = getattr(self.obj, name)  # no metadata that the fake tensor or the guard knows
             interp.tracer.guards.equals(Attr(self.source, name), found)
             return ConstantValue(found)
+        if name == "data" and self.data_version is not None:
+            plain = TensorValue(self.node, self.fake)
+            return interp.tracer.graph.call(interp, "call_function", getattr, (plain, ConstantValue(name)), {})
+        if name == "requires_grad" and self.data_version is not None:
+            self._guard(interp)
+            return ConstantValue(self._wants_gradient())
         if name in _METADATA:
             self._guard(interp)
             if not hasattr(self.fake, name):
@@ -164,7 +180,7 @@ class TensorValue(Value):
             return interp.tracer.known(self.cls)
         if name == "grad":
             return self._grad(interp)
-        if name == "grad_fn" and (not self.fake.requires_grad or (self.obj is None and self.fake.is_leaf)):
+        if name == "grad_fn" and (not self._wants_gradient() or (self.obj is None and self.fake.is_leaf)):
             self.get_attr(interp, "requires_grad")  # guards it
             return NONE
         if name in ("grad_fn", "_version", "_backward_hooks", "_base"):
@@ -198,12 +214,37 @@ class TensorValue(Value):
             return
         if name == "grad":
             self._check_gradient(real)
+        elif name == "data":
+            value = self._set_data(interp, real)
+            if self.source is None:
+                return
         elif hasattr(self.cls, name):
             raise Break("unsupported-attribute", f"{name} of a tensor is set")
         interp.tracer.effects.mutated(self, always=True)
         if self.attributes is None:
             self.attributes = {}
+        self.attributes.pop(name, None)  # what fits its data is stored after them
         self.attributes[name] = value
+
+    def _set_data(self, interp: Interpreter, value: Value) -> Value:
+        """Stand for the memory of another tensor from here on; the value returned is what to store."""
+        graph, kinds = interp.tracer.graph, (torch.Tensor, torch.nn.Parameter)
+        if (
+            not isinstance(value, TensorValue)
+            or not {self.cls, value.cls} <= {*kinds}
+            or (self.owner or value.owner or graph.outer) is not None
+            or any(getattr(value.fake, name) != getattr(self.fake, name) for name in ("dtype", "device", "layout"))
+            or (self.attributes and "grad" in self.attributes and self.fake.shape != value.fake.shape)
+            or torch.is_inference_mode_enabled()
+            or any(one.obj is not None and one.obj.is_inference() for one in (self, value))
+            or (self.obj is None and (self.fake.requires_grad or self.fake._is_view()))
+            or (self.obj is not None and self.source is None)
+        ):
+            raise Break("unsupported-attribute", "data of a tensor is set")
+        writes = 0 if self.data_version is None else self.fake._version - self.data_version
+        graph.set_data(interp, self, value)
+        self.data_version = self.fake._version - writes
+        return TensorValue(self.node, self.fake)
 
     def _check_gradient(self, value: Value) -> None:
         if isinstance(value, TensorValue):
@@ -224,6 +265,12 @@ class TensorValue(Value):
                 emitter.load_fast(temp)
                 emitter.load_fast(own)
                 emitter.store_attr(name)
+            if self.data_version is not None:
+                for _ in range(self.fake._version - self.data_version):
+                    emitter.load_callable(torch.autograd.graph.increment_version)
+                    emitter.load_fast(own)
+                    emitter.call(1)
+                    emitter.pop()
 
         return store
 
@@ -320,7 +367,7 @@ def _requires_grad(
 
 
 def _detach(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    if value.fake.requires_grad:
+    if value._wants_gradient():
         if value.obj is not None:
             raise Break("unsupported-call", "Tensor.detach_() is called on a tensor made elsewhere")
         value.become(value.call_method(interp, "detach", [], {}))
