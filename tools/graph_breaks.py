@@ -135,6 +135,14 @@ def f(x):
     a = (x + 1).numpy()
     return np.percentile(a, 50)  # here
 """,
+    "random-generator": """
+generator = torch.Generator()
+
+def f(x):
+    generator.manual_seed(3)
+    y = x + 1
+    return y * torch.rand(3, generator=generator)  # here
+""",
     "recursion": """
 def down(x, rest):
     return x if rest is None else down(x + 1, rest[0])  # here

@@ -39,6 +39,45 @@ def generator_inside(x: Any) -> Any:
     return torch.rand(3, generator=torch.Generator().manual_seed(7)) + x, torch.rand(2)
 
 
+def metadata_of_a_generator(x: Any, g: Any) -> Any:
+    return x + 1, g.device.type, isinstance(g, torch.Generator), g is None, hasattr(g, "nothing")
+
+
+def own_and_default_in_turn(x: Any, g: Any) -> Any:
+    first = torch.rand(3, generator=g) + torch.rand(3)
+    y = x.clone().bernoulli_(0.5, generator=g) + torch.nn.functional.dropout(x, 0.5)
+    torch.nn.init.normal_(y, generator=g)
+    return first, y, torch.randperm(4, generator=g), torch.rand(3)
+
+
+class Noisy:
+    def __init__(self) -> None:
+        self.generator = generator()
+
+    def __call__(self, x: Any) -> Any:
+        try:
+            return x + torch.rand(3, generator=self.generator)
+        finally:
+            self.last = torch.randint(0, 9, (2,), generator=self.generator)
+
+
+noisy = Noisy()
+
+
+def generator_as_attribute(x: Any, g: Any) -> Any:
+    noisy.generator = g
+    return noisy(x), noisy.last
+
+
+def exception_after_a_draw(x: Any, g: Any) -> Any:
+    first = torch.rand(3, generator=g)
+    try:
+        torch.rand(3, generator=g).view(7)
+    except RuntimeError:
+        first = first + torch.rand(3, generator=g)
+    return first * x
+
+
 def python(x: Any) -> Any:
     drawn = (
         random.random(),
@@ -91,6 +130,10 @@ _ROWS: list[tuple[Any, list[Any], int]] = [
     (generator_as_argument, [generator], 3),
     (methods_of_a_generator, [generator], 6),
     (generator_inside, [], 3),
+    (metadata_of_a_generator, [generator], 0),
+    (own_and_default_in_turn, [generator], 5),
+    (generator_as_attribute, [generator], 3),
+    (exception_after_a_draw, [generator], 4),
     (python, [], 5),
     (python_object, [lambda: random.Random(3)], 3),
     (python_seeded, [], 2),

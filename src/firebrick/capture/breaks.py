@@ -136,6 +136,13 @@ _ROWS = (
         "write it with torch functions, or move it out of the compiled function",
         "one more graph, and numpy runs the call",
     ),
+    BreakKind(
+        17,
+        "random-generator",
+        "a torch.Generator has a state that only plain Python advances in the right order",
+        "draw from it before the compiled region, or draw from the default generator, which graphs do",
+        "one more graph, and Python runs the operation that draws",
+    ),
 )
 
 CATALOGUE: Mapping[str, BreakKind] = {row.name: row for row in _ROWS}

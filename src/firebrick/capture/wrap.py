@@ -41,6 +41,7 @@ from firebrick.capture.values.function import BoundMethodValue, CallableValue, C
 from firebrick.capture.values.mapping import DictValue, SetValue, key_of
 from firebrick.capture.values.module import ModuleValue, PythonModuleValue
 from firebrick.capture.values.object import ObjectValue, builtin_base
+from firebrick.capture.values.random_state import RandomStateValue
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.subclass import SubclassValue, is_plain_subclass
 from firebrick.capture.values.tensor import TensorValue
@@ -242,6 +243,11 @@ def _array(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     return ArrayValue(found, source, obj)
 
 
+def _random_state(tracer: Tracer, obj: torch.Generator, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, type(obj))
+    return RandomStateValue(type(obj), obj, source)
+
+
 def _partial(tracer: Tracer, obj: functools.partial[Any], source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, type(obj))
     args, keywords = Attr(source, "args"), Attr(source, "keywords")
@@ -377,6 +383,7 @@ _EXACT: dict[type, Wrapper] = {
     types.MemberDescriptorType: _callable,
     types.CellType: _cell,
     np.ndarray: _array,
+    torch.Generator: _random_state,
     types.MappingProxyType: _proxy,
     functools.partial: _partial,
     type(functools.lru_cache(lambda: None)): _callable,
