@@ -29,7 +29,13 @@ def facts(value: Any) -> Any:
         known = value.is_leaf or value.retains_grad
         grad = value.grad.tolist() if known and value.grad is not None else None
         state = value.requires_grad, value.is_leaf, value.retains_grad
-        return type(value), value.tolist(), grad, state, value._version if value.is_leaf else None
+        return (
+            type(value),
+            value.tolist(),
+            grad,
+            state,
+            value._version if type(value) is torch.Tensor and value.is_leaf else 0,
+        )
     return [facts(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -170,6 +176,42 @@ def parameter_inside(x: Any) -> Any:
     return weight, frozen, x.grad
 
 
+def parameters_made(x: Any) -> Any:
+    made = [nn.Parameter(x.detach() * factor) for factor in (1, 2)]
+    try:
+        raise ValueError
+    except ValueError:
+        made.append(nn.Parameter(x.data, requires_grad=False))
+    return x * 2, made, made[0].is_leaf, made[1].requires_grad, made[0].grad, type(made[0]) is nn.Parameter
+
+
+def parameter_of_integers(x: Any) -> Any:
+    try:
+        return nn.Parameter(torch.ones(3, dtype=torch.int64))
+    except RuntimeError as error:
+        return x * 2, str(error)
+
+
+def module_made_and_used(x: Any) -> Any:
+    layer = nn.PReLU()
+    y = layer(x * 2)
+    y.sum().backward()
+    return y.detach(), layer.weight.grad, x.grad
+
+
+def module_made(x: Any) -> Any:
+    layer = nn.LayerNorm(3)
+    layer.extra = nn.Parameter(torch.zeros(2))
+    return x * 2, [name for name, _ in layer.named_parameters()], list(layer.parameters())
+
+
+def parameter_used_after_no_grad(x: Any) -> Any:
+    with torch.no_grad():
+        weight = nn.Parameter(x * 2)
+        plain = weight * 3
+    return weight * x, plain, weight
+
+
 def gradients_inside(x: Any) -> Any:
     y = x.detach().clone().requires_grad_()
     return torch.autograd.grad((y**2).sum(), y)
@@ -196,7 +238,12 @@ _ROWS = [
     (detached, 1, 0),
     (retained, 3, 2),
     (hooked, 2, 1),
-    (parameter_inside, 3, 3),
+    (parameter_inside, 2, 2),
+    (parameters_made, 1, 0),
+    (parameter_of_integers, 1, 0),
+    (module_made_and_used, 6, 2),
+    (module_made, 1, 0),
+    (parameter_used_after_no_grad, 1, 1),
     (gradients_inside, 2, 2),
 ]
 """Program, graphs, breaks; the arguments want gradients."""

@@ -23,6 +23,19 @@ def default(x: Any) -> Any:
     return torch.rand(3) + x, torch.nn.functional.dropout(x, 0.5), torch.randint(0, 9, (4,)), torch.randn_like(x)
 
 
+def unused(x: Any) -> Any:
+    torch.rand(3)
+    torch.empty(3).uniform_(-1, 1)
+    with torch.no_grad():
+        torch.empty(2, 3).normal_()
+    return torch.rand(3) + x, torch.empty(4).normal_()
+
+
+def unused_beside_gradients(x: Any) -> Any:
+    weight = x.clone().requires_grad_()
+    return unused(weight)
+
+
 def generator_as_argument(x: Any, g: Any) -> Any:
     return x + torch.rand(3, generator=g), torch.randint(0, 10, (3,), generator=g), x.clone().normal_(generator=g)
 
@@ -127,6 +140,8 @@ def forked(x: Any) -> Any:
 
 _ROWS: list[tuple[Any, list[Any], int]] = [
     (default, [], 0),
+    (unused, [], 0),
+    (unused_beside_gradients, [], 1),
     (generator_as_argument, [generator], 3),
     (methods_of_a_generator, [generator], 6),
     (generator_inside, [], 3),

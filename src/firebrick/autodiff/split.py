@@ -151,11 +151,13 @@ class _Divider:
         for node in inputs:
             env[node] = graph.create_node("placeholder", node.name, name=node.name)
             env[node].meta.update(node.meta)
-        live = _live(self.joint, [r for r in results if isinstance(r, fx.Node)], set(inputs))
+        wanted = [r for r in results if isinstance(r, fx.Node)]
+        if inputs is self.inputs:  # what is drawn next depends on draws that nothing uses
+            wanted += [n for n in self.joint.gm.graph.nodes if is_random(n) and n in self.phases.forward]
+        live = _live(self.joint, wanted, set(inputs))
         for node in self.joint.gm.graph.nodes:
             shown = node.op == "get_attr" and node.target in mutated
-            random = is_random(node) and node in self.phases.forward and inputs is self.inputs
-            if node not in env and (node in live or shown or random):
+            if node not in env and (node in live or shown):
                 env[node] = graph.node_copy(node, env.__getitem__)
         graph.output(tuple(env[r] if isinstance(r, fx.Node) else r for r in results))
         gm = module_of(graph, self.joint.constants)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from firebrick.loops.ir import Extern, Load, Nest, Reduce, Ref, Store
-from firebrick.scheduling.nodes import extern_reads, extern_writes, refs_in
+from firebrick.scheduling.nodes import draws, extern_reads, extern_writes, refs_in
 from firebrick.scheduling.order import hint
 from firebrick.scheduling.values import Rewriter, walk
 from firebrick.symbolic.expr import ZERO, FloorDiv, Mod, floordiv, mod
@@ -37,12 +37,12 @@ def escaping(program: LoopProgram) -> set[str]:
 
 
 def drop_dead(program: LoopProgram, nodes: list[Node]) -> list[Node]:
-    """The nodes that something reads; a library call stays if it may have other effects, that is if it writes."""
+    """The nodes that something reads; a library call stays if it has other effects: it writes, or draws numbers."""
     live = escaping(program)
     kept: list[Node] = []
     for node in reversed(nodes):
         if isinstance(node, Extern):
-            if node.writes or not node.outs or any(w in live for w in extern_writes(node)):
+            if node.writes or not node.outs or draws(node.op) or any(w in live for w in extern_writes(node)):
                 live.update(extern_reads(node))
                 kept.append(node)
             continue

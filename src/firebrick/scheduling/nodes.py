@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
+
+import torch
 
 from firebrick.loops.ir import Extern, Load, Masked, Nest, Op, Reduce, Ref, Scan
 from firebrick.scheduling.values import walk
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from firebrick.loops.ir import Axis, Node
     from firebrick.symbolic.expr import Expr, Var
 
-__all__ = ["Access", "NodeFacts", "analyze", "dependencies", "extern_reads", "extern_writes", "refs_in"]
+__all__ = ["Access", "NodeFacts", "analyze", "dependencies", "draws", "extern_reads", "extern_writes", "refs_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,15 @@ def extern_reads(node: Extern) -> list[str]:
 def extern_writes(node: Extern) -> list[str]:
     """Buffers that a library call makes or changes."""
     return list(dict.fromkeys([o for o in node.outs if o is not None] + list(node.writes)))
+
+
+@cache
+def draws(op: str) -> bool:
+    """Whether a library call draws random numbers: what is drawn next depends on it, used or not."""
+    namespace, _, name = op.partition("::")
+    name, _, overload = name.partition(".")
+    found = getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
+    return torch.Tag.nondeterministic_seeded in getattr(found, "tags", ())
 
 
 def analyze(nodes: Sequence[Node]) -> list[NodeFacts]:

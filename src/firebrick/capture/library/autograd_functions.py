@@ -83,12 +83,16 @@ CODE_HANDLERS[torch.autograd.Function.apply.__func__.__code__] = _apply  # type:
 def _parameter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     data = (args[0] if args else kwargs.get("data", NONE)).realize()
     wanted = interp.flag(args[1] if len(args) > 1 else kwargs.get("requires_grad"), True)
-    if torch.is_grad_enabled() or not isinstance(data, TensorValue):
-        raise Break("unsupported-call", "a parameter is made where gradients are recorded")
+    if not isinstance(data, TensorValue) or data.cls not in (torch.Tensor, torch.nn.Parameter):
+        raise Break("unsupported-call", "a parameter is made of what is no tensor")
+    if wanted and not (data.fake.dtype.is_floating_point or data.fake.dtype.is_complex):
+        interp.raise_new(RuntimeError, "Only Tensors of floating point and complex dtype can require gradients")
     made = data.call_method(interp, "detach", [], {})
     assert isinstance(made, TensorValue)
     made.cls = torch.nn.Parameter
     made.fake.requires_grad_(wanted)
+    if wanted:  # a leaf that the graph does not know of: where gradients are recorded, it is used after the graph
+        made.data_version = made.fake._version
     return made
 
 

@@ -149,7 +149,9 @@ class TensorValue(Value):
             Break: its history of gradients is not that of its data.
         """
         if self.data_version is not None and torch.is_grad_enabled() and self._wants_gradient():
-            raise Break("unsupported-operation", "a tensor that wants gradients is used after its data was set")
+            raise Break(
+                "unsupported-operation", "a tensor that wants gradients is used where its data was set or it was made"
+            )
         return self.node
 
     def _wants_gradient(self) -> bool:
@@ -199,6 +201,8 @@ class TensorValue(Value):
             interp.tracer.guards.tensor(self.source, self.obj)
 
     def _grad(self, interp: Interpreter) -> Value:
+        if self.obj is None and self.fake.is_leaf:
+            return NONE
         if self.obj is None:
             raise Break("unsupported-attribute", "grad of a tensor made in captured code is read")
         return interp.tracer.own_attribute(self, "grad")
