@@ -24,7 +24,8 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # Windows of any size and padding by a tensor's own elements are 300.
 # Matmuls that read weights where they are, in two forms, are 130 more than those on packed copies.
 # Steps of optimizers, graphs under no_grad and functions of libraries by name are 270.
-PACKAGE_LINES = 60_500
+# Assignments to `.data`, versions that writes through it leave alone, and generators are 150.
+PACKAGE_LINES = 60_700
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
