@@ -28,6 +28,11 @@ WRONG = """
     {1}.discard(); {1}.pop(1); {1}.union(3); {1}.isdisjoint(); collections.deque([1]).popleft(1); "".join()
     collections.deque().append(); collections.deque([1]).rotate(1, 2); (i for i in ()).send(); (i for i in ()).throw()
     torch.no_grad(1, 2, 3); torch.set_grad_enabled(); torch.is_tensor(); torch.add(y); y.add(); y.size(1, 2)
+    y.dim(1); y.numel(1); y.__len__(1); y.element_size(dim=1); y.stride(0, 1); y.is_contiguous(q=1); y.size(9)
+    y.__getitem__(); y.__getitem__(0, 1); y.__setitem__(0); y.__contains__(); y.item(1); y.tolist(1); y.__bool__(1)
+    y.__float__(1); y.detach(1); y.detach_(1); y.t(1); y.__neg__(1); y.__add__(); y.__radd__(1, 2); y.view()
+    y.sum(nope=1); y.requires_grad_(1, 2); y.is_inference(1); y.as_subclass(); y.item(q=1); torch.Tensor.dim(y, 1)
+    torch.tensor(); torch.as_tensor(); torch.nn.Parameter(1)
     """
 WRONG_CALLS = [call.strip() for call in WRONG.replace("\n", ";").split(";") if call.strip()]
 
@@ -45,6 +50,22 @@ def test_what_does_not_fit_raises_as_in_plain_python(text):
         return y * 3
 
     check(f, torch.ones(3), graphs=None, breaks=None)
+
+
+@pytest.mark.parametrize(
+    "text", ["y.dim(1)", "y.item(1)", "y.__len__(1)", "y.detach_(1)", "y.t(1)", "y.__call__()", "y.mro()", "y.__name__"]
+)
+def test_wrong_uses_of_a_tensor_in_the_function_itself(text):
+    scope = {}
+    body = f"""def f(x):
+        y = x + 1
+        try:
+            return {text}
+        except (TypeError, AttributeError) as error:
+            return y * 2, type(error), str(error)
+    """
+    exec(body, scope)
+    check(scope["f"], torch.ones(3), graphs=None, breaks=None)
 
 
 def test_nothing_that_fits_is_refused():

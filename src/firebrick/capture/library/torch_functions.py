@@ -230,6 +230,8 @@ _COPIES = (
 
 
 def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) -> Value:
+    if not args and "data" not in kwargs:
+        raise Break("unsupported-call", "torch.tensor() is called without data")
     first = (args[0] if args else kwargs["data"]).realize()
     if not isinstance(first, (TensorValue, ArrayValue)):
         return interp.tracer.graph.call(interp, "call_function", torch.tensor, args, kwargs)

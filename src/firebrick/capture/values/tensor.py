@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import operator
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -189,7 +191,7 @@ class TensorValue(Value):
             raise Break("unsupported-attribute", f"{name} of a tensor is read")
         if self.obj is not None and name in getattr(self.obj, "__dict__", {}):
             return interp.tracer.own_attribute(self, name)
-        if not hasattr(self.cls, name):
+        if not _defines(self.cls, name):
             if self.obj is not None and self.source is not None:
                 interp.tracer.guards.lacks_attribute(self.source, name)
             interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
@@ -222,7 +224,7 @@ class TensorValue(Value):
             value = self._set_data(interp, real)
             if self.source is None:
                 return
-        elif hasattr(self.cls, name):
+        elif _defines(self.cls, name):
             raise Break("unsupported-attribute", f"{name} of a tensor is set")
         interp.tracer.effects.mutated(self, always=True)
         if self.attributes is None:
@@ -282,20 +284,38 @@ class TensorValue(Value):
         """Metadata are evaluated now; what reads data breaks; the rest are nodes."""
         if name in _METADATA_METHODS and not (name == "type" and (args or kwargs)):
             return self._metadata(interp, name, args, kwargs)
+        self._check_arguments(interp, name, args, kwargs)
         if name in _READS:
             raise Break("data-dependent-value", _READS[name])
         method = TENSOR_METHODS.get(name)
         if method is not None:
             return method(interp, self, args, kwargs)
-        if not hasattr(self.cls, name):
+        if not _defines(self.cls, name):
             interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
-        return interp.tracer.graph.call(interp, "call_method", name, (self, *args), kwargs)
+        try:
+            return interp.tracer.graph.call(interp, "call_method", name, (self, *args), kwargs)
+        except Break as error:
+            if isinstance(error.__cause__, TypeError) and " takes no " in (text := str(error.__cause__)):
+                interp.raise_new(TypeError, text.replace(type(self.fake).__name__, "TensorBase", 1))
+            raise
+
+    def _check_arguments(
+        self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]
+    ) -> None:
+        """Raise what Python raises, or break, where a method that has a rule is called with what it does not take."""
+        method = getattr(self.cls, name, None)
+        if (name in _READS or name in ("detach_", "is_inference")) and isinstance(method, types.MethodDescriptorType):
+            if args or kwargs:
+                what = "keyword arguments" if kwargs else f"arguments ({len(args)} given)"
+                interp.raise_new(TypeError, f"TensorBase.{name}() takes no {what}")
+        elif name in _ARITIES and (kwargs or len(args) != _ARITIES[name]):
+            raise Break("unsupported-call", f"Tensor.{name}() is called with arguments that it does not take")
 
     def _metadata(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         self._guard(interp)
         if not args and not kwargs:
             return interp.tracer.known(getattr(self.fake, name)())
-        return interp.fold(getattr(self.fake, name), args, kwargs)
+        return interp.fold(functools.partial(getattr(torch.Tensor, name), self.fake), args, kwargs)
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """An indexing node."""
@@ -388,6 +408,11 @@ def _is_inference(interp: Interpreter, value: TensorValue, args: Sequence[Value]
     return ConstantValue(False)
 
 
+def _defines(cls: type, name: str) -> bool:
+    """Whether instances have an attribute by their class: what only its metaclass has is none of theirs."""
+    return any(name in vars(base) for base in cls.__mro__)
+
+
 def _breaks(name: str) -> Method:
     def rule(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         raise Break("unsupported-call", f"Tensor.{name}() is called")
@@ -411,6 +436,9 @@ def _set(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs:
     value.set_item(interp, args[0], args[1])
     return NONE
 
+
+_ARITIES = {"__contains__": 1, "__getitem__": 1, "__len__": 0, "__setitem__": 2, "as_subclass": 1}
+"""Methods with a rule that looks at arguments by place -> how many they take."""
 
 TENSOR_METHODS: dict[str, Method] = {
     "__contains__": _contains,
