@@ -10,7 +10,7 @@ NATIVE := $(wildcard src/firebrick/native/*.c src/firebrick/native/*.h)
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: demo test check fast format lint types layers install clean help bench bench-cpu byo fuzz fuzz-aten ops ops-quick models threads null-rewrite
+.PHONY: demo test check fast format lint types layers install clean help bench bench-cpu byo fuzz fuzz-aten ops ops-quick models threads null-rewrite other-torch
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -82,6 +82,14 @@ threads: $(EXTENSION) ## 32 threads, 10,000 calls and compiles, then the same in
 
 null-rewrite: $(EXTENSION) ## Take apart and reassemble every function of the standard library, numpy and transformers
 	@$(BIN)/python tests/sweeps/null_rewrite.py --run
+
+other-torch: $(EXTENSION) ## The whole suite with another torch in an environment of its own: TORCH=2.11.0, 2.12.1 or 2.14.1
+	@test -n "$(TORCH)" || { echo "error: name a version: make other-torch TORCH=2.11.0"; exit 1; }
+	@"$(PYTHON)" -m venv $(VENV)-torch-$(TORCH)
+	@sed 's/^torch==.*/torch==$(TORCH)/; s/^setuptools==.*/setuptools<82/' requirements.txt > $(VENV)-torch-$(TORCH)/requirements.txt
+	@$(VENV)-torch-$(TORCH)/bin/python -m pip install --disable-pip-version-check -r $(VENV)-torch-$(TORCH)/requirements.txt
+	@$(VENV)-torch-$(TORCH)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@PYTHONHASHSEED=0 PATH="$(CURDIR)/$(VENV)-torch-$(TORCH)/bin:$$PATH" $(VENV)-torch-$(TORCH)/bin/python -m pytest -n $(WORKERS) --dist loadgroup tests
 
 ops: $(EXTENSION) ## torch's operator database through firebrick; the table goes to bench/OPS.md
 	@$(BIN)/python -m tests.ops --markdown bench/OPS.md

@@ -171,7 +171,9 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 def _fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> FakeTensor:
     """Make a fake tensor of a meta tensor and keep that beside it."""
-    fake = FakeTensor(mode, meta, device, requires_grad=requires_grad)
+    fake = FakeTensor(mode, meta, device)
+    if requires_grad:  # torch 2.11 has no argument for it
+        fake.requires_grad_()
     fake.__dict__[_TWIN] = meta
     return fake
 

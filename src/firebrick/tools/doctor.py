@@ -41,12 +41,10 @@ def _version(package: str) -> str:
 
 def _torch_facts() -> list[Fact]:
     facts = [Fact("torch", torch.__version__), Fact("threads", str(torch.get_num_threads()))]
-    if torch.cuda.is_available():
-        triton = _version("triton")
-        facts.append(Fact("GPU", torch.cuda.get_device_name()))
-        facts.append(Fact("triton", triton or "missing", bool(triton), "" if triton else "pip install triton"))
-    else:
-        facts.append(Fact("GPU", "none"))
+    gpu = torch.cuda.is_available()
+    facts.append(Fact("GPU", torch.cuda.get_device_name() if gpu else "none"))
+    triton = _version("triton")
+    facts.append(Fact("triton", triton or "not installed", bool(triton) or not gpu, "pip install triton"))
     return facts
 
 
@@ -88,10 +86,7 @@ def examine(config: Config) -> list[Fact]:
         Fact("SIMD", target.simd),
         _compiler_fact(config),
         *_cache_facts(config),
-        *(
-            Fact(name, _version(name) or "not installed")
-            for name in ("transformers", "onnxruntime", "openvino", "triton")
-        ),
+        *(Fact(name, _version(name) or "not installed") for name in ("transformers", "onnxruntime", "openvino")),
     ]
 
 
