@@ -12,6 +12,8 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from firebrick.capture.breaks import Break
 from firebrick.capture.library.registry import key_of
 
@@ -167,7 +169,7 @@ def fit_method(kind: type, name: str, args: Args, kwargs: Kwargs) -> tuple[Args,
         Break: they do not fit; Python will say so.
     """
     method = getattr(kind, name, None)
-    if not isinstance(method, types.MethodDescriptorType):
-        return args, kwargs
+    if not isinstance(method, types.MethodDescriptorType) or method.__objclass__ is torch._C.TensorBase:
+        return args, kwargs  # a tensor's method looks at its arguments itself
     arity = _arity(method, key_of(method), bound=True)
     return (args, kwargs) if arity is None else arity.fit(method, args, kwargs)
