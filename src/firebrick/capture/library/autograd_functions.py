@@ -71,12 +71,16 @@ def has_tensor_in(args: Args) -> bool:
     return any(has_tensor(arg) for arg in args)
 
 
-def _apply(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+def _apply(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     cls = args[0].realize().as_constant()
     return apply_function(interp, cls, args[1:], kwargs)
 
 
-CODE_HANDLERS[torch.autograd.Function.apply.__func__.__code__] = _apply  # type: ignore[attr-defined]
+_method: Any = vars(torch.autograd.Function)["apply"]
+if isinstance(_method, classmethod):
+    CODE_HANDLERS[_method.__func__.__code__] = lambda interp, _, args, kwargs: _apply(interp, args, kwargs)
+else:  # torch 2.14 has it in C
+    handles(_method)(_apply)
 
 
 @handles(torch.nn.Parameter)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.capture.breaks import Break
+from firebrick.capture.library.registry import find
 from firebrick.capture.sources import Attr
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import ConstantValue, is_literal
@@ -86,6 +87,8 @@ class ClassValue(Value):
         if isinstance(found, classmethod):
             return BoundMethodValue(tracer.known(found.__func__), self)
         if isinstance(found, types.ClassMethodDescriptorType):
+            if find(found) is not None:
+                return BoundMethodValue(CallableValue(found), self)
             return CallableValue(getattr(self.obj, name))
         getter, _ = interp.lookup(type(found), "__get__")
         if getter is MISSING or isinstance(found, type):
