@@ -426,7 +426,11 @@ def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
                 arg.__dict__.pop(_TWIN, None)
         return _wrap(mode, result, devices.found)
     with torch._C._DisableTorchDispatch():
-        return _wrap(mode, func(*_twins(args), **{k: _twins(v) for k, v in kwargs.items()}), devices.found)
+        result = func(*_twins(args), **{k: _twins(v) for k, v in kwargs.items()})
+        if isinstance(result, torch.Tensor) and 0 in result.stride() and not func.is_view:
+            # torch 2.11 says that slice_scatter keeps an expanded argument's strides; no result overlaps itself
+            result = torch.empty_strided(result.shape, dense_strides(result), dtype=result.dtype, device=_META)
+        return _wrap(mode, result, devices.found)
 
 
 def _twins(value: Any) -> Any:

@@ -186,10 +186,16 @@ static void find_requires_grad(PyObject *leaf, PyObject *result, PyObject *view)
         if (flag >= 0 || on[offset] != 1 || metas[0][offset] != 0) return; /* more than the one flag has changed */
         flag = offset;
     }
-    for (Py_ssize_t offset = 8; offset < flag - 7; offset += 8) {
-        uint64_t word = word_at(metas[1], offset);
-        if (word_at(metas[0], offset) != 0 || word_at(metas[2], offset) == 0 || word == 0) continue;
-        if (grad_fn >= 0) return;
+    for (int i = 1; i < 3; i++) { /* the node is the first word of its Python object, too */
+        PyObject *node = PyObject_GetAttrString(samples[i], "grad_fn");
+        Py_ssize_t offset = 8;
+        if (node == NULL) {
+            PyErr_Clear();
+            return;
+        }
+        while (offset < flag && word_at(metas[i], offset) != word_at(node, sizeof(PyObject))) offset += 8;
+        Py_DECREF(node);
+        if (offset >= flag || (i == 2 && offset != grad_fn) || word_at(metas[0], offset) != 0) return;
         grad_fn = offset;
     }
     if (flag < 0 || grad_fn < 0 || metas[0][flag + 2] != 0 || metas[1][flag + 2] != 0 || metas[2][flag + 2] != 1) return;
