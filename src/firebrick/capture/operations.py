@@ -15,7 +15,7 @@ from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.iterator import Cursor, GeneratorValue, IteratorValue
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.object import MISSING, ObjectValue
+from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup
 from firebrick.capture.values.sequence import ListValue
 from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
@@ -153,7 +153,10 @@ class Operations:
             return args[0].realize().get_attr(interp, obj.__self__.__name__)
         replacement = registry.polyfill(obj)
         if replacement is not None:
-            return self.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs))
+            made = self.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs)).realize()
+            if isinstance(obj, type) and isinstance(made, (FunctionValue, GeneratorValue)):
+                made.kind = obj
+            return made
         if registry.is_foldable(obj):
             return self.fold(obj, args, kwargs, copied=True)
         owner = getattr(obj, "__self__", None)
@@ -210,11 +213,17 @@ class Operations:
         return self.tracer.function(registry.polyfill(name))
 
     def method(self, value: Value, name: str) -> Value:
-        """A method of a built-in kind, bound; AttributeError if its class has none."""
+        """An attribute of a built-in kind: a method, bound, or a constant; AttributeError if its class has none."""
+        kind = value.python_type()
         if name == "__class__":
-            return self.tracer.known(value.python_type())
-        if not hasattr(value.python_type(), name):
-            self.raise_new(AttributeError, f"{value.python_type().__name__!r} object has no attribute {name!r}")
+            return self.tracer.known(kind)
+        found, _ = class_lookup(kind, name)  # not getattr: what only `type` has is none of an instance's
+        if found is MISSING:
+            self.raise_new(AttributeError, f"{kind.__name__!r} object has no attribute {name!r}")
+        if found is None or isinstance(found, str):
+            return ConstantValue(found)
+        if not callable(found) and not isinstance(found, (classmethod, staticmethod)):
+            raise Break("unsupported-attribute", f"{name} of {value.describe()} is read")
         return MethodValue(value, name)
 
     # -- attributes and kinds -----------------------------------------------------

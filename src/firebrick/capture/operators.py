@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 
@@ -13,7 +13,9 @@ from firebrick.capture.breaks import Break
 from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue
 from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.function import BoundMethodValue
 from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
+from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue
 from firebrick.capture.values.sequence import DequeValue, ListValue, SequenceValue, SliceValue, TupleValue
 from firebrick.capture.values.subclass import SubclassValue
@@ -213,11 +215,18 @@ def _in_place(interp: Interpreter, row: BinaryRow, left: Value, right: Value) ->
     if isinstance(plain, ListValue) and row.symbol == "*":
         interp.tracer.effects.mutated(plain)
         plain.items *= interp.index_of(right)
+        if isinstance(plain, DequeValue):
+            plain.trim(left=True)
         return left
     if isinstance(plain, DictValue) and row.symbol == "|":
         plain.call_method(interp, "update", [right], {})
         return left
-    if isinstance(plain, SetValue) and plain.cls is set and row.symbol in _SET_OPERATORS:
+    if (
+        isinstance(plain, SetValue)
+        and plain.cls is set
+        and isinstance(_plain(right), SetValue)
+        and row.symbol in _SET_OPERATORS
+    ):
         name = _SET_OPERATORS[row.symbol]
         plain.call_method(interp, "update" if name == "union" else f"{name}_update", [right], {})
         return left
@@ -256,11 +265,7 @@ def _by_containers(interp: Interpreter, symbol: str, left: Value, right: Value) 
             kind = torch_size(left, right)
             return TupleValue(left.items + right.items, cls=kind)
         if type(left) is type(right):
-            return (
-                ListValue(left.items + right.items)
-                if not isinstance(left, DequeValue)
-                else DequeValue(left.items + right.items)
-            )
+            return left.copy_with(left.items + right.items)
         names = f'"{right.python_type().__name__}") to {left.python_type().__name__}'
         interp.raise_new(TypeError, f"can only concatenate {left.python_type().__name__} (not {names}")
     if symbol == "*":
@@ -273,12 +278,9 @@ def _by_containers(interp: Interpreter, symbol: str, left: Value, right: Value) 
             return left.copy_with(left.items * interp.index_of(right))
     if symbol == "%" and isinstance(left, ConstantValue) and isinstance(left.value, (str, bytes)):
         return _percent(interp, left, right)
-    if (
-        isinstance(left, (SetValue, ViewValue))
-        and isinstance(right, (SetValue, ViewValue))
-        and symbol in _SET_OPERATORS
-    ):
-        mine = left if isinstance(left, SetValue) else SetValue.of(interp, left.iterate(interp))
+    if _is_set(left) and _is_set(right) and symbol in _SET_OPERATORS:
+        views = isinstance(left, ViewValue) or isinstance(right, ViewValue)  # of which one gives a set
+        mine = SetValue.of(interp, left.iterate(interp)) if views else left
         return SET_METHODS[_SET_OPERATORS[symbol]](interp, mine, [right], {})
     if symbol == "|" and isinstance(left, DictValue) and isinstance(right, DictValue):
         joined = left.call_method(interp, "copy", [], {})
@@ -355,13 +357,13 @@ def _compare_plain(interp: Interpreter, symbol: str, left: Value, right: Value) 
     if (
         isinstance(left, SequenceValue)
         and isinstance(right, SequenceValue)
-        and isinstance(left, TupleValue) is isinstance(right, TupleValue)
+        and all(isinstance(left, kind) is isinstance(right, kind) for kind in (TupleValue, DequeValue))
     ):
         return _compare_sequences(interp, symbol, left, right)
     if isinstance(left, DictValue) and isinstance(right, DictValue) and symbol in ("==", "!="):
         equal = _equal_dicts(interp, left, right)
         return ConstantValue(equal is (symbol == "=="))
-    if isinstance(left, (SetValue, ViewValue)) and isinstance(right, (SetValue, ViewValue)):
+    if _is_set(left) and _is_set(right):
         mine, other = (set(SetValue.of(interp, part.iterate(interp)).entries) for part in (left, right))
         return ConstantValue(function(mine, other))
     try:
@@ -379,9 +381,25 @@ def _compare_plain(interp: Interpreter, symbol: str, left: Value, right: Value) 
             return _compare_sequences(
                 interp, symbol, TupleValue(list(left.children())), TupleValue(list(right.children()))
             )
-        return ConstantValue(identical(interp, left, right) is (symbol == "=="))
+        same = _same_method(interp, left, right) or identical(interp, left, right)
+        return ConstantValue(same is (symbol == "=="))
     names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
     interp.raise_new(TypeError, f"{symbol!r} not supported between instances of {names}")
+
+
+def _is_set(value: Value) -> TypeGuard[SetValue | ViewValue]:
+    return isinstance(value, SetValue) or (isinstance(value, ViewValue) and value.kind != "values")
+
+
+def _same_method(interp: Interpreter, left: Value, right: Value) -> bool:
+    """Whether both are the same method of the same object: bound anew at each read."""
+    if isinstance(left, BoundMethodValue) and isinstance(right, BoundMethodValue):
+        same = identical(interp, left.function, right.function)
+    elif isinstance(left, MethodValue) and isinstance(right, MethodValue):
+        same = left.name == right.name
+    else:
+        return False
+    return same and identical(interp, left.owner, right.owner)
 
 
 def _compare_sequences(interp: Interpreter, symbol: str, left: SequenceValue, right: SequenceValue) -> Value:
@@ -396,6 +414,8 @@ def _compare_sequences(interp: Interpreter, symbol: str, left: SequenceValue, ri
 def _equal_dicts(interp: Interpreter, left: DictValue, right: DictValue) -> bool:
     mine, other = left.whole(interp), right.whole(interp)
     if mine.keys() != other.keys():
+        return False
+    if left.cls is right.cls is OrderedDict and list(mine) != list(other):
         return False
     return all(interp.same_or_equal(entry[1], other[host][1]) for host, entry in mine.items())
 

@@ -9,7 +9,6 @@ They run inside captured programs, so they are plain Python that the interpreter
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import itertools
 import operator
@@ -310,24 +309,6 @@ def until(function, sentinel):
 
 
 POLYFILLS["until"] = until
-
-
-@replaces(contextlib.nullcontext)
-def nullcontext(enter_result=None):
-    return _NullContext(enter_result)
-
-
-class _NullContext:
-    """What `contextlib.nullcontext` makes, inlined."""
-
-    def __init__(self, enter_result=None):
-        self.enter_result = enter_result
-
-    def __enter__(self):
-        return self.enter_result
-
-    def __exit__(self, *error):
-        return None
 
 
 def split_group(error, classes):

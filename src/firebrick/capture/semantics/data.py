@@ -194,6 +194,8 @@ def _set_update(interp: Interpreter, at: Instruction) -> None:
 @executes("DICT_UPDATE")
 def _dict_update(interp: Interpreter, at: Instruction) -> None:
     items = interp.pop()
+    if not interp.has_attr(items, "keys"):
+        interp.raise_new(TypeError, f"{items.realize().python_type().__name__!r} object is not a mapping")
     interp.stack[-at.arg].call_method(interp, "update", [items], {})
 
 

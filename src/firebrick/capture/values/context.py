@@ -41,8 +41,10 @@ class ContextValue(Value):
         return self.make if isinstance(self.make, type) else type(self)
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Bound methods."""
-        return MethodValue(self, name)
+        """The methods of every context manager; others break."""
+        if name in ("__enter__", "__exit__", "__call__"):
+            return MethodValue(self, name)
+        return super().get_attr(interp, name)
 
     def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`__enter__` and `__exit__`."""

@@ -147,6 +147,7 @@ class FunctionValue(Value):
         "code",
         "defaults",
         "globals",
+        "kind",
         "kwdefaults",
         "name",
         "obj",
@@ -169,6 +170,7 @@ class FunctionValue(Value):
         super().__init__(source)
         self.code, self.globals, self.obj, self.name, self.pinned = code, namespace, obj, code.co_name, pinned
         self.defaults, self.kwdefaults, self.closure = defaults, dict(kwdefaults or {}), closure
+        self.kind: type = types.FunctionType
         self.attributes: dict[str, Value] = {}
         self.annotations: Value | None = None
         self.pin: Callable[[], None] | None = None  # guards which function it is, where only its code is guarded
@@ -203,8 +205,8 @@ class FunctionValue(Value):
         )
 
     def python_type(self) -> type:
-        """Function."""
-        return types.FunctionType
+        """Function, or the class whose instance it stands for."""
+        return self.kind
 
     def identity(self) -> object:
         """The real function, or this value."""
@@ -232,6 +234,8 @@ class FunctionValue(Value):
         """Function attributes."""
         if name in self.attributes:
             return self.attributes[name]
+        if self.kind is not types.FunctionType:
+            return interp.method(self, name)
         if name == "__get__":
             return BoundMethodValue(interp.stand_in("get_of_function"), self)
         if self.obj is not None:
@@ -269,6 +273,10 @@ class FunctionValue(Value):
                 return DictValue.of({k: v for k, v in self.attributes.items() if k not in _SLOTS})
             case "__type_params__":
                 return TupleValue([])
+            case "__class__":
+                return interp.tracer.known(types.FunctionType)
+        if any(name in vars(base) for base in types.FunctionType.__mro__):
+            raise Break("unsupported-attribute", f"{name} of a function made in captured code is read")
         interp.raise_new(AttributeError, f"'function' object has no attribute {name!r}")
 
     def annotated(self) -> DictValue:
@@ -330,6 +338,10 @@ class FunctionValue(Value):
             emitter.store_attr(name)
 
 
+_OF_METHODS = frozenset(vars(types.MethodType)) - {"__doc__"}
+"""Attributes of a bound method that are not its function's."""
+
+
 class BoundMethodValue(Value):
     """A function bound to the value that it gets as first argument."""
 
@@ -357,6 +369,12 @@ class BoundMethodValue(Value):
             return self.owner
         if name == "__func__":
             return self.function
+        if name == "__class__":
+            return interp.tracer.known(types.MethodType)
+        if name == "__call__":
+            return self
+        if name in _OF_METHODS:
+            raise Break("unsupported-attribute", f"{name} of a bound method is read")
         return self.function.realize().get_attr(interp, name)
 
     def children(self) -> Sequence[Value]:

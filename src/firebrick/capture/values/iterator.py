@@ -113,16 +113,17 @@ class IteratorValue(Value):
 class GeneratorValue(Value):
     """A generator: an interpreter that is paused at its last yield."""
 
-    __slots__ = ("frame", "running")
+    __slots__ = ("frame", "kind", "running")
 
     def __init__(self, frame: Interpreter) -> None:
         super().__init__(None)
         self.frame = frame
         self.running = False
+        self.kind: type = types.GeneratorType
 
     def python_type(self) -> type:
-        """Generator."""
-        return types.GeneratorType
+        """Generator, or the class of iterators that it stands for."""
+        return self.kind
 
     def describe(self) -> str:
         """Its function's name."""

@@ -181,10 +181,12 @@ class ObjectValue(Value):
 
     def generic_get_attr(self, interp: Interpreter, name: str) -> Value:
         """Data descriptor, own attribute, class attribute, `__getattr__`, in this order."""
-        if name == "__dict__":
+        if name == "__dict__" and self.cls.__dictoffset__:
             return InstanceDictValue(self)
         if name == "__class__":
             return interp.tracer.known(self.cls)
+        if name == "__weakref__":
+            raise Break("unsupported-attribute", f"{name} of {self.describe()} is read")
         found, owner = interp.lookup(self.cls, name)
         if found is not MISSING:
             assert owner is not None

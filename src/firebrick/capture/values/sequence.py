@@ -262,6 +262,29 @@ class DequeValue(ListValue):
         """`maxlen`, then methods."""
         return ConstantValue(self.maxlen) if name == "maxlen" else super().get_attr(interp, name)
 
+    def copy_with(self, items: list[Value]) -> Value:
+        """A deque of the same length at most."""
+        return DequeValue(items, maxlen=self.maxlen)
+
+    def get_item(self, interp: Interpreter, key: Value) -> Value:
+        """An item; deques have no slices."""
+        self._refuse_slice(interp, key)
+        return super().get_item(interp, key)
+
+    def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
+        """Set an item."""
+        self._refuse_slice(interp, key)
+        super().set_item(interp, key, value)
+
+    def del_item(self, interp: Interpreter, key: Value) -> None:
+        """Delete an item."""
+        self._refuse_slice(interp, key)
+        super().del_item(interp, key)
+
+    def _refuse_slice(self, interp: Interpreter, key: Value) -> None:
+        if isinstance(key.realize(), SliceValue):
+            interp.raise_new(TypeError, "sequence index must be integer, not 'slice'")
+
     def trim(self, *, left: bool) -> None:
         """Keep `maxlen` items, dropping those on the left or the right."""
         if self.maxlen is not None and len(self.items) > self.maxlen:

@@ -56,6 +56,8 @@ class SuperValue(Value):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """The attribute, bound to the owner."""
         found = self.find(interp, name)
+        if found is None and name in vars(super):
+            raise Break("unsupported-attribute", f"{name} of a super object is read")
         if found is None:
             interp.raise_new(AttributeError, f"'super' object has no attribute {name!r}")
         raw, base = found
