@@ -426,6 +426,7 @@ class Attempt:
         self.result: Value | None = None
         self.module: fx.GraphModule | None = None
         self.emitter: ValueEmitter | None = None
+        self.recorded = torch.is_grad_enabled()  # whether gradients are, where the tail has got to
         self.abandoned: int | None = None  # the step that made a generator which this place would give up
 
     def _free_cell(self, name: str, cell: Any) -> CellValue:
@@ -508,9 +509,13 @@ class Attempt:
         emitter = self.emitter = ValueEmitter(code, None, self.tracer.graph, own_cells)
         emitter.prologue()
         self.mark = emitter.mark()
+        recorded = self.tracer.graph.grad_at_start
         for context in self.tracer.graph.open_modes:  # entered again, the outermost first
+            _switch_grad(emitter, recorded, context.grad[0])
             emitter.load(context)
             emitter.pop()
+            recorded = context.grad[1]
+        self.recorded = recorded
         if self.result is not None:
             temp = emitter.load_to_temp(self.result)
             self._replay(emitter, every_cell=False)
@@ -583,11 +588,7 @@ class Attempt:
         for name, temp in filled.items():
             emitter.load_fast(temp)
             emitter.store_deref(name)
-        if torch.is_grad_enabled() != self.tracer.graph.grad_at_start:
-            emitter.load_callable(torch._C._set_grad_enabled)
-            emitter.load_const(torch.is_grad_enabled())
-            emitter.call(1)
-            emitter.pop()
+        _switch_grad(emitter, self.recorded, torch.is_grad_enabled())
 
     def assemble(self, compiled: Callable[..., Any] | None, outdated: Callable[[], None]) -> CodeType:
         """The new code, with the call of the compiled graph at its start."""
@@ -712,6 +713,15 @@ class Attempt:
         emitter.emit("RERAISE", 0)
         for item in plain.items:
             emitter.append(item)
+
+
+def _switch_grad(emitter: ValueEmitter, now: bool, wanted: bool) -> None:
+    """Switch the recording of gradients, if it is not as wanted."""
+    if now != wanted:
+        emitter.load_callable(torch._C._set_grad_enabled)
+        emitter.load_const(wanted)
+        emitter.call(1)
+        emitter.pop()
 
 
 def _copies(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.method import MethodValue
@@ -24,7 +26,7 @@ class ContextValue(Value):
     real context manager where the value leaves.
     """
 
-    __slots__ = ("args", "enter", "leave", "make")
+    __slots__ = ("args", "enter", "grad", "leave", "make")
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class ContextValue(Value):
         super().__init__(None)
         self.make, self.args, self.enter = make, list(args), enter
         self.leave: Callable[[Interpreter], None] | None = None
+        self.grad = (True, True)  # whether gradients were recorded before and after it was entered
 
     def python_type(self) -> type:
         """The context manager's class."""
@@ -49,7 +52,9 @@ class ContextValue(Value):
     def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`__enter__` and `__exit__`."""
         if name == "__enter__":
+            before = torch.is_grad_enabled()
             self.leave = self.enter(interp)
+            self.grad = before, torch.is_grad_enabled()
             interp.tracer.graph.open_modes.append(self)
             return self
         if name == "__exit__":
