@@ -24,8 +24,9 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # Windows of any size and padding by a tensor's own elements are 300.
 # Matmuls that read weights where they are, in two forms, are 130 more than those on packed copies.
 # Steps of optimizers, graphs under no_grad and functions of libraries by name are 270.
-# Assignments to `.data`, versions that writes through it leave alone, and generators are 150.
-PACKAGE_LINES = 60_700
+# Assignments to `.data`, versions that writes through it leave alone, and generators are 150; attributes and
+# comparisons of built-in kinds as in plain Python 60, residuals in matmuls 100.
+PACKAGE_LINES = 60_900
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
