@@ -91,7 +91,7 @@ PAIRS = (
     "{'a': 1}.keys() == {'a'}", "PLAIN.method == PLAIN.method", "PLAIN.method == Plain().method",
     "LIST.append == LIST.append", "[].append == [].append", "collections.deque([1, 2], 2) * 2",
     "collections.deque([1, 2], 2) + collections.deque([3])", "collections.deque([1, 2])[0:1]",
-    "frozenset([1]) & {1: 2}.keys()", "{1} | {'a': 1}.values()", "{1: 2}.keys() - frozenset([1])", "{**{1: 2}.items()}",
+    "frozenset([1]) & {1: 2}.keys()", "{1} | {'a': 1}.values()", "{1: 2}.keys() - frozenset([1])", "{**{1: 2}.items()}", "collections.deque([1], 1).insert(0, 5)",
     "PLAIN.method.__call__() is PLAIN", "operator.ior({1}, {2: 3}.keys())", "operator.imul(collections.deque([1], 1), 3)",
 )  # fmt: skip
 
@@ -105,7 +105,7 @@ LIST = []
 def compute(x):
     try:
         return {pair}, x + 1
-    except TypeError as error:
+    except (IndexError, TypeError) as error:
         return str(error), x + 1
 """
     space = {"__name__": "kinds"}

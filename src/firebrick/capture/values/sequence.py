@@ -513,12 +513,23 @@ LIST_METHODS: Mapping[str, Method] = {
     "reverse": _mutating(lambda interp, items: items.reverse()),
     "sort": _sort,
 }
+
+
+def _insert_in_deque(
+    interp: Interpreter, value: DequeValue, args: Sequence[Value], kwargs: Mapping[str, Value]
+) -> Value:
+    if value.maxlen is not None and len(value.items) >= value.maxlen:
+        interp.raise_new(IndexError, "deque already at its maximum size")
+    return LIST_METHODS["insert"](interp, value, args, kwargs)
+
+
 DEQUE_METHODS: Mapping[str, Method] = {
     **{name: method for name, method in LIST_METHODS.items() if name != "sort"},
     "append": _mutating(lambda interp, items, item: items.append(item), trims=True),
     "appendleft": _mutating(lambda interp, items, item: items.insert(0, item), trims=False),
     "extend": _mutating(_extend, trims=True),
     "extendleft": _mutating(_extend_left, trims=False),
+    "insert": _insert_in_deque,
     "popleft": _mutating(lambda interp, items: _pop(interp, items, ConstantValue(0))),
     "rotate": _mutating(_rotate),
 }
