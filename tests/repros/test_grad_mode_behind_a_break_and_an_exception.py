@@ -44,7 +44,28 @@ def other_modes_around(x):
         raise NameError
 
 
-@pytest.mark.parametrize("program", [two_blocks, break_in_both, switched_between, other_modes_around])
+def switch_as_block(x):
+    with torch.set_grad_enabled(False):
+        with torch.set_grad_enabled(True):
+            firebrick.graph_break()
+            x = x * 2
+        with torch.set_grad_enabled(True):
+            raise NameError
+
+
+def switch_made_before(x):
+    switch = torch.set_grad_enabled(False)
+    torch.set_grad_enabled(True)
+    with switch:
+        if torch.is_grad_enabled():
+            raise ValueError
+        raise NameError
+
+
+PROGRAMS = [two_blocks, break_in_both, switched_between, other_modes_around, switch_as_block, switch_made_before]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_the_grad_mode_is_that_of_plain_python(program):
     modes = []
     with torch.enable_grad():

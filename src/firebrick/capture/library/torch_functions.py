@@ -293,11 +293,13 @@ def _enable_grad(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 def _set_grad_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     mode = interp.flag(args[0] if args else kwargs["mode"], True)
     before = torch.is_grad_enabled()
-    set_grad_mode(interp, mode)
-    context = ContextValue(
-        torch.set_grad_enabled, [ConstantValue(mode)], lambda at: lambda later: set_grad_mode(later, before)
-    )
-    context.leave = lambda later: set_grad_mode(later, before)
+
+    def enter(at: Interpreter) -> Callable[[Interpreter], None]:
+        set_grad_mode(at, mode)
+        return lambda later: set_grad_mode(later, before)
+
+    context = ContextValue(torch.set_grad_enabled, [ConstantValue(mode)], enter, before)
+    context.leave = enter(interp)
     return context
 
 

@@ -23,21 +23,23 @@ class ContextValue(Value):
     """A mode switch made in captured code.
 
     `enter(interp)` switches and gives the function that switches back; `make` with `args` builds the
-    real context manager where the value leaves.
+    real context manager where the value leaves. restores: whether gradients are recorded once it is left, where that is
+    decided when it is made; else they are as they were when it was entered.
     """
 
-    __slots__ = ("args", "enter", "grad", "leave", "make")
+    __slots__ = ("args", "enter", "grad", "leave", "make", "restores")
 
     def __init__(
         self,
         make: Callable[..., Any],
         args: Sequence[Value],
         enter: Callable[[Interpreter], Callable[[Interpreter], None]],
+        restores: bool | None = None,
     ) -> None:
         super().__init__(None)
-        self.make, self.args, self.enter = make, list(args), enter
+        self.make, self.args, self.enter, self.restores = make, list(args), enter, restores
         self.leave: Callable[[Interpreter], None] | None = None
-        self.grad = (True, True)  # whether gradients were recorded before and after it was entered
+        self.grad = (True, True)  # whether gradients are recorded once it is left, and once it is entered
 
     def python_type(self) -> type:
         """The context manager's class."""
@@ -52,7 +54,7 @@ class ContextValue(Value):
     def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """`__enter__` and `__exit__`."""
         if name == "__enter__":
-            before = torch.is_grad_enabled()
+            before = torch.is_grad_enabled() if self.restores is None else self.restores
             self.leave = self.enter(interp)
             self.grad = before, torch.is_grad_enabled()
             interp.tracer.graph.open_modes.append(self)
