@@ -309,7 +309,12 @@ class _Inference(_Compile):
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
         self.begin()
-        return self.load(*self.built("inference", self.trace_few))
+        artifact, made = self.built("inference", self.trace_few)
+        run = self.load(artifact, made)
+        if torch.is_inference_mode_enabled():
+            return run
+        bases = {i for i, t in enumerate(self.example_inputs) if isinstance(t, torch.Tensor) and t.is_inference()}
+        return runtime.InferenceViews.of(run, artifact, bases)
 
     def trace_few(self) -> AtenGraph:
         """Trace four of many equal layers, from which the others follow, or all where there are no such layers."""

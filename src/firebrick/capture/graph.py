@@ -262,6 +262,11 @@ class GraphBuilder:
     def _note_written(self, target: Any, args: Any, fakes: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """Keep what a call wrote to; kernels refuse to write where a place is met twice, which fakes do not see."""
         self.written += written
+        if not torch.is_inference_mode_enabled():
+            places = {_storage(fake) for fake in written}
+            known = (value for value in self._by_fake.values() if value.obj is not None and value.obj.is_inference())
+            if any(_storage(value.fake) in places for value in known):
+                raise Break("unsupported-operation", "an inference tensor is written to outside inference mode")
         if any(value.fake.requires_grad for value in self.replaced):
             raise Break("unsupported-operation", "a tensor is given a history of gradients after its data was set")
         if any(fake.requires_grad for fake in written):

@@ -10,7 +10,7 @@ from firebrick.runtime.cache import (
     make_key,
     why_miss,
 )
-from firebrick.runtime.load import ConstantsChanged, Executable, load
+from firebrick.runtime.load import ConstantsChanged, Executable, InferenceViews, load
 from firebrick.runtime.training import Place, Tangent, Training, TrainingPlan
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "ConstantsChanged",
     "DiskCache",
     "Executable",
+    "InferenceViews",
     "Key",
     "Place",
     "Tangent",
