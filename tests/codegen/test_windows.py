@@ -15,6 +15,11 @@ def rand(*shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(3))
 
 
+def maxima(x, size, stride=None, pad=0, dilation=1):
+    """What max_pool1d is made of."""
+    return F.max_pool2d(x[:, None], (1, size), (1, stride or size), (0, pad), (1, dilation))
+
+
 IMAGE = rand(2, 3, 9, 11)
 WINDOWS = {
     "nearest": lambda x: F.interpolate(x, scale_factor=2.0),
@@ -41,6 +46,12 @@ WINDOWS = {
     "large means up": lambda x: F.avg_pool2d(x, (3, 6), 4, 1, ceil_mode=True),
     "long maxima": lambda x: F.max_pool2d(x.flatten(2)[:, None], (1, 50), (1, 3), (0, 25)),
     "long means": lambda x: F.avg_pool1d(x.flatten(2)[0], 50, 3, 25),
+    "wide maxima of a row": lambda x: maxima(x.flatten(2)[0], 33, 1, 16),
+    "wide dilated maxima of a row": lambda x: maxima(x.flatten(2)[0], 17, 1, 3, dilation=2),
+    "very wide maxima of a row": lambda x: maxima(x.flatten(2)[0], 98, 1),
+    "wide maxima each 4": lambda x: maxima(x.flatten(2)[0], 40, 4, 7),
+    "maxima of pairs": lambda x: maxima(x.flatten(2)[0], 2),
+    "maxima each 7": lambda x: maxima(x.flatten(2)[0], 9, 7),
     "cubes": lambda x: F.max_pool3d(x[None], 3, 2, 1),
     "adaptive maxima": lambda x: F.adaptive_max_pool2d(x, (4, 5)),
     "even adaptive maxima": lambda x: F.adaptive_max_pool2d(x, (3, 11)),
@@ -65,6 +76,40 @@ def test_maxima_of_large_windows_keep_nan_and_infinities():
     x[0, 0, 3, 4], x[0, 1, 3, 4], x[1] = float("nan"), float("inf"), float("-inf")
     agree(lambda x: F.max_pool2d(x, 5, 1, 2), x, exact=False)
     agree(lambda x: F.adaptive_max_pool2d(x, (4, 5)), x, exact=False)
+
+
+def test_wide_windows_of_a_row_keep_nan_and_infinities():
+    x = rand(3, 200)
+    x[0, 60], x[1, 60], x[2] = float("nan"), float("inf"), float("-inf")
+    agree(lambda x: maxima(x, 33, 1, 16), x, exact=False)
+    agree(lambda x: maxima(x, 9, 4), x, exact=False)
+
+
+PICKED = {
+    "each second": lambda x: x[:, ::2],
+    "each second, from the first on": lambda x: x[:, 1::2],
+    "each third": lambda x: x[:, 1::3],
+    "each fourth": lambda x: x[:, 3::4],
+    "backwards": lambda x: x.flip(1),
+    "pairs exchanged": lambda x: torch.stack([x[:, 1::2], x[:, ::2]], -1),
+    "sums of pairs": lambda x: x.unflatten(1, (-1, 2)).sum(-1),
+    "best of three": lambda x: x[:, :-2].unflatten(1, (-1, 3)).amax(-1),
+}
+
+
+@pytest.mark.parametrize("simd", ["auto", "avx2", "scalar"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
+@pytest.mark.parametrize("name", PICKED)
+def test_elements_a_few_places_apart(name, dtype, simd):
+    x = (rand(5, 98) * 3).abs().to(dtype)
+    assert calls(agree(lambda x: PICKED[name](x).clone() + 1, x, tolerance=1e-6, simd=simd)) == []
+
+
+def test_nothing_behind_the_last_of_elements_apart_is_read():
+    # The memory of 33 elements ends with the last that is read.
+    page = torch.full((4096 * 3,), float("nan"))
+    x = torch.as_strided(page, (17,), (2,), 4096 * 3 - 33).copy_(torch.arange(17.0))
+    agree(lambda x: x * 2, x)
 
 
 @pytest.mark.parametrize("name", ["large maxima", "large means", "long means", "adaptive maxima", "adaptive means"])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Const, Index, Load, Masked, Store
-from firebrick.loops.tree import Acc, Fold, Let, Loop, Scratch
+from firebrick.loops.tree import NEAR_STRIDES, Acc, Fold, Let, Loop, Scratch
 from firebrick.loops.walk import children, values_of
 from firebrick.symbolic.expr import ONE, ZERO
 
@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from firebrick.loops.tree import Stmt
     from firebrick.symbolic.expr import Expr, Var
 
-__all__ = ["all_statements", "deepest_loops", "folding_loop", "folds", "roots", "transposed", "weight", "widest"]
+__all__ = [
+    "all_statements",
+    "deepest_loops",
+    "folding_loop",
+    "folds",
+    "is_near",
+    "roots",
+    "transposed",
+    "weight",
+    "widest",
+]
 
 
 def all_statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
@@ -95,6 +105,11 @@ def widest(loop: Loop) -> int:
     return result
 
 
+def is_near(stride: Expr | None) -> TypeGuard[Expr]:
+    """Whether lanes that far apart are picked from a few whole loads."""
+    return stride is not None and not stride.terms and stride.const in NEAR_STRIDES
+
+
 def transposed(loop: Loop, lane: Var) -> list[Load]:
     """Loads that walk memory along the serial `loop`, but not along the lanes around it: a block of them is better
     loaded along the loop and turned."""
@@ -108,7 +123,7 @@ def transposed(loop: Loop, lane: Var) -> list[Load]:
         seen.add(v)
         if isinstance(v, Load) and not v.binds:
             along, across = v.index.coeff(loop.axis.var), v.index.coeff(lane)
-            if along is ONE and across is not None and across is not ZERO and across is not ONE:
+            if along is ONE and across is not None and across is not ZERO and across is not ONE and not is_near(across):
                 out.append(v)
         if not isinstance(v, Masked):
             stack.extend(children(v))

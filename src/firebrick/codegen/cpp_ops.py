@@ -41,8 +41,9 @@ _FLOAT: dict[str, FunctionText] = {
     "sign": FunctionText(
         "({t})(({a} > 0) - ({a} < 0))", "({a} > 0 ? ({t}){{}} + 1 : ({t}){{}}) - ({a} < 0 ? ({t}){{}} + 1 : ({t}){{}})"
     ),
-    "min": _both("({a} < {b}) | ({a} != {a}) ? {a} : {b}"),
-    "max": _both("({a} > {b}) | ({a} != {a}) ? {a} : {b}"),
+    # One value: a branch that only NaN takes around what is one instruction, else each comparison is a branch.
+    "min": FunctionText("{a} != {a} ? {a} : {a} < {b} ? {a} : {b}", "({a} < {b}) | ({a} != {a}) ? {a} : {b}"),
+    "max": FunctionText("{a} != {a} ? {a} : {a} > {b} ? {a} : {b}", "({a} > {b}) | ({a} != {a}) ? {a} : {b}"),
     "fmin": _both("({a} < {b}) | ({b} != {b}) ? {a} : {b}"),
     "fmax": _both("({a} > {b}) | ({b} != {b}) ? {a} : {b}"),
     "copysign": FunctionText("__builtin_copysign{f}({a}, {b})", "({t})((({i}){a} & ~{low}) | (({i}){b} & {low}))"),

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from firebrick.symbolic.expr import Expr
 
 __all__ = [
-    "FOLD_VECTOR",
     "HIDDEN",
     "MASK",
     "SCALAR",
     "SIGNED",
     "constant_text",
+    "fold_vector",
     "index_text",
     "lane_type",
     "vector_prelude",
@@ -139,16 +139,27 @@ static inline __attribute__((always_inline)) int64_t fb_hidden(int64_t n) {
 """
 """The same number, of which the compiler knows nothing."""
 
-FOLD_VECTOR = """\
-static inline {s} fb_{op}_{v}({v} x) {{
-  {s} p[{w}];
-  __builtin_memcpy(p, &x, sizeof p);
-  for (int n = {half}; n; n /= 2)
-    for (int k = 0; k < n; k++) {{ const {s} a = p[k], b = p[k + n]; p[k] = {combine}; }}
-  return p[0];
-}}
-"""
-"""Folds the lanes of a vector into one value, in pairs."""
+
+def fold_vector(name: str, combine: str, lane: str, width: int) -> str:
+    """A function that folds the lanes of a vector into one value, in pairs; `combine` says how a and b are folded."""
+    scalar, nbytes = SCALAR[lane], DTYPES[lane].nbytes
+    vector = f"{lane}x{width}"
+    lines = [f"static inline {scalar} {name}({vector} x) {{"]
+    # C++ computes narrow integers as int, which vectors don't: they are folded one by one.
+    n = width // 2 if nbytes >= 4 else 0
+    while n > 1:
+        lines.append(f"  typedef {scalar} v{n} __attribute__((vector_size({n * nbytes})));")
+        lines.append(f"  v{n} x{n};")
+        whole = "x" if 2 * n == width else f"x{2 * n}"
+        lines.append(f"  {{ v{n} a, b; __builtin_memcpy(&a, &{whole}, sizeof a);")
+        lines.append(f"    __builtin_memcpy(&b, (char*)&{whole} + sizeof a, sizeof b); x{n} = {combine}; }}")
+        n //= 2
+    rest = 2 if nbytes >= 4 else width
+    lines.append(f"  {scalar} p[{rest}];")
+    lines.append(f"  __builtin_memcpy(p, &{'x2' if rest < width else 'x'}, sizeof p);")
+    lines.append(f"  for (int n = {rest // 2}; n; n /= 2)")
+    lines.append(f"    for (int k = 0; k < n; k++) {{ const {scalar} a = p[k], b = p[k + n]; p[k] = {combine}; }}")
+    return "\n".join([*lines, "  return p[0];", "}"]) + "\n"
 
 
 def vector_prelude(lane: str, lanes: int) -> str:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firebrick.codegen.cpp_casts import cast
+from firebrick.codegen.cpp_facts import is_near
 from firebrick.codegen.cpp_math import INLINE
 from firebrick.codegen.cpp_ops import HELPERS, ROWS, SLEEF
+from firebrick.codegen.cpp_transpose import picking_helper
 from firebrick.codegen.cpp_types import MASK, SCALAR, SIGNED, constant_text, lane_type
 from firebrick.codegen.cpp_writer import Text, Unit, Writer
 from firebrick.errors import InternalError
@@ -21,7 +23,7 @@ from firebrick.symbolic.expr import ONE
 
 if TYPE_CHECKING:
     from firebrick.loops.ir import Value
-    from firebrick.symbolic.expr import Var
+    from firebrick.symbolic.expr import Expr, Var
 
 __all__ = ["Values"]
 
@@ -122,6 +124,9 @@ class Values(Writer):
             address = f"{base} + {self.index(v.index)}"
             return self.name(v.dtype, self._from_memory(v.dtype, address, lanes.count), True)
         stored = self.unit.vector("u8" if v.dtype == "b8" else lane_type(v.dtype), lanes.width)
+        if is_near(stride) and self.guard is None and lanes.count is None:
+            code = f"{self._picked(v.dtype, stored, stride)}({base} + {self.index(v.index)})"
+            return self.name(v.dtype, self._lanes_of_memory(v.dtype, code), True)
         items = []
         for k in range(lanes.width):
             for x, t in bound:
@@ -144,6 +149,14 @@ class Values(Writer):
         if v.dtype == "b8":
             code = f"__builtin_convertvector({code}, {self.type_of('b8', True)}) != 0"
         return self.name(v.dtype, code, True)
+
+    def _picked(self, dtype: str, vector: str, stride: Expr) -> str:
+        """Name of the function that reads elements a few places apart."""
+        assert self.lanes is not None
+        name = f"fb_each{stride.const}_{vector}".replace("-", "m")
+        scalar = "uint8_t" if dtype == "b8" else SCALAR[dtype]
+        self.unit.helpers[name] = picking_helper(name, vector, scalar, self.lanes.width, stride.const)
+        return name
 
     def _from_memory(self, dtype: str, address: str, count: str | None) -> str:
         assert self.lanes is not None

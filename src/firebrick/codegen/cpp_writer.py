@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from firebrick.codegen.cpp_math import INLINE, SCALE, SCALE_ANY
 from firebrick.codegen.cpp_ops import HELPERS
 from firebrick.codegen.cpp_types import (
-    FOLD_VECTOR,
     HIDDEN,
     SCALAR,
+    fold_vector,
     index_text,
     lane_type,
     needs_division,
@@ -91,11 +91,9 @@ class Unit:
     def fold(self, op: str, combine: str, lane: str, width: int) -> str:
         """Name of a function that folds the lanes of a vector."""
         name = f"fb_{op}_{lane}x{width}"
+        self.vector(lane, width)
         if name not in self.helpers:
-            text = FOLD_VECTOR.format(
-                s=SCALAR[lane], op=op, v=self.vector(lane, width), w=width, half=width // 2, combine=combine
-            )
-            self.helpers[name] = text
+            self.helpers[name] = fold_vector(name, combine, lane, width)
         return name
 
     def hidden(self, number: str) -> str:

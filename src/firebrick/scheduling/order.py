@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Axis, Index, Load, Op, Reduce, Scan, Store
 from firebrick.loops.ops import SCALAR_OPS
-from firebrick.loops.tree import PARALLEL_WORK
+from firebrick.loops.tree import NEAR_STRIDES, PARALLEL_WORK
 from firebrick.scheduling.build import LoopPlan, Statement
 from firebrick.scheduling.values import Rewriter, walk
 from firebrick.symbolic.expr import INF, ONE, ZERO, Expr, Var, var
@@ -60,9 +60,15 @@ def _score(v: Var, accesses: list[_Access]) -> float:
         stride = a.index.coeff(v)
         if stride is not None and not stride.terms and stride.const == 1:
             score += a.weight
+        elif a.weight == 1 and a.direct and _is_near(stride):
+            score += a.weight / 4
         else:
             score -= 2 * a.weight
     return score
+
+
+def _is_near(stride: Expr | None) -> bool:
+    return stride is not None and not stride.terms and stride.const in NEAR_STRIDES
 
 
 def _outward(v: Var, accesses: list[_Access]) -> tuple[int, int]:
@@ -266,7 +272,7 @@ def _choose(
         outer.remove(along)
         outer += [across, along]
         kinds[across] = "tile"
-    elif inner and (best_inner >= 1 or tile is None or scores[tile] <= 0):
+    elif inner and (tile is None or scores[tile] <= 0 or (best_inner >= 1 and not _slides(tile, inner, accesses))):
         for chain in inner.values():
             best = max(chain, key=lambda v: scores[v])
             if scores[best] > 0:
@@ -294,6 +300,14 @@ def _choose(
     )
 
 
+def _slides(tile: Var, inner: dict[frozenset[Var], list[Var]], accesses: list[_Access]) -> bool:
+    """Whether windows of neighbours are folded: lanes along the loop over them need no folding across lanes."""
+    folded = frozenset().union(*inner)
+    met = [a for a in accesses if tile in a.index.vars()]
+    near = all(a.direct and (a.index.coeff(tile) is ONE or _is_near(a.index.coeff(tile))) for a in met)
+    return near and any(not folded.isdisjoint(a.index.vars()) for a in met)
+
+
 def _lanes_update(updates: list[Store], v: Var) -> bool:
     """Whether iterations of a loop update neighbouring elements of types that lanes hold."""
     return all(
@@ -314,7 +328,7 @@ def _turned(outer: list[Var], sizes: dict[Var, Expr], accesses: list[_Access], l
             if a.weight == 2 or not a.direct:
                 continue
             step = a.index.coeff(across)
-            if step is None or step is ZERO or step is ONE:
+            if step is None or step is ZERO or step is ONE or _is_near(step):
                 continue
             for along in outer:
                 if along is not across and a.index.coeff(along) is ONE and hint(sizes[along]) >= lanes // 2:
