@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import platform
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,10 +34,11 @@ from firebrick.loops.check import check as check_loops
 from firebrick.loops.schedule import Launch
 from firebrick.loops.show import show as show_loops
 from firebrick.report import recorder
+from firebrick.tuning import Tuner
 from firebrick.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.config import Config
     from firebrick.extend import PassReport
@@ -253,6 +255,7 @@ class _Compile:
                 passes=self.user_passes,
                 trace=autodiff.trace_function,
                 on_report=self.reports.append,
+                choose=self.tuner() if config.autotune else None,
             )
         self.show("aten", lambda: autodiff.show(aten))
         with recorder.timed("lowering"):
@@ -294,9 +297,28 @@ class _Compile:
             "state": graph_key.state_text(),
             "options": repr(sorted(options.items(), key=str)),
             "passes": active,
+            **self.ground(),
+        }
+
+    def ground(self) -> dict[str, str]:
+        """What every artifact depends on."""
+        return {
             "versions": f"firebrick {VERSION}\nschema {SCHEMA}\ntorch {torch.__version__} {torch.version.git_version}",
             "target": f"{platform.system()}\n{self.target.key()}\n{self.target.threads} threads",
         }
+
+    def tuner(self) -> Tuner:
+        """What chooses among forms of a part of this graph by measurement."""
+        config, ground = self.config, self.ground()
+
+        def build(aten: AtenGraph) -> Artifact:
+            schedule = scheduling.schedule(lowering.lower(aten, config), self.target, config)
+            return runtime.build(codegen.generate(schedule, self.target, config), config)
+
+        def fetch(parts: Mapping[str, str], make: Callable[[], Artifact]) -> Artifact:
+            return runtime.DiskCache(config).fetch(runtime.make_key({**parts, **ground}, "choice of a kernel"), make)
+
+        return Tuner(build, partial(runtime.load, at_once=True), fetch)
 
     def show(self, level: str, text: Callable[[], str]) -> None:
         """Make and print the text of a level, if anyone wants it."""

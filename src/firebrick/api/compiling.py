@@ -71,7 +71,8 @@ def compile(
         model: a function, or an nn.Module; an object of the same kind comes back. A compiled module shares its
             parameters, buffers and attributes with the original.
         backend: a name of `list_backends()`, or a function `(gm, example_inputs) -> callable`.
-        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
+        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs". The two last measure, once
+            a machine, which kernel is fastest for each matmul by a constant weight (seconds for each shape).
         fullgraph: raise `Unsupported` where the function can't be one graph.
         dynamic: True compiles with symbolic sizes at once, False never, None when sizes are seen to change.
         options: settings of `firebrick.config.Config` by name.

@@ -8,6 +8,8 @@ The blocking is that of Goto and van de Geijn, "Anatomy of High-Performance Matr
   rows take the second form.
 - Else panels of columns are made on the way (`fb_tile`), each once a call and thread, or read in place by few rows.
 
+Calls name the form ("dots", "panels"), or leave it to what is said above ("own").
+
 A sum's order depends on the shapes alone, not on threads, and is kept short, which bounds its rounding error: lanes, or
 chains of `_CHAIN` products. Scale, bias, what is added and the activation are applied while results are in cache.
 """
@@ -123,7 +125,7 @@ class Linear:
     """One shape of matmul, and the buffers of one call of it.
 
     Offsets and strides in elements. weight: offset, strides [inner, outer], one of which is 1. scale, bias: offsets;
-    other: offset and stride of what is added; None where there are none.
+    other: offset and stride of what is added; None where there are none. dots: which of the two forms.
     """
 
     rows: int
@@ -137,11 +139,12 @@ class Linear:
     out_stride: int
     attr: str
     scalars: tuple[float, ...]
+    dots: bool
 
     @staticmethod
     def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Linear, tuple[str, ...]]:
         """The shape of a call, and the names of its buffers in the order of the kernel's arguments."""
-        x, weight, scale, bias, other, attr, scalars = call.args
+        x, weight, scale, bias, other, attr, scalars, *forms = call.args
         (out,) = call.outs
         if not (isinstance(x, Ref) and isinstance(weight, Ref)) or out is None or as_int(x.strides[1]) != 1:
             raise LoweringError(f"{call.op} has arguments of another kind than its kernel")
@@ -161,6 +164,7 @@ class Linear:
             as_int(buffers[out].strides[0]),
             str(attr),
             tuple(scalars),  # type: ignore[arg-type]
+            _by_dots(forms[0] if forms else "own", as_int(x.shape[0]), inner, strides[0] == 1),
         )
         given = [r.buffer for r in (x, weight, scale, bias, other) if isinstance(r, Ref)]
         return made, (*given, out)
@@ -173,8 +177,7 @@ class Linear:
 
     def text(self, unit: Unit, threads: int) -> str:
         """The kernel, less what `unit` puts before it."""
-        along = self.weight[1] == 1 and not (self.inner < _SHORT and self.rows >= _MANY)
-        return (self._dots if along else self._panels)(unit, threads)
+        return (self._dots if self.dots else self._panels)(unit, threads)
 
     def _dots(self, unit: Unit, threads: int) -> str:
         """The kernel on rows of both factors."""
@@ -354,6 +357,15 @@ class Linear:
         else:
             yield f"            if (left == {2 * lanes}) {{"
             yield f"{texts[0]}\n            }} else {{\n{texts[1]}\n            }}"
+
+
+def _by_dots(form: Any, rows: int, inner: int, along: bool) -> bool:
+    """Whether sums are vectors along the rows of both factors, which needs a weight whose rows lie along the sum."""
+    if form == "own":
+        return along and not (inner < _SHORT and rows >= _MANY)
+    if form not in ("dots", "panels") or (form == "dots" and not along):
+        raise LoweringError(f"{OP} has no form {form} for this weight")
+    return bool(form == "dots")
 
 
 def _even(total: int, most: int, multiple: int) -> int:

@@ -54,8 +54,12 @@ def _linear(
     other: torch.Tensor | None,
     attr: str,
     scalars: Sequence[float],
+    form: str = "own",
 ) -> torch.Tensor:
-    """x [rows, inner] by weight [inner, outer], times scale [outer], plus bias [outer], plus other [rows, outer]."""
+    """x [rows, inner] by weight [inner, outer], times scale [outer], plus bias [outer], plus other [rows, outer].
+
+    form: of the kernel, see `firebrick.codegen.cpp_linear`.
+    """
     if scale is not None:
         made = torch.mm(x, weight) * scale
         made = made if bias is None else made + bias
@@ -69,7 +73,9 @@ def _linear_out(*args: Any, out: torch.Tensor) -> torch.Tensor:
     return out.copy_(_linear(*args))
 
 
-_arguments = "Tensor x, Tensor weight, Tensor? scale, Tensor? bias, Tensor? other, str attr, float[] scalars"
+_arguments = (
+    "Tensor x, Tensor weight, Tensor? scale, Tensor? bias, Tensor? other, str attr, float[] scalars, str form='own'"
+)
 _library = torch.library.Library("firebrick", "FRAGMENT")
 _library.define(f"linear({_arguments}) -> Tensor")
 _library.define(f"linear.out({_arguments}, *, Tensor(a!) out) -> Tensor(a!)")

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from firebrick.extend import Level, Pass, PassReport
     from firebrick.extend.base import TraceFunction
     from firebrick.extend.graph import AtenGraph
+    from firebrick.passes.alone import Choose
 
 __all__ = [
     "PASSES",
+    "TUNED",
     "FeatureBatchNorm",
     "FusedLinear",
     "Int8Linear",
@@ -51,12 +53,14 @@ __all__ = [
     "swap",
 ]
 
-PASSES: tuple[Callable[[AtenGraph, Config], AtenGraph], ...] = (
+PASSES: tuple[Callable[..., AtenGraph], ...] = (
     fold_constants,
     prepack_convolution,
     prepack_linear,
 )
 """What the compiler itself does to every graph, in order."""
+TUNED = frozenset({prepack_linear})
+"""Those that choose among kernels, and take what measures them."""
 
 
 def active_passes(level: Level, passes: Sequence[Any], config: Config) -> tuple[Pass, ...]:
@@ -113,12 +117,16 @@ def run_passes(
     passes: Sequence[Any] = (),
     trace: TraceFunction | None = None,
     on_report: Callable[[PassReport], object] = lambda _: None,
+    choose: Choose | None = None,
 ) -> AtenGraph:
-    """Run the active passes of level aten, then `PASSES`, leaving out those that `config.disable_passes` names."""
+    """Run the active passes of level aten, then `PASSES`, leaving out those that `config.disable_passes` names.
+
+    choose: measures what passes of `TUNED` choose from.
+    """
     for report in run_graph_passes(aten.gm, "aten", config, passes=passes, trace=trace, frozen=aten.frozen):
         on_report(report)
     for step in PASSES:
         if step.__name__ not in config.disable_passes:
             with recorder.timed(f"pass {step.__name__}"):
-                aten = step(aten, config)
+                aten = step(aten, config) if step not in TUNED else step(aten, config, choose)
     return aten

@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.extend.linear import linear_op, panel_columns
 from firebrick.extend.metas import absorb
+from firebrick.passes.alone import alone
 from firebrick.passes.recipe import RecipeBuilder, is_view
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import fx
 
     from firebrick.config import Config
     from firebrick.extend.graph import AtenGraph
+    from firebrick.passes.alone import Choose
 
 __all__ = [
     "LONG",
@@ -103,51 +106,96 @@ def is_packable(dtype: torch.dtype) -> bool:
     return dtype is torch.float32 or (dtype is torch.bfloat16 and mkldnn._is_mkldnn_bf16_supported())
 
 
-def prepack_linear(graph: AtenGraph, config: Config) -> AtenGraph:
-    """Give matmuls by constant weights to their kernels, with the addition and the activation that follow."""
+def prepack_linear(graph: AtenGraph, config: Config, choose: Choose | None = None) -> AtenGraph:
+    """Give matmuls by constant weights to their kernels, with the addition and the activation that follow.
+
+    choose: measures the forms of each; without it the cost model's is taken.
+    """
     if not config.prepack or config.numerics == "eager" or not graph.frozen:
         return graph
-    recipe = RecipeBuilder(graph)
     own = panel_columns(config) > 0
+
+    def form_of(node: fx.Node, recipe: RecipeBuilder) -> str:
+        forms = _forms(node, recipe, own)
+        if choose is None or len(forms) < 2:
+            return forms[0]
+        part = alone(_followed(node, own), recipe.is_constant)
+        return choose(part, {form: partial(_rewrite, form_of=lambda *_, form=form: form) for form in forms})
+
+    return _rewrite(graph, form_of)
+
+
+def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node, RecipeBuilder], str]) -> AtenGraph:
+    recipe = RecipeBuilder(graph)
     changed = False
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target in (aten.mm.default, aten.addmm.default):
-            changed = _pack(node, recipe, own) or changed
+            form = form_of(node, recipe)
+            if form != "call":
+                _pack(node, recipe, form)
+                changed = True
     if changed:
         graph.gm.graph.eliminate_dead_code()
         recipe.finish()
     return graph
 
 
-def _pack(node: fx.Node, recipe: RecipeBuilder, own: bool) -> bool:
-    bias: Any = None
-    if node.target is aten.addmm.default:
-        if len(node.args) > 3 or any(value != 1 for value in node.kwargs.values()):
-            return False
-        bias, x, weight = node.args
-    else:
-        x, weight = node.args
-    if not recipe.is_constant(weight) or recipe.is_constant(x):  # type: ignore[arg-type]
-        return False
-    ours = own and node.meta["val"].dtype is torch.float32
-    if not _fits(node, x, weight, bias, ours):  # type: ignore[arg-type]
-        return False
-    graph = recipe.aten.gm.graph
+def _factors(node: fx.Node) -> tuple[Any, Any, Any]:
+    return (None, *node.args) if node.target is aten.mm.default else node.args  # type: ignore[return-value]
+
+
+def _forms(node: fx.Node, recipe: RecipeBuilder, own: bool) -> list[str]:
+    """What may compute it, best guess first: "own", "dots" and "panels" are kernels of ours (the first leaves the
+    choice among the others to its cost model), "packed" is oneDNN with a weight in its layout, "call" ATen."""
+    if node.target is aten.addmm.default and (len(node.args) > 3 or any(value != 1 for value in node.kwargs.values())):
+        return ["call"]
+    bias, x, weight = _factors(node)
+    if not recipe.is_constant(weight) or recipe.is_constant(x) or not _fits(node, x, weight, bias):
+        return ["call"]
+    val = weight.meta["val"]
+    ours = ["own", "dots", "panels"] if 1 in (val.stride(0), val.shape[0]) else ["own"]
+    ours = ours if own and val.dtype is torch.float32 else []
+    packed = ["packed"] if is_packable(val.dtype) else []
+    large = math.prod((x.meta["val"].shape[0], *val.shape)) >= _SMALLEST
+    return [*ours, *packed, "call"] if ours or large else ["call", *packed]
+
+
+def _ends(node: fx.Node, ours: bool) -> tuple[fx.Node | None, fx.Node | None, fx.Node | None, PostOp]:
+    """The addition that follows, what it adds, and the activation, as far as one kernel takes them."""
     addition, other = _addition(node)
-    last = node if addition is None else addition
-    tail, fused = _activation(last, ours)
+    tail, fused = _activation(node if addition is None else addition, ours)
     if not ours and tail is not None:  # oneDNN has one of the two
-        addition, other, last = None, None, node
+        addition, other = None, None
         tail, fused = _activation(node, ours)
+    return addition, other, tail, fused
+
+
+def _followed(node: fx.Node, own: bool) -> list[fx.Node]:
+    """A matmul and what follows it in one kernel."""
+    ours = own and node.meta["val"].dtype is torch.float32
+    addition, _, tail, _ = _ends(node, ours)
+    last = tail or addition or node
+    found = [node]
+    while found[-1] is not last:
+        found.append(next(iter(found[-1].users)))
+    return found
+
+
+def _pack(node: fx.Node, recipe: RecipeBuilder, form: str) -> None:
+    bias, x, weight = _factors(node)
+    ours = form != "packed"
+    graph = recipe.aten.gm.graph
+    addition, other, tail, fused = _ends(node, ours)
+    last = node if addition is None else addition
     if other is not None:
         other = _viewed(graph, other, node, last)
     args: tuple[Any, ...]
     if ours:
         target: Any = linear_op
-        read = without_gaps(weight, recipe, node)  # type: ignore[arg-type]
-        args = (x, read, None, bias, other, fused.attr, list(fused.scalars))
+        read = without_gaps(weight, recipe, node)
+        args = (x, read, None, bias, other, fused.attr, list(fused.scalars), *([form] if form != "own" else []))
     else:
-        read = recipe.use(_packed(weight, x.meta["val"].shape[0], recipe), node)  # type: ignore[arg-type,union-attr]
+        read = recipe.use(_packed(weight, x.meta["val"].shape[0], recipe), node)
         if other is not None:
             target, args = mkldnn._linear_pointwise.binary, (x, other, read, bias, "add")
         else:
@@ -164,18 +212,15 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, own: bool) -> bool:
         absorb(made, [tail])
         tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
         graph.erase_node(tail)
-    return True
 
 
-def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None, ours: bool) -> bool:
-    """Whether a kernel for packed weights takes it and is worth its call."""
+def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None) -> bool:
+    """Whether kernels for constant weights take it."""
     out, given, w = node.meta["val"], x.meta["val"], weight.meta["val"]
     sizes = (*given.shape, *w.shape)
     if out.device.type != "cpu" or not all(isinstance(n, int) for n in sizes) or not math.prod(sizes):
         return False
     if given.dtype != out.dtype or w.dtype != out.dtype:
-        return False
-    if not ours and (not is_packable(out.dtype) or math.prod((given.shape[0], *w.shape)) < _SMALLEST):
         return False
     if bias is None:
         return True

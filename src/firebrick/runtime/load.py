@@ -62,12 +62,15 @@ def load(
     constants: Mapping[str, torch.Tensor],
     labels: Sequence[str] | None = None,
     uncounted: Collection[int | str] = (),
+    *,
+    at_once: bool = False,
 ) -> _native.Executable:
     """Return the executable of a built artifact; `constants` binds captured tensors by name.
 
     labels: what profilers show of each kernel and library call, in order.
     uncounted: inputs by position, and constants by name, that are written to without their versions saying so, as
       through `.data`.
+    at_once: weights are packed in the first call, not a moment later.
 
     Derived constants (folded, prepacked) are computed at the first call.
 
@@ -97,7 +100,7 @@ def load(
             resolve=resolve,
             constants=tensors,
             sources=table["sources"],
-            refresh=_native.Wrapped(_Refresh(table), None),
+            refresh=_native.Wrapped(_Refresh(table, at_once), None),
             changed=ConstantsChanged,
             libraries=libraries,
             **({"labels": list(labels)} if labels is not None else {}),
@@ -143,7 +146,8 @@ class _Refresh:
     are, which the same library ops take too, and a thread replaces them by packed ones, one by one.
     """
 
-    def __init__(self, table: Mapping[str, Any]) -> None:
+    def __init__(self, table: Mapping[str, Any], at_once: bool) -> None:
+        self.at_once = at_once
         self.slots = table["slots"]
         self.views = table["views"]
         self.calls = [(row[1].partition(".")[0], resolve("op", row[1]), *row[2:]) for row in table["recipe"]]
@@ -161,7 +165,7 @@ class _Refresh:
             for name, function, args, _, positional, keywords, outs, *_ in self.calls:
                 given = [self._value(arg, values) for arg in args]
                 call = partial(function, *given[:positional], **dict(zip(keywords, given[positional:], strict=True)))
-                waits = name in _PACKERS and _is_dense(given[0])
+                waits = name in _PACKERS and _is_dense(given[0]) and not self.at_once
                 if waits and outs[0] in place:
                     values[outs[0]] = given[0]
                     waiting.append((place[outs[0]], call))

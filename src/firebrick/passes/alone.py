@@ -1,0 +1,51 @@
+"""A few nodes of a graph as a graph of their own, for a rewrite of which there are several forms to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from torch import fx, nn
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+from firebrick.extend.graph import AtenGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Choose", "Form", "alone"]
+
+Form = Callable[[AtenGraph], AtenGraph]
+"""A rewrite of a graph, in place."""
+Choose = Callable[[AtenGraph, Mapping[str, Form]], str]
+"""Takes a graph and its forms by name, the one that the cost model prefers first, and says which is the fastest."""
+
+
+def alone(nodes: Sequence[fx.Node], is_constant: Callable[[fx.Node], bool]) -> AtenGraph:
+    """Copy nodes, of which each but the last is read by the others alone.
+
+    What they read becomes arguments, and constants where it depends on constants alone; each has the layout that it
+    has in the whole graph. Names tell nothing of that graph: equal parts have equal texts.
+    """
+    graph, copies, constants = fx.Graph(), {}, {}
+    inside = set(nodes)
+    outside = dict.fromkeys(arg for node in nodes for arg in node.all_input_nodes if arg not in inside)
+    root = nn.Module()
+    names = {node: f"{'c' if is_constant(node) else 'x'}{i}" for i, node in enumerate(outside)}
+    for node, name in sorted(names.items(), key=lambda item: item[1][0], reverse=True):  # placeholders come first
+        if name.startswith("c"):
+            made = graph.create_node("get_attr", name)
+            constants[name] = node.meta["val"]
+            setattr(root, name, node.meta["val"])
+        else:
+            made = graph.placeholder(name)
+        made.meta = {"val": node.meta["val"], "stack": ()}
+        copies[node] = made
+    for i, node in enumerate(nodes):
+        made = graph.node_copy(node, copies.__getitem__)
+        made.name = f"n{i}"
+        made.meta = {"val": node.meta["val"], "stack": ()}
+        copies[node] = made
+    graph.output((copies[nodes[-1]],))
+    gm = _LazyGraphModule(root, graph)
+    return AtenGraph(gm, dict(constants), outputs=[None], frozen=frozenset(constants), name="part")
