@@ -10,7 +10,7 @@ from firebrick.loops.dtypes import BY_TORCH
 from firebrick.loops.ir import Ref
 from firebrick.lowering.context import Declined, Lowering, broadcast, rules, shape_of, strides_of
 from firebrick.lowering.tensors import TensorValue
-from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, const
+from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, const, total
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +34,10 @@ def restride(
     base: torch.Tensor = lw.node.args[0].meta["val"]  # type: ignore[union-attr]
     known = strides_of(base)
     shared = _shares(lw.node.target, val, base)
-    shift = int(val.storage_offset()) - int(base.storage_offset()) if shared else 0
+    shift: Expr = ZERO
+    if shared and (val.storage_offset() or base.storage_offset()):
+        # Not their difference: a pass may have put a part of a tensor in the place of the base that `val` was made of.
+        shift = total(i * s for i, s in zip(remap()((ZERO,) * len(shape)), known, strict=True))
 
     def see(ref: Ref) -> Ref | None:
         return Ref(ref.buffer, shape, strides, ref.offset + shift, ref.dtype) if ref.strides == known else None
