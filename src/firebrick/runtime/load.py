@@ -16,7 +16,7 @@ from firebrick.errors import CompileError, FirebrickError, LoweringError
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from firebrick.artifact import Artifact
 
@@ -153,6 +153,7 @@ class _Refresh:
         self.calls = [(row[1].partition(".")[0], resolve("op", row[1]), *row[2:]) for row in table["recipe"]]
         self.const_slots = [i for i, row in enumerate(self.slots) if row[0] == "const"]
         self.derived_slots = [i for i, row in enumerate(self.slots) if row[0] == "derived"]
+        self.dead = self._last_reads()
         self.runs = 0
         self.kept: list[torch.Tensor] = []
 
@@ -162,7 +163,7 @@ class _Refresh:
         place = {slot: i for i, slot in enumerate(self.derived_slots)}
         # Derived constants live as long as the executable, so they must not become inference tensors of one call.
         with recorder.timed("derived"), torch.inference_mode(False), torch.no_grad():
-            for name, function, args, _, positional, keywords, outs, *_ in self.calls:
+            for number, (name, function, args, _, positional, keywords, outs, *_) in enumerate(self.calls):
                 given = [self._value(arg, values) for arg in args]
                 call = partial(function, *given[:positional], **dict(zip(keywords, given[positional:], strict=True)))
                 waits = name in _PACKERS and _is_dense(given[0]) and not self.at_once
@@ -175,12 +176,32 @@ class _Refresh:
                 for slot, result in zip(outs, results, strict=False):
                     if slot is not None:
                         values[slot] = result
+                del given, call, results
+                for slot in self.dead[number]:
+                    values.pop(slot, None)
         recorder.count("recipes run")
         derived = [values[slot] for slot in self.derived_slots]
         self.runs += 1
         if waiting and self.runs <= _PATIENCE:
             _Packing(self, derived, waiting)
         return derived
+
+    def _last_reads(self) -> list[list[int]]:
+        """For each call the slots that are of no use after it: a weight that is only a step to another is dropped."""
+        kept = {*self.derived_slots}
+        dead: list[list[int]] = []
+        for _, _, args, _, _, _, outs, *_ in reversed(self.calls):
+            gone = {slot for slot in (*self._slots_of(args), *outs) if slot is not None and slot not in kept}
+            kept |= gone
+            dead.append(sorted(gone))
+        return dead[::-1]
+
+    def _slots_of(self, args: Sequence[Any]) -> Iterator[int]:
+        for arg in args:
+            if arg[0] == "t":
+                yield self.views[arg[1]][0]
+            elif arg[0] == "l":
+                yield from self._slots_of(arg[1])
 
     def _value(self, arg: list[Any], values: Mapping[int, torch.Tensor]) -> Any:
         tag = arg[0]
