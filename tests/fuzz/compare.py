@@ -64,7 +64,7 @@ def inputs(index: int) -> tuple:
     return x, y, m, n, f, items, table, ("box", n, y)
 
 
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)  # a text may have been turned to capitals
 _RESUMED = re.compile(r"\.resume_at_\d+|\.resumed_at_\d+")
 
 
