@@ -13,7 +13,7 @@ from firebrick.loops.dtypes import BY_TORCH
 from firebrick.loops.ir import Extern, Ref
 from firebrick.lowering.context import Lowering, dense_strides, shape_of, strides_of
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
-from firebrick.symbolic.expr import ONE, ZERO
+from firebrick.symbolic.expr import ONE, ZERO, as_int
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,6 +31,8 @@ _OUT_VARIANTS: Mapping[Any, str] = {
     aten.baddbmm.default: "aten::baddbmm.out",
 }
 """Op -> its variant that writes a given tensor, so that the memory plan can place the result."""
+_PAGE, _LINE = 1024, 16
+"""Elements after which addresses share lines of a first-level cache, and of one line."""
 
 
 def call(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
@@ -78,16 +80,25 @@ def _convolution(lw: Lowering, x: TensorValue, packed: Any, bias: Any, other: Te
     """A convolution with packed weights: its kernel wants the channels of a pixel side by side."""
     strides = x.strides if x.ref is None else x.ref.strides
     whole = len(packed.shape) == 5 and any(args[2])  # a dense one that pads by itself takes lines as wholes
-    if strides[1] is not ONE or (whole and strides[3] != x.shape[1]):
-        x = _stored(lw, x, _channels_last(x.shape))
+    moved = strides[1] is not ONE or (whole and strides[3] != x.shape[1])
+    apart = _collide(lw, packed, x.shape[1] if moved else strides[3], *args)
+    if moved or apart:
+        x = _stored(lw, x, _channels_last(x.shape, _LINE if apart else 0))
     if other is not None and lw.realize(other).strides != _channels_last(other.shape):
         other = _stored(lw, other, _channels_last(other.shape))
     return lw.extern("firebrick::convolution.out", (x, packed, bias, other, *args), {}, into=True)
 
 
-def _channels_last(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+def _collide(lw: Lowering, packed: Any, column: Expr, _outer: int, stride: Any, padding: Any, *_args: Any) -> bool:
+    """Whether the pixels that a tile of a dense convolution reads in turns lie in the same lines of a cache."""
+    many = lw.node.meta["val"].shape[3] > 8 and len(packed.shape) == 5 and not any(padding)
+    return many and as_int(column) * stride[1] % _PAGE == 0
+
+
+def _channels_last(shape: tuple[Expr, ...], gap: int = 0) -> tuple[Expr, ...]:
+    """gap: elements between the channels of a pixel and those of the next one."""
     batch, channels, height, width = shape
-    by_batch, by_row, by_column, by_channel = contiguous_strides((batch, height, width, channels))
+    by_batch, by_row, by_column, by_channel = contiguous_strides((batch, height, width, channels + gap))
     return by_batch, by_channel, by_row, by_column
 
 

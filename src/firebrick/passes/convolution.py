@@ -3,8 +3,9 @@
 convolution(x, W, b) * s + t + other; relu   ->   firebrick::convolution(pad(x), packed, b * s + t, other, ..., "relu")
 packed = firebrick::pack_convolution(W * s, columns)      in the recipe, computed once
 
-Of single pixels they are matmuls, `firebrick::linear`. What is not float32, and groups of channels, goes to oneDNN:
-mkldnn::_convolution_pointwise on mkldnn::_reorder_convolution_weight(W * s).
+Of single pixels they are matmuls, `firebrick::linear`. Those of rows and volumes become ones of images (`images`).
+What is not float32, and groups of channels, goes to oneDNN: mkldnn::_convolution_pointwise on
+mkldnn::_reorder_convolution_weight(W * s).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from firebrick.extend.convolution import convolution_op, pack_convolution_op
 from firebrick.extend.linear import linear_op, panel_columns
 from firebrick.extend.metas import absorb
+from firebrick.passes.images import Images
 from firebrick.passes.layout import propagate_layouts
 from firebrick.passes.prepack import LONG, NO_POST_OP, PostOp, added, is_packable, own_post_op, post_op, without_gaps
 from firebrick.passes.recipe import RecipeBuilder
@@ -38,6 +40,8 @@ _LEAST, _WIDEST = 4, 9
 _WIDE, _THICK = 40, (8, 1024)
 """Results in a row from which a dense convolution's kernel pads by itself, and least and most channels for that: a
 copy of the input that puts few channels side by side has to be made anyway, and many would not fit on the stack."""
+_LEAST_OF_VOLUMES = 16
+"""Products of a result that one place in the depth of a window must have, for volumes to be taken as images."""
 _SMALLEST = 1 << 17
 """Multiplications from which the packed kernel is worth its call."""
 
@@ -60,7 +64,7 @@ class _Match:
 
 
 def prepack_convolution(graph: AtenGraph, config: Config) -> AtenGraph:
-    """Pack the constant weights of two-dimensional convolutions, with the scale, shift and activation that follow.
+    """Pack the constant weights of convolutions, with the scale, shift and activation that follow.
 
     Their results are channels last; so then is what is computed from them, and the graph's outputs are copied back.
     """
@@ -72,8 +76,10 @@ def prepack_convolution(graph: AtenGraph, config: Config) -> AtenGraph:
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target is aten.convolution.default and _fits(node, recipe):
             _drop_empty_padding(node)
-            found = _match(_Match(node, node, *_kind(node, columns)), recipe)
-            made[_replace(found, recipe)] = found.last.meta["val"]
+            kind, width = _kind(node, columns)
+            if kind != "library" or node.meta["val"].dim() < 5:
+                found = _match(_Match(node, node, kind, width), recipe)
+                made[_packed(found, recipe)] = found.last.meta["val"]
     if made:
         propagate_layouts(graph.gm, made)
         graph.gm.graph.eliminate_dead_code()
@@ -88,7 +94,7 @@ def _fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
     if bias is not None and not recipe.is_constant(bias):  # type: ignore[arg-type]
         return False
     given, w, out = x.meta["val"], weight.meta["val"], node.meta["val"]  # type: ignore[union-attr]
-    if given.dim() != 4 or not is_packable(out.dtype) or given.dtype != out.dtype or w.dtype != out.dtype:
+    if given.dim() not in (3, 4, 5) or not is_packable(out.dtype) or given.dtype != out.dtype or w.dtype != out.dtype:
         return False
     if out.device.type != "cpu" or not all(isinstance(n, int) for n in (*given.shape, *w.shape)):
         return False
@@ -108,13 +114,18 @@ def _kind(conv: fx.Node, columns: int) -> tuple[Literal["library", "matmul", "de
     args: Any = conv.args
     x, weight, _, stride, padding, _, _, _, groups = args
     outer, inner, *window = weight.meta["val"].shape
+    if len(window) == 3:
+        depth, *window = window
+        if depth > 1 and inner * math.prod(window) < _LEAST_OF_VOLUMES:
+            return "library", 0
+        padding, stride = padding[1:], stride[1:]
     if not columns or conv.meta["val"].dtype is not torch.float32 or any(n < 0 for n in padding):
         return "library", 0
     if groups == 1:
-        single = window == [1, 1] and not any(padding) and all(n == 1 for n in stride)
+        single = math.prod(window) == 1 and not any(padding) and all(n == 1 for n in stride)
         return "matmul" if single else "dense", columns
     whole = groups == outer == x.meta["val"].shape[1] and inner == 1
-    return ("depthwise" if whole and outer >= _LEAST and window[1] <= _WIDEST else "library"), 0
+    return ("depthwise" if whole and outer >= _LEAST and window[-1] <= _WIDEST else "library"), 0
 
 
 def _match(found: _Match, recipe: RecipeBuilder) -> _Match:
@@ -155,11 +166,37 @@ def _channel_operand(node: fx.Node, other: fx.Node, recipe: RecipeBuilder) -> fx
     operand: Any = b if a is other else a
     if a is b or not isinstance(operand, type(node)) or not recipe.is_constant(operand):
         return None
-    channels = other.meta["val"].shape[1]
+    rank, channels = other.meta["val"].dim(), other.meta["val"].shape[1]
     value = operand.meta["val"]
     if value.dtype != other.meta["val"].dtype or node.meta["val"].dtype != value.dtype:
         return None
-    return operand if tuple(value.shape) in ((1, channels, 1, 1), (channels, 1, 1)) else None
+    shape = (channels, *[1] * (rank - 2))
+    return operand if tuple(value.shape) in ((1, *shape), shape) else None
+
+
+def _packed(found: _Match, recipe: RecipeBuilder) -> fx.Node:
+    """The same with a packed weight, in place of what was matched."""
+    conv, last = found.conv, found.last
+    gone: list[fx.Node] = [conv]
+    while gone[-1] is not last:
+        gone.append(next(iter(gone[-1].users)))
+    if conv.meta["val"].dim() == 4:
+        made = _replace(found, recipe)
+    else:
+        images = Images(recipe.aten.gm.graph, conv, last)
+        other = images.of(found.other) if found.other is not None else None
+        parts = images.convolutions()
+        for k, part in enumerate(parts):
+            shift = found.shift if k == 0 else None
+            fused = found.fused if part is parts[-1] else NO_POST_OP
+            match = _Match(part, part, found.kind, found.columns, found.scale, shift, other, fused)
+            other = _replace(match, recipe)
+        assert other is not None
+        absorb(other, gone)
+        made = images.back(other)
+    absorb(made, gone)
+    last.replace_all_uses_with(made)
+    return made
 
 
 def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
@@ -185,12 +222,6 @@ def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
     before = found.last.meta["val"]
     with before.fake_mode:
         made.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
-    gone, step = [], conv
-    while step is not found.last and len(step.users) == 1:
-        gone.append(step)
-        step = next(iter(step.users))
-    absorb(made, gone)
-    found.last.replace_all_uses_with(made)
     return made
 
 
