@@ -27,7 +27,8 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # Assignments to `.data`, versions that writes through it leave alone, and generators are 150; attributes and
 # comparisons of built-in kinds as in plain Python 60, residuals in matmuls 100.
 # Choosing among forms of matmuls by measurement is 240.
-PACKAGE_LINES = 61_200
+# Convolutions of rows and volumes, samples of grids, bags of embeddings and elements a few places apart are 550.
+PACKAGE_LINES = 61_750
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
