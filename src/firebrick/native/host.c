@@ -7,6 +7,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+/* Bytes of a result from which the C library takes it from the system anew at each call, or may. */
+#define LARGE ((int64_t)8 << 20)
+
 enum { MAX_DIM = 64, SPACES_KEPT = 2 };
 
 static int32_t strided_layout;
@@ -92,6 +95,17 @@ static void return_space(Executable *self, Space *space) {
     self->spaces_kept++;
 }
 
+/* Fresh memory comes page by page, at the first write to each: several times what a loop takes to fill them. */
+static void use_huge_pages(void *memory, int64_t size) {
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = (uintptr_t)1 << 21, from = ((uintptr_t)memory + page - 1) & ~(page - 1);
+    const uintptr_t to = ((uintptr_t)memory + (uintptr_t)size) & ~(page - 1);
+    if (from < to) madvise((void *)from, to - from, MADV_HUGEPAGE);
+#else
+    (void)memory, (void)size;
+#endif
+}
+
 static int reserve_arena(const Program *program, Space *space) {
     int64_t size = fb_num(space->registers, program->arena);
     if (size <= space->arena_size) return 0;
@@ -109,9 +123,7 @@ static int reserve_arena(const Program *program, Space *space) {
         PyErr_NoMemory();
         return -1;
     }
-#ifdef MADV_HUGEPAGE
-    if (size >= 1 << 21) madvise(memory, size, MADV_HUGEPAGE);
-#endif
+    use_huge_pages(memory, size);
     space->arena = memory;
     space->arena_size = size;
     return 0;
@@ -164,7 +176,11 @@ static int allocate(const Program *program, Space *space, int index) {
     read_nums(space, &slot->strides, strides);
     if (fb_host.empty_strided(slot->sizes.count, sizes, strides, slot->dtype->code, slot->device_type, 0, &space->handles[index]) != 0) return -1;
     space->owned[index] = 1;
-    return fb_torch.get_data_ptr(space->handles[index], &space->pointers[index]) == 0 ? 0 : -1;
+    if (fb_torch.get_data_ptr(space->handles[index], &space->pointers[index]) != 0) return -1;
+    int64_t bytes = slot->dtype->size;
+    for (int i = 0; i < slot->sizes.count; i++) bytes += (sizes[i] - 1) * strides[i] * slot->dtype->size;
+    if (bytes >= LARGE && slot->device_type == 0) use_huge_pages(space->pointers[index], bytes);
+    return 0;
 }
 
 static void release(Space *space, int index) {
