@@ -365,7 +365,7 @@ class _Inference(_Compile):
     def trace(self) -> tuple[fx.GraphModule, AtenGraph]:
         gm = self.rewritten()
         with recorder.timed("autodiff"):
-            aten = autodiff.trace_inference(gm, self.example_inputs, self.config)
+            aten = autodiff.trace_inference(gm, self.example_inputs, self.config, kernels=True)
         aten.name = _name(gm)
         return gm, aten
 

@@ -14,15 +14,17 @@ from torch.fx.immutable_collections import immutable_list
 
 from firebrick.autodiff.aliasing import Origin, Storage, Value, overlaps, restrided
 from firebrick.autodiff.functions import FUNCTIONS
+from firebrick.autodiff.recurrent import RECURRENT
 from firebrick.autodiff.tape import Record, module_of
 from firebrick.autodiff.templates import KeyMaker, NotKeyed, Template, make_template, rebuild, replay
 from firebrick.autodiff.tracer import Tracer, fake_like
 from firebrick.errors import LoweringError
 from firebrick.extend.fake import hooks_paused, new_fake_mode
 from firebrick.extend.graph import Alias, AtenGraph
+from firebrick.extend.linear import panel_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from firebrick.config import Config
 
@@ -79,13 +81,17 @@ def _attribute(gm: fx.GraphModule, node: fx.Node) -> Any:
     return found
 
 
-def trace_inference(gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config) -> AtenGraph:
-    """Trace `gm` to functional ATen calls.
+def trace_inference(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, kernels: bool = False
+) -> AtenGraph:
+    """Trace `gm` to functional ATen calls; `kernels`: also to calls that only kernels of our own are good for.
 
     Raises:
         LoweringError: the graph does something that has no functional form.
     """
-    return Trace(gm, example_inputs, config.numerics == "eager").run()
+    exact = config.numerics == "eager"
+    functions = FUNCTIONS | RECURRENT if kernels and not exact and panel_columns(config) else FUNCTIONS
+    return Trace(gm, example_inputs, exact, functions).run()
 
 
 def trace_function(function: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.GraphModule:
@@ -121,8 +127,14 @@ def tracing_state(grad: bool = False) -> Iterator[None]:
 class Trace:
     """One run over the nodes of a torch-level graph."""
 
-    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool = False) -> None:
-        self.gm, self.example_inputs = gm, example_inputs
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        exact: bool = False,
+        functions: Mapping[Any, Callable[..., Any]] = FUNCTIONS,
+    ) -> None:
+        self.gm, self.example_inputs, self.functions = gm, example_inputs, functions
         self.tracer = Tracer(_fake_mode(gm, example_inputs), exact)
         self.tape = self.tracer.tape
         self.keys = KeyMaker()
@@ -254,7 +266,7 @@ class Trace:
             if isinstance(target, str):
                 result = getattr(args[0], target)(*args[1:], **kwargs)
             else:
-                known = FUNCTIONS.get(target) if callable(target) else None
+                known = self.functions.get(target) if callable(target) else None
                 result = NotImplemented if known is None else known(*args, **kwargs)
                 if result is NotImplemented:
                     result = target(*args, **kwargs)

@@ -216,7 +216,7 @@ def _is_random(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
 
 
 def _choose(func: Any) -> Callable[..., Any]:
-    if not isinstance(func, torch._ops.OpOverload) or func.namespace not in ("aten", "prims"):
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace not in ("aten", "prims", "firebrick"):
         return _slow
     if func in (aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default):
         return _lift

@@ -9,6 +9,7 @@ import torch
 from firebrick.errors import LoweringError
 from firebrick.extend.convolution import convolution_op
 from firebrick.extend.linear import linear_op
+from firebrick.extend.recurrent import recurrent_op
 from firebrick.loops.dtypes import BY_TORCH
 from firebrick.loops.ir import Extern, Ref
 from firebrick.lowering.context import Lowering, dense_strides, shape_of, strides_of
@@ -95,6 +96,20 @@ def _collide(lw: Lowering, packed: Any, column: Expr, _outer: int, stride: Any, 
     return many and as_int(column) * stride[1] % _PAGE == 0
 
 
+def _recurrent(lw: Lowering, cell: str, projected: Any, weights: Any, biases: Any, *states: Any) -> Any:
+    """A recurrent layer: its kernel wants weights and states without gaps, and the gates of an input side by side."""
+    projected = [p if lw.realize(p).strides[2] is ONE else _dense(lw, p) for p in projected]
+    rest = [[_dense(lw, t) for t in tensors if t is not None] for tensors in (weights, biases, states)]
+    hidden, state = (*rest[2], None)[:2]
+    return lw.extern("firebrick::recurrent.out", (cell, projected, *rest[:2], hidden, state), {}, into=True)
+
+
+def _dense(lw: Lowering, x: TensorValue) -> TensorValue:
+    """The tensor in memory, its elements in order."""
+    strides = contiguous_strides(x.shape)
+    return x if lw.realize(x).strides == strides else _stored(lw, x, strides)
+
+
 def _channels_last(shape: tuple[Expr, ...], gap: int = 0) -> tuple[Expr, ...]:
     """gap: elements between the channels of a pixel and those of the next one."""
     batch, channels, height, width = shape
@@ -113,5 +128,6 @@ RULES: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(_OUT_VARIANTS, _into),
     linear_op: _linear,
     convolution_op: _convolution,
+    recurrent_op: _recurrent,
 }
 """OpOverload -> rule."""

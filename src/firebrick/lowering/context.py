@@ -267,7 +267,7 @@ class Lowering:
         used = {user.args[1] for user in self.node.users if user.target is operator.getitem} if many else {0}
         results: list[TensorValue | None] = []
         for k, fake in enumerate(val if many else [val]):
-            if fake is None or k not in used:
+            if fake is None or (k not in used and not into):
                 results.append(None)
                 continue
             if not isinstance(fake, torch.Tensor):

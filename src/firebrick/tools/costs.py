@@ -13,7 +13,6 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-from firebrick.extend.labels import library_of
 from firebrick.extend.metas import tensors_in
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Extern, Ref
@@ -140,8 +139,7 @@ def step_bytes(schedule: Schedule) -> list[int]:
         return sum(min(whole(name), most * DTYPES[buffers[name].dtype].nbytes) for name in step.args)
 
     def called(step: Extern) -> int:
-        args = step.args if library_of(step) else step.args[::2]  # of two forms of a weight one is read
-        refs = [r for r in _refs((args, tuple(v for _, v in step.kwargs))) if r.buffer in buffers]
+        refs = [r for r in _refs((step.args, tuple(v for _, v in step.kwargs))) if r.buffer in buffers]
         made = sum(whole(name) for name in step.outs if name is not None)
         if getattr(torch.ops.aten, step.op.partition("::")[2].partition(".")[0], None) in _LOOKUPS:
             return 2 * made

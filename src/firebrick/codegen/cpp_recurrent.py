@@ -1,0 +1,233 @@
+"""Recurrent layers as C++: a step is a small matmul with the gates applied while its sums are in cache.
+
+Each thread has the same hidden units in all steps, so that its rows of the weight, which are read where they are, stay
+in its second-level cache; threads meet after each step. A sum's order depends on the shapes alone, not on threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from firebrick.codegen.cpp_linear import REGISTERS
+from firebrick.codegen.cpp_tiles import dot
+from firebrick.errors import LoweringError
+from firebrick.extend.recurrent import CELLS
+from firebrick.loops.ir import Extern, Ref
+from firebrick.symbolic.expr import as_int
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from firebrick.codegen.cpp_writer import Unit
+
+__all__ = ["OP", "Recurrent"]
+
+OP = "firebrick::recurrent.out"
+
+_SHARE = 1 << 15
+"""Multiplications of a step that are worth another thread."""
+
+_STEP: Mapping[str, str] = {
+    "lstm": """\
+    const {v} i = 1.0f / (1.0f + {e}(-(x[0] + u[0]))), f = 1.0f / (1.0f + {e}(-(x[1] + u[1])));
+    const {v} g = {t}(x[2] + u[2]), o = 1.0f / (1.0f + {e}(-(x[3] + u[3])));
+    state = f * state + i * g;
+    const {v} y = o * {t}(state);""",
+    "gru": """\
+    const {v} reset = 1.0f / (1.0f + {e}(-(x[0] + u[0]))), kept = 1.0f / (1.0f + {e}(-(x[1] + u[1])));
+    const {v} made = {t}(x[2] + reset * u[2]);
+    const {v} y = state = (state - made) * kept + made;""",
+    "rnn_tanh": "    const {v} y = state = {t}(x[0] + u[0]);",
+    "rnn_relu": "    const {v} s = x[0] + u[0], y = state = (s > 0.0f) | (s != s) ? s : {v}{{}};",
+}
+"""Cell -> what makes its output y and its next state of x, the parts of the input, u, those of the hidden state, and
+its state, which is the cell state, or the hidden state where there is no other."""
+
+_TOGETHER = """\
+extern "C" int sched_yield(void);
+struct fb_team { void (*part)(void* const*, int64_t, int64_t, int64_t*, int64_t); void* const* args; int64_t n, met; };
+static void fb_join(void* p) {
+  fb_team* const w = (fb_team*)p;
+  const int64_t t = fb_thread(), all = fb_threads();
+  w->part(w->args, w->n * t / all, w->n * (t + 1) / all, &w->met, all);
+}
+static void fb_together(void (*part)(void* const*, int64_t, int64_t, int64_t*, int64_t), void* const* args, int64_t n,
+    int64_t most) {
+  fb_team w = {part, args, n, 0};
+  const int64_t limit = fb_start ? fb_limit() : 1;
+  most = most < limit ? most : limit;
+  if (most <= 1) part(args, 0, n, &w.met, 1);
+  else fb_start(fb_join, &w, most, 0);
+}
+static void fb_meet(int64_t* met, int64_t count) {
+  __atomic_add_fetch(met, 1, __ATOMIC_ACQ_REL);
+  for (int64_t turns = 0; __atomic_load_n(met, __ATOMIC_ACQUIRE) < count; turns++) {
+    if (turns >= 256) sched_yield();
+#if defined(__x86_64__)
+    else __builtin_ia32_pause();
+#endif
+  }
+}
+"""
+"""Threads that do their parts side by side, and wait for each other until all have met `count` times."""
+
+_KERNEL = """\
+static inline __attribute__((always_inline)) void {name}_gates(const float* from, const float* bias, const float* sums,
+    const float* before, float* after, float* out, int64_t row, int64_t rows, int64_t left) {{
+  for (int64_t r = 0; r < rows; r++) {{
+    {v} x[{gates}], u[{gates}];
+#pragma GCC unroll 4
+    for (int g = 0; g < {gates}; g++) {{
+      x[g] = left == {w} ? *(const {v}u*)(from + g * {size}) : {v}_load(from + g * {size}, left);
+      u[g] = *(const {v}u*)(sums + g * {w});
+      if (bias) u[g] += left == {w} ? *(const {v}u*)(bias + g * {size}) : {v}_load(bias + g * {size}, left);
+    }}
+    {v} state = left == {w} ? *(const {v}u*)before : {v}_load(before, left);
+{step}
+    if (left == {w}) *({v}u*)out = y, *({v}u*)after = state;
+    else {v}_store(out, y, left), {v}_store(after, state, left);
+    from += row, sums += {gates} * {w}, before += {size}, after += {size}, out += {wide};
+  }}
+}}
+static void {name}_part(void* const* args, int64_t begin, int64_t end, int64_t* met, int64_t members) {{
+  const float* const inputs[] = {{{inputs}}};
+  const float* const weights[] = {{{weights}}};
+  const float* const biases[] = {{{biases}}};
+  const float* const hidden = {hidden};
+  const float* const state = {state};
+  float* const out = (float*)args[{out}];
+  float* const last = (float*)args[{last}];
+  static const int64_t apart[][2] = {{{apart}}};
+  __attribute__((aligned(64))) float sums[{most} * {gates} * {w}] = {{}};
+  for (int64_t t = 0; t < {steps}; t++) {{
+    for (int64_t block = begin; block < end; block++) {{
+      const int64_t d = block / {blocks}, n0 = block % {blocks} * {w}, at = d ? {steps} - 1 - t : t;
+      const int64_t left = {size} - n0 < {w} ? {size} - n0 : {w}, place = d * {batch} * {size};
+      const float* const h = t ? out + (d ? at + 1 : at - 1) * {batch} * {wide} + d * {size} : hidden + place;
+      const int64_t ldh = t ? {wide} : {size};
+      for (int64_t q = 0; q < {tiles}; q++) {{
+        const int64_t r = {batch} * q / {tiles}, count = {batch} * (q + 1) / {tiles} - r;
+        for (int64_t g = 0; g < {gates}; g++)
+          for (int64_t n = 0; n < left; n += {columns}) {{
+            const float* const w = weights[d] + (g * {size} + n0 + n) * {size};
+            float* const c = sums + g * {w} + n;
+            const int64_t some = left - n < {columns} ? left - n : {columns};
+{calls}
+          }}
+        const int64_t from = place + r * {size} + n0;
+        {name}_gates(inputs[d] + at * apart[d][0] + r * apart[d][1] + n0, biases[d] ? biases[d] + n0 : nullptr,
+            sums, (t ? last : state) + from, last + from, out + (at * {batch} + r) * {wide} + d * {size} + n0,
+            apart[d][1], count, left);
+      }}
+    }}
+    if (members > 1 && t + 1 < {steps}) fb_meet(met, members * (t + 1));
+  }}
+}}
+extern "C" void {name}(void* const* args, const int64_t*) {{
+  fb_together({name}_part, args, {parts}, {threads});
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """One shape of a recurrent layer.
+
+    projected: offset, and strides of steps and batches, of the inputs' products in each direction. weights, biases,
+    hidden, state: offsets.
+    """
+
+    cell: str
+    steps: int
+    batch: int
+    size: int
+    projected: tuple[tuple[int, int, int], ...]
+    weights: tuple[int, ...]
+    biases: tuple[int, ...]
+    hidden: int
+    state: int | None
+
+    @staticmethod
+    def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Recurrent, tuple[str, ...]]:
+        """The shape of a call, and the names of its buffers in the order of the kernel's arguments."""
+        cell, *tensors = call.args
+        projected, weights, biases, (hidden,), state = (
+            [ref for ref in (given if isinstance(given, tuple) else (given,)) if isinstance(ref, Ref)]
+            for given in tensors
+        )
+        out, last = call.outs
+        if out is None or last is None:
+            raise LoweringError(f"{call.op} has no place for its results")
+        made = Recurrent(
+            str(cell),
+            as_int(projected[0].shape[0]),
+            as_int(hidden.shape[1]),
+            as_int(hidden.shape[2]),
+            tuple((as_int(p.offset), as_int(p.strides[0]), as_int(p.strides[1])) for p in projected),
+            tuple(as_int(w.offset) for w in weights),
+            tuple(as_int(b.offset) for b in biases),
+            as_int(hidden.offset),
+            as_int(state[0].offset) if state else None,
+        )
+        given = (*projected, *weights, *biases, hidden, *state)
+        return made, (*(ref.buffer for ref in given), out, last)
+
+    @property
+    def name(self) -> str:
+        """Name of the kernel: equal shapes have the same."""
+        digest = hashlib.blake2s(repr(self).encode(), digest_size=3).hexdigest()
+        return f"{self.cell}_{self.steps}x{self.batch}x{self.size}_{digest}"
+
+    def text(self, unit: Unit, threads: int) -> str:
+        """The kernel, less what `unit` puts before it."""
+        unit.helpers["fb_together"] = _TOGETHER
+        lanes = max(unit.target.vector_bytes // 4, 4)
+        registers = REGISTERS.get(unit.target.vector_bytes, 16)
+        most = min(self.batch, (registers - 1) // 5)
+        columns = 8 if 9 * self.batch < registers else 4
+        directions, blocks, tiles = len(self.weights), -(-self.size // lanes), -(-self.batch // most)
+        gates, v = CELLS[self.cell].gates, unit.vector("f32", lanes)
+        uneven = "true" if self.size % lanes else "false"
+        arguments = f"(h + r * ldh, ldh, w, {self.size}, {self.size}, w, 0, c, {gates * lanes}, some, true)"
+        name, least = dot(unit, lanes), self.batch // tiles
+        heights = sorted({least, -(-self.batch // tiles)})
+        calls = [f"{name}<{rows}, {columns // 4}, {uneven}>{arguments};" for rows in heights]
+        text = calls[0] if len(calls) == 1 else f"if (count == {heights[0]}) {calls[0]}\n            else {calls[1]}"
+        places = iter(range(3 * directions + 4))
+
+        def pointer(offset: int | None) -> str:
+            return "nullptr" if offset is None else f"(const float*)args[{next(places)}] + {offset}"
+
+        step = _STEP[self.cell].format(v=v, e=unit.inline("exp", lanes), t=unit.inline("tanh", lanes))
+        work = self.batch * gates * self.size * self.size * directions
+        given = {
+            "inputs": ", ".join(pointer(p[0]) for p in self.projected),
+            "weights": ", ".join(map(pointer, self.weights)),
+            "biases": ", ".join(map(pointer, self.biases or [None] * directions)),
+            "hidden": pointer(self.hidden),
+            "state": "hidden" if self.state is None else pointer(self.state),
+            "out": next(places),
+            "last": next(places),
+        }
+        return _KERNEL.format(
+            name=self.name,
+            v=v,
+            w=lanes,
+            gates=gates,
+            size=self.size,
+            wide=directions * self.size,
+            step=step,
+            apart=", ".join(f"{{{p[1]}, {p[2]}}}" for p in self.projected),
+            steps=self.steps,
+            batch=self.batch,
+            most=most,
+            blocks=blocks,
+            tiles=tiles,
+            columns=columns,
+            calls=f"            {text}",
+            parts=blocks * directions,
+            threads=max(1, min(work // _SHARE, blocks * directions, threads)),
+            **given,
+        )
