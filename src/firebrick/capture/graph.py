@@ -26,6 +26,7 @@ from firebrick.capture.values.object import Overridden
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.extend.fake import fake_of, new_fake_mode
+from firebrick.extend.nested import Nested
 from firebrick.extend.shapes import dense_strides
 
 if TYPE_CHECKING:
@@ -241,7 +242,8 @@ class GraphBuilder:
             known = self._by_fake.get(id(out))
             if known is not None and known.fake is out and _name_of(target).rstrip("_") + "_" == _name_of(target):
                 raise Break("unsupported-call", f"{_name_of(target)}() changes what no graph records")
-            if known is not None and known.fake is out:  # `x.contiguous()` of a contiguous x is x
+            if known is not None and known.fake is out and not isinstance(target, Nested):
+                # `x.contiguous()` of a contiguous x is x; but the code in a checkpoint may still raise
                 return known.owner or known
         node = self.graph.create_node(op, target, node_args, node_kwargs)
         node.meta["stack"], node.meta["module"] = interp.user_stack(), interp.module

@@ -403,12 +403,13 @@ class _Break:
         return found
 
     def _load_unsure(self, name: str, temp: str) -> None:
-        """Store a local in a temporary, MISSING if it is unbound."""
+        """Move a local to a temporary, MISSING if it is unbound."""
         emitter = self.emitter
         caught, done = Label(), Label()
         emitter.handler = Handler(caught, 0, False)
         emitter.emit("LOAD_FAST_CHECK" if HAS_CHECKED_LOADS else "LOAD_FAST", name)
         emitter.handler = None
+        emitter.delete_fast(name)
         emitter.jump(done)
         emitter.place(caught)
         emitter.pop()
