@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.codegen.cpp import FLAGS, kernel_units
+from firebrick.codegen.cpp import FLAGS, kernel_units, level_of
 from firebrick.codegen.target import CppTarget, detect
 from firebrick.config import Config
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.interp import _Machine
 from firebrick.loops.ir import Extern
+from firebrick.runtime.build import find_compiler
 from firebrick.scheduling import schedule
 from firebrick.symbolic.expr import as_int
 
@@ -32,12 +33,12 @@ COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 def build(sources: Sequence[str], target: CppTarget) -> list[ctypes.CDLL]:
     """Compile and load translation units."""
-    assert COMPILER is not None
+    compiler = find_compiler(Config())
     loaded = []
     for source in sources:
         folder = Path(tempfile.mkdtemp())
         (folder / "unit.cpp").write_text(source)
-        command = [COMPILER, *FLAGS, *target.flags, "-shared", "-w", "unit.cpp", "-o", "unit.so"]
+        command = compiler.line("unit.cpp", (*FLAGS, level_of(source), *target.flags), "unit.so")
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:3000]
         loaded.append(ctypes.CDLL(str(folder / "unit.so")))
@@ -57,7 +58,8 @@ class Runner:
         self.functions: dict[str, Any] = {}
         for library in build(self.sources, self.target):
             for kernel in self.schedule.kernels:
-                self.functions[kernel.name] = getattr(library, kernel.name)
+                if hasattr(library, kernel.name):
+                    self.functions[kernel.name] = getattr(library, kernel.name)
 
     def __call__(self, inputs: Sequence[torch.Tensor], constants: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
         """Run with these inputs."""

@@ -40,7 +40,7 @@ loops f
 
 
 def test_kernels_take_sizes(simd):
-    config = Config(simd=simd)
+    config = Config(simd=simd, build_workers=1)
     target = detect(config)
     plan = schedule(parse(PROGRAM), target, config)
     assert len(plan.kernels) == 4

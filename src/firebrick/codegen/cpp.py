@@ -1,4 +1,4 @@
-"""C++ translation units: the kernels of a schedule with the prelude that they need.
+"""C++ translation units: the kernels of a schedule, each unit with the prelude that its kernels need.
 
 No header is included and no library is linked: vector functions come from SLEEF inside libtorch_cpu and threads from
 the OpenMP runtime that torch has loaded, both found by name when a unit is loaded, so a unit compiles in a moment.
@@ -6,21 +6,29 @@ the OpenMP runtime that torch has loaded, both found by name when a unit is load
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from firebrick.codegen.cpp_kernel import kernel_text
 from firebrick.codegen.cpp_own import own_kernels, own_text
 from firebrick.codegen.cpp_writer import Unit
+from firebrick.runtime.build import workers
 
 if TYPE_CHECKING:
     from firebrick.codegen.target import CppTarget
     from firebrick.config import Config
     from firebrick.loops.schedule import Schedule
 
-__all__ = ["FLAGS", "kernel_units"]
+__all__ = ["FLAGS", "kernel_units", "level_of"]
 
-FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi")
-"""Compiler flags of every unit, beside those of the target. None changes a result."""
+FLAGS = ("-std=c++17", "-fPIC", "-shared", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi")
+"""Compiler flags of every unit, beside its level and those of the target. None changes a result."""
+
+_LEVEL = "// built with "
+_LEAST = 12_000
+"""Characters of kernels for which a compiler of their own is started: what takes it some 60 ms."""
+_TILES = 3
+"""How much longer a character of a matmul's or convolution's kernel takes than one of loops."""
 
 _HEAD = """\
 typedef __INT8_TYPE__ int8_t;
@@ -67,21 +75,74 @@ __attribute__((constructor)) static void fb_bind() {{
 """
 
 
+def level_of(text: str) -> str:
+    """The level of optimization that a unit is built with, which its first line says."""
+    return text.partition("\n")[0].removeprefix(_LEVEL)
+
+
 def kernel_units(schedule: Schedule, target: CppTarget, config: Config) -> list[str]:
     """Texts of the translation units that hold all kernels of a schedule; none if it has no kernels."""
-    shapes = own_kernels(schedule)
-    if not schedule.kernels and not shapes:
-        return []
-    unit = Unit(target, config.numerics == "eager")
+    exact = config.numerics == "eager"
     origins: dict[str, dict[str, None]] = {}
     for step in schedule.steps:
         if hasattr(step, "kernel") and step.origin:
             origins.setdefault(step.kernel, {})[step.origin] = None
-    texts = []
+    loops, tiles = [], dict[type, _Part]()
     for kernel in schedule.kernels:
+        part = _Part(Unit(target, exact))
         places = list(origins.get(kernel.name, ()))
         note = f"// {', '.join(places[:3])}{' ...' if len(places) > 3 else ''}\n" if places else ""
-        texts.append(note + kernel_text(kernel, unit))
-    texts += [own_text(shape, unit, target.threads) for shape in shapes.values()]
-    binds = "".join(f'  *(void**)&{name} = dlsym(torch, "{name}");\n' for name in unit.bindings())
-    return [_HEAD + _THREADS + unit.prelude() + _BIND.format(binds) + "\n" + "\n".join(texts)]
+        part.texts.append(note + kernel_text(kernel, part.unit))
+        loops.append(part)
+    for shape in own_kernels(schedule).values():
+        # Kernels of one kind share their tiles.
+        part = tiles.setdefault(type(shape), _Part(Unit(target, exact), "-O2"))
+        part.texts.append(own_text(shape, part.unit, target.threads))
+    parts = [*tiles.values(), *_shared_out(loops, workers(config))]
+    return [part.text() for part in _joined(parts)]
+
+
+@dataclass(slots=True)
+class _Part:
+    """Kernels, what they need, and the level of optimization that they are built with."""
+
+    unit: Unit
+    level: str = "-O1"
+    texts: list[str] = field(default_factory=list)
+
+    def size(self) -> int:
+        """How long building takes, in characters of loops."""
+        return sum(map(len, self.texts)) * (1 if self.level == "-O1" else _TILES)
+
+    def add(self, other: _Part) -> None:
+        """Take in another part's kernels."""
+        self.unit.add(other.unit)
+        self.texts += other.texts
+        self.level = max(self.level, other.level)
+
+    def text(self) -> str:
+        """The translation unit."""
+        binds = "".join(f'  *(void**)&{name} = dlsym(torch, "{name}");\n' for name in self.unit.bindings())
+        head = f"{_LEVEL}{self.level}\n{_HEAD}{_THREADS}"
+        return head + self.unit.prelude() + _BIND.format(binds) + "\n" + "\n".join(self.texts)
+
+
+def _shared_out(kernels: list[_Part], most: int) -> list[_Part]:
+    """Kernels in as many parts as are worth a compiler each, of about the same size."""
+    count = max(1, min(most, sum(k.size() for k in kernels) // _LEAST))
+    parts: list[_Part] = []
+    for kernel in sorted(kernels, key=_Part.size, reverse=True):
+        if len(parts) < count:
+            parts.append(kernel)
+        else:
+            min(parts, key=_Part.size).add(kernel)
+    return parts
+
+
+def _joined(parts: list[_Part]) -> list[_Part]:
+    """The parts, those that are too small put into others; largest ones first."""
+    parts = sorted(parts, key=_Part.size, reverse=True)
+    while len(parts) > 1 and parts[-1].size() < _LEAST:
+        parts[-2].add(parts.pop())
+        parts.sort(key=_Part.size, reverse=True)
+    return parts

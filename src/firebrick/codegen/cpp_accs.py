@@ -131,12 +131,10 @@ def gather(out: Values, state: AccState) -> tuple[str, str]:
     copies = [f"[{k}]" for k in range(state.copies)] if state.copies > 1 else [""]
     if state.positions:
         best = out.fresh("b")
-        out.line(f"{SCALAR[dtype]} {best} = {state.code}{copies[0]}[0];")
-        out.line(f"int64_t {best}at = {state.at(copies[0])}[0];")
-        for copy in copies:
-            out.open(f"for (int k = 0; k < {state.lanes}; k++)")
-            combine_one(out, state, best, f"{best}at", f"{state.code}{copy}[k]", f"{state.at(copy)}[k]")
-            out.close()
+        at = "&" if state.copies == 1 else ""
+        out.line(f"int64_t {best}at;")
+        call = f"{_best_of(out, state)}({at}{state.code}, {at}{state.at()}, {state.copies}, &{best}at)"
+        out.line(f"const {SCALAR[dtype]} {best} = {call};")
         out.locals[name] = Local(f"{best}at", False)
         return best, f"{best}at"
     combine = COMBINE[state.acc.reduction]
@@ -154,6 +152,35 @@ def gather(out: Values, state: AccState) -> tuple[str, str]:
     out.line(f"const {SCALAR[dtype]} {result} = {function}({parts[0]});")
     out.locals[name] = Local(result, False)
     return result, ""
+
+
+_BEST = """\
+static __attribute__((noinline)) {s} {name}(const {v}* x, const {i}* places, int n, int64_t* place) {{
+  {s} best = x[0][0];
+  int64_t at = places[0][0];
+  for (int c = 0; c < n; c++)
+    for (int k = 0; k < {w}; k++) {{
+      const {s} y = x[c][k];
+      const int64_t here = places[c][k];
+      if (({better}) || (({ties}) && here < at)) {{ best = y; at = here; }}
+    }}
+  *place = at;
+  return best;
+}}
+"""
+"""The best of all lanes of n vectors, and its place."""
+
+
+def _best_of(out: Values, state: AccState) -> str:
+    """Name of the function that finds the best of some vectors' lanes."""
+    dtype, lanes = state.acc.dtype, state.lanes
+    vector, places = out.unit.vector(lane_type(dtype), lanes), out.unit.vector("i64", lanes)
+    name = f"fb_{state.acc.reduction}_{dtype}x{lanes}"
+    better, ties = _better(state, "y", "best"), _ties(state, "y", "best")
+    out.unit.helpers[name] = _BEST.format(
+        name=name, s=SCALAR[dtype], v=vector, i=places, w=lanes, better=better, ties=ties
+    )
+    return name
 
 
 def _better(state: AccState, new: str, old: str) -> str:

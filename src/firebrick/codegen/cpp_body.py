@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from firebrick.codegen.cpp_accs import AccState, add_partial, declare, fold, gather, sums
 from firebrick.codegen.cpp_casts import float_to_half, half_to_float
-from firebrick.codegen.cpp_facts import all_statements, folding_loop, folds, transposed, weight, widest
-from firebrick.codegen.cpp_transpose import transpose_helper
+from firebrick.codegen.cpp_facts import all_statements, folding_loop, folds, price, transposed, weight, widest
 from firebrick.codegen.cpp_types import SCALAR, lane_type
 from firebrick.codegen.cpp_values import Values
 from firebrick.codegen.cpp_writer import Lanes, Local, Replica, Text
@@ -231,7 +230,7 @@ class Body:
     @staticmethod
     def _copies(loop: Loop, width: int) -> int:
         size = loop.axis.size
-        if any(isinstance(s, (Loop, Acc, Scratch)) for s in loop.body) or weight(loop.body) > 8:
+        if any(isinstance(s, (Loop, Acc, Scratch)) for s in loop.body) or price(loop.body) > 8:
             return 1
         return 1 if not size.terms and size.const < 2 * _UNROLL * width else _UNROLL
 
@@ -343,13 +342,11 @@ class Body:
         if step > width and (known is None or known >= step):
             out.open(f"for (; {at} + {step} <= {end}; {at} += {step})")
             if copies > 1:
-                out.line(f"#pragma GCC unroll {copies}")
-                out.open(f"for (int u = 0; u < {copies}; u++)")
-                out.line(f"const int64_t {name} = {at} + {width} * u;")
-                self.copy = "[u]"
-                self._lanes_body(loop, [(name, Lanes(loop.axis.var, width))])
+                for u in range(copies):
+                    out.line(f"const int64_t {name}_{u} = {at} + {width * u};")
+                    self.copy = f"[{u}]"
+                    self._lanes_body(loop, [(f"{name}_{u}", Lanes(loop.axis.var, width))])
                 self.copy = "[0]"
-                out.close()
             else:
                 many = []
                 for k in range(tiles):
@@ -410,10 +407,10 @@ class Body:
             out.names[loop.axis.var] = at
             stride = v.index.coeff(lanes.var)
             assert stride is not None
-            out.unit.helpers[f"turn_{vector}"] = transpose_helper(vector, SCALAR[lane], width)
+            block = out.unit.block(vector, SCALAR[lane], width)
             out.line(f"{vector} {table}[{width}];")
             count = lanes.count or str(width)
-            out.line(f"fb_turn_{vector}({table}, {v.buffer} + {out.index(v.index)}, {out.index(stride)}, {count});")
+            out.line(f"{block}({table}, {v.buffer} + {out.index(v.index)}, {out.index(stride)}, {count});")
             out.turned[v] = f"{table}[{name} - {at}]"
         out.names[loop.axis.var] = name
         out.open(f"for (int64_t {name} = {at}; {name} < {at} + {width}; {name}++)")

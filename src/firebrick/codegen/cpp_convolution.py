@@ -261,7 +261,8 @@ class Dense:
             other = "other + at_c" if call.other is not None else "other"
             last = f"&piece == {name}_pieces + {len(pieces) - 1}"
             done = f"            if ({last}) {name}_finish(c, nullptr, {bias}, {other}, count, n);"
-            head = finish(unit, lanes, name, call.attr, call.scalars, along.out, along.out)
+            step = math.gcd(call.outer, call.columns)
+            head = finish(unit, lanes, name, call.attr, call.scalars, step, along.out, along.out)
         return head + _PART.format(
             name=name,
             runs=", ".join(map(str, runs)),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeGuard
 
 from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.ir import Const, Index, Load, Masked, Store
+from firebrick.loops.ir import Const, Index, Load, Masked, Op, Store
+from firebrick.loops.ops import SCALAR_OPS
 from firebrick.loops.tree import NEAR_STRIDES, Acc, Fold, Let, Loop, Scratch
 from firebrick.loops.walk import children, values_of
 from firebrick.symbolic.expr import ONE, ZERO
@@ -23,6 +24,7 @@ __all__ = [
     "folding_loop",
     "folds",
     "is_near",
+    "price",
     "roots",
     "transposed",
     "weight",
@@ -66,6 +68,17 @@ def folding_loop(loop: Loop, acc: str) -> Loop | None:
 def weight(body: Iterable[Stmt]) -> int:
     """How many values a tree computes."""
     return sum(not isinstance(v, Const) for v in values_of(*roots(body)))
+
+
+def price(body: Iterable[Stmt]) -> int:
+    """About how many instructions a tree takes for a vector."""
+    total = 0
+    for v in values_of(*roots(body)):
+        if isinstance(v, Op) and v.name == "to":
+            total += 4 if {v.dtype, v.args[0].dtype} & {"bf16", "f16"} else 1
+        else:
+            total += SCALAR_OPS[v.name].cost if isinstance(v, Op) else not isinstance(v, Const)
+    return total
 
 
 def deepest_loops(body: Iterable[Stmt]) -> list[Expr]:

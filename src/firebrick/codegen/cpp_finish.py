@@ -31,7 +31,7 @@ static inline void {name}_finish(float* c, const float* scale, const float* bias
   for (int64_t r = 0; r < rows; r++)
     for (int64_t j = 0; j < n; j += {w}) {{
       float* const to = c + r * {out_stride} + j;
-      const int64_t m = n - j < {w} ? n - j : {w};
+      const int64_t m = {m};
       {v} y = m == {w} ? *(const {v}u*)to : {v}_load(to, m);
       if (scale) y *= m == {w} ? *(const {v}u*)(scale + j) : {v}_load(scale + j, m);
       if (bias) y += m == {w} ? *(const {v}u*)(bias + j) : {v}_load(bias + j, m);
@@ -54,13 +54,25 @@ def activation(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) ->
 
 
 def finish(
-    unit: Unit, lanes: int, name: str, attr: str, scalars: tuple[float, ...], out_stride: int, other_stride: int
+    unit: Unit,
+    lanes: int,
+    name: str,
+    attr: str,
+    scalars: tuple[float, ...],
+    step: int,
+    out_stride: int,
+    other_stride: int,
 ) -> str:
-    """The function `{name}_finish`. Strides: elements between rows of the results, and of what is added."""
+    """The function `{name}_finish`.
+
+    step: what the number of columns is a multiple of. Strides: elements between rows of the results, and of what is
+    added.
+    """
     return _FINISH.format(
         name=name,
         v=unit.vector("f32", lanes),
         w=lanes,
+        m=f"n - j < {lanes} ? n - j : {lanes}" if step % lanes else lanes,
         function=activation(unit, lanes, attr, scalars),
         out_stride=out_stride,
         other_stride=other_stride,

@@ -17,6 +17,7 @@ chains of `_CHAIN` products. Scale, bias, what is added and the activation are a
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -294,7 +295,8 @@ class Linear:
         done = head = ""
         if self.attr != "none" or offsets != (None, None, None):
             other_stride = self.other[1] if self.other else 0
-            head = finish(unit, lanes, name, self.attr, self.scalars, self.out_stride, other_stride)
+            step = math.gcd(self.outer, text["block"], 0 if by_rows else columns)
+            head = finish(unit, lanes, name, self.attr, self.scalars, step, self.out_stride, other_stride)
             places_of = ("scale + n0", "bias + n0", f"other + r * {other_stride} + n0")
             given = ["nullptr" if n is None else text for n, text in zip(offsets, places_of, strict=True)]
             call = f"{name}_finish(out + r * {self.out_stride} + n0, {', '.join(given)}, count, n1 - n0);"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["HALF_HARDWARE", "INLINE", "SCALE", "SCALE_ANY"]
+__all__ = ["HALF_HARDWARE", "HARDWARE", "HARDWARE_FUNCTION", "INLINE", "SCALE", "SCALE_ANY"]
 
 _EXP = """\
 static inline {v} fb_exp_{v}({v} x) {{
@@ -115,6 +115,22 @@ erf1p is 1 + erf(x), exact to 7e-8 and without cancellation for negative x: what
 SCALE: Mapping[str, str] = {"avx512": _SCALE_AVX512}
 """SIMD level -> how {scale} multiplies by a power of two, where that is not `SCALE_ANY`."""
 SCALE_ANY = _SCALE
+
+_ROUND = {"floor": 9, "ceil": 10, "trunc": 11, "round": 12}
+
+HARDWARE: Mapping[str, Mapping[str, str]] = {
+    "avx512": {"sqrt": "vsqrt{p} %1, %0", **{n: f"vrndscale{{p}} ${k}, %1, %0" for n, k in _ROUND.items()}},
+    "avx2": {"sqrt": "vsqrt{p} %1, %0", **{n: f"vround{{p}} ${k}, %1, %0" for n, k in _ROUND.items()}},
+}
+"""SIMD level -> functions that are one instruction there, {p} standing for ps and pd."""
+
+HARDWARE_FUNCTION = """\
+static inline {v} fb_{name}_{v}({v} x) {{
+  {v} y;
+  asm("{text}" : "=v"(y) : "v"(x));
+  return y;
+}}
+"""
 
 HALF_HARDWARE: Mapping[str, str] = {
     "fb_from_f16x": """\

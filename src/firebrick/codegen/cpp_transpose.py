@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["SHUFFLE", "picking_helper", "transpose_helper"]
+__all__ = ["BLOCK", "SHUFFLE", "picking_helper", "transpose_helper"]
 
 SHUFFLE = """\
 #if defined(__clang__)
@@ -50,6 +50,14 @@ def _listed(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
+BLOCK = """\
+static __attribute__((noinline)) void fb_block_{v}({v}* t, const {s}* p, int64_t stride, int64_t rows) {{
+  fb_turn_{v}(t, p, stride, rows);
+}}
+"""
+"""The same as a call: a block is long, and read from memory anyway."""
+
+
 def transpose_helper(vector: str, scalar: str, width: int) -> str:
     """fb_turn_V(t, p, stride, rows): t[k] holds element k of each of the rows at p, p + stride...
 
@@ -60,8 +68,10 @@ def transpose_helper(vector: str, scalar: str, width: int) -> str:
         typedef,
         f"static inline void fb_turn_{vector}({vector}* t, const {scalar}* p, int64_t stride, int64_t rows) {{",
         f"  {vector} r[{width}];",
-        f"  for (int k = 0; k < {width}; k++)",
-        f"    r[k] = k < rows ? ({vector})*(const {vector}u*)(p + k * stride) : {vector}{{}};",
+        *(
+            f"  r[{k}] = {k} < rows ? ({vector})*(const {vector}u*)(p + {k} * stride) : {vector}{{}};"
+            for k in range(width)
+        ),
     ]
     names = [f"r[{k}]" for k in range(width)]
     step = 1

@@ -223,6 +223,9 @@ class Values(Writer):
             found = self._library(name, dtype, codes)
             if found:
                 return found
+        found = self._hardware(name, dtype, codes)
+        if found:
+            return found
         if row.vector:
             return self._fill(row.vector, dtype, codes, True)
         assert self.lanes is not None
@@ -243,6 +246,16 @@ class Values(Writer):
             low="(int32_t)0x80000000" if row.nbytes == 4 else "INT64_MIN",
             **fields,
         )
+
+    def _hardware(self, name: str, dtype: str, codes: list[str]) -> str:
+        """A function that is one instruction, or made of one; empty if it isn't."""
+        assert self.lanes is not None
+        base = {"rsqrt": "sqrt", "truncdiv": "trunc"}.get(name, name)
+        function = self.unit.hardware(base, dtype, self.lanes.width) if dtype in ("f32", "f64") else ""
+        if not function:
+            return ""
+        call = f"{function}({' / '.join(codes)})"
+        return f"1 / {call}" if name == "rsqrt" else call
 
     def _library(self, name: str, dtype: str, codes: list[str]) -> str:
         """A call of SLEEF; empty if it has no function of this width."""

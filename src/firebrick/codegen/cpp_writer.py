@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firebrick.codegen.cpp_math import INLINE, SCALE, SCALE_ANY
+from firebrick.codegen.cpp_math import HARDWARE, HARDWARE_FUNCTION, INLINE, SCALE, SCALE_ANY
 from firebrick.codegen.cpp_ops import HELPERS
+from firebrick.codegen.cpp_transpose import BLOCK, transpose_helper
 from firebrick.codegen.cpp_types import (
     HIDDEN,
     SCALAR,
@@ -16,6 +17,7 @@ from firebrick.codegen.cpp_types import (
     needs_division,
     vector_prelude,
 )
+from firebrick.loops.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,6 +98,12 @@ class Unit:
             self.helpers[name] = fold_vector(name, combine, lane, width)
         return name
 
+    def block(self, vector: str, scalar: str, width: int) -> str:
+        """Name of a function that turns a block of elements."""
+        self.helpers[f"turn_{vector}"] = transpose_helper(vector, scalar, width)
+        self.helpers[f"block_{vector}"] = BLOCK.format(v=vector, s=scalar)
+        return f"fb_block_{vector}"
+
     def hidden(self, number: str) -> str:
         """A whole number of which the compiler knows nothing.
 
@@ -112,11 +120,28 @@ class Unit:
             self.helpers.setdefault(f"{text[:60]}{width}", text.format(v=vector, i=ints, scale=scale))
         return f"fb_{name}_{vector}"
 
+    def hardware(self, name: str, lane: str, width: int) -> str:
+        """Name of a function that is one instruction of the machine; empty if there is none."""
+        text = HARDWARE.get(self.target.simd, {}).get(name, "")
+        nbytes = DTYPES[lane].nbytes * width
+        if not text or nbytes not in (16, 32, 64) or nbytes > self.target.vector_bytes:
+            return ""
+        vector = self.vector(lane, width)
+        text = text.format(p="ps" if lane == "f32" else "pd")
+        self.helpers[f"{name}_{vector}"] = HARDWARE_FUNCTION.format(name=name, v=vector, text=text)
+        return f"fb_{name}_{vector}"
+
     def library(self, name: str, lane: str, width: int, arity: int) -> str:
         """Name of a pointer to a function of SLEEF, bound when the unit is loaded."""
         vector = self.vector(lane, width)
         self.functions[name] = f"static {vector} (*{name})({', '.join([vector] * arity)});"
         return name
+
+    def add(self, other: Unit) -> None:
+        """Take in what other kernels need."""
+        self.vectors |= other.vectors
+        self.helpers = {**self.helpers, **other.helpers}
+        self.functions |= other.functions
 
     def prelude(self) -> str:
         """Types, helpers and bound functions."""

@@ -14,7 +14,7 @@ import torch
 
 from firebrick import _native
 from firebrick.artifact import Artifact, Unit
-from firebrick.codegen.cpp import FLAGS, kernel_units
+from firebrick.codegen.cpp import FLAGS, kernel_units, level_of
 from firebrick.codegen.cpp_kernel import kernel_text
 from firebrick.codegen.cpp_ops import ROWS
 from firebrick.codegen.cpp_types import SCALAR, constant_text, index_text
@@ -75,14 +75,18 @@ class CppTarget(Target):
         return kernel_text(kernel, Writing(self, self.exact))
 
     def source(self, schedule: Schedule, config: Config) -> list[str]:
-        """One translation unit."""
+        """Translation units, those first that take long to build."""
         return kernel_units(schedule, self, config)
 
     def units(self, texts: Sequence[str], names: Sequence[str]) -> tuple[Unit, ...]:
         """Texts with the names that each defines and the flags that it is built with."""
-        flags = (*FLAGS, *self.flags)
         return tuple(
-            Unit(f"u{i}", text, tuple(n for n in names if len(texts) == 1 or f" {n}(" in text), flags)
+            Unit(
+                f"u{i}",
+                text,
+                tuple(n for n in names if len(texts) == 1 or f" {n}(" in text),
+                (*FLAGS, level_of(text), *self.flags),
+            )
             for i, text in enumerate(texts)
         )
 
