@@ -156,14 +156,22 @@ def gather(out: Values, state: AccState) -> tuple[str, str]:
 
 _BEST = """\
 static __attribute__((noinline)) {s} {name}(const {v}* x, const {i}* places, int n, int64_t* place) {{
-  {s} best = x[0][0];
-  int64_t at = places[0][0];
-  for (int c = 0; c < n; c++)
-    for (int k = 0; k < {w}; k++) {{
-      const {s} y = x[c][k];
-      const int64_t here = places[c][k];
-      if (({better}) || (({ties}) && here < at)) {{ best = y; at = here; }}
-    }}
+  {v} a = x[0];
+  {i} p = places[0];
+  for (int c = 1; c < n; c++) {{
+    const {v} y = x[c], best = a;
+    const {i} here = places[c];
+    const {i} m = __builtin_convertvector({better}, {i}) | (__builtin_convertvector({ties}, {i}) & (here < p));
+    a = __builtin_convertvector(m, {narrow}) ? y : best;
+    p = m ? here : p;
+  }}
+  {s} best = a[0];
+  int64_t at = p[0];
+  for (int k = 1; k < {w}; k++) {{
+    const {s} y = a[k];
+    const int64_t here = p[k];
+    if (({better}) || (({ties}) && here < at)) {{ best = y; at = here; }}
+  }}
   *place = at;
   return best;
 }}
@@ -175,10 +183,11 @@ def _best_of(out: Values, state: AccState) -> str:
     """Name of the function that finds the best of some vectors' lanes."""
     dtype, lanes = state.acc.dtype, state.lanes
     vector, places = out.unit.vector(lane_type(dtype), lanes), out.unit.vector("i64", lanes)
+    narrow = out.unit.vector(SIGNED[DTYPES[dtype].nbytes], lanes)
     name = f"fb_{state.acc.reduction}_{dtype}x{lanes}"
     better, ties = _better(state, "y", "best"), _ties(state, "y", "best")
     out.unit.helpers[name] = _BEST.format(
-        name=name, s=SCALAR[dtype], v=vector, i=places, w=lanes, better=better, ties=ties
+        name=name, s=SCALAR[dtype], v=vector, i=places, narrow=narrow, w=lanes, better=better, ties=ties
     )
     return name
 

@@ -30,6 +30,8 @@ __all__ = ["TILE", "Body"]
 
 _UNROLL = 4
 """Vectors that a short reduction loop folds side by side, to hide the latency of additions."""
+_SHORT_CHAIN = 16
+"""Instructions of a loop that is short for that: longer ones hide it themselves, and would be long to compile."""
 TILE = 4
 """Vectors that a tile of columns is wide, if its body is short."""
 _LONG_CHAIN = 64
@@ -230,7 +232,7 @@ class Body:
     @staticmethod
     def _copies(loop: Loop, width: int) -> int:
         size = loop.axis.size
-        if any(isinstance(s, (Loop, Acc, Scratch)) for s in loop.body) or price(loop.body) > 8:
+        if any(isinstance(s, (Loop, Acc, Scratch)) for s in loop.body) or price(loop.body) > _SHORT_CHAIN:
             return 1
         return 1 if not size.terms and size.const < 2 * _UNROLL * width else _UNROLL
 

@@ -40,7 +40,7 @@ library first, which no unit uses and which takes half a minute; and makes undef
 
 _GCC_OFF = (
     *("exceptions", "asynchronous-unwind-tables", "rtti"),
-    *("tree-bit-ccp", "tree-ccp", "tree-dominator-opts", "tree-dse", "tree-pta", "tree-sink", "tree-slsr"),
+    *("tree-bit-ccp", "tree-ccp", "tree-dominator-opts", "tree-dse", "tree-sink", "tree-slsr"),
     *("dse", "compare-elim", "cprop-registers", "if-conversion", "if-conversion2", "shrink-wrap", "thread-jumps"),
     *("ssa-phiopt", "ipa-profile", "ipa-pure-const", "ipa-reference"),
 )
