@@ -47,31 +47,40 @@ its state, which is the cell state, or the hidden state where there is no other.
 
 _TOGETHER = """\
 extern "C" int sched_yield(void);
-struct fb_team { void (*part)(void* const*, int64_t, int64_t, int64_t*, int64_t); void* const* args; int64_t n, met; };
+typedef void (*fb_step)(void* const*, int64_t, int64_t);
+struct fb_team { fb_step step; void* const* args; int64_t steps, n, *claimed, done; };
+static bool fb_claim(fb_team* w, int64_t t, int64_t block) {
+  int64_t was = t;
+  if (!__atomic_compare_exchange_n(w->claimed + block, &was, t + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    return false;
+  w->step(w->args, t, block);
+  return true;
+}
 static void fb_join(void* p) {
   fb_team* const w = (fb_team*)p;
-  const int64_t t = fb_thread(), all = fb_threads();
-  w->part(w->args, w->n * t / all, w->n * (t + 1) / all, &w->met, all);
-}
-static void fb_together(void (*part)(void* const*, int64_t, int64_t, int64_t*, int64_t), void* const* args, int64_t n,
-    int64_t most) {
-  fb_team w = {part, args, n, 0};
-  const int64_t limit = fb_start ? fb_limit() : 1;
-  most = most < limit ? most : limit;
-  if (most <= 1) part(args, 0, n, &w.met, 1);
-  else fb_start(fb_join, &w, most, 0);
-}
-static void fb_meet(int64_t* met, int64_t count) {
-  __atomic_add_fetch(met, 1, __ATOMIC_ACQ_REL);
-  for (int64_t turns = 0; __atomic_load_n(met, __ATOMIC_ACQUIRE) < count; turns++) {
-    if (turns >= 256) sched_yield();
+  const int64_t n = w->n, begin = n * fb_thread() / fb_threads(), end = n * (fb_thread() + 1) / fb_threads();
+  for (int64_t t = 0, seen; t < w->steps; t = seen / n) {
+    int64_t made = 0;
+    for (int64_t block = begin; block < end; block++) made += fb_claim(w, t, block);
+    __atomic_add_fetch(&w->done, made, __ATOMIC_ACQ_REL);
+    int64_t next = n;
+    for (int64_t turns = 0; (seen = __atomic_load_n(&w->done, __ATOMIC_ACQUIRE)) < (t + 1) * n; turns++) {
+      if (turns < 64) {
 #if defined(__x86_64__)
-    else __builtin_ia32_pause();
+        __builtin_ia32_pause();
 #endif
+      } else if (next > 0) {
+        if (fb_claim(w, t, (begin + --next) % n)) __atomic_add_fetch(&w->done, 1, __ATOMIC_ACQ_REL);
+      } else {
+        sched_yield();
+      }
+    }
   }
 }
 """
-"""Threads that do their parts side by side, and wait for each other until all have met `count` times."""
+"""Threads that do the blocks of each step side by side. claimed: of each block, the steps that someone has begun;
+done: blocks of all steps that are. Each takes its own blocks; one that waits takes those that nobody has begun, so that
+it waits for no thread that the system doesn't let run."""
 
 _KERNEL = """\
 static inline __attribute__((always_inline)) void {name}_gates(const float* from, const float* bias, const float* sums,
@@ -91,7 +100,7 @@ static inline __attribute__((always_inline)) void {name}_gates(const float* from
     from += row, sums += {gates} * {w}, before += {size}, after += {size}, out += {wide};
   }}
 }}
-static void {name}_part(void* const* args, int64_t begin, int64_t end, int64_t* met, int64_t members) {{
+static void {name}_step(void* const* args, int64_t t, int64_t block) {{
   const float* const inputs[] = {{{inputs}}};
   const float* const weights[] = {{{weights}}};
   const float* const biases[] = {{{biases}}};
@@ -101,32 +110,32 @@ static void {name}_part(void* const* args, int64_t begin, int64_t end, int64_t* 
   float* const last = (float*)args[{last}];
   static const int64_t apart[][2] = {{{apart}}};
   __attribute__((aligned(64))) float sums[{most} * {gates} * {w}] = {{}};
-  for (int64_t t = 0; t < {steps}; t++) {{
-    for (int64_t block = begin; block < end; block++) {{
-      const int64_t d = block / {blocks}, n0 = block % {blocks} * {w}, at = d ? {steps} - 1 - t : t;
-      const int64_t left = {size} - n0 < {w} ? {size} - n0 : {w}, place = d * {batch} * {size};
-      const float* const h = t ? out + (d ? at + 1 : at - 1) * {batch} * {wide} + d * {size} : hidden + place;
-      const int64_t ldh = t ? {wide} : {size};
-      for (int64_t q = 0; q < {tiles}; q++) {{
-        const int64_t r = {batch} * q / {tiles}, count = {batch} * (q + 1) / {tiles} - r;
-        for (int64_t g = 0; g < {gates}; g++)
-          for (int64_t n = 0; n < left; n += {columns}) {{
-            const float* const w = weights[d] + (g * {size} + n0 + n) * {size};
-            float* const c = sums + g * {w} + n;
-            const int64_t some = left - n < {columns} ? left - n : {columns};
+  const int64_t d = block / {blocks}, n0 = block % {blocks} * {w}, at = d ? {steps} - 1 - t : t;
+  const int64_t left = {size} - n0 < {w} ? {size} - n0 : {w}, place = d * {batch} * {size};
+  const float* const h = t ? out + (d ? at + 1 : at - 1) * {batch} * {wide} + d * {size} : hidden + place;
+  const int64_t ldh = t ? {wide} : {size};
+  for (int64_t q = 0; q < {tiles}; q++) {{
+    const int64_t r = {batch} * q / {tiles}, count = {batch} * (q + 1) / {tiles} - r;
+    for (int64_t g = 0; g < {gates}; g++)
+      for (int64_t n = 0; n < left; n += {columns}) {{
+        const float* const w = weights[d] + (g * {size} + n0 + n) * {size};
+        float* const c = sums + g * {w} + n;
+        const int64_t some = left - n < {columns} ? left - n : {columns};
 {calls}
-          }}
-        const int64_t from = place + r * {size} + n0;
-        {name}_gates(inputs[d] + at * apart[d][0] + r * apart[d][1] + n0, biases[d] ? biases[d] + n0 : nullptr,
-            sums, (t ? last : state) + from, last + from, out + (at * {batch} + r) * {wide} + d * {size} + n0,
-            apart[d][1], count, left);
       }}
-    }}
-    if (members > 1 && t + 1 < {steps}) fb_meet(met, members * (t + 1));
+    const int64_t from = place + r * {size} + n0;
+    {name}_gates(inputs[d] + at * apart[d][0] + r * apart[d][1] + n0, biases[d] ? biases[d] + n0 : nullptr, sums,
+        (t ? last : state) + from, last + from, out + (at * {batch} + r) * {wide} + d * {size} + n0, apart[d][1],
+        count, left);
   }}
 }}
 extern "C" void {name}(void* const* args, const int64_t*) {{
-  fb_together({name}_part, args, {parts}, {threads});
+  int64_t claimed[{parts}] = {{}};
+  fb_team w = {{{name}_step, args, {steps}, {parts}, claimed, 0}};
+  const int64_t limit = fb_start ? fb_limit() : 1, threads = limit < {threads} ? limit : {threads};
+  if (threads > 1) return fb_start(fb_join, &w, threads, 0);
+  for (int64_t t = 0; t < {steps}; t++)
+    for (int64_t block = 0; block < {parts}; block++) {name}_step(args, t, block);
 }}
 """
 
@@ -194,7 +203,7 @@ class Recurrent:
         name, least = dot(unit, lanes), self.batch // tiles
         heights = sorted({least, -(-self.batch // tiles)})
         calls = [f"{name}<{rows}, {columns // 4}, {uneven}>{arguments};" for rows in heights]
-        text = calls[0] if len(calls) == 1 else f"if (count == {heights[0]}) {calls[0]}\n            else {calls[1]}"
+        text = calls[0] if len(calls) == 1 else f"if (count == {heights[0]}) {calls[0]}\n        else {calls[1]}"
         places = iter(range(3 * directions + 4))
 
         def pointer(offset: int | None) -> str:
@@ -226,7 +235,7 @@ class Recurrent:
             blocks=blocks,
             tiles=tiles,
             columns=columns,
-            calls=f"            {text}",
+            calls=f"        {text}",
             parts=blocks * directions,
             threads=max(1, min(work // _SHARE, blocks * directions, threads)),
             **given,
