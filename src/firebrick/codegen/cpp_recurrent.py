@@ -1,7 +1,8 @@
 """Recurrent layers as C++: a step is a small matmul with the gates applied while its sums are in cache.
 
 Each thread has the same hidden units in all steps, so that its rows of the weight, which are read where they are, stay
-in its second-level cache; threads meet after each step. A sum's order depends on the shapes alone, not on threads.
+in its second-level cache; a step begins when all units of the one before are done. A sum's order depends on the shapes
+alone, not on threads.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ static void fb_join(void* p) {
   const int64_t n = w->n, begin = n * fb_thread() / fb_threads(), end = n * (fb_thread() + 1) / fb_threads();
   for (int64_t t = 0, seen; t < w->steps; t = seen / n) {
     int64_t made = 0;
-    for (int64_t block = begin; block < end; block++) made += fb_claim(w, t, block);
+    for (int64_t i = begin; i < end; i++) made += fb_claim(w, t, t % 2 ? begin + end - 1 - i : i);
     __atomic_add_fetch(&w->done, made, __ATOMIC_ACQ_REL);
     int64_t next = n;
     for (int64_t turns = 0; (seen = __atomic_load_n(&w->done, __ATOMIC_ACQUIRE)) < (t + 1) * n; turns++) {
@@ -79,7 +80,8 @@ static void fb_join(void* p) {
 }
 """
 """Threads that do the blocks of each step side by side. claimed: of each block, the steps that someone has begun;
-done: blocks of all steps that are. Each takes its own blocks; one that waits takes those that nobody has begun, so that
+done: blocks of all steps that are. Each takes its own blocks, in turns from the first and from the last one, so that
+those just read are read again while they are in cache; one that waits takes those that nobody has begun, so that
 it waits for no thread that the system doesn't let run."""
 
 _KERNEL = """\
@@ -135,7 +137,7 @@ extern "C" void {name}(void* const* args, const int64_t*) {{
   const int64_t limit = fb_start ? fb_limit() : 1, threads = limit < {threads} ? limit : {threads};
   if (threads > 1) return fb_start(fb_join, &w, threads, 0);
   for (int64_t t = 0; t < {steps}; t++)
-    for (int64_t block = 0; block < {parts}; block++) {name}_step(args, t, block);
+    for (int64_t i = 0; i < {parts}; i++) {name}_step(args, t, t % 2 ? {parts} - 1 - i : i);
 }}
 """
 
