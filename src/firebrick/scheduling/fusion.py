@@ -344,6 +344,9 @@ def _keeps_scans(a: Group, b: Group, fusion: Fusion) -> str:
         if mine and not set(fusion.unifier.expand(m.parallel)) - mine <= set(fusion.outer):
             return f"{m.facts.node.name} runs along a loop inside of loops that others don't share"
         along |= mine
+    loops = {v for m in (*a.members, *b.members) for e in m.subs.values() for v in fusion.unifier.apply(e).vars()}
+    if along and not loops <= {*fusion.outer, *along}:
+        return "one has loops inside of the one that another runs along"  # it would take a step for each of theirs
     if len(along) > 1 or not all(isinstance(v, Var) for v in along):
         return "they run along different loops"
     return ""
