@@ -28,6 +28,8 @@ WINDOWS = {
     "bilinear": lambda x: F.interpolate(x, size=(13, 30), mode="bilinear"),
     "bilinear corners": lambda x: F.interpolate(x, size=(5, 30), mode="bilinear", align_corners=True),
     "bicubic": lambda x: F.interpolate(x, size=(13, 30), mode="bicubic"),
+    "trilinear": lambda x: F.interpolate(x[None], size=(5, 4, 30), mode="trilinear"),
+    "trilinear corners": lambda x: F.interpolate(x[None], size=(5, 13, 7), mode="trilinear", align_corners=True),
     "linear": lambda x: F.interpolate(x[0], size=30, mode="linear"),
     "reflect": lambda x: F.pad(x, (1, 2, 3, 4), mode="reflect"),
     "replicate": lambda x: F.pad(x, (1, 2, 3, 4), mode="replicate"),

@@ -70,6 +70,7 @@ _ALSO: tuple[str, ...] = (
     "upsample_bilinear2d.default",
     "upsample_nearest2d.default",
     "upsample_bicubic2d.default",
+    "upsample_trilinear3d.default",
     "hardtanh.default",
     "leaky_relu.default",
     "elu.default",

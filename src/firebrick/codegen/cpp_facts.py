@@ -24,6 +24,7 @@ __all__ = [
     "folding_loop",
     "folds",
     "is_near",
+    "narrow_place",
     "price",
     "roots",
     "transposed",
@@ -89,6 +90,13 @@ def deepest_loops(body: Iterable[Stmt]) -> list[Expr]:
             inner = [s.axis.size, *deepest_loops(s.body)]
             best = max(best, inner, key=len)
     return best
+
+
+def narrow_place(bound: Value) -> Value:
+    """The number of 32 bits that a place in memory is made of, if it is: lanes that read hold that."""
+    if isinstance(bound, Op) and bound.name == "to" and bound.args[0].dtype == "i32":
+        return bound.args[0]
+    return bound
 
 
 def widest(loop: Loop) -> int:

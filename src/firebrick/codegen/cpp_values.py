@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firebrick.codegen.cpp_casts import cast
-from firebrick.codegen.cpp_facts import is_near
+from firebrick.codegen.cpp_facts import is_near, narrow_place
 from firebrick.codegen.cpp_math import INLINE
 from firebrick.codegen.cpp_ops import HELPERS, ROWS, SLEEF
 from firebrick.codegen.cpp_transpose import picking_helper
@@ -94,7 +94,7 @@ class Values(Writer):
         if local is not None and not local.scratch:
             return Text(local.code, local.varying)
         base = local.code if local is not None else v.buffer
-        bound = [(x, self.value(b)) for x, b in v.binds]
+        bound = [(x, self.value(narrow_place(b))) for x, b in v.binds]
         lanes = self.lanes
         if local is not None and local.private:
             assert lanes is not None
@@ -107,7 +107,7 @@ class Values(Writer):
 
     def _load_one(self, v: Load, base: str, bound: list[tuple[Var, Text]]) -> Text:
         for x, t in bound:
-            self.names[x] = t.code
+            self.names[x] = f"(int64_t){t.code}"
         code = f"{base}[{self.index(v.index)}]"
         return self.name(v.dtype, f"{code} != 0" if v.dtype == "b8" else code, False)
 
@@ -115,7 +115,7 @@ class Values(Writer):
         lanes = self.lanes
         assert lanes is not None
         for x, t in bound:
-            self.names[x] = t.code
+            self.names[x] = f"(int64_t){t.code}"
         gathered = any(t.varying for _, t in bound)
         stride = None if gathered else v.index.coeff(lanes.var)
         if v in self.turned:
@@ -130,7 +130,7 @@ class Values(Writer):
         items = []
         for k in range(lanes.width):
             for x, t in bound:
-                self.names[x] = f"{t.code}[{k}]" if t.varying else t.code
+                self.names[x] = f"(int64_t){t.code}[{k}]" if t.varying else f"(int64_t){t.code}"
             item = f"{base}[{self.index(v.index, k)}]"
             if self.guard is not None and self.guard.varying:
                 item = f"{self.guard.code}[{k}] ? {item} : 0"

@@ -18,11 +18,13 @@ from firebrick.lowering import (
     calls,
     indexing,
     indirect,
+    masks,
     normalization,
     padding,
     pointwise,
     pooling,
     reductions,
+    sampling,
     scans,
     updates,
     views,
@@ -52,6 +54,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     **scans.RULES,
     **padding.RULES,
     **pooling.RULES,
+    **sampling.RULES,
+    **masks.RULES,
     **calls.RULES,
 }
 """OpOverload -> rule, a function of the lowering and the op's arguments."""
