@@ -172,8 +172,8 @@ def _grid_sampler(lw: Lowering, x: TensorValue, grid: TensorValue, mode: int, pa
         raise Declined
     compute = DTYPES[x.dtype].compute
     channels = as_int(x.shape[1])
-    if lw.alone and rank == 2 and compute == x.dtype and mode != _NEAREST and (mode == _BILINEAR or channels < _MANY):
-        raise Declined  # the library's kernel keeps places in registers for all channels
+    if rank == 2 and x.dtype == "f32" and mode != _NEAREST:
+        raise Declined  # the library's kernel keeps places and weights in registers for all channels
     lw.reread(grid)
     sides = [_Side(n, padding, align, rank == 3) for n in sizes]
     around = [_along(lw, grid, d, side, mode, compute) for d, side in enumerate(sides)]
