@@ -110,6 +110,7 @@ def test_rules_agree_with_the_kernels() -> None:
     with torch.no_grad(), compare:
         _ = whole << whole, whole >> 1
         image.index_select(1, torch.tensor([1]))
+        image.clone().lerp_(image, 0.1)
         F.max_pool2d(image, 2)
         F.avg_pool2d(image, 3, 2, 1)
         F.scaled_dot_product_attention(heads, heads, heads)

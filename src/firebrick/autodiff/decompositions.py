@@ -40,6 +40,11 @@ _KEPT: frozenset[OpOverload] = frozenset(
         aten.index_add.default,
         aten.index_copy.default,
         aten.index_fill.int_Scalar,
+        # PyTorch's own take long to trace, and import its compiler.
+        aten.lerp.Scalar,
+        aten.lerp.Tensor,
+        aten.addcmul.default,
+        aten.addcdiv.default,
         # Creation: one rule each in lowering.
         aten.arange.default,
         aten.arange.start,
@@ -77,7 +82,6 @@ _ALSO: tuple[str, ...] = (
     "split_with_sizes.default",
     "log_sigmoid_forward.default",
     "isnan.default",
-    "lerp.Tensor",
     "addmv.default",
 )
 """Ops outside of the core table that are taken apart with PyTorch's own decomposition."""

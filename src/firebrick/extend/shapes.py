@@ -589,6 +589,8 @@ def _sort(x: Any, dim: int = -1, descending: bool = False) -> tuple[Spec, Spec]:
 
 def _lerp(a: Any, b: Any, weight: Any) -> Spec:
     tensors = [t for t in (a, b, weight) if isinstance(t, torch.Tensor)]
+    if any(t.dtype is not a.dtype for t in tensors):
+        raise NoRule
     shape, strides = elementwise(tensors)
     return Spec(shape, promote(tensors), strides)
 
@@ -721,8 +723,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.repeat.default: _repeat,
     aten.stack.default: _stack,
     aten.sort.default: _sort,
-    aten.lerp.Scalar: _lerp,
-    aten.lerp.Tensor: _lerp,
+    **dict.fromkeys((aten.lerp.Scalar, aten.lerp.Tensor, aten.lerp_.Scalar, aten.lerp_.Tensor), _lerp),
     aten.linalg_vector_norm.default: _vector_norm,
     aten.mse_loss.default: _loss,
     aten.native_batch_norm.default: _batch_norm,
