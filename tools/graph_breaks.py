@@ -17,6 +17,10 @@ Capture ends a graph where the program does something that can't go in one. The 
 the instruction, and what follows is captured as a continuation: results are always those of plain Python. A break
 costs a second graph, a few microseconds a call, and what the compiler could have fused across it.
 
+A break inside a loop is different: a continuation there would call itself once a round, so the rest of the loop
+runs as plain Python, and capture goes on behind it. Functions that the loop calls are captured as ever: a body that
+matters belongs in a function of its own.
+
 `firebrick.explain(model)(*args)` lists the breaks of a call: the number below, the place in your code and the fix.
 `fullgraph=True` raises `Unsupported` with the same text instead. This page is made by `python tools/graph_breaks.py`
 from the catalogue in `src/firebrick/capture/breaks.py`; a test runs every example, whose line marked `# here` breaks.
