@@ -1,4 +1,4 @@
-"""Windows, samples, scatters and convolutions of rows and volumes: our time over eager's, in turns, least of each.
+"""Windows, samples, bags, scatters, convolutions of rows and volumes: our time over eager's, least of each, in turns.
 
 Run: python bench/windows.py [--only NAME ...] [--seconds 0.5] [--json]
 """
@@ -37,6 +37,11 @@ def grid(shape, mode="bilinear", padding="zeros"):
     return lambda x, g: F.grid_sample(x, g, mode, padding, align_corners=False).relu(), (rand(*shape), points)
 
 
+def bags(mode):
+    index = torch.randint(0, 10000, (64, 50), generator=torch.Generator().manual_seed(1))
+    return lambda i, w: F.embedding_bag(i, w, mode=mode), (index, rand(10000, 64))
+
+
 def cases():
     """Name -> function and arguments."""
     x = rand(256, 512)
@@ -65,6 +70,9 @@ def cases():
         "grid_sample bicubic": grid(IMAGE, "bicubic"),
         "grid_sample of volumes": grid(VOLUME),
         "masked_scatter": (lambda x, s: x.masked_scatter(x > 0, s), (x, rand(256 * 512))),
+        "embedding_bag sum": bags("sum"),
+        "embedding_bag mean": bags("mean"),
+        "embedding_bag max": bags("max"),
         "each second element": (lambda x: x[:, ::2] + 1, (x,)),
         "backwards": (lambda x: x.flip(1) + 1, (x,)),
         "conv1d": layer(nn.Conv1d(64, 64, 3, padding=1), 1, 64, 1000),

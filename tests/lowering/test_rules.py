@@ -10,7 +10,7 @@ import torch
 from graphs import check_op, externs
 
 from firebrick.loops.dtypes import BY_TORCH
-from firebrick.lowering import RULES, masks, sampling, updates
+from firebrick.lowering import RULES, bags, masks, sampling, updates
 from firebrick.lowering.calls import RULES as CALLS
 
 aten = torch.ops.aten
@@ -355,8 +355,8 @@ ELSEWHERE = {
     *(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default),
 }
 """Lowered only where one of two results is used: tested in test_lower and codegen/test_windows.py."""
-# Tested with their schedules, in codegen/test_updates.py, test_sampling.py and test_masked_scatter.py.
-ELSEWHERE |= updates.RULES.keys() | sampling.RULES.keys() | masks.RULES.keys()
+# Tested with their schedules, in codegen/test_updates.py, test_sampling.py, test_masked_scatter.py and test_bags.py.
+ELSEWHERE |= updates.RULES.keys() | sampling.RULES.keys() | masks.RULES.keys() | bags.RULES.keys()
 
 TOLERANCE: dict[Any, float] = {aten.lgamma.default: 1e-5, aten.prod.default: 1e-5, aten.logsumexp.default: 1e-5}
 """Ops whose own kernels in eager differ from the scalar function's by more."""

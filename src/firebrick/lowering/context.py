@@ -31,6 +31,7 @@ __all__ = [
     "dense_strides",
     "is_loop_dtype",
     "loop_axes",
+    "only_first",
     "rules",
     "shape_of",
     "strides_of",
@@ -298,6 +299,18 @@ def rules() -> tuple[dict[Any, Rule], Callable[..., Callable[[Rule], Rule]]]:
         return register
 
     return table, rule
+
+
+def only_first(lw: Lowering) -> torch.Tensor:
+    """The first result of a node that has several.
+
+    Raises:
+        Declined: another one is used, which only the library's kernel makes.
+    """
+    if any(user.args[1] != 0 and user.users for user in lw.node.users):
+        raise Declined
+    found: torch.Tensor = lw.node.meta["val"][0]
+    return found
 
 
 def loop_axes(prefix: str, sizes: Sequence[Expr]) -> list[Axis]:

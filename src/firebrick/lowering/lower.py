@@ -15,6 +15,7 @@ from firebrick.loops.dtypes import BY_TORCH
 from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref
 from firebrick.loops.walk import values_of
 from firebrick.lowering import (
+    bags,
     calls,
     indexing,
     indirect,
@@ -56,6 +57,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     **pooling.RULES,
     **sampling.RULES,
     **masks.RULES,
+    **bags.RULES,
     **calls.RULES,
 }
 """OpOverload -> rule, a function of the lowering and the op's arguments."""

@@ -17,7 +17,7 @@ from firebrick.loops.build import TRUE, cast, constant, index_value, masked, op,
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.loops.ir import Ref
 from firebrick.loops.ops import reduction_identity
-from firebrick.lowering.context import Declined, Lowering, loop_axes, rules, strides_of
+from firebrick.lowering.context import Declined, Lowering, loop_axes, only_first, rules, strides_of
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
 from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, as_int, const, floordiv, maximum, minimum
 
@@ -260,14 +260,6 @@ def _mean(
     return lw.formula(formula, 3 * math.prod(window.size))
 
 
-def _only_values(lw: Lowering) -> torch.Tensor:
-    """The maxima of a node; where their places are used too, the library's kernel finds both."""
-    if any(user.args[1] != 0 and user.users for user in lw.node.users):
-        raise Declined
-    found: torch.Tensor = lw.node.meta["val"][0]
-    return found
-
-
 @_rule(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
 def _max_pool(
     lw: Lowering,
@@ -278,7 +270,7 @@ def _max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> tuple[TensorValue, ...]:
-    val = _only_values(lw)
+    val = only_first(lw)
     rank = 2 if lw.node.target is aten.max_pool2d_with_indices.default else 3
     return (_maximum(lw, _window(lw, x, rank, size, stride, pad, dilation), val),) * 2
 
@@ -326,7 +318,7 @@ def _adaptive_avg_pool(lw: Lowering, x: TensorValue, size: Any) -> TensorValue:
 
 @_rule(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def _adaptive_max_pool(lw: Lowering, x: TensorValue, size: Any) -> tuple[TensorValue, ...]:
-    val = _only_values(lw)
+    val = only_first(lw)
     window, sides = _shared_out(lw, x, val, 2 if lw.node.target is aten.adaptive_max_pool2d.default else 3)
     if not sides:
         return (_maximum(lw, window, val),) * 2

@@ -272,7 +272,11 @@ def _choose(
         outer.remove(along)
         outer += [across, along]
         kinds[across] = "tile"
-    elif inner and (tile is None or scores[tile] <= 0 or (best_inner >= 1 and not _slides(tile, inner, accesses))):
+    elif inner and (
+        tile is None
+        or scores[tile] <= 0
+        or (best_inner >= 1 and not (_slides(tile, inner, accesses) or _rows(tile, statements)))
+    ):
         for chain in inner.values():
             best = max(chain, key=lambda v: scores[v])
             if scores[best] > 0:
@@ -306,6 +310,15 @@ def _slides(tile: Var, inner: dict[frozenset[Var], list[Var]], accesses: list[_A
     met = [a for a in accesses if tile in a.index.vars()]
     near = all(a.direct and (a.index.coeff(tile) is ONE or _is_near(a.index.coeff(tile))) for a in met)
     return near and any(not folded.isdisjoint(a.index.vars()) for a in met)
+
+
+def _rows(tile: Var, statements: list[Statement]) -> bool:
+    """Whether rows at places from data are folded into one: lanes along them load neighbours."""
+    for v in walk(s.store.value for s in statements):
+        if isinstance(v, Load) and v.binds and v.index.coeff(tile) is ONE:
+            found = [x for x in walk([b for _, b in v.binds]) if isinstance(x, Load)]
+            return bool(found) and not any(tile in x.index.vars() for x in found)
+    return False
 
 
 def _lanes_update(updates: list[Store], v: Var) -> bool:
