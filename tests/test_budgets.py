@@ -30,7 +30,8 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # Convolutions of rows and volumes, samples of grids, bags of embeddings and elements a few places apart are 550.
 # Recurrent layers are 450.
 # Scatters by masks, and samples of grids in all types, are 200 more.
-PACKAGE_LINES = 62_400
+# Bags of embeddings, places of maxima in windows, and transposed convolutions in parts are 500.
+PACKAGE_LINES = 62_900
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
