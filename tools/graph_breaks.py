@@ -17,9 +17,9 @@ Capture ends a graph where the program does something that can't go in one. The 
 the instruction, and what follows is captured as a continuation: results are always those of plain Python. A break
 costs a second graph, a few microseconds a call, and what the compiler could have fused across it.
 
-A break inside a loop is different: a continuation there would call itself once a round, so the rest of the loop
-runs as plain Python, and capture goes on behind it. Functions that the loop calls are captured as ever: a body that
-matters belongs in a function of its own.
+A loop with a break inside goes round in Python; what its body does before and behind the break is captured once and
+called in each round. A number, text or function that changes from round to round would be a constant of such a graph:
+what uses it runs in Python (18).
 
 `firebrick.explain(model)(*args)` lists the breaks of a call: the number below, the place in your code and the fix.
 `fullgraph=True` raises `Unsupported` with the same text instead. This page is made by `python tools/graph_breaks.py`
@@ -113,6 +113,14 @@ def f(x):
     if y.dim() == 1:
         raise ValueError("rows are needed")  # here
     return y
+""",
+    "changing-value": """
+def f(x):
+    for i in range(3):
+        if x.sum() > 100:
+            break
+        x = x.sin() * i  # here
+    return x
 """,
     "no-reconstruction": """
 class Base:

@@ -495,6 +495,117 @@ def exception_groups(x):
     return "after"
 
 
+def with_around_loops(n):
+    with Manager("outer", True), Manager("inner"):
+        for i in watched(range(4)):
+            with Manager(i, i == 1):
+                LOG.append(10 // (n - i))
+            for j in range(i):
+                if j == n:
+                    break
+                LOG.append((i, j))
+        else:
+            LOG.append("else")
+        LOG.append([].pop())
+    return n
+
+
+def loop_in_try_with_locals(n):
+    seen = total = 0
+    try:
+        for i in range(6):
+            total += i * n
+            seen = i
+            LOG.append(12 // (n - i))
+            last = total
+    except ZeroDivisionError as error:
+        return seen, total, str(error)
+    finally:
+        LOG.append((seen, total))
+    return seen, total, last
+
+
+def bound_by_rounds(n):
+    for i in range(n):
+        if i % 2:
+            odd = i * 10
+        elif i:
+            even = watched([i])
+            next(even)
+        if i == 3:
+            del odd
+        LOG.append(i)
+    LOG.append("behind")
+    try:
+        return odd
+    except UnboundLocalError as error:
+        return str(error)
+
+
+def cells_in_loop(n):
+    made = []
+    for i in range(n):
+        total = i * 2
+
+        def bump(by=1):
+            nonlocal total
+            total += by
+            return total + i
+
+        bump()
+        made.append([bump(k) for k in range(2)] + [total])
+    return made, total, i
+
+
+def comprehensions_in_loop(n):
+    found = []
+    i = 5
+    while n > 0:
+        found.append([i * n for i in range(n) if i % 2])
+        found.append({k: [k + j for j in range(k)] for k in range(2)})
+        n -= 1
+        i += 1
+    return found, i
+
+
+def retries(n):
+    for attempt in range(4):
+        try:
+            if attempt < n:
+                raise ValueError(attempt)
+            found = 10 // (attempt - 2)
+        except ValueError as error:
+            LOG.append(str(error))
+            continue
+        except ZeroDivisionError:
+            if n > 1:
+                break
+            raise
+        finally:
+            LOG.append("tried")
+        return found
+    else:
+        return "none"
+    return "broke"
+
+
+class Rows(Base):
+    def __init__(self, x):
+        self.x = x
+
+    def area(self, scale):
+        total = 0
+        for i in range(3):
+            total += super().area(scale) * i
+            if total > 20:
+                return -total
+        return total
+
+
+def super_in_loop(x):
+    return Rows(x).area(2), Rows(x + 3).area(1)
+
+
 CORPUS = (
     (straight, [(3,), (4, 5), ("a",)]),
     (branches, [(5,), (3,), (1,), (-1,), ("a",)]),
@@ -513,6 +624,13 @@ CORPUS = (
     (with_loop, [(3,), (6,)]),
     (loop_in_try, [(0,), (2,), (5,)]),
     (try_in_loop, [(4,)]),
+    (with_around_loops, [(-1,), (1,), (2,), (3,)]),
+    (loop_in_try_with_locals, [(-1,), (3,), (0,)]),
+    (bound_by_rounds, [(0,), (2,), (4,), (6,)]),
+    (cells_in_loop, [(3,)]),
+    (comprehensions_in_loop, [(3,)]),
+    (retries, [(0,), (1,), (2,), (3,), (9,)]),
+    (super_in_loop, [(1,), (4,)]),
     (comprehensions, [(6,)]),
     (comprehension_shadows, [(7, 3)]),
     (comprehension_with_cells, [(3,)]),

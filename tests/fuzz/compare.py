@@ -65,7 +65,7 @@ def inputs(index: int) -> tuple:
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)  # a text may have been turned to capitals
-_RESUMED = re.compile(r"\.resume_at_\d+|\.resumed_at_\d+")
+_RESUMED = re.compile(r"\.(resume|resumed|part)_at_\d+")
 
 
 class _Canonical:

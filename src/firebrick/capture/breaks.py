@@ -143,6 +143,13 @@ _ROWS = (
         "draw from it before the compiled region, or draw from the default generator, which graphs do",
         "one more graph, and Python runs the operation that draws",
     ),
+    BreakKind(
+        18,
+        "changing-value",
+        "a number, text, function or class that changes from round to round is used in a loop with a graph break in it",
+        "keep the value in a tensor, or move what breaks the loop out of it",
+        "one more graph, and Python runs what uses the value",
+    ),
 )
 
 CATALOGUE: Mapping[str, BreakKind] = {row.name: row for row in _ROWS}

@@ -24,6 +24,7 @@ from firebrick import _native
 from firebrick.capture import library, semantics
 from firebrick.capture.assemble import Handler
 from firebrick.capture.breaks import Break, SkipFrame
+from firebrick.capture.continuation import origin
 from firebrick.capture.emit import Emitter
 from firebrick.capture.entry import is_entry
 from firebrick.capture.flow import flow
@@ -115,6 +116,7 @@ class Capture:
         self.tries: int | None = None
         """Captures left once a frame has come to the limit: the same values vary in the frames that it calls."""
         self.replaced: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
+        self.changed: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
 
     def __call__(self, frame: Frame) -> Any:
         """Capture a frame: None to run it as it is, SKIP never to ask again, or plan and code."""
@@ -153,6 +155,7 @@ class Capture:
             return False
         why, guard = found[0].plan.explain_failure(frame), found[0].plan.failing_guard(frame)
         self._note_replaced(frame, found[0].plan)
+        self._note_changing(frame, found[0].plan)
         recorder.reason("recompile", why)
         if len(found) < self.config.recompile_limit:
             return False
@@ -177,6 +180,23 @@ class Capture:
                         found.add(guard.source)
         self.replaced[frame.code] = frozenset(found)
 
+    def _note_changing(self, frame: Frame, plan: Plan) -> None:
+        """A constant that was another in an earlier round of a loop is none."""
+        source = origin(frame.code)
+        if source is not None and source.region is not None:
+            failed = (
+                g for g in plan.guards if g.kind in ("EQUALS", "ID") and g not in plan.modules and not g.holds(frame)
+            )
+            found = frozenset(guard.source for guard in failed if guard.source is not None)
+            self.changed[source.code] = self.changed.get(source.code, frozenset()) | found
+
+    def _mark_changing(self, tracer: Tracer, code: CodeType) -> None:
+        """Tell what is another value in each round of the loop that the code is a part of."""
+        source = origin(code)
+        if source is not None and source.region is not None:
+            tracer.changed = self.changed.get(source.code, frozenset())
+            tracer.changing = tracer.changed | {Local(name) for name in source.region.changing}
+
     def _capture(self, frame: Frame) -> Any:
         recorder.count("frames")
         break_step: int | None = None
@@ -185,6 +205,7 @@ class Capture:
         for attempt in range(_MAX_ATTEMPTS):
             one = Attempt(frame, break_step, through)
             one.tracer.replaced = self.replaced.get(frame.code, one.tracer.replaced)
+            self._mark_changing(one.tracer, frame.code)
             try:
                 one.run()
             except Break as error:

@@ -86,6 +86,10 @@ class Tracer:
         self._module_sources: set[Source] = set()
         self.replaced: frozenset[Source] = frozenset()
         """Where an earlier capture found a module's tensor that is another one now."""
+        self.changing: frozenset[Source] = frozenset()
+        """What may be another number or text in each round of the loop that the frame is a part of."""
+        self.changed: frozenset[Source] = frozenset()
+        """What was another number, text, function or class in an earlier round."""
 
     # -- reading real objects -------------------------------------------------
 

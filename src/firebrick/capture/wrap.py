@@ -58,13 +58,21 @@ if TYPE_CHECKING:
 __all__ = ["UNCHANGING", "dict_entries", "fresh", "wrap"]
 
 
+_COUNTING = (int, float, complex, str, bytes)
+"""Classes of literals with so many values that a loop does not come back to the same."""
+
+
 def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     """The value of a real object that was read from `source`; `pinned` says that it can't be another one."""
     kind = type(obj)
     if kind in LITERAL_TYPES:
         if not pinned:
+            if source in tracer.changing and kind in _COUNTING:
+                raise Break("changing-value", f"{source} is another {kind.__name__} in each round")
             tracer.guards.equals(source, obj)
         return ConstantValue(obj, source)
+    if source in tracer.changed and not isinstance(obj, torch.Tensor):
+        raise Break("changing-value", f"{source} is another {kind.__name__} in each round")
     known = tracer.objects.get(id(obj))
     if known is not None:
         tracer.guards.alias(source, known, obj, pinned=pinned)
@@ -109,8 +117,12 @@ def _tuple_subclass(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> V
 
 def _list(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, list)
-    tracer.guards.length(source, len(obj))
-    return ListValue([tracer.read(item, Item(source, index)) for index, item in enumerate(obj)], source, obj)
+
+    def read() -> list[Value]:
+        tracer.guards.length(source, len(obj))
+        return [tracer.read(item, Item(source, index)) for index, item in enumerate(obj)]
+
+    return ListValue(read, source, obj)
 
 
 def _deque(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick import _native
 from firebrick.capture.breaks import Break, SkipFrame
+from firebrick.capture.continuation import MISSING, unread
 from firebrick.capture.library.registry import handles
 from firebrick.capture.sources import Const, Item, Local
 from firebrick.capture.values.base import Value
@@ -193,3 +194,9 @@ def _exc_info(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if error is NONE:
         return TupleValue([NONE, NONE, NONE])
     return TupleValue([interp.tracer.known(error.python_type()), error, TracebackValue()])
+
+
+@handles(unread)
+def _unread(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    """What captured code made and nobody reads need not be made outside of it; so it is the same in each round."""
+    return interp.tracer.known(MISSING) if args[0].source is None else args[0]

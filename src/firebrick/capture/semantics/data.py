@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture import operators
 from firebrick.capture.breaks import Break
+from firebrick.capture.continuation import MISSING
 from firebrick.capture.opcodes import INTRINSICS_1, INTRINSICS_2
 from firebrick.capture.semantics.control import reraise_star
 from firebrick.capture.semantics.registry import executes
-from firebrick.capture.values.base import NULL, Value
+from firebrick.capture.values.base import NULL, LazyValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.mapping import DictValue, SetValue, key_of
@@ -71,6 +72,13 @@ def _compare_op(interp: Interpreter, at: Instruction) -> None:
 
 @executes("IS_OP")
 def _is_op(interp: Interpreter, at: Instruction) -> None:
+    left = interp.stack[-2]
+    if isinstance(left, LazyValue) and getattr(interp.stack[-1], "obj", None) is MISSING and left.obj is not MISSING:
+        assert left.source is not None
+        interp.tracer.guards.type(left.source, type(left.obj))  # a bound local, whatever its value
+        del interp.stack[-2:]
+        interp.push(ConstantValue(bool(at.arg)))
+        return
     left, right = interp.pop_two()
     interp.push(ConstantValue(operators.identical(interp, left, right) is not bool(at.arg)))
 

@@ -144,6 +144,8 @@ class ClassValue(Value):
     ) -> Value:
         """`__new__` and `__init__`, or the metaclass's own `__call__` unless `plain`."""
         cls = self.obj
+        if any("__del__" in vars(base) for base in cls.__mro__):
+            raise Break("unsupported-call", f"{cls.__name__}() is called, whose objects see when they die")
         caller, owner = interp.lookup(type(cls), "__call__")
         if not plain and owner is not type and isinstance(caller, types.FunctionType):
             return interp.tracer.function(caller).call(interp, [self, *args], kwargs)

@@ -168,13 +168,42 @@ class TupleValue(SequenceValue):
 
 
 class ListValue(SequenceValue):
-    """A list; mutations of one that was read from outside are replayed."""
+    """A list; mutations of one that was read from outside are replayed.
 
-    __slots__ = ("obj",)
+    Args:
+        items: its items, or a function that reads and guards them once they are looked at: a list that is only
+            appended to may be of any length.
+        source: where it was read.
+        obj: the real list.
+    """
 
-    def __init__(self, items: list[Value], source: Source | None = None, obj: list[Any] | None = None) -> None:
-        super().__init__(items, source)
+    __slots__ = ("_items", "_read", "obj")
+
+    def __init__(
+        self,
+        items: list[Value] | Callable[[], list[Value]],
+        source: Source | None = None,
+        obj: list[Any] | None = None,
+    ) -> None:
+        self._read = items if callable(items) else None
+        super().__init__([] if callable(items) else items, source)
         self.obj = obj
+
+    @property
+    def items(self) -> list[Value]:  # type: ignore[override]
+        """All items."""
+        if self._read is not None:
+            read, self._read = self._read, None
+            self._items[:0] = read()
+        return self._items
+
+    @items.setter
+    def items(self, items: list[Value]) -> None:
+        self._items = items
+
+    def add(self, items: list[Value]) -> None:
+        """Put items at the end, without a look at what is there."""
+        self._items += items
 
     def python_type(self) -> type:
         """List."""
@@ -228,9 +257,13 @@ class ListValue(SequenceValue):
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """Load the new items; the function returned stores them."""
-        temp = emitter.load_to_temp(self.items)
+        only_appended = self._read is not None
+        temp = emitter.load_to_temp(self._items)
 
         def store() -> None:
+            if only_appended:
+                emitter.call_method_on(self, "extend", temp, of=list)
+                return
             emitter.load_fast(temp)
             emitter.load(self)
             emitter.load_const(slice(None))
@@ -403,8 +436,18 @@ def _insert(interp: Interpreter, items: list[Value], index: Value, item: Value) 
     items.insert(interp.index_of(index.realize()), item)
 
 
-def _extend(interp: Interpreter, items: list[Value], others: Value) -> None:
-    items.extend(list(interp.iterate(others)))
+def _adding(function: Callable[..., list[Value]]) -> Method:
+    """A method that puts what `function(*args)` gives at the end."""
+
+    def method(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        interp.tracer.effects.mutated(value)
+        try:
+            value.add(function(interp, *args))
+        except TypeError as error:
+            interp.raise_real(error)
+        return NONE
+
+    return method
 
 
 def _extend_left(interp: Interpreter, items: list[Value], others: Value) -> None:
@@ -503,10 +546,10 @@ LIST_METHODS: Mapping[str, Method] = {
     **SEQUENCE_METHODS,
     "__delitem__": _del_item,
     "__setitem__": _set_item,
-    "append": _mutating(lambda interp, items, item: items.append(item)),
+    "append": _adding(lambda interp, item: [item]),
     "clear": _mutating(lambda interp, items: items.clear()),
     "copy": _copy,
-    "extend": _mutating(_extend),
+    "extend": _adding(lambda interp, others: list(interp.iterate(others))),
     "insert": _mutating(_insert),
     "pop": _mutating(_pop),
     "remove": _mutating(_remove),
@@ -527,7 +570,7 @@ DEQUE_METHODS: Mapping[str, Method] = {
     **{name: method for name, method in LIST_METHODS.items() if name != "sort"},
     "append": _mutating(lambda interp, items, item: items.append(item), trims=True),
     "appendleft": _mutating(lambda interp, items, item: items.insert(0, item), trims=False),
-    "extend": _mutating(_extend, trims=True),
+    "extend": _mutating(lambda interp, items, others: items.extend(list(interp.iterate(others))), trims=True),
     "extendleft": _mutating(_extend_left, trims=False),
     "insert": _insert_in_deque,
     "popleft": _mutating(lambda interp, items: _pop(interp, items, ConstantValue(0))),
