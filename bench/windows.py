@@ -54,6 +54,8 @@ def cases():
         "avg_pool1d 64 stride 4": pool(F.avg_pool1d, SIGNAL, 64, 4, 16),
         "max_pool2d 13 stride 1": pool(F.max_pool2d, IMAGE, 13, 1, 6),
         "max_pool3d 2": pool(F.max_pool3d, VOLUME, 2),
+        "max_pool2d 2, places": (lambda x: F.max_pool2d(x, 2, return_indices=True), (rand(*IMAGE),)),
+        "max_pool2d 3 stride 2, places": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), (rand(*IMAGE),)),
         "adaptive_avg_pool1d 30": pool(F.adaptive_avg_pool1d, SIGNAL, 30),
         "adaptive_max_pool1d 30": pool(F.adaptive_max_pool1d, SIGNAL, 30),
         "adaptive_avg_pool2d 7": pool(F.adaptive_avg_pool2d, IMAGE, 7),

@@ -13,13 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.loops.build import TRUE, cast, constant, index_value, masked, op, reduce
+from firebrick.loops.build import TRUE, cast, constant, index_value, masked, op, reduce, where
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.loops.ir import Ref
+from firebrick.loops.ir import Ref, Store
 from firebrick.loops.ops import reduction_identity
-from firebrick.lowering.context import Declined, Lowering, loop_axes, only_first, rules, strides_of
+from firebrick.lowering.context import (
+    Declined,
+    Lowering,
+    dense_strides,
+    loop_axes,
+    only_first,
+    rules,
+    shape_of,
+    strides_of,
+)
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
-from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, as_int, const, floordiv, maximum, minimum
+from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, as_int, const, floordiv, maximum, minimum, total
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +43,9 @@ RULES, _rule = rules()
 
 UNROLLED = 16
 """Elements of the largest window that is unrolled."""
+_PLACES, _PLACES_OF_CHANNELS = 36, 12
+"""Elements of the largest window of whose maximum the place is found too; and where channels lie side by side, for
+which the library's kernel has lanes."""
 _LONG = 32
 """Elements of the longest side of a window that is unrolled where windows are folded by dimensions."""
 
@@ -260,6 +272,82 @@ def _mean(
     return lw.formula(formula, 3 * math.prod(window.size))
 
 
+def _maxima(lw: Lowering, window: _Window) -> tuple[TensorValue, ...]:
+    """The maxima, and where they are if that is used."""
+    val, places = lw.node.meta["val"]
+    if any(user.args[1] != 0 and user.users for user in lw.node.users):
+        return _with_places(lw, window, val, places)
+    return (_maximum(lw, window, val),) * 2
+
+
+def _with_places(
+    lw: Lowering, window: _Window, val: torch.Tensor, fake: torch.Tensor
+) -> tuple[TensorValue, TensorValue]:
+    """The maxima and their places in the last dimensions: of equals the first, of NaN the last."""
+    x, sides, rank = window.x, window.sides(), window.rank
+    rows = val.stride(-1) == 1
+    if math.prod(window.size) > (_PLACES if rows else _PLACES_OF_CHANNELS) or math.prod(window.extent) >= 1 << 31:
+        raise Declined
+    compute = DTYPES[x.dtype].compute
+    lowest = reduction_identity("max", x.dtype)
+    steps = [math.prod(window.extent[d + 1 :]) for d in range(rank)]
+    if rows and val.shape[-1] > 1:
+        x, sides[-1] = _padded(lw, x, x.rank - 1, sides[-1], val.shape[-1], float(lowest))
+    lw.realize(x)
+
+    def best(index: tuple[Expr, ...]) -> tuple[Value, Value]:
+        """The maximum, and how far it is behind the first element of the window."""
+        found: Value | None = None
+        place: Value = constant(0, "i32")
+        for offsets in product(*(range(n) for n in window.size)):
+            parts = [side.element(i, const(k)) for side, i, k in zip(sides, index[-rank:], offsets, strict=True)]
+            inside: Value = TRUE
+            for part, _ in parts:
+                inside = op("and", inside, part)
+            value = cast(masked(inside, x.at((*index[:-rank], *(at for _, at in parts))), lowest), compute)
+            if found is None:
+                found = value
+                continue
+            away = sum(k * d * n for k, d, n in zip(offsets, window.dilation, steps, strict=True))
+            better = op("or", op("gt", value, found), op("isnan", value))
+            found, place = where(better, value, found), where(better, constant(away, "i32"), place)
+        assert found is not None
+        return found, place
+
+    def skipped(index: tuple[Expr, ...]) -> Value:
+        """How far the first element of the window that is inside of the tensor is behind its first one."""
+        result: Value = constant(0, "i32")
+        for i, s, p, d, n in zip(index[-rank:], window.stride, window.pad, window.dilation, steps, strict=True):
+            # Of i32 from the start, for lanes: an index expression of a maximum would be made lane by lane.
+            outside = op("sub", constant(p, "i32"), cast(index_value(i * s), "i32"))
+            if d > 1:
+                step = constant(d, "i32")
+                outside = op("mul", op("floordiv", op("add", outside, constant(d - 1, "i32")), step), step)
+            result = op("add", result, op("mul", op("max", outside, constant(0, "i32")), constant(n, "i32")))
+        return result
+
+    def place(index: tuple[Expr, ...]) -> Value:
+        found, away = best(index)
+        if any(window.pad):
+            away = where(op("eq", found, constant(lowest, compute)), skipped(index), away)
+        begin = total(
+            (i * s - p) * n for i, s, p, n in zip(index[-rank:], window.stride, window.pad, steps, strict=True)
+        )
+        return op("add", index_value(begin), cast(away, "i64"))
+
+    made: list[TensorValue] = []
+    for t in (val, fake):
+        shape, dtype = shape_of(t), BY_TORCH[t.dtype].name
+        layout = dense_strides(shape, strides_of(val))
+        made.append(TensorValue(shape, dtype, layout, ref=Ref(lw.buffer(dtype, shape, layout), shape, layout, ZERO)))
+    if ZERO not in made[0].shape:
+        axes, index = lw.axes(made[0].shape, made[0].strides)
+        at = total(i * n for i, n in zip(index, made[0].strides, strict=True))
+        values = cast(best(index)[0], x.dtype), place(index)
+        lw.nest(axes, *(Store(t.ref.buffer, at, v) for t, v in zip(made, values, strict=True) if t.ref is not None))
+    return made[0], made[1]
+
+
 @_rule(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
 def _max_pool(
     lw: Lowering,
@@ -270,9 +358,8 @@ def _max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> tuple[TensorValue, ...]:
-    val = only_first(lw)
     rank = 2 if lw.node.target is aten.max_pool2d_with_indices.default else 3
-    return (_maximum(lw, _window(lw, x, rank, size, stride, pad, dilation), val),) * 2
+    return _maxima(lw, _window(lw, x, rank, size, stride, pad, dilation))
 
 
 @_rule(aten.avg_pool2d.default, aten.avg_pool3d.default)
@@ -318,9 +405,10 @@ def _adaptive_avg_pool(lw: Lowering, x: TensorValue, size: Any) -> TensorValue:
 
 @_rule(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def _adaptive_max_pool(lw: Lowering, x: TensorValue, size: Any) -> tuple[TensorValue, ...]:
-    val = only_first(lw)
+    val = lw.node.meta["val"][0]
     window, sides = _shared_out(lw, x, val, 2 if lw.node.target is aten.adaptive_max_pool2d.default else 3)
     if not sides:
-        return (_maximum(lw, window, val),) * 2
+        return _maxima(lw, window)
+    only_first(lw)
     whole = _folded(lw, x, sides, "max", val)
     return (lw.formula(lambda index: cast(whole.at(index), x.dtype), whole.cost, val),) * 2
