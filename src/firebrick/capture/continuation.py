@@ -18,6 +18,7 @@ from firebrick.capture.assemble import Handler, Instr, Item, Label, Layout, asse
 from firebrick.capture.emit import Emitter
 from firebrick.capture.flow import NULL, VALUE, Flow, flow
 from firebrick.capture.instructions import ByCode, Instruction
+from firebrick.capture.liveness import live_names
 from firebrick.capture.opcodes import Operand
 from firebrick.capture.regions import names_touched
 from firebrick.capture.version import HAS_CHECKED_LOADS
@@ -255,7 +256,7 @@ def _make(code: CodeType, shape: Shape) -> CodeType:
     exits = {} if region is None else {end.index: Label() for end in region.ends}
     body = copied(graph, chosen, exits, 0 if region is None else region.base)
     _check_cells(body, code)
-    items = _restore(shape, len(freevars), position)
+    items = _restore(shape, live_names(code, shape.index), len(freevars), position)
     if min(chosen) != shape.index:
         items.append(Instr("JUMP", body.labels[shape.index], 0, position))
     items += body.items
@@ -280,8 +281,8 @@ def _reachable_in(graph: Flow, start: int, region: Region) -> set[int]:
     return seen
 
 
-def _restore(shape: Shape, cells: int, position: Position) -> list[Item]:
-    """Start of a continuation: unbind what was unbound, push what was on the stack."""
+def _restore(shape: Shape, live: frozenset[str], cells: int, position: Position) -> list[Item]:
+    """Start of a continuation: unbind what was unbound and may be read, push what was on the stack."""
     items: list[Item] = []
 
     def add(op: str, arg: object = 0) -> None:
@@ -291,7 +292,7 @@ def _restore(shape: Shape, cells: int, position: Position) -> list[Item]:
         add("COPY_FREE_VARS", cells)
     add("RESUME")
     for name in shape.locals:
-        if name in shape.unsure:
+        if name in shape.unsure & live:
             bound = Label()
             add("LOAD_FAST", name)
             add("LOAD_CONST", MISSING)

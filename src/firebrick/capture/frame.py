@@ -243,6 +243,7 @@ class Capture:
             if self.tries is not None:
                 self.tries -= 1
             compiled = self._compile(module, [value.obj for value in graph.inputs], graph.switches)
+        one.tracer.guard_found()
         outdated = _Outdated(frame.code)
         code = one.assemble(compiled, outdated)
         guards = one.tracer.guards

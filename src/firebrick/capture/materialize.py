@@ -8,7 +8,6 @@ from firebrick.capture.emit import Emitter
 from firebrick.capture.values.base import NULL, LazyValue, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import CallableValue, CellValue
-from firebrick.capture.values.sequence import TupleValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class ValueEmitter(Emitter):
             self.used_cells.add(name)
             self.load_closure(name)
             return
-        if isinstance(value, CallableValue) or (isinstance(value, TupleValue) and value.is_constant_literal()):
+        if isinstance(value, CallableValue):
             value.reconstruct(self)
             return
         self._load_cached(id(value), value)

@@ -75,6 +75,7 @@ class Tracer:
         self.references: dict[int, Value] = {}
         """Weak references by the value that they refer to: an object has one."""
         self._keep: list[Any] = []
+        self._found: list[LazyValue] = []
         self._cells: dict[int, CellValue] = {}
         self._functions: dict[int, FunctionValue] = {}
         self._globals: dict[tuple[int, str], Value] = {}
@@ -155,9 +156,23 @@ class Tracer:
             return ConstantValue(obj)
         found = self._constants.get(id(obj))
         if found is None:
-            found = self._constants[id(obj)] = fresh(self, obj)
+            found = fresh(self, obj)
+            if type(obj) is tuple:
+                found.source = self.const_source(obj)  # the same object at each call
+            self._constants[id(obj)] = found
             self._keep.append(obj)
         return found
+
+    def found(self, value: Value) -> None:
+        """Note a value that was found under a name or key, where it might be missing in another call."""
+        if isinstance(value, LazyValue):
+            self._found.append(value)
+
+    def guard_found(self) -> None:
+        """Guard the presence of what was found and not looked at."""
+        for value in self._found:
+            if value._real is None and value.source is not None:
+                self.guards.type(value.source, type(value.obj))
 
     # -- globals ----------------------------------------------------------------
 
@@ -187,6 +202,7 @@ class Tracer:
             if pinned:
                 self.guards.fixed(source, variables[name])
             found = self.read(variables[name], source, pinned=pinned)
+            self.found(found)
         elif name in interp.builtins:
             obj = interp.builtins[name]
             source = Builtin(name)

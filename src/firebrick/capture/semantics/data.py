@@ -73,11 +73,11 @@ def _compare_op(interp: Interpreter, at: Instruction) -> None:
 @executes("IS_OP")
 def _is_op(interp: Interpreter, at: Instruction) -> None:
     left = interp.stack[-2]
-    if isinstance(left, LazyValue) and getattr(interp.stack[-1], "obj", None) is MISSING and left.obj is not MISSING:
+    if isinstance(left, LazyValue) and getattr(interp.stack[-1], "obj", None) is MISSING:
         assert left.source is not None
-        interp.tracer.guards.type(left.source, type(left.obj))  # a bound local, whatever its value
+        interp.tracer.guards.type(left.source, type(left.obj))  # a bound local may have any value of its class
         del interp.stack[-2:]
-        interp.push(ConstantValue(bool(at.arg)))
+        interp.push(ConstantValue((left.obj is MISSING) is not bool(at.arg)))
         return
     left, right = interp.pop_two()
     interp.push(ConstantValue(operators.identical(interp, left, right) is not bool(at.arg)))

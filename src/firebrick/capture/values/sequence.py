@@ -147,10 +147,7 @@ class TupleValue(SequenceValue):
         return SIZE_METHODS if self.cls is torch.Size else TUPLE_METHODS
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
-        """Build the tuple from its items."""
-        if self.is_constant_literal():
-            emitter.load_const(self.as_constant())
-            return
+        """Build the tuple from its items: another object at each call."""
         fields = hasattr(self.cls, "_fields")
         if self.cls is not tuple:
             emitter.load_callable(tuple.__new__ if fields else self.cls)
@@ -161,10 +158,6 @@ class TupleValue(SequenceValue):
         emitter.build_tuple(len(self.items))
         if self.cls is not tuple:
             emitter.call(2 if fields else 1)
-
-    def is_constant_literal(self) -> bool:
-        """Whether it is a plain tuple of literals, which code objects can hold."""
-        return self.cls is tuple and all(isinstance(item, ConstantValue) for item in self.items)
 
 
 class ListValue(SequenceValue):
