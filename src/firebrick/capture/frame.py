@@ -37,7 +37,7 @@ from firebrick.capture.materialize import ValueEmitter
 from firebrick.capture.plan import build_plan
 from firebrick.capture.resume import can_break, emit_break, emit_plain
 from firebrick.capture.sources import Cell, Local
-from firebrick.capture.state import has_user_modes, restoring_modes
+from firebrick.capture.state import has_user_modes, recording, restoring_modes, starts_recording
 from firebrick.capture.tracer import PROGRAMS, Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.function import CellValue
@@ -243,7 +243,9 @@ class Capture:
             if self.tries is not None:
                 self.tries -= 1
             compiled = self._compile(module, [value.obj for value in graph.inputs], graph.switches)
-        one.tracer.guard_found()
+        for value in one.tracer.found:
+            if isinstance(value, LazyValue) and value._real is None and value.source is not None:
+                one.tracer.guards.type(value.source, type(value.obj))
         outdated = _Outdated(frame.code)
         code = one.assemble(compiled, outdated)
         guards = one.tracer.guards
@@ -274,11 +276,13 @@ class Capture:
             tracer.guards.distinct(others)
 
     def _compile(self, module: fx.GraphModule, inputs: list[Any], switches: set[Any]) -> Callable[..., Any]:
+        records = starts_recording(module.graph)
         if not getattr(self.backend, "reads_nodes_only", False):
             meta, module = module.meta, fx.GraphModule(module, module.graph)
             module.meta.update(meta)
         try:
-            with torch._C._EnableTorchFunction():  # where the program has it off, FX could trace nothing
+            # where the program has torch functions off, FX could trace nothing
+            with torch._C._EnableTorchFunction(), torch.set_grad_enabled(records or torch.is_grad_enabled()):
                 compiled = self.backend(module, inputs)
         except FirebrickError:
             raise
@@ -290,6 +294,8 @@ class Capture:
             compiled = module.forward
         if not callable(compiled):
             raise BackendError(f"backend returned {type(compiled).__name__}, which can't be called")
+        if records:
+            return Wrapped(recording(restoring_modes(compiled, switches)), None)  # type: ignore[no-any-return]
         # what a backend runs in Python is not captured again, nor are operators written in Python
         if isinstance(compiled, _native.Executable) and all(route == "direct" for _, route in compiled.routes()):
             return compiled  # type: ignore[no-any-return]

@@ -245,6 +245,8 @@ class GraphBuilder:
             if known is not None and known.fake is out and not isinstance(target, Nested):
                 # `x.contiguous()` of a contiguous x is x; but the code in a checkpoint may still raise
                 return known.owner or known
+        if node_kwargs.get("requires_grad") is True:
+            raise Break("unsupported-call", f"{_name_of(target)}() makes a tensor that gathers gradients")
         node = self.graph.create_node(op, target, node_args, node_kwargs)
         node.meta["stack"], node.meta["module"] = interp.user_stack(), interp.module
         self.op_count += 1

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from firebrick.capture.breaks import Break
 from firebrick.capture.instructions import decode
 from firebrick.capture.operations import Operations
+from firebrick.capture.resume import HOLDERS
 from firebrick.capture.semantics.registry import HANDLERS, Signal
-from firebrick.capture.values.base import NULL, Raised, Value
+from firebrick.capture.sources import Local
+from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue, TracebackValue
 from firebrick.capture.values.function import CellValue, FunctionValue, bind_arguments
@@ -169,7 +171,12 @@ class Interpreter(Operations):
                 del raised  # its traceback holds this frame, which must not hold it
         if self.parent is None:
             self.tracer.raise_steps.append(self.steps)
-        del self.stack[entry.depth :]
+        while len(self.stack) > entry.depth:
+            try:
+                self.let_go(self.stack[-1])
+            except Break as error:
+                raise self.located(error) from None
+            self.stack.pop()
         if entry.lasti:
             self.push(ConstantValue(instruction.index))
         self.push(value)
@@ -206,6 +213,19 @@ class Interpreter(Operations):
     def load_global(self, name: str) -> Value:
         """A global, else a builtin."""
         return self.tracer.load_global(self, name)
+
+    def let_go(self, old: Value | None) -> None:
+        """What the frame lets go of may end here, and that be seen: a generator is closed, `__del__` is called.
+
+        Raises:
+            Break: it was an argument, and no other place of the frame holds it.
+        """
+        if self.parent is not None or type(old) is not LazyValue or not isinstance(old.source, Local):
+            return
+        kind = type(old.obj)
+        held = (*self.stack, *self.slots.values())
+        if (kind in HOLDERS or hasattr(kind, "__del__")) and sum(value is old for value in held) < 2:
+            raise Break("unsupported-operation", f"{old.source}, whose end may do something, is let go")
 
     # -- calls --------------------------------------------------------------------------
 

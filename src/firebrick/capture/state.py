@@ -6,6 +6,7 @@ import abc
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 from torch.utils._device import DeviceContext
 
 from firebrick import _native
@@ -13,7 +14,15 @@ from firebrick import _native
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-__all__ = ["STATE_KINDS", "has_user_modes", "restoring_modes", "state_text", "state_value"]
+__all__ = [
+    "STATE_KINDS",
+    "has_user_modes",
+    "recording",
+    "restoring_modes",
+    "starts_recording",
+    "state_text",
+    "state_value",
+]
 
 STATE_KINDS: dict[str, tuple[str, str]] = {
     "GRAD_MODE": ("grad_mode", "Whether autograd records."),
@@ -141,6 +150,37 @@ def restoring_modes(graph: Callable[..., Any], switches: Collection[Any]) -> Cal
                 if nesting == 0:
                     torch.clear_autocast_cache()
             raise
+
+    return call
+
+
+def starts_recording(graph: fx.Graph) -> bool:
+    """Whether a graph that is called while gradients are not recorded switches that on.
+
+    Such a graph is compiled and called with gradients on, like others that are off in between; it says so at its start.
+    """
+    if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        return False
+    calls = [node for node in graph.nodes if node.op.startswith("call")]
+    switches = [node for node in calls if node.target is torch._C._set_grad_enabled]
+    if not any(node.args[0] for node in switches):
+        return False
+    if calls[0] is not switches[0]:
+        with graph.inserting_before(calls[0]):
+            off = graph.call_function(torch._C._set_grad_enabled, (False,))
+        off.meta.update(switches[0].meta)
+    return True
+
+
+def recording(graph: Callable[..., Any]) -> Callable[..., Any]:
+    """A graph that `starts_recording` is true for, called with gradients on; they are off again behind it."""
+
+    def call(*inputs: Any) -> Any:
+        torch._C._set_grad_enabled(True)
+        try:
+            return graph(*inputs)
+        finally:
+            torch._C._set_grad_enabled(False)
 
     return call
 

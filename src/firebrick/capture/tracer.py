@@ -75,7 +75,8 @@ class Tracer:
         self.references: dict[int, Value] = {}
         """Weak references by the value that they refer to: an object has one."""
         self._keep: list[Any] = []
-        self._found: list[LazyValue] = []
+        self.found: list[Value] = []
+        """What was found under a name or key, where it might be missing in another call."""
         self._cells: dict[int, CellValue] = {}
         self._functions: dict[int, FunctionValue] = {}
         self._globals: dict[tuple[int, str], Value] = {}
@@ -163,17 +164,6 @@ class Tracer:
             self._keep.append(obj)
         return found
 
-    def found(self, value: Value) -> None:
-        """Note a value that was found under a name or key, where it might be missing in another call."""
-        if isinstance(value, LazyValue):
-            self._found.append(value)
-
-    def guard_found(self) -> None:
-        """Guard the presence of what was found and not looked at."""
-        for value in self._found:
-            if value._real is None and value.source is not None:
-                self.guards.type(value.source, type(value.obj))
-
     # -- globals ----------------------------------------------------------------
 
     def namespace(self, variables: dict[str, Any]) -> Namespace | None:
@@ -202,7 +192,7 @@ class Tracer:
             if pinned:
                 self.guards.fixed(source, variables[name])
             found = self.read(variables[name], source, pinned=pinned)
-            self.found(found)
+            self.found.append(found)
         elif name in interp.builtins:
             obj = interp.builtins[name]
             source = Builtin(name)

@@ -7,10 +7,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from firebrick.capture.breaks import Break
-from firebrick.capture.resume import HOLDERS
 from firebrick.capture.semantics.registry import executes
-from firebrick.capture.sources import Global, Local, Namespace
-from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
+from firebrick.capture.sources import Global, Namespace
+from firebrick.capture.values.base import NULL, Raised, Value
 from firebrick.capture.values.function import BoundMethodValue, CellValue
 from firebrick.capture.version import NULL_BEFORE_CALLABLE
 
@@ -26,6 +25,7 @@ def _nothing(interp: Interpreter, at: Instruction) -> None:
 
 @executes("POP_TOP", "END_FOR")
 def _pop_top(interp: Interpreter, at: Instruction) -> None:
+    interp.let_go(interp.stack[-1])
     interp.stack.pop()
 
 
@@ -76,18 +76,8 @@ def _load_fast_and_clear(interp: Interpreter, at: Instruction) -> None:
     interp.push(interp.slots.pop(at.argval, NULL))
 
 
-def _let_go(interp: Interpreter, old: Value | None) -> None:
-    """What the frame lets go of may end here, and that be seen: a generator is closed, `__del__` is called."""
-    if interp.parent is not None or type(old) is not LazyValue or not isinstance(old.source, Local):
-        return
-    kind = type(old.obj)
-    held = (*interp.stack, *interp.slots.values())
-    if (kind in HOLDERS or hasattr(kind, "__del__")) and sum(value is old for value in held) < 2:
-        raise Break("unsupported-operation", f"{old.source}, whose end may do something, is let go")
-
-
 def _store(interp: Interpreter, name: str, value: Value) -> None:
-    _let_go(interp, interp.slots.get(name))
+    interp.let_go(interp.slots.get(name))
     if value is NULL:
         interp.slots.pop(name, None)
     else:
@@ -115,7 +105,7 @@ def _store_and_load(interp: Interpreter, at: Instruction) -> None:
 
 @executes("DELETE_FAST")
 def _delete_fast(interp: Interpreter, at: Instruction) -> None:
-    _let_go(interp, _local(interp, at.argval))
+    interp.let_go(_local(interp, at.argval))
     del interp.slots[at.argval]
 
 

@@ -134,7 +134,7 @@ class DictValue(Value):
         except TypeError as error:
             interp.raise_real(error)
         if found is not None:
-            interp.tracer.found(found[1])
+            interp.tracer.found.append(found[1])
             return found[1]
         if not self.keys_guarded:
             interp.tracer.guard_missing_key(self, key)

@@ -163,7 +163,7 @@ class ObjectValue(Value):
         if namespace is not None and name in namespace:
             value = interp.tracer.read(namespace[name], InstanceAttr(self.base(interp), name))
             self.fields[name] = value
-            interp.tracer.found(value)
+            interp.tracer.found.append(value)
             return value
         if namespace is not None:
             interp.tracer.guard_no_attribute(self, name)
@@ -226,7 +226,7 @@ class ObjectValue(Value):
         if missing:
             return self._missing(interp, name, None)
         value = self.fields[name] = interp.tracer.read(real, Attr(self.base(interp), name))
-        interp.tracer.found(value)
+        interp.tracer.found.append(value)
         return value
 
     def _missing(self, interp: Interpreter, name: str, raised: Raised | None) -> Value:
