@@ -1,12 +1,15 @@
 """Reductions as generated code: special values, ties, tails, threads, and the error of long sums beside eager's."""
 
+import ctypes
 import math
+import mmap
 
 import pytest
 import torch
 from graphs import trace
 from machine import COMPILER, Runner
 
+import firebrick
 from firebrick.config import Config
 from firebrick.lowering import lower
 
@@ -90,3 +93,27 @@ def test_every_tail(size):
 
     for want, got in zip(fn(x), compiled(fn, x), strict=True):
         torch.testing.assert_close(got, want, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8])
+def test_tails_reach_nothing_beyond_their_elements(dtype, simd):
+    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    assert not ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + mmap.PAGESIZE), mmap.PAGESIZE, 0)
+    elements = mmap.PAGESIZE // dtype.itemsize
+
+    def fn(x):
+        total = x.sum(-1)
+        x.add_(1)
+        return total
+
+    whole = torch.frombuffer(pages, dtype=dtype, count=elements)
+    made = firebrick.compile(fn, options={"simd": simd})
+    for size in (1, 3, 7, 13, 29, 61):
+        for x in (whole[-size:], whole[-size - 64 :][:size]):
+            whole.copy_(torch.arange(elements) % 50)
+            want = x + 1
+            behind = x.new_empty(0) if x.data_ptr() == whole[-size:].data_ptr() else whole[-64:].clone()
+            torch.testing.assert_close(made(x), (want - 1).sum(-1), rtol=1e-2, atol=0)
+            assert torch.equal(x, want)
+            assert torch.equal(whole[len(whole) - len(behind) :], behind)

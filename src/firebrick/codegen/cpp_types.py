@@ -146,33 +146,53 @@ def fold_vector(name: str, combine: str, lane: str, width: int) -> str:
     vector = f"{lane}x{width}"
     lines = [f"static inline {scalar} {name}({vector} x) {{"]
     # C++ computes narrow integers as int, which vectors don't: they are folded one by one.
-    n = width // 2 if nbytes >= 4 else 0
+    n = width if nbytes >= 4 else 1
     while n > 1:
-        lines.append(f"  typedef {scalar} v{n} __attribute__((vector_size({n * nbytes})));")
-        lines.append(f"  v{n} x{n};")
-        whole = "x" if 2 * n == width else f"x{2 * n}"
-        lines.append(f"  {{ v{n} a, b; __builtin_memcpy(&a, &{whole}, sizeof a);")
-        lines.append(f"    __builtin_memcpy(&b, (char*)&{whole} + sizeof a, sizeof b); x{n} = {combine}; }}")
+        # Lanes stay in registers: parts of a vector would go through memory.
         n //= 2
-    rest = 2 if nbytes >= 4 else width
-    lines.append(f"  {scalar} p[{rest}];")
-    lines.append(f"  __builtin_memcpy(p, &{'x2' if rest < width else 'x'}, sizeof p);")
-    lines.append(f"  for (int n = {rest // 2}; n; n /= 2)")
+        swapped = ", ".join(str(k ^ n) for k in range(width))
+        picked = f"fb_shuffle({vector}, {SIGNED[nbytes]}x{width}, x, x, {swapped})"
+        lines.append(f"  {{ const {vector} a = x, b = {picked}; x = {combine}; }}")
+    if nbytes >= 4:
+        return "\n".join([*lines, "  return x[0];", "}"]) + "\n"
+    lines += [f"  {scalar} p[{width}];", "  __builtin_memcpy(p, &x, sizeof p);"]
+    lines.append(f"  for (int n = {width // 2}; n; n /= 2)")
     lines.append(f"    for (int k = 0; k < n; k++) {{ const {scalar} a = p[k], b = p[k + n]; p[k] = {combine}; }}")
     return "\n".join([*lines, "  return p[0];", "}"]) + "\n"
 
 
-def vector_prelude(lane: str, lanes: int) -> str:
+_MOVES = {1: "vmovdqu8", 2: "vmovdqu16", 4: "vmovups", 8: "vmovupd"}
+"""Bytes of a lane -> the AVX-512 instruction that moves some lanes of a vector."""
+
+
+def vector_prelude(lane: str, lanes: int, simd: str) -> str:
     """Types and functions of a vector type: v, v##u for memory, v##_of, v##_load and v##_store of the first m lanes."""
     scalar, name = SCALAR[lane], f"{lane}x{lanes}"
     nbytes = DTYPES[lane].nbytes
     width = nbytes * lanes
     listed = ", ".join(["x"] * lanes)
+    load = f"{name} x = {{}}; __builtin_memcpy(&x, p, m * {nbytes}); return x;"
+    store = f"__builtin_memcpy(p, &x, m * {nbytes});"
+    if simd == "avx512" and width in (16, 32, 64):
+        # Through memory, a part that was just stored would be waited for.
+        mask = {64: "unsigned long long", 32: "unsigned int"}.get(lanes, "unsigned short")
+        bits = f"({mask})({'m > 63 ? ~0ull : ' if lanes == 64 else ''}(1ull << m) - 1)"
+        move = _MOVES[nbytes]
+        load = f'asm("{move} %1, %0%{{%2%}}%{{z%}}" : "=v"(x) : "m"(*(const {name}u*)p), "Yk"({bits}));'
+        load = f"{name} x; {load} return x;"
+        store = f'asm("{move} %1, %0%{{%2%}}" : "+m"(*({name}u*)p) : "v"(x), "Yk"({bits}));'
+    elif simd == "avx2" and width in (16, 32) and nbytes >= 4:
+        # Stores of parts are slow there on many CPUs.
+        kind, iota = SCALAR[SIGNED[nbytes]], ", ".join(map(str, range(lanes)))
+        load = (
+            f"typedef {kind} mask __attribute__((vector_size({width}))); const mask k = mask{{{iota}}} < ({kind})m; "
+            f'{name} x; asm("{"vmaskmovps" if nbytes == 4 else "vmaskmovpd"} %2, %1, %0" : "=x"(x) : "x"(k), '
+            f'"m"(*(const {name}u*)p)); return x;'
+        )
     return (
         f"typedef {scalar} {name} __attribute__((vector_size({width})));\n"
         f"typedef {scalar} {name}u __attribute__((vector_size({width}), aligned({nbytes}), may_alias));\n"
         f"static inline {name} {name}_of({scalar} x) {{ return {name}{{{listed}}}; }}\n"
-        f"static inline {name} {name}_load(const void* p, int64_t m) "
-        f"{{ {name} x = {{}}; __builtin_memcpy(&x, p, m * {nbytes}); return x; }}\n"
-        f"static inline void {name}_store(void* p, {name} x, int64_t m) {{ __builtin_memcpy(p, &x, m * {nbytes}); }}\n"
+        f"static inline {name} {name}_load(const void* p, int64_t m) {{ {load} }}\n"
+        f"static inline void {name}_store(void* p, {name} x, int64_t m) {{ {store} }}\n"
     )

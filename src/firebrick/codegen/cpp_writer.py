@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from firebrick.codegen.cpp_math import HARDWARE, HARDWARE_FUNCTION, INLINE, SCALE, SCALE_ANY
 from firebrick.codegen.cpp_ops import HELPERS
-from firebrick.codegen.cpp_transpose import BLOCK, transpose_helper
+from firebrick.codegen.cpp_transpose import BLOCK, SHUFFLE, transpose_helper
 from firebrick.codegen.cpp_types import (
     HIDDEN,
     SCALAR,
+    SIGNED,
     fold_vector,
     index_text,
     lane_type,
@@ -95,7 +96,9 @@ class Unit:
         name = f"fb_{op}_{lane}x{width}"
         self.vector(lane, width)
         if name not in self.helpers:
-            self.helpers[name] = fold_vector(name, combine, lane, width)
+            if DTYPES[lane].nbytes >= 4:
+                self.vector(SIGNED[DTYPES[lane].nbytes], width)
+            self.helpers[name] = SHUFFLE + fold_vector(name, combine, lane, width)
         return name
 
     def block(self, vector: str, scalar: str, width: int) -> str:
@@ -145,7 +148,7 @@ class Unit:
 
     def prelude(self) -> str:
         """Types, helpers and bound functions."""
-        parts = [vector_prelude(lane, width) for lane, width in sorted(self.vectors)]
+        parts = [vector_prelude(lane, width, self.target.simd) for lane, width in sorted(self.vectors)]
         parts += list(self.helpers.values())
         parts += [text + "\n" for text in self.functions.values()]
         return "".join(parts)
