@@ -282,7 +282,8 @@ def _as_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: di
 def _fresh_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`_unsafe_view`: a view by memory, a tensor of its own for whoever writes to it."""
     source = tracer.value_of(args[0])
-    fake = tracer.fakes(func, (source.fake, args[1]), {})
+    # Of the view: of `_unsafe_view` the fake result is dense, whatever strides it has.
+    fake = tracer.fakes(aten.view.default, (source.fake, args[1]), {})
     record = tracer.read(source)
     if not _same_layout(record.val, source.fake):
         record = replay(ViewStep(aten.view.default, (args[1],)), record, source.storage, tracer.emit)
