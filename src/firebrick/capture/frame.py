@@ -35,11 +35,13 @@ from firebrick.capture.liveness import live_slots
 from firebrick.capture.marks import disabled_by_torch
 from firebrick.capture.materialize import ValueEmitter
 from firebrick.capture.plan import build_plan
+from firebrick.capture.regions import last_on_numbers
 from firebrick.capture.resume import can_break, emit_break, emit_plain
 from firebrick.capture.sources import Cell, Local
 from firebrick.capture.state import has_user_modes, recording, restoring_modes, starts_recording
 from firebrick.capture.tracer import PROGRAMS, Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
+from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue
 from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.errors import BackendError, FirebrickError, InternalError
@@ -589,7 +591,15 @@ class Attempt:
         bound |= {
             name for name, value in root.slots.items() if isinstance(value, CellValue) and value.content is not None
         }
-        emit_break(emitter, code, index, nulls, bound, self.through)
+        emit_break(emitter, code, index, nulls, bound, max(self.through, self._last_on_numbers()))
+
+    def _last_on_numbers(self) -> int:
+        """Where Python may go on to in a round of a loop, before it comes to tensors; -1 elsewhere."""
+        root, source = self.root, origin(self.code)
+        if source is None or source.region is None:
+            return -1
+        names = [name for name, value in root.slots.items() if _is_number(value)]
+        return last_on_numbers(flow(self.code), root.index, map(_is_number, root.stack), names, self.frame.globals)
 
     def _replay(self, emitter: ValueEmitter, *, every_cell: bool) -> None:
         stores = self.tracer.effects.load(emitter)
@@ -741,6 +751,12 @@ class Attempt:
         emitter.emit("RERAISE", 0)
         for item in plain.items:
             emitter.append(item)
+
+
+def _is_number(value: Value) -> bool:
+    """Whether a value is a number or text; it is not looked at."""
+    kind = type(value.obj) if isinstance(value, LazyValue) else None
+    return kind in LITERAL_TYPES if kind is not None else isinstance(value, ConstantValue)
 
 
 def _switch_grad(emitter: ValueEmitter, now: bool, wanted: bool) -> None:

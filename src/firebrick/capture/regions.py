@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 from firebrick.capture.flow import HANDLING, NULL, VALUE, Flow, State, states
 from firebrick.capture.liveness import live_slots
 from firebrick.capture.opcodes import PAIRS, Operand
+from firebrick.capture.values.constant import LITERAL_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from firebrick.capture.instructions import Instruction
 
-__all__ = ["End", "Region", "head_of_loop", "heads_around", "names_touched", "region_at"]
+__all__ = ["End", "Region", "head_of_loop", "heads_around", "last_on_numbers", "names_touched", "region_at"]
 
 _BEFORE_LOOP = frozenset(("LOAD_FAST_AND_CLEAR", "MAKE_CELL", "SWAP", "COPY", "BUILD_LIST", "BUILD_SET", "BUILD_MAP"))
 """Instructions between GET_ITER and FOR_ITER: the start of a comprehension."""
@@ -122,6 +123,46 @@ def names_touched(instructions: Iterable[Instruction]) -> tuple[set[str], set[st
 
 
 _WRITES = frozenset(("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"))
+
+
+def last_on_numbers(
+    graph: Flow, index: int, stack: Iterable[bool], names: Iterable[str], variables: Mapping[str, object]
+) -> int:
+    """The last of the instructions from `index` on, in a row, that compute with numbers and texts only, or -1.
+
+    Args:
+        graph: flow of the code.
+        index: the first instruction.
+        stack: for every item on the stack whether it is a number or text.
+        names: the locals that are.
+        variables: the globals.
+    """
+    items, known, last = list(stack), set(names), -1
+    for i in graph.instructions[index:]:
+        op = i.opname
+        if op in PAIRS:
+            steps = list(zip(PAIRS[op], i.argval, strict=True))
+        else:
+            steps = [(op, i.argval)]
+        for step, what in steps:
+            if step == "LOAD_CONST":
+                items.append(type(what) in LITERAL_TYPES)
+            elif step in ("LOAD_FAST", "LOAD_FAST_CHECK"):
+                items.append(what in known)
+            elif step == "LOAD_GLOBAL" and not i.flag:
+                items.append(type(variables.get(what)) in LITERAL_TYPES)
+            elif step in ("BINARY_OP", "COMPARE_OP") and items[-2:] == [True, True]:
+                items.pop()
+                last = i.index
+            elif step in ("UNARY_NEGATIVE", "UNARY_NOT", "TO_BOOL") and items[-1:] == [True]:
+                last = i.index
+            elif step == "STORE_FAST" and items[-1:] == [True]:
+                items.pop()
+                known.add(what)
+                last = i.index
+            else:
+                return last
+    return last
 
 
 class _Search:

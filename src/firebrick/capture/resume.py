@@ -261,7 +261,7 @@ class _Break:
         return bool(live_slots(self.code)[index] & self.cells & ~state.bound)
 
     def _is_native(self, index: int, state: State) -> bool:
-        if self._must_stay(index, state) or _is_small(self.graph, index):
+        if index in self.native or self._must_stay(index, state) or _is_small(self.graph, index):
             return True
         if index in self.loop:
             if self.graph.instructions[index].opname == "GET_ITER":
