@@ -9,11 +9,13 @@ import pytest
 import torch
 from compiling import Compiled, assert_same, check, outcome
 
+from firebrick.capture.flow import flow
 from firebrick.capture.instructions import decode
-from firebrick.capture.regions import names_touched
+from firebrick.capture.regions import last_on_numbers, names_touched
 
 X = torch.tensor([1.0, -2.0, 0.5, 3.0])
 LOG: list[Any] = []
+ROUNDS = 3
 
 
 def graphs_of(compiled: Compiled) -> list[str]:
@@ -63,6 +65,39 @@ def test_number_from_the_iterator_is_no_constant():
         return x
 
     assert captured(f, X) == ["sum gt", "sin", "add", "sum gt"]
+
+
+def test_arithmetic_on_numbers_breaks_where_it_meets_tensors():
+    def f(x):
+        for i in range(12):
+            if x.sum() > 1e9:
+                break
+            t = 1 - i / 12
+            x = x.sin() + x.cos()
+            x = x * (2 * t - i) + 1
+        return x
+
+    compiled = check(f, X, graphs=None, breaks=None, calls=2)
+    assert graphs_of(compiled) == ["sum gt", "sin cos add", "add", "sum gt"]
+    assert compiled.breaks.count("changing-value") == 3
+
+
+def test_last_instruction_on_numbers():
+    def f(x, n):
+        m = n * 2 + ROUNDS
+        k = -m
+        return x * k
+
+    graph = flow(f.__code__)
+    start = next(i.index for i in graph.instructions if i.opname == "RESUME") + 1
+    last, changing = last_on_numbers(graph, start, [], ["n"], {"ROUNDS": 3})
+    assert changing == {"m", "k"}
+    assert graph.instructions[last].line == f.__code__.co_firstlineno + 2
+    assert last_on_numbers(graph, start, [], [], {"ROUNDS": 3}) == (-1, frozenset())
+    last, changing = last_on_numbers(graph, start, [False], ["n"], {"ROUNDS": X})
+    assert changing == {"__stack1"}
+    assert graph.instructions[last].opname == "BINARY_OP"
+    assert graph.instructions[last].argval == "*"
 
 
 def test_number_that_a_round_changes_is_no_constant():

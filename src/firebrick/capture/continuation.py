@@ -20,7 +20,7 @@ from firebrick.capture.flow import NULL, VALUE, Flow, flow
 from firebrick.capture.instructions import ByCode, Instruction
 from firebrick.capture.liveness import live_names
 from firebrick.capture.opcodes import Operand
-from firebrick.capture.regions import names_touched
+from firebrick.capture.regions import ON_STACK, names_touched
 from firebrick.capture.version import HAS_CHECKED_LOADS
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def continuation(code: CodeType, shape: Shape) -> CodeType:
     return made
 
 
-_STACK, _RESULT, RECEIVER = "__stack", "__result", "__receiver"
+_RESULT, RECEIVER = "__result", "__receiver"
 _ARGUMENT_FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_NESTED
 
 
@@ -239,7 +239,7 @@ def _make(code: CodeType, shape: Shape) -> CodeType:
     if receiver is not None:
         used.add("__class__")
     parameters = [RECEIVER] if receiver is not None and receiver not in shape.locals else []
-    stack = [f"{_STACK}{n}" for n, kind in enumerate(shape.stack) if kind == VALUE]
+    stack = [f"{ON_STACK}{n}" for n, kind in enumerate(shape.stack) if kind == VALUE]
     parameters += [*shape.locals, *stack]
     freevars = [name for name in cells if name in used]
     given = {name for end in region.ends for name in end.names} if region is not None else set()
@@ -304,8 +304,8 @@ def _restore(shape: Shape, live: frozenset[str], cells: int, position: Position)
         if kind == NULL:
             add("PUSH_NULL")
         else:  # as on a stack, nothing else holds the item
-            add("LOAD_FAST", f"{_STACK}{n}")
-            add("DELETE_FAST", f"{_STACK}{n}")
+            add("LOAD_FAST", f"{ON_STACK}{n}")
+            add("DELETE_FAST", f"{ON_STACK}{n}")
     return items
 
 

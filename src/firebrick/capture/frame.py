@@ -591,13 +591,14 @@ class Attempt:
         bound |= {
             name for name, value in root.slots.items() if isinstance(value, CellValue) and value.content is not None
         }
-        emit_break(emitter, code, index, nulls, bound, max(self.through, self._last_on_numbers()))
+        last, changing = self._last_on_numbers()
+        emit_break(emitter, code, index, nulls, bound, max(self.through, last), changing)
 
-    def _last_on_numbers(self) -> int:
-        """Where Python may go on to in a round of a loop, before it comes to tensors; -1 elsewhere."""
+    def _last_on_numbers(self) -> tuple[int, frozenset[str]]:
+        """Where Python may go on to in a round of a loop, before it comes to tensors, and what changes with it."""
         root, source = self.root, origin(self.code)
         if source is None or source.region is None:
-            return -1
+            return -1, frozenset()
         names = [name for name, value in root.slots.items() if _is_number(value)]
         return last_on_numbers(flow(self.code), root.index, map(_is_number, root.stack), names, self.frame.globals)
 

@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 
     from firebrick.capture.instructions import Instruction
 
-__all__ = ["End", "Region", "head_of_loop", "heads_around", "last_on_numbers", "names_touched", "region_at"]
+__all__ = ["ON_STACK", "End", "Region", "head_of_loop", "heads_around", "last_on_numbers", "names_touched", "region_at"]
 
 _BEFORE_LOOP = frozenset(("LOAD_FAST_AND_CLEAR", "MAKE_CELL", "SWAP", "COPY", "BUILD_LIST", "BUILD_SET", "BUILD_MAP"))
 """Instructions between GET_ITER and FOR_ITER: the start of a comprehension."""
+
+ON_STACK = "__stack"
+"""Start of the names of a continuation's parameters for items on the stack."""
 
 _DEEP = frozenset(("SWAP", "COPY", "WITH_EXCEPT_START"))
 """Instructions that touch items below what they take and what their handler left; the last one an `__exit__`."""
@@ -127,8 +130,11 @@ _WRITES = frozenset(("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"))
 
 def last_on_numbers(
     graph: Flow, index: int, stack: Iterable[bool], names: Iterable[str], variables: Mapping[str, object]
-) -> int:
+) -> tuple[int, frozenset[str]]:
     """The last of the instructions from `index` on, in a row, that compute with numbers and texts only, or -1.
+
+    Returns:
+        It, and the locals that got results, with the place on the stack where one was left, as a local's name.
 
     Args:
         graph: flow of the code.
@@ -137,7 +143,8 @@ def last_on_numbers(
         names: the locals that are.
         variables: the globals.
     """
-    items, known, last = list(stack), set(names), -1
+    items, known, stored = list(stack), set(names), frozenset[str]()
+    last, results = -1, stored
     for i in graph.instructions[index:]:
         op = i.opname
         if op in PAIRS:
@@ -153,16 +160,20 @@ def last_on_numbers(
                 items.append(type(variables.get(what)) in LITERAL_TYPES)
             elif step in ("BINARY_OP", "COMPARE_OP") and items[-2:] == [True, True]:
                 items.pop()
-                last = i.index
+                last, results = i.index, stored | {f"{ON_STACK}{len(items) - 1}"}
             elif step in ("UNARY_NEGATIVE", "UNARY_NOT", "TO_BOOL") and items[-1:] == [True]:
-                last = i.index
+                last, results = i.index, stored | {f"{ON_STACK}{len(items) - 1}"}
             elif step == "STORE_FAST" and items[-1:] == [True]:
                 items.pop()
                 known.add(what)
-                last = i.index
+                stored |= {what}
+                last, results = i.index, stored
             else:
-                return last
-    return last
+                break
+        else:
+            continue
+        break
+    return last, results
 
 
 class _Search:

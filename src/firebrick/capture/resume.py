@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import types
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from firebrick import _native
@@ -78,6 +79,7 @@ def emit_break(
     stack: Sequence[bool],
     bound: Iterable[str] | None = None,
     through: int = -1,
+    changing: frozenset[str] = frozenset(),
 ) -> None:
     """Append the rest of the frame from instruction `index` on, natively where it must and in continuations.
 
@@ -91,9 +93,11 @@ def emit_break(
         stack: for every item on the stack whether it is a NULL.
         bound: the locals that are bound; without it, what is known from the code.
         through: instructions from `index` to this one run natively, because the frame can't be left among them.
+        changing: in a part of a loop, locals and items on the stack that are then other numbers in each round.
     """
     made = _Break(emitter, code, _unit_start(flow(code), index), stack, bound)
     made.stay_through(index, through)
+    made.changing = changing
     made.emit()
 
 
@@ -218,6 +222,7 @@ class _Break:
         self.own = {n for n, index in enumerate(source.indices) if index < 0} if source is not None else set()
         if source is not None and start in self.own:  # in its prologue, from where it must not go on in itself
             self.stays.add(source.indices.index(source.index))
+        self.changing: frozenset[str] = frozenset()
         self.native: set[int] = set()
         self.caught: set[int] = set()  # handlers of what runs natively: never a place to go on from
         self.regions: dict[int, tuple[Region, Region]] = {}  # and in the indices of the user's code
@@ -363,6 +368,8 @@ class _Break:
         user_code, user_index, region = code, index, None
         if source is not None:
             user_code, user_index, region = source.code, source.indices[index], source.region
+            if region is not None:
+                region = replace(region, changing=region.changing | self.changing)
         receiver = receiver_of(user_code, user_index, region)
         live = (live_slots(code)[index] | self._bound_again(index)) & state.maybe
         names = self._passed_names({n for n, bit in graph.slots.items() if live & bit}, receiver)
