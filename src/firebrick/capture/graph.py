@@ -83,9 +83,16 @@ class GraphBuilder:
     # -- leaves ---------------------------------------------------------------
 
     def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A fake tensor with the metadata of a real one."""
-        with _versions_kept():
-            fake = self.mode.from_tensor(tensor, static_shapes=True)
+        """A fake tensor with the metadata of a real one.
+
+        Raises:
+            Break: torch refuses to tell how the tensor was made.
+        """
+        try:
+            with _versions_kept():
+                fake = self.mode.from_tensor(tensor, static_shapes=True)
+        except RuntimeError as error:  # a view whose base was written to in another grad mode, say
+            raise Break("fake-tensor-failed", f"a tensor like one that was given: {error}") from error
         return self.watch(fake)
 
     def watch(self, fake: torch.Tensor) -> torch.Tensor:
