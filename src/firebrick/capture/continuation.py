@@ -343,6 +343,8 @@ def _give_back(code: CodeType, layout: Layout, end: End, number: int | None) -> 
             emitter.call(1)
     for name in stack:
         emitter.emit("LOAD_FAST", name)
+    for name in (*given, *stack):
+        emitter.delete_fast(name)  # an exception that is given back may hold this frame, which must not hold it
     emitter.build_tuple((number is not None) + len(given) + len(stack))
     emitter.return_value()
     return emitter.items

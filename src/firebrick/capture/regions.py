@@ -183,6 +183,7 @@ class _Search:
         self.graph, self.loop, self.stops = graph, loop, stops
         self.known: dict[int, State] = {start: state}
         self.members = {start}
+        self.caught: set[int] = set()  # where handlers begin
         self.undoing: set[int] = set()  # what handlers without PUSH_EXC_INFO do until they raise again
         heads = [head for head, rounds in heads_around(graph, start).items() if head in stops]
         self.heads = heads
@@ -207,11 +208,13 @@ class _Search:
         instructions = self.graph.instructions
         handler = instructions[index].handler
         caught = handler is not None and handler.target == after
+        if caught:
+            self.caught.add(after)
         if (caught and instructions[after].opname != "PUSH_EXC_INFO") or (index in self.undoing and not caught):
             self.undoing.add(after)
 
     def _belongs(self, index: int, state: State) -> bool:
-        handling = index in self.undoing or not HANDLING.isdisjoint(state.stack)
+        handling = index in self.undoing or index in self.caught or not HANDLING.isdisjoint(state.stack)
         if index in self.stops:
             self.sound = self.sound and not handling
             return False

@@ -129,7 +129,10 @@ class TensorValue(Value):
         if old is None:
             return False
         alike = (old.shape, old.stride(), old.requires_grad) == (new.shape, new.stride(), new.requires_grad)
-        return alike and (new.is_leaf or not new.requires_grad)
+        try:
+            return alike and (new.is_leaf or not new.requires_grad)
+        except RuntimeError:  # torch refuses to tell: a view from under `no_grad` of what was written to
+            return False
 
     def become(self, other: Value) -> None:
         """Stand for what another value is from here on, as the same object."""
