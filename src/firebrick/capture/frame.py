@@ -22,6 +22,7 @@ from torch import fx
 
 from firebrick import _native
 from firebrick.capture import library, semantics
+from firebrick.capture.aliases import guard_aliases
 from firebrick.capture.assemble import Handler
 from firebrick.capture.breaks import Break, SkipFrame
 from firebrick.capture.continuation import origin
@@ -43,7 +44,6 @@ from firebrick.capture.tracer import PROGRAMS, Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue
 from firebrick.capture.values.function import CellValue
-from firebrick.capture.values.module import ModuleValue
 from firebrick.errors import BackendError, FirebrickError, InternalError
 from firebrick.extend.collector import collector_paused
 from firebrick.extend.fake import hooks_paused
@@ -118,6 +118,7 @@ class Capture:
         self.tries: int | None = None
         """Captures left once a frame has come to the limit: the same values vary in the frames that it calls."""
         self.replaced: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
+        self.skipped: WeakKeyDictionary[CodeType, int] = WeakKeyDictionary()
         self.changed: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
 
     def __call__(self, frame: Frame) -> Any:
@@ -134,7 +135,9 @@ class Capture:
                 return self._capture(frame)
             except SkipFrame as skipped:
                 recorder.reason("skip", skipped.why)
-                return SKIP if skipped.always else None
+                times = self.skipped[code] = self.skipped.get(code, 0) + 1
+                again = times < self.config.recompile_limit  # what is looked at in vain each time costs each time
+                return SKIP if skipped.always else None if again else SKIP_SCOPE
             except FirebrickError:
                 raise
             except Exception as error:  # noqa: BLE001  the frame falls back to plain Python, and says so
@@ -237,7 +240,7 @@ class Capture:
             raise SkipFrame("nothing to capture", always=True)
         if module is None and (frame.code.co_name in _COMPREHENSIONS or not _may_have_tensors(frame)):
             raise SkipFrame("no tensors before the first break", always=True)
-        self._guard_aliases(one)
+        guard_aliases(one.tracer)
         compiled = None
         if module is not None:
             recorder.count("graphs")
@@ -263,19 +266,6 @@ class Capture:
             report.effects = tuple(one.tracer.effects.show(frame.code))
             self.on_frame(report)
         return plan, code
-
-    def _guard_aliases(self, one: Attempt) -> None:
-        """What the code changes must not be something else that it reads."""
-        tracer = one.tracer
-        if tracer.graph.changes_inputs():
-            sources = [value.source for value in tracer.graph.inputs if value.source is not None]
-            if len(sources) > 1 and _overlap([value.obj for value in tracer.graph.inputs]):
-                raise SkipFrame("a tensor that shares memory with another is changed")
-            tracer.guards.no_overlap(sources)
-        for changed in tracer.effects.roots():
-            kind = changed.python_type()
-            others = [value.source for value in tracer.objects.values() if value.source and _is_kind(value, kind)]
-            tracer.guards.distinct(others)
 
     def _compile(self, module: fx.GraphModule, inputs: list[Any], switches: set[Any]) -> Callable[..., Any]:
         records = starts_recording(module.graph)
@@ -350,19 +340,6 @@ def _stored(value: Any, name: str) -> Any:
         return object.__getattribute__(value, name)
     except AttributeError:
         return None
-
-
-def _is_kind(value: Value, kind: type) -> bool:
-    return value.python_type() is kind and not isinstance(value, (CellValue, ModuleValue))
-
-
-def _overlap(tensors: list[Any]) -> bool:
-    spans = sorted(
-        (tensor.data_ptr(), tensor.data_ptr() + tensor.untyped_storage().nbytes() - tensor.storage_offset())
-        for tensor in tensors
-        if tensor.layout is torch.strided and tensor.numel()
-    )
-    return any(one[1] > two[0] for one, two in itertools.pairwise(spans))
 
 
 def forget_places(error: BaseException | None) -> None:

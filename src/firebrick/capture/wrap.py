@@ -21,6 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from firebrick.capture.breaks import Break, SkipFrame
 from firebrick.capture.library import registry
+from firebrick.capture.regions import ON_STACK
 from firebrick.capture.sources import (
     ArrayTensor,
     Attr,
@@ -201,6 +202,10 @@ def _method(tracer: Tracer, obj: types.MethodType, source: Source, pinned: bool)
 
 
 def _callable(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    owner = getattr(obj, "__self__", None) if type(obj) is types.BuiltinFunctionType else None
+    if str(source).startswith(ON_STACK) and owner is not None and not isinstance(owner, (type, types.ModuleType)):
+        # another object at each call: a guard on it would fail each time
+        raise Break("unsupported-call", f"{obj.__name__}() of a {type(owner).__name__} was looked up before a break")
     _identity(tracer, obj, source, pinned)
     return CallableValue(obj, source)
 
