@@ -235,9 +235,9 @@ class _Break:
         graph = self.graph
         for head in heads_around(graph, index):
             self.stays.update(head_of_loop(graph, head))
-        loop, head = _loop_after(graph, index)
-        if loop:
-            self.loop |= loop
+        after, head = _loop_after(graph, index)
+        if after:
+            self.loop |= after
             self.stays.update(head_of_loop(graph, head))
 
     def stay_through(self, first: int, last: int) -> None:
@@ -281,7 +281,7 @@ class _Break:
         return self.kept is not None and len(state.stack) > self.kept
 
     def _region_at(self, index: int, state: State) -> tuple[Region, Region] | None:
-        found = region_at(self.graph, index, state, self.loop, {*self.stays, self.start}, self.own)
+        found = region_at(self.graph, index, state, self.loop, self.stays, self.own)
         if found is None:
             return None
         source = origin(self.code)
