@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from typing import Any
@@ -206,4 +207,66 @@ found = {"torch._dynamo", "torch._inductor", "sympy"} & sys.modules.keys()
 assert not found, found
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def convolution_samples() -> Any:
+    """(input, weight, arguments after the bias) of convolutions of each rank, layout and library."""
+    turned = {4: torch.channels_last, 5: torch.channels_last_3d}
+    for rank, batch, groups, dtype in itertools.product((3, 4, 5), (0, 2), (1, 4), (torch.float32, torch.bfloat16)):
+        space = rank - 2
+        for transposed, window, stride in itertools.product((False, True), (1, 3), (1, 2)):
+            x = torch.randn(batch, 8, *[7] * space).to(dtype)
+            w = torch.randn(8, 8 // groups, *[window] * space).to(dtype)
+            rest = ([stride] * space, [window // 2] * space, [1] * space, transposed, [0] * space, groups)
+            yield x, w, rest
+            if batch and rank in turned:
+                yield x.contiguous(memory_format=turned[rank]), w, rest
+                yield x, w.contiguous(memory_format=turned[rank]), rest
+            elif batch:
+                yield x.transpose(1, 2).contiguous().transpose(1, 2), w, rest
+
+
+def metadata(tensors: Any) -> list[Any]:
+    return [None if t is None else (tuple(t.shape), t.stride() if t.numel() else 0, t.dtype) for t in tensors]
+
+
+def test_convolutions_lie_as_those_of_eager() -> None:
+    convolution, wrong = torch.ops.aten.convolution.default, []
+    for x, w, rest in convolution_samples():
+        mode = new_fake_mode()
+        fake_x, fake_w = mode.from_tensor(x), mode.from_tensor(w)
+        with mode:
+            found = convolution(fake_x, fake_w, None, *rest)
+        if metadata([found]) != metadata([convolution(x, w, None, *rest)]) and x.numel():
+            wrong.append((x.shape, x.stride(), w.shape, w.stride(), rest))
+    assert not wrong, (len(wrong), wrong[:4])
+
+
+def test_gradients_of_convolutions_lie_as_pytorch_says() -> None:
+    backward, wrong = torch.ops.aten.convolution_backward.default, []
+    for x, w, rest in convolution_samples():
+        out = torch.ops.aten.convolution.default(x, w, None, *rest)
+        answers = []
+        for mode in (new_fake_mode(), FakeTensorMode()):
+            fakes = [mode.from_tensor(t) for t in (out, x, w)]
+            with mode:
+                answers.append(metadata(backward(*fakes, [8], *rest, [True, True, bool(x.numel())])))
+        if answers[0] != answers[1]:
+            wrong.append((x.shape, x.stride(), w.shape, w.stride(), rest, answers))
+    assert not wrong, (len(wrong), wrong[:2])
+
+
+def test_networks_of_convolutions_compile_without_the_peers() -> None:
+    program = """
+import sys, torch, firebrick
+from torch import nn
+network = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+    nn.ConvTranspose2d(8, 4, 2, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+with torch.no_grad():
+    firebrick.compile(network.eval())(torch.randn(2, 3, 16, 16))
+found = {"torch._dynamo", "torch._inductor", "sympy"} & sys.modules.keys()
+assert not found, found
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

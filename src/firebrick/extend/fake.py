@@ -12,6 +12,7 @@ meta tensors, one kept beside each fake one: calls on fake ones make PyTorch imp
 from __future__ import annotations
 
 import contextlib
+import inspect
 import traceback
 import weakref
 from types import MappingProxyType
@@ -29,7 +30,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from firebrick.extend.foreach import calls_of, op_of
-from firebrick.extend.shapes import CONSTRUCTORS, NoRule, Spec, contiguous, dense_strides, find_rule
+from firebrick.extend.shapes import CONSTRUCTORS, NoRule, Spec, contiguous, convolution_shape, dense_strides, find_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,6 +74,10 @@ _SLOW_TAGS = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent
 
 class _Slow(Exception):
     """This call is left to PyTorch's mode."""
+
+
+_dispatch: Callable[..., Any] = inspect.unwrap(FakeTensorMode.__torch_dispatch__)
+"""PyTorch's own way, without the wrapper whose first call imports torch._dynamo: a second, and 80 MiB."""
 
 
 class _FakeMode(FakeTensorMode):
@@ -122,7 +127,7 @@ class _FakeMode(FakeTensorMode):
                 return _compute(self, func, args, kwargs)
             return path(self, func, args, kwargs)
         except (_Slow, NotImplementedError):
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            return _dispatch(self, func, types, args, kwargs)
 
     def from_tensor(self, tensor: torch.Tensor, **options: Any) -> FakeTensor:
         """Return the fake tensor of `tensor`, the same one each time."""
@@ -226,6 +231,10 @@ def _choose(func: Any) -> Callable[..., Any]:
         return _constructor_like
     if func in _RETURNS_FIRST:
         return _return_first
+    if func is aten.convolution.default:
+        return _convolution
+    if func is aten.convolution_backward.default:
+        return _convolution_backward
     if find_rule(func) is not None:
         return _by_rule
     if func.is_view and torch.Tag.inplace_view not in func.tags:
@@ -431,6 +440,47 @@ def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
             # torch 2.11 says that slice_scatter keeps an expanded argument's strides; no result overlaps itself
             result = torch.empty_strided(result.shape, dense_strides(result), dtype=result.dtype, device=_META)
         return _wrap(mode, result, devices.found)
+
+
+def _convolution(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The library that eager would call says how the result lies."""
+    devices = _devices_of(mode, func, args, kwargs)
+    if devices.found is None or kwargs or len(args) != 9 or args[0].dtype != args[1].dtype:
+        raise _Slow
+    x, weight, _, *rest = args
+    try:
+        shape = convolution_shape(x, weight, *rest)
+    except NoRule:
+        raise _Slow from None
+    layout = _layout_of_convolution(mode, *args)
+    with torch._C._DisableTorchDispatch():
+        return _wrap(mode, _laid_out(torch.empty(shape, dtype=x.dtype, device=_META), layout), devices.found)
+
+
+def _convolution_backward(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    devices = _devices_of(mode, func, args, kwargs)
+    if devices.found is None or kwargs or len(args) != 11:
+        raise _Slow
+    _, x, weight, bias_sizes, *rest, wanted = args
+    layout = _layout_of_convolution(mode, x, weight, None, *rest, bias_sizes)
+    with torch._C._DisableTorchDispatch():
+        empty = [torch.empty(n, dtype=x.dtype, device=_META) for n in (x.shape, weight.shape, bias_sizes or [0])]
+        made = (_laid_out(empty[0], layout), _laid_out(empty[1], layout), empty[2])
+        return _wrap(mode, tuple([t if w else None for t, w in zip(made, wanted, strict=True)]), devices.found)
+
+
+def _layout_of_convolution(mode: _FakeMode, x: Any, weight: Any, *rest: Any) -> torch.memory_format:
+    with mode:  # so that the tensors say their fake device
+        backend = torch._C._select_conv_backend(x, weight, *rest)
+        if weight.dim() == 3:  # as eager does, which has no libraries for rows
+            x, weight = x.contiguous().unsqueeze(2), weight.unsqueeze(2)
+        return torch._C._conv_determine_backend_memory_format(x, weight, backend)
+
+
+def _laid_out(result: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
+    if result.dim() == 3:
+        return result.unsqueeze(2).to(memory_format=layout).squeeze(2)
+    return result.to(memory_format=layout)
 
 
 def _twins(value: Any) -> Any:

@@ -402,34 +402,40 @@ def _embedding(weight: Any, indices: Any, *args: Any) -> Spec:
     return Spec((*indices.shape, weight.shape[1]), weight.dtype)
 
 
-def _convolution(
+def convolution_shape(
     x: Any,
     weight: Any,
-    bias: Any,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
-) -> Spec:
-    spatial = weight.dim() - 2
-    plain = x.is_contiguous() and weight.is_contiguous() and x.device.type == "cpu" and not transposed
-    if not plain or x.dim() != weight.dim() or x.dtype != weight.dtype or x.shape[1] != weight.shape[1] * groups:
-        raise NoRule
-    if _prefers_channels_last(x) or _prefers_channels_last(weight):
+) -> tuple[int, ...]:
+    """Return the shape of `aten.convolution`'s result.
+
+    Raises:
+        NoRule: eager refuses the arguments, or takes them in a way that needs a closer look.
+    """
+    channels = (weight.shape[0], weight.shape[1] * groups)
+    if x.dim() != weight.dim() or x.shape[1] != channels[not transposed] or channels[0] % groups:
         raise NoRule
 
     def at(row: Sequence[int], i: int) -> int:
         return row[i] if len(row) > 1 else row[0]
 
-    sizes = [
-        (x.shape[i + 2] + 2 * at(padding, i) - at(dilation, i) * (weight.shape[i + 2] - 1) - 1) // at(stride, i) + 1
-        for i in range(spatial)
-    ]
-    if min(sizes) < 1:
+    sizes = []
+    for i, (size, window) in enumerate(zip(x.shape[2:], weight.shape[2:], strict=True)):
+        step, border, reach = at(stride, i), at(padding, i), at(dilation, i) * (window - 1)
+        if step < 1 or border < 0 or at(dilation, i) < 1 or at(output_padding, i) < 0:
+            raise NoRule
+        if transposed:
+            sizes.append((size - 1) * step - 2 * border + reach + at(output_padding, i) + 1)
+        else:
+            sizes.append((size + 2 * border - reach - 1) // step + 1)
+    if min(sizes) < 1 or 0 in x.shape[1:]:
         raise NoRule
-    return Spec((x.shape[0], weight.shape[0], *sizes), x.dtype)
+    return (x.shape[0], channels[transposed], *sizes)
 
 
 def _prefers_channels_last(x: Any) -> bool:
@@ -711,7 +717,6 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _group_norm,
     aten.embedding.default: _embedding,
-    aten.convolution.default: _convolution,
     aten.max_pool2d_with_indices.default: _max_pool,
     aten.avg_pool2d.default: _avg_pool,
     aten.clone.default: _clone,
