@@ -115,6 +115,7 @@ def test_rules_agree_with_the_kernels() -> None:
         F.max_pool2d(image, 2)
         F.avg_pool2d(image, 3, 2, 1)
         F.scaled_dot_product_attention(heads, heads, heads)
+        torch.ops.aten._unsafe_index.Tensor(image, [None, None, torch.tensor([[1], [0]]), torch.tensor([2, 1])])
     assert not compare.wrong, "\n".join(sorted(set(compare.wrong))[:20])
     unasked = {f._opname for f in RULES} - {f._opname for f in compare.answered} - ASKED
     assert not unasked
@@ -257,7 +258,34 @@ def test_gradients_of_convolutions_lie_as_pytorch_says() -> None:
     assert not wrong, (len(wrong), wrong[:2])
 
 
-def test_networks_of_convolutions_compile_without_the_peers() -> None:
+@pytest.mark.parametrize("channels", [1, 8])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.max_pool2d(x, 2, return_indices=True),
+        lambda x: F.avg_pool2d(x, 3, 2, 1),
+        lambda x: F.adaptive_avg_pool2d(x, (3, 2)),
+        lambda x: F.interpolate(x, scale_factor=2),
+        lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+        lambda x: torch.cat([x, x.relu()], 1),
+        lambda x: torch.cat([x, x[:, :, :2]], 2),
+        lambda x: torch.cat([x, x.contiguous()]),
+        lambda x: torch.cat([x.contiguous(), x, x.transpose(0, 1).contiguous().transpose(0, 1)]),
+    ],
+)
+def test_images_keep_their_layout(call: Any, channels: int) -> None:
+    image = torch.randn(2, channels, 8, 6).contiguous(memory_format=torch.channels_last)
+    for x in (image, image[:1], image.contiguous(), image.transpose(2, 3)):
+        mode = new_fake_mode()
+        fake = mode.from_tensor(x)
+        with mode:
+            found = call(fake)
+        wanted = call(x)
+        pairs = [(found, wanted)] if isinstance(found, torch.Tensor) else list(zip(found, wanted, strict=True))
+        assert all(a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype for a, b in pairs)
+
+
+def test_networks_compile_without_the_peers() -> None:
     program = """
 import sys, torch, firebrick
 from torch import nn
@@ -265,6 +293,8 @@ network = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReL
     nn.ConvTranspose2d(8, 4, 2, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
 with torch.no_grad():
     firebrick.compile(network.eval())(torch.randn(2, 3, 16, 16))
+    firebrick.compile(nn.LSTM(8, 8).eval())(torch.randn(2, 4, 8))
+    firebrick.compile(lambda t: torch.stack([t, t.new_zeros(4), torch.ones_like(t)]).softmax(0))(torch.randn(4))
 found = {"torch._dynamo", "torch._inductor", "sympy"} & sys.modules.keys()
 assert not found, found
 """

@@ -231,7 +231,29 @@ def _pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     return x.clone() if x.numel() == 0 else decomposition_table[aten.pixel_unshuffle.default](x, factor)
 
 
+def _filled(number: int) -> Callable[..., Tensor]:
+    def make(size: list[int], *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+        dtype = dtype or torch.get_default_dtype()
+        return torch.full(size, bool(number) if dtype is torch.bool else number, dtype=dtype, **options)
+
+    return make
+
+
+def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
+    first = tensors[0]
+    dim %= first.dim() + 1
+    if dim == first.dim():
+        return torch.cat([t.unsqueeze(dim) for t in tensors], dim)
+    shape = list(first.shape)
+    shape.insert(dim, len(tensors))
+    return torch.cat(tensors, dim).view(shape)
+
+
 _OWN: dict[OpOverload, Callable[..., Any]] = {
+    # PyTorch's own import sympy.
+    aten.zeros.default: _filled(0),
+    aten.ones.default: _filled(1),
+    aten.stack.default: _stack,
     aten.native_batch_norm.default: _native_batch_norm,
     aten._native_batch_norm_legit.default: _native_batch_norm,
     aten._native_batch_norm_legit.no_stats: _batch_norm_no_stats,

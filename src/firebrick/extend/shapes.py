@@ -447,6 +447,25 @@ def _may_be_channels_last(x: Any) -> bool:
     return x.dim() in (4, 5) and (not x.is_contiguous() or _prefers_channels_last(x)) and x.stride(1) <= min(x.stride())
 
 
+def _is_image(x: Any) -> bool:
+    """Whether a tensor is channels-last, and nothing else."""
+    return x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _channels_last(shape: Shape) -> Shape:
+    _, channels, height, width = shape
+    return channels * height * width, 1, channels * width, channels
+
+
+def _laid_out_as(x: Any, shape: Shape, dtype: torch.dtype | None = None) -> Spec:
+    """What ops on images make: channels last of channels last, contiguous of contiguous."""
+    if _is_image(x) and len(shape) == 4 and 0 not in shape:
+        return Spec(shape, dtype or x.dtype, _channels_last(shape))
+    if not x.is_contiguous() or _prefers_channels_last(x):
+        raise NoRule
+    return Spec(shape, dtype or x.dtype)
+
+
 def _max_pool(
     x: Any,
     kernel: Sequence[int],
@@ -478,7 +497,7 @@ def _pool(
     dilation: Sequence[int],
     ceil_mode: bool,
 ) -> Spec:
-    if ceil_mode or not x.is_contiguous() or _prefers_channels_last(x) or x.dim() < 3:
+    if ceil_mode or x.dim() < 3:
         raise NoRule
 
     def at(row: Sequence[int], i: int) -> int:
@@ -490,7 +509,7 @@ def _pool(
     ]
     if min(sizes) < 1:
         raise NoRule
-    return Spec((*x.shape[:-2], *sizes), x.dtype)
+    return _laid_out_as(x, (*x.shape[:-2], *sizes))
 
 
 # ---------------------------------------------------------------- moving data
@@ -511,9 +530,13 @@ def _cat(tensors: Sequence[Any], dim: int = 0) -> Spec:
     dim %= first.dim()
     shapes = [list(t.shape) for t in tensors]
     total = sum(shape.pop(dim) for shape in shapes)
-    if any(shape != shapes[0] for shape in shapes) or any(_may_be_channels_last(t) for t in tensors):
+    if any(shape != shapes[0] for shape in shapes):
         raise NoRule
     shapes[0].insert(dim, total)
+    if all(_is_image(t) for t in tensors):
+        return _laid_out_as(first, tuple(shapes[0]), promote(list(tensors)))
+    if all(_may_be_channels_last(t) for t in tensors):
+        raise NoRule
     return Spec(tuple(shapes[0]), promote(list(tensors)))
 
 
@@ -624,15 +647,13 @@ def _all_of(dtype: torch.dtype, *tensors: Any) -> bool:
 
 
 def _adaptive_pool(x: Any, size: Sequence[int]) -> Spec:
-    if not x.is_contiguous() or _prefers_channels_last(x) or len(size) != 2:
+    if len(size) != 2:
         raise NoRule
-    return Spec((*x.shape[:-2], *size), x.dtype)
+    return _laid_out_as(x, (*x.shape[:-2], *size))
 
 
 def _upsample(x: Any, size: Sequence[int], *args: Any) -> Spec:
-    if not x.is_contiguous() or _prefers_channels_last(x):
-        raise NoRule
-    return Spec((*x.shape[:2], *size), x.dtype)
+    return _laid_out_as(x, (*x.shape[:2], *size))
 
 
 # ---------------------------------------------------------------- new tensors
@@ -724,6 +745,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.gather.default: _gather,
     aten.index_select.default: _index_select,
     aten.index.Tensor: _index,
+    aten._unsafe_index.Tensor: _index,
     aten.constant_pad_nd.default: _pad,
     aten.repeat.default: _repeat,
     aten.stack.default: _stack,
