@@ -399,7 +399,7 @@ def _by_rule(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
         return args[0]
     if isinstance(spec, Spec):
         return _of_spec(mode, spec, devices.found)
-    return tuple([_of_spec(mode, one, devices.found) for one in spec])
+    return tuple([None if one is None else _of_spec(mode, one, devices.found) for one in spec])
 
 
 def _of_spec(mode: _FakeMode, spec: Spec, device: torch.device) -> FakeTensor:

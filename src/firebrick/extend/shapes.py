@@ -685,6 +685,30 @@ def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **kwargs: 
     return Spec((steps,), dtype or torch.get_default_dtype())
 
 
+def _multi_head_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    width: int,
+    heads: int,
+    qkv_weight: Any,
+    qkv_bias: Any,
+    proj_weight: Any,
+    proj_bias: Any,
+    mask: Any = None,
+    need_weights: bool = True,
+    average: bool = True,
+    mask_type: int | None = None,
+) -> tuple[Spec, Spec | None]:
+    """Without `need_weights` the second result is no tensor, which the op's own meta kernel does not say."""
+    out = Spec(tuple(query.shape), query.dtype)
+    if query.dim() != 3 or key.dim() != 3 or query.numel() == 0:
+        raise NoRule
+    batch, length = query.shape[:2]
+    of_head = () if average else (heads,)
+    return out, Spec((batch, *of_head, length, key.shape[1]), query.dtype) if need_weights else None
+
+
 CONSTRUCTORS: dict[Any, Callable[..., Spec]] = {
     aten.zeros.default: _shaped,
     aten.ones.default: _shaped,
@@ -735,6 +759,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: _added(_mm),
     aten.baddbmm.default: _added(_bmm),
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
+    aten._native_multi_head_attention.default: _multi_head_attention,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _group_norm,
     aten.embedding.default: _embedding,

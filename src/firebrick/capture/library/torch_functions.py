@@ -166,6 +166,9 @@ _constant(
 )
 
 
+_constant(0, torch._C._len_torch_dispatch_stack)  # nothing is captured under a mode
+
+
 @handles(
     torch.overrides.has_torch_function,
     torch.overrides.has_torch_function_unary,
