@@ -19,17 +19,28 @@ if TYPE_CHECKING:
 __all__ = ["convolution_op", "pack_convolution_op"]
 
 
-def _pack(weight: torch.Tensor, columns: int) -> torch.Tensor:
+def _pack(weight: torch.Tensor, columns: int, scale: torch.Tensor | None = None) -> torch.Tensor:
     """[outer, inner, height, width] -> [panels, height, width, inner, columns], zeros beyond the last column.
 
     columns 0: the weight of a depthwise convolution, [channels, 1, height, width] -> [height, width, channels].
+    scale: what the weights of each outer channel are multiplied by, [outer]. Nothing but the result takes memory.
     """
     if not columns:
-        return weight[:, 0].permute(1, 2, 0).contiguous()
+        packed = weight[:, 0].permute(1, 2, 0).clone(memory_format=torch.contiguous_format)
+        return packed if scale is None else packed.mul_(scale)
     outer, inner, height, width = weight.shape
-    panels = -(-outer // columns)
-    padded = F.pad(weight.reshape(outer, -1), (0, 0, 0, panels * columns - outer))
-    return padded.reshape(panels, columns, inner, height, width).permute(0, 3, 4, 2, 1).contiguous()
+    panels, whole = -(-outer // columns), outer // columns
+    packed = weight.new_empty(panels, height, width, inner, columns)
+    turned = packed.permute(0, 4, 3, 1, 2)  # [panels, columns, inner, height, width]
+    turned[:whole] = weight[: whole * columns].reshape(whole, columns, inner, height, width)
+    if whole < panels:
+        rest = outer - whole * columns
+        turned[whole, :rest] = weight[whole * columns :]
+        turned[whole, rest:] = 0
+    if scale is not None:
+        turned[:whole] *= scale[: whole * columns].view(whole, columns, 1, 1, 1)
+        turned[whole:, : outer - whole * columns] *= scale[whole * columns :].view(1, -1, 1, 1, 1)
+    return packed
 
 
 def _convolution(
@@ -66,7 +77,7 @@ _arguments = (
 _library = torch.library.Library("firebrick", "FRAGMENT")
 _library.define(f"convolution({_arguments}) -> Tensor")
 _library.define(f"convolution.out({_arguments}, *, Tensor(a!) out) -> Tensor(a!)")
-_library.define("pack_convolution(Tensor weight, int columns) -> Tensor")
+_library.define("pack_convolution(Tensor weight, int columns, Tensor? scale=None) -> Tensor")
 _library.impl("convolution", _convolution, "CompositeExplicitAutograd")
 _library.impl("convolution.out", _convolution_out, "CompositeExplicitAutograd")
 _library.impl("pack_convolution", _pack, "CompositeExplicitAutograd")

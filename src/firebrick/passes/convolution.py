@@ -1,7 +1,7 @@
 """Prepacked convolutions: constant weights in panels, activations channels last, batch norm folded in.
 
 convolution(x, W, b) * s + t + other; relu   ->   firebrick::convolution(pad(x), packed, b * s + t, other, ..., "relu")
-packed = firebrick::pack_convolution(W * s, columns)      in the recipe, computed once
+packed = firebrick::pack_convolution(W, columns, s)      in the recipe, computed once
 
 Of single pixels they are matmuls, `firebrick::linear`. Those of rows and volumes become ones of images (`images`).
 What is not float32, and groups of channels, goes to oneDNN: mkldnn::_convolution_pointwise on
@@ -208,7 +208,7 @@ def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
     name = w.name
     if found.scale is not None:
         scale = recipe.copy(found.scale)
-        if found.kind != "matmul":
+        if found.kind == "library":
             by_row = recipe.call(f"{name}_scale", aten.reshape.default, scale, [channels, 1, 1, 1])
             w = recipe.call(f"{name}_scaled", aten.mul.Tensor, w, by_row)
         if b is not None:
@@ -281,7 +281,10 @@ def _own(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) ->
     if _is_border(x):
         padding = [a + b for a, b in zip(padding, (*x.args[1], 0, 0), strict=False)]
         x = x.args[0]
-    packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, found.columns)
+    scale = ()
+    if found.scale is not None:
+        scale = (recipe.call(f"{w.name}_scale_flat", aten.reshape.default, recipe.copy(found.scale), [outer]),)
+    packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, found.columns, *scale)
     read, bias = recipe.use(packed, found.last), recipe.use(b, found.last) if b is not None else None
     with graph.inserting_before(found.last):
         if found.kind == "dense" and any(padding) and not _is_wide(found.conv):
