@@ -298,7 +298,7 @@ def test_networks_compile_without_the_peers() -> None:
 import sys, torch, firebrick
 from torch import nn
 network = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-    nn.ConvTranspose2d(8, 4, 2, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    nn.ConvTranspose2d(8, 4, 2, 2), nn.Upsample(scale_factor=2, mode="bilinear"), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
 with torch.no_grad():
     firebrick.compile(network.eval())(torch.randn(2, 3, 16, 16))
     firebrick.compile(nn.LSTM(8, 8).eval())(torch.randn(2, 4, 8))

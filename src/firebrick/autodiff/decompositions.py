@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -232,6 +233,38 @@ def _pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     return x.clone() if x.numel() == 0 else decomposition_table[aten.pixel_unshuffle.default](x, factor)
 
 
+def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: float | None) -> Tensor:
+    """Linear interpolation along each of the last dimensions: a blend of the two neighbours of each source place."""
+    ambiguous = x.is_contiguous() and x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    if ambiguous or x.dim() == 5 or not x.is_floating_point():
+        found: Tensor = decomposition_table[_LINEAR[x.dim() - 3]](x, size, align_corners, *scales)
+        return found
+    wide = torch.float64 if x.dtype is torch.float64 else torch.float32
+    firsts, seconds, shares = [], [], []
+    for i, (old, new, scale) in enumerate(zip(x.shape[2:], size, (*scales, None, None), strict=False)):
+        place = torch.arange(new, device=x.device).to(wide)
+        if align_corners:
+            place = place * ((old - 1) / (new - 1) if new > 1 else 0.0)
+        else:
+            place = ((place + 0.5) * (1 / scale if scale else old / new) - 0.5).clamp(min=0.0)
+        place = place.reshape(new, *[1] * (x.dim() - 3 - i))
+        firsts.append(place.to(torch.int64))
+        seconds.append((firsts[-1] + 1).clamp(max=old - 1))
+        shares.append((place - firsts[-1]).clamp(0.0, 1.0))
+    corners = [
+        torch.ops.aten._unsafe_index(x, [None, None, *places]).to(wide)
+        for places in itertools.product(*zip(firsts, seconds, strict=True))
+    ]
+    for share in reversed(shares):
+        corners = [a + (b - a) * share for a, b in zip(corners[::2], corners[1::2], strict=True)]
+    turned = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    layout = torch.channels_last if turned else torch.contiguous_format
+    return corners[0].to(x.dtype).contiguous(memory_format=layout)
+
+
+_LINEAR = (aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default)
+
+
 def _filled(number: int) -> Callable[..., Tensor]:
     def make(size: list[int], *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
         dtype = dtype or torch.get_default_dtype()
@@ -349,6 +382,8 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten._native_multi_head_attention.default: _multi_head_attention,
     aten._transformer_encoder_layer_fwd.default: _transformer_encoder_layer,
     # PyTorch's own import sympy.
+    aten.upsample_linear1d.default: _upsample_linear,
+    aten.upsample_bilinear2d.default: _upsample_linear,
     aten.zeros.default: _filled(0),
     aten.ones.default: _filled(1),
     aten.stack.default: _stack,

@@ -281,7 +281,7 @@ def _own(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) ->
     if _is_border(x):
         padding = [a + b for a, b in zip(padding, (*x.args[1], 0, 0), strict=False)]
         x = x.args[0]
-    scale = ()
+    scale: tuple[fx.Node, ...] = ()
     if found.scale is not None:
         scale = (recipe.call(f"{w.name}_scale_flat", aten.reshape.default, recipe.copy(found.scale), [outer]),)
     packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, found.columns, *scale)
