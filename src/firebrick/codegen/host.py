@@ -293,6 +293,8 @@ class _Writer:
             return ["i", self._number(value)]
         if isinstance(value, float):
             return ["f", value]
+        if isinstance(value, complex):
+            return ["e", "complex", str(value)]
         if isinstance(value, str):
             return ["s", value]
         if isinstance(value, (tuple, list)):

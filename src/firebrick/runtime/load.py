@@ -108,7 +108,7 @@ def load(
 
 
 def resolve(kind: str, name: str) -> Any:
-    """What the table names, as Python's object: an op, dtype, device, layout or memory format.
+    """What the table names, as Python's object: an op, dtype, device, layout, memory format or complex number.
 
     Raises:
         LoweringError: this torch has no such op or constant.
@@ -118,6 +118,8 @@ def resolve(kind: str, name: str) -> Any:
             namespace, _, rest = name.partition("::")
             base, _, overload = rest.partition(".")
             return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
+        if kind == "complex":
+            return complex(name)
         return torch.device(name) if kind == "device" else getattr(torch, name)
     except AttributeError:
         raise LoweringError(f"this torch has no {kind} {name}") from None
