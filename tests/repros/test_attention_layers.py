@@ -27,6 +27,8 @@ def check(layer: nn.Module, call: Any) -> None:
         for found, eager, exact in zip(*map(flat, (compiled(x), call(layer, x), call(wide, x.double()))), strict=True):
             assert (found is None) == (eager is None)
             if found is not None:
+                assert torch.equal(found.isnan(), eager.isnan())
+                found, eager, exact = (t.nan_to_num() for t in (found, eager, exact))
                 assert (found - exact).abs().max() <= 1.1 * (eager - exact).abs().max() + 1e-6
                 assert found.stride() == eager.stride()
 
@@ -36,9 +38,13 @@ def test_multihead_attention_is_one_graph(options: dict[str, Any]) -> None:
     layer = nn.MultiheadAttention(16, 4, batch_first=True).eval()
     check(layer, lambda m, t: m(t, t, t, **options))
     check(layer, lambda m, t: m(t, t[:, :5], t[:, :5], **options))
-    hidden = torch.zeros(2, 9, dtype=torch.bool)
-    hidden[1, 6:] = True
-    check(layer, lambda m, t: m(t, t, t, key_padding_mask=hidden, **options))
+    later = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    ends = torch.arange(9) >= torch.tensor([[5], [0]])  # nothing is left of the second
+    check(layer, lambda m, t: m(t, t, t, key_padding_mask=ends, **options))
+    check(layer, lambda m, t: m(t, t, t, attn_mask=later, **options))
+    check(layer, lambda m, t: m(t, t, t, attn_mask=later, key_padding_mask=ends, **options))
+    weights = torch.randn(9, 9)  # eager hides where they are not 0
+    check(layer, lambda m, t: m(t, t, t, attn_mask=weights.relu().to(t.dtype), **options))
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -47,6 +53,8 @@ def test_encoder_layers_are_taken_apart(norm_first: bool, activation: Any) -> No
     layer = nn.TransformerEncoderLayer(16, 4, 32, activation=activation, norm_first=norm_first, batch_first=True)
     layer.eval()
     check(layer, lambda m, t: m(t))
+    check(layer, lambda m, t: m(t, src_mask=torch.ones(9, 9, dtype=torch.bool).triu(1), is_causal=True))
+    check(layer, lambda m, t: m(t, src_key_padding_mask=torch.arange(9) >= torch.tensor([[5], [7]])))
     graphs = []
 
     def keep(gm: fx.GraphModule, inputs: list[torch.Tensor]) -> Any:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
-from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
+
+from firebrick.autodiff.attention import encoder_layer, multi_head_attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -283,104 +284,9 @@ def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
     return torch.cat(tensors, dim).view(shape)
 
 
-def _attends_plainly(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None) -> bool:
-    """Whether a fused attention layer can be taken apart. Of a mask eager asks only where it is not 0."""
-    tensors = (query, key, value)
-    return mask is None and query.shape[-1] % heads == 0 and all(t.dim() == 3 and t.numel() > 0 for t in tensors)
-
-
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    need_weights: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """Attention of `heads` heads (https://arxiv.org/abs/1706.03762), and the weights [batch, heads, query, key]."""
-    width = query.shape[-1]
-    if query is key is value:
-        parts: Any = linear(query, qkv_weight, qkv_bias).split(width, -1)
-    else:
-        weights, biases = qkv_weight.split(width), qkv_bias.split(width)
-        parts = [linear(t, w, b) for t, w, b in zip((query, key, value), weights, biases, strict=True)]
-    q, k, v = (t.view(*t.shape[:2], heads, -1).transpose(1, 2) for t in parts)
-    scores = None
-    if need_weights:
-        scores = torch.softmax((q * (width // heads) ** -0.5) @ k.transpose(-2, -1), -1)
-    found = scaled_dot_product_attention(q, k, v) if scores is None else scores @ v
-    return linear(found.transpose(1, 2).reshape(query.shape), proj_weight, proj_bias), scores
-
-
-def _multi_head_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    width: int,
-    heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    mask: Tensor | None = None,
-    need_weights: bool = True,
-    average: bool = True,
-    mask_type: int | None = None,
-) -> Any:
-    if not _attends_plainly(query, key, value, heads, mask):
-        return NotImplemented
-    weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
-    out, scores = _attend(query, key, value, heads, *weights, need_weights=need_weights)
-    return out, scores.mean(1) if average and scores is not None else scores
-
-
-def _transformer_encoder_layer(
-    x: Tensor,
-    width: int,
-    heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    weight_1: Tensor,
-    bias_1: Tensor,
-    weight_2: Tensor,
-    bias_2: Tensor,
-    up: Tensor,
-    up_bias: Tensor,
-    down: Tensor,
-    down_bias: Tensor,
-    mask: Tensor | None = None,
-    mask_type: int | None = None,
-) -> Any:
-    if not _attends_plainly(x, x, x, heads, mask):
-        return NotImplemented
-
-    def attend(t: Tensor) -> Tensor:
-        return _attend(t, t, t, heads, qkv_weight, qkv_bias, proj_weight, proj_bias)[0]
-
-    def feed(t: Tensor) -> Tensor:
-        return linear((gelu if use_gelu else torch.relu)(linear(t, up, up_bias)), down, down_bias)
-
-    def norm(t: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return layer_norm(t, (width,), weight, bias, eps)
-
-    if norm_first:
-        x = x + attend(norm(x, weight_1, bias_1))
-        return x + feed(norm(x, weight_2, bias_2))
-    x = norm(x + attend(x), weight_1, bias_1)
-    return norm(x + feed(x), weight_2, bias_2)
-
-
 _OWN: dict[OpOverload, Callable[..., Any]] = {
-    aten._native_multi_head_attention.default: _multi_head_attention,
-    aten._transformer_encoder_layer_fwd.default: _transformer_encoder_layer,
+    aten._native_multi_head_attention.default: multi_head_attention,
+    aten._transformer_encoder_layer_fwd.default: encoder_layer,
     # PyTorch's own import sympy.
     aten.upsample_linear1d.default: _upsample_linear,
     aten.upsample_bilinear2d.default: _upsample_linear,

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from firebrick.extend.promotion import NoRule, as_float, category_of, promote
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["CONSTRUCTORS", "RULES", "NoRule", "Spec", "contiguous", "dense_strides", "find_rule"]
+__all__ = ["CONSTRUCTORS", "RULES", "NoRule", "Spec", "contiguous", "convolution_shape", "dense_strides", "find_rule"]
 
 aten = torch.ops.aten
-
-
-class NoRule(Exception):
-    """The meta kernel has to answer."""
 
 
 class Spec(NamedTuple):
@@ -133,57 +131,6 @@ def elementwise(tensors: Sequence[torch.Tensor]) -> tuple[Shape, Shape]:
     return shape, _packed(shape, [_broadcast_strides(t, shape) for t in tensors])
 
 
-# ---------------------------------------------------------------- dtypes
-
-
-def _category(number: Any) -> torch.dtype:
-    if isinstance(number, bool):
-        return torch.bool
-    if isinstance(number, int):
-        return torch.int64
-    if isinstance(number, float):
-        return torch.get_default_dtype()
-    raise NoRule
-
-
-def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
-    if higher is None or lower is None:
-        return higher or lower
-    if higher.is_complex or lower.is_complex:
-        raise NoRule
-    if higher.is_floating_point:
-        return higher
-    if higher is torch.bool or lower.is_floating_point:
-        return torch.promote_types(higher, lower)
-    return higher
-
-
-def promote(operands: Sequence[Any]) -> torch.dtype:
-    """Return the dtype that operands are computed in: tensors before 0-dimensional ones before numbers."""
-    first = operands[0]
-    if len(operands) == 1 or all(isinstance(o, torch.Tensor) and o.dtype == first.dtype for o in operands):
-        found: torch.dtype = first.dtype
-        if found.is_complex:
-            raise NoRule
-        return found
-    ranks: list[torch.dtype | None] = [None, None, None]
-    for operand in operands:
-        if isinstance(operand, torch.Tensor):
-            rank, dtype = (0 if operand.dim() else 1), operand.dtype
-        else:
-            rank, dtype = 2, _category(operand)
-        known = ranks[rank]
-        ranks[rank] = dtype if known is None else torch.promote_types(known, dtype)
-    result = _combine(_combine(ranks[0], ranks[1]), ranks[2])
-    if result is None or result.is_complex:
-        raise NoRule
-    return result
-
-
-def _as_float(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype.is_floating_point else torch.get_default_dtype()
-
-
 # ---------------------------------------------------------------- elementwise ops
 
 _Rule = Any
@@ -198,7 +145,7 @@ def _pointwise(kind: str, count: int) -> _Rule:
         shape, strides = elementwise(tensors)
         dtype = promote(operands)
         if kind == "float" or (kind == "div" and not kwargs.get("rounding_mode")):
-            dtype = _as_float(dtype)
+            dtype = as_float(dtype)
         elif kind == "bool":
             dtype = torch.bool
         elif kind == "self":
@@ -668,7 +615,7 @@ def _integers(*args: Any, dtype: Any = None, **kwargs: Any) -> Spec:
 
 
 def _full(size: Sequence[int], value: Any, dtype: Any = None, **kwargs: Any) -> Spec:
-    return Spec(tuple(size), dtype or _category(value))
+    return Spec(tuple(size), dtype or category_of(value))
 
 
 def _arange(*args: Any, dtype: Any = None, **kwargs: Any) -> Spec:

@@ -1,0 +1,128 @@
+"""Takes the fused layers of attention of PyTorch's inference apart, so that projections, norms and activations fuse."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["encoder_layer", "multi_head_attention"]
+
+
+def _hidden(mask: Tensor | None, kind: int | None) -> Tensor | None:
+    """What a fused attention layer hides, [batch, heads, query, key] or broadcast to it: what is not 0, as in eager.
+
+    kind: 0, a mask [query, key]; 1, of padding, [batch, key]; 2, of all four dimensions.
+
+    Raises:
+        NotImplementedError: a mask of another form.
+    """
+    if mask is None:
+        return None
+    if (kind, mask.dim()) not in ((0, 2), (1, 2), (2, 4)):
+        raise NotImplementedError
+    hidden = mask.to(torch.bool)
+    return hidden[:, None, None] if kind == 1 else hidden
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    hidden: Tensor | None,
+    need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention of `heads` heads (https://arxiv.org/abs/1706.03762), and the weights [batch, heads, query, key].
+
+    Raises:
+        NotImplementedError: eager has to say what becomes of these arguments.
+    """
+    width = query.shape[-1]
+    if width % heads or any(t.dim() != 3 or t.numel() == 0 for t in (query, key, value)):
+        raise NotImplementedError
+    if query is key is value:
+        parts: Any = linear(query, qkv_weight, qkv_bias).split(width, -1)
+    else:
+        weights, biases = qkv_weight.split(width), qkv_bias.split(width)
+        parts = [linear(t, w, b) for t, w, b in zip((query, key, value), weights, biases, strict=True)]
+    q, k, v = (t.view(*t.shape[:2], heads, -1).transpose(1, 2) for t in parts)
+    scores = None
+    if need_weights or hidden is not None:
+        scores = (q * (width // heads) ** -0.5) @ k.transpose(-2, -1)
+        scores = torch.softmax(scores if hidden is None else scores.masked_fill(hidden, -math.inf), -1)
+    found = scaled_dot_product_attention(q, k, v) if scores is None else scores @ v
+    return linear(found.transpose(1, 2).reshape(query.shape), proj_weight, proj_bias), scores
+
+
+def multi_head_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    width: int,
+    heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    mask: Tensor | None = None,
+    need_weights: bool = True,
+    average: bool = True,
+    mask_type: int | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """`aten._native_multi_head_attention`, which `nn.MultiheadAttention` calls in inference."""
+    weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
+    out, scores = _attend(query, key, value, heads, *weights, _hidden(mask, mask_type), need_weights)
+    if scores is None or not need_weights:
+        return out, None
+    return out, scores.mean(1) if average else scores
+
+
+def encoder_layer(
+    x: Tensor,
+    width: int,
+    heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    weight_1: Tensor,
+    bias_1: Tensor,
+    weight_2: Tensor,
+    bias_2: Tensor,
+    up: Tensor,
+    up_bias: Tensor,
+    down: Tensor,
+    down_bias: Tensor,
+    mask: Tensor | None = None,
+    mask_type: int | None = None,
+) -> Tensor:
+    """`aten._transformer_encoder_layer_fwd`, which `nn.TransformerEncoderLayer` calls in inference."""
+    hidden = _hidden(mask, mask_type)
+
+    def attend(t: Tensor) -> Tensor:
+        return _attend(t, t, t, heads, qkv_weight, qkv_bias, proj_weight, proj_bias, hidden)[0]
+
+    def feed(t: Tensor) -> Tensor:
+        return linear((gelu if use_gelu else torch.relu)(linear(t, up, up_bias)), down, down_bias)
+
+    def norm(t: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return layer_norm(t, (width,), weight, bias, eps)
+
+    if norm_first:
+        x = x + attend(norm(x, weight_1, bias_1))
+        return x + feed(norm(x, weight_2, bias_2))
+    x = norm(x + attend(x), weight_1, bias_1)
+    return norm(x + feed(x), weight_2, bias_2)
