@@ -151,3 +151,19 @@ def test_each_benchmark_program_is_one_graph_in_what_the_user_wrote(name):
 
 def test_geomean_is_geometric():
     assert benchmark.geomean([1.0, 4.0]) == 2.0
+
+
+def test_an_interrupted_bench_keeps_the_models_before(monkeypatch):
+    def measure(model, rows, *args):
+        if model == "b":
+            raise KeyboardInterrupt
+        for row in rows:
+            row.run = 1.0
+
+    monkeypatch.setattr(benchmark, "_bench_model", measure)
+    console = Console(file=io.StringIO())
+    results = benchmark.bench(["a", "b", "c"], ["eager", "firebrick"], console=console)
+    assert [(row.model, row.contender) for row in results] == [("a", "eager"), ("a", "firebrick")]
+    assert "interrupted while measuring b" in console.file.getvalue()
+    with pytest.raises(KeyboardInterrupt):
+        benchmark.bench(["b", "c"], ["eager"], console=console)

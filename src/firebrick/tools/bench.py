@@ -135,8 +135,11 @@ def bench(
     seconds: measuring time of one contender on one model, spent in interleaved rounds.
     warm: whether to measure the warm start too, or of which contenders.
 
+    Interrupted (Ctrl-C), it returns what was measured before the model at hand.
+
     Raises:
         FirebrickError: an unknown contender.
+        KeyboardInterrupt: interrupted in the first model.
     """
     unknown = [name for name in contenders if name not in CONTENDERS]
     if unknown:
@@ -147,16 +150,22 @@ def bench(
     with Progress(*columns, console=console, transient=True) as progress:
         for model in models:
             rows = [Figures(model, name) for name in contenders]
-            results += rows
             task = progress.add_task(model, total=len(rows) + _ROUNDS)
-            _bench_model(
-                model,
-                rows,
-                seconds,
-                frozenset(_COMPILING if warm is True else warm or ()),
-                sizes or {},
-                lambda text, t=task: progress.update(t, advance=1, description=text),
-            )
+            try:
+                _bench_model(
+                    model,
+                    rows,
+                    seconds,
+                    frozenset(_COMPILING if warm is True else warm or ()),
+                    sizes or {},
+                    lambda text, t=task: progress.update(t, advance=1, description=text),
+                )
+            except KeyboardInterrupt:
+                if not results:
+                    raise
+                console.print(f"interrupted while measuring {model}; the models before it follow")
+                break
+            results += rows
             progress.remove_task(task)
     return results
 
