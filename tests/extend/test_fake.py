@@ -247,7 +247,7 @@ def test_convolutions_lie_as_those_of_eager() -> None:
         fake_x, fake_w = mode.from_tensor(x), mode.from_tensor(w)
         with mode:
             found = convolution(fake_x, fake_w, None, *rest)
-        if metadata([found]) != metadata([convolution(x, w, None, *rest)]) and x.numel():
+        if metadata([found]) != metadata([convolution(x, w, None, *rest)]):
             wrong.append((x.shape, x.stride(), w.shape, w.stride(), rest))
     assert not wrong, (len(wrong), wrong[:4])
 

@@ -75,7 +75,6 @@ _KEPT: frozenset[OpOverload] = frozenset(
 """Ops of the core decompositions that stay whole all the same."""
 
 _ALSO: tuple[str, ...] = (
-    "upsample_bilinear2d.default",
     "upsample_nearest2d.default",
     "upsample_bicubic2d.default",
     "upsample_trilinear3d.default",
@@ -236,8 +235,8 @@ def _pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
 
 def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: float | None) -> Tensor:
     """Linear interpolation along each of the last dimensions: a blend of the two neighbours of each source place."""
-    ambiguous = x.is_contiguous() and x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    if ambiguous or x.dim() == 5 or not x.is_floating_point():
+    turned = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    if (turned and x.is_contiguous()) or not x.is_floating_point():
         found: Tensor = decomposition_table[_LINEAR[x.dim() - 3]](x, size, align_corners, *scales)
         return found
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
@@ -258,12 +257,11 @@ def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: f
     ]
     for share in reversed(shares):
         corners = [a + (b - a) * share for a, b in zip(corners[::2], corners[1::2], strict=True)]
-    turned = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
     layout = torch.channels_last if turned else torch.contiguous_format
     return corners[0].to(x.dtype).contiguous(memory_format=layout)
 
 
-_LINEAR = (aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default)
+_LINEAR = (aten.upsample_linear1d.default, aten.upsample_bilinear2d.default)
 
 
 def _filled(number: int) -> Callable[..., Tensor]:
@@ -288,8 +286,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten._native_multi_head_attention.default: multi_head_attention,
     aten._transformer_encoder_layer_fwd.default: encoder_layer,
     # PyTorch's own import sympy.
-    aten.upsample_linear1d.default: _upsample_linear,
-    aten.upsample_bilinear2d.default: _upsample_linear,
+    **dict.fromkeys(_LINEAR, _upsample_linear),
     aten.zeros.default: _filled(0),
     aten.ones.default: _filled(1),
     aten.stack.default: _stack,

@@ -51,7 +51,7 @@ def _is_kind(value: Value, kind: type) -> bool:
 
 def _overlap(tensors: list[Any]) -> bool:
     spans = sorted(
-        (tensor.data_ptr(), tensor.data_ptr() + tensor.untyped_storage().nbytes() - tensor.storage_offset())
+        (tensor.data_ptr(), tensor.untyped_storage().data_ptr() + tensor.untyped_storage().nbytes())
         for tensor in tensors
         if tensor.layout is torch.strided and tensor.numel()
     )
