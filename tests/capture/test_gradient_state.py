@@ -212,6 +212,77 @@ def parameter_used_after_no_grad(x: Any) -> Any:
     return weight * x, plain, weight
 
 
+def leaves_by_option(x: Any) -> Any:
+    zeros, given = torch.zeros(3, requires_grad=True), torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
+    with torch.no_grad():
+        third = torch.ones(3, requires_grad=True)
+        plain = third * 2
+    (x * (zeros + 1) * given * third * plain).sum().backward()
+    return zeros, given, third, plain, x.grad
+
+
+def data_of_a_parameter(x: Any) -> Any:
+    data = torch.ones(3) * 2
+    weight = nn.Parameter(data)
+    with torch.no_grad():
+        data.mul_(3)
+    y = weight * x
+    return y.sum(), weight * 1, data, weight, weight.grad, weight.is_leaf
+
+
+def parameter_of_a_view(x: Any) -> Any:
+    base = torch.ones(2, 3)
+    weight = nn.Parameter(base[0])
+    return (weight * x).sum(), base, weight
+
+
+def parameter_of_an_argument(x: Any) -> Any:
+    weight = nn.Parameter(x)
+    return (weight * x).sum(), weight
+
+
+def parameter_of_a_parameter(x: Any) -> Any:
+    first = nn.Parameter(torch.arange(3.0))
+    second = nn.Parameter(first)
+    return (first * x + second).sum(), first, second
+
+
+def network_made(x: Any) -> Any:
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1, bias=False))
+    for index, weight in enumerate(net.parameters()):
+        nn.init.constant_(weight, 0.25 * (index + 1))
+    net(x).sum().backward()
+    return [(name, weight.grad) for name, weight in net.named_parameters()], x.grad
+
+
+def unused_leaf(x: Any) -> Any:
+    nn.Parameter(torch.ones(2))
+    return x * 2, [nn.Parameter(torch.ones(1)) for _ in range(2)]
+
+
+def leaf_before_a_break(x: Any) -> Any:
+    weight = nn.Parameter(x.detach() + 1)
+    y = (weight * x).sum()
+    if y > 100:
+        return y, weight
+    return y + weight.sum(), weight
+
+
+def leaf_in_a_checkpoint(x: Any) -> Any:
+    def body(y: Any) -> Any:
+        return y * nn.Parameter(torch.ones(3))
+
+    return torch.utils.checkpoint.checkpoint(body, x, use_reentrant=False).sum()
+
+
+def written_then_used(x: Any) -> Any:
+    weight = nn.Parameter(torch.ones(3))
+    with torch.no_grad():
+        weight.copy_(x)
+        weight[0] = 5.0
+    return (weight.sin() * x).sum(), weight
+
+
 def gradients_inside(x: Any) -> Any:
     y = x.detach().clone().requires_grad_()
     return torch.autograd.grad((y**2).sum(), y)
@@ -238,12 +309,22 @@ _ROWS = [
     (detached, 1, 0),
     (retained, 3, 2),
     (hooked, 2, 1),
-    (parameter_inside, 2, 2),
+    (parameter_inside, 1, 1),
     (parameters_made, 1, 0),
     (parameter_of_integers, 1, 0),
-    (module_made_and_used, 6, 2),
+    (module_made_and_used, 3, 1),
     (module_made, 1, 0),
-    (parameter_used_after_no_grad, 1, 1),
+    (parameter_used_after_no_grad, 1, 0),
+    (leaves_by_option, 1, 1),
+    (data_of_a_parameter, 1, 0),
+    (parameter_of_a_view, 2, 1),
+    (parameter_of_an_argument, 2, 1),
+    (parameter_of_a_parameter, 2, 1),
+    (network_made, 1, 1),
+    (unused_leaf, 1, 0),
+    (leaf_before_a_break, 2, 1),
+    (leaf_in_a_checkpoint, 2, 1),
+    (written_then_used, 1, 0),
     (gradients_inside, 2, 2),
 ]
 """Program, graphs, breaks; the arguments want gradients."""

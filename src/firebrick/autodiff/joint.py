@@ -93,6 +93,7 @@ class _Entry(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(value)  # else it would be a view, whose history ends where it is written to under `no_grad`
         return value
 
     @staticmethod

@@ -139,15 +139,16 @@ _ROWS = (
     BreakKind(
         17,
         "random-generator",
-        "a torch.Generator has a state that only plain Python advances in the right order",
-        "draw from it before the compiled region, or draw from the default generator, which graphs do",
+        "a random generator is asked for its state, or for numbers that depend on tensors of the graph",
+        "draw tensors of random numbers from it, by torch.rand and the like, or use the default generator",
         "one more graph, and Python runs the operation that draws",
     ),
     BreakKind(
         18,
         "changing-value",
-        "a number, text, function or class that changes from round to round is used in a loop with a graph break in it",
-        "keep the value in a tensor, or move what breaks the loop out of it",
+        "a number that differs from call to call, or anything that does from round to round of a loop with a graph "
+        "break in it, is used where a graph needs to know it",
+        "use the number in arithmetic with tensors, keep it in a tensor, or move what breaks the loop out of it",
         "one more graph, and Python runs what uses the value",
     ),
 )

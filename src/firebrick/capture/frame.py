@@ -29,6 +29,7 @@ from firebrick.capture.continuation import origin
 from firebrick.capture.emit import Emitter
 from firebrick.capture.entry import is_entry
 from firebrick.capture.flow import flow
+from firebrick.capture.graph import arguments, examples
 from firebrick.capture.hook import SKIP, SKIP_SCOPE, Wrapped, entries
 from firebrick.capture.instructions import decode
 from firebrick.capture.interpreter import BreakHere, Interpreter
@@ -44,6 +45,7 @@ from firebrick.capture.tracer import PROGRAMS, Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue
 from firebrick.capture.values.function import CellValue
+from firebrick.capture.values.made import MadeTensor, NumberValue
 from firebrick.errors import BackendError, FirebrickError, InternalError
 from firebrick.extend.collector import collector_paused
 from firebrick.extend.fake import hooks_paused
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
 __all__ = ["Capture", "FrameReport"]
 
 _GENERATOR_OR_ASYNC = 0x20 | 0x80 | 0x200
+_MOST_FLOATS = 3
+"""Captures of a continuation for different floats, before Python runs what uses them."""
 _MAX_ATTEMPTS = 12
 _MAX_ENTRIES = 256  # of one code object, for all modules that run it
 _MAX_VERSIONS = 4  # tensors whose versions are looked at before a graph that changes them
@@ -120,6 +124,7 @@ class Capture:
         self.replaced: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
         self.skipped: WeakKeyDictionary[CodeType, int] = WeakKeyDictionary()
         self.changed: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
+        self.numbers: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
 
     def __call__(self, frame: Frame) -> Any:
         """Capture a frame: None to run it as it is, SKIP never to ask again, or plan and code."""
@@ -186,14 +191,19 @@ class Capture:
         self.replaced[frame.code] = frozenset(found)
 
     def _note_changing(self, frame: Frame, plan: Plan) -> None:
-        """A constant that was another in an earlier round of a loop is none."""
+        """A constant that was another in an earlier round of a loop is none, nor is a float that was another."""
         source = origin(frame.code)
+        failed = [g for g in plan.guards if g.kind in ("EQUALS", "ID") and g not in plan.modules and not g.holds(frame)]
         if source is not None and source.region is not None:
-            failed = (
-                g for g in plan.guards if g.kind in ("EQUALS", "ID") and g not in plan.modules and not g.holds(frame)
-            )
             found = frozenset(guard.source for guard in failed if guard.source is not None)
             self.changed[source.code] = self.changed.get(source.code, frozenset()) | found
+        else:
+            found = frozenset(g.source for g in failed if g.source is not None and type(g.payload) is float)
+            self.numbers[frame.code] = self.numbers.get(frame.code, frozenset()) | found
+
+    def _is_left_to_python(self, code: CodeType) -> bool:
+        """Whether what needs to know a float is run in Python: behind a break it may be another at each call."""
+        return origin(code) is not None and not self.config.fullgraph and len(entries(code)) >= _MOST_FLOATS
 
     def _mark_changing(self, tracer: Tracer, code: CodeType) -> None:
         """Tell what is another value in each round of the loop that the code is a part of."""
@@ -207,13 +217,18 @@ class Capture:
         break_step: int | None = None
         reason: Break | None = None
         through = -1
+        numbers = self.numbers.get(frame.code, frozenset())
         for attempt in range(_MAX_ATTEMPTS):
             one = Attempt(frame, break_step, through)
+            one.tracer.numbers = numbers
             one.tracer.replaced = self.replaced.get(frame.code, one.tracer.replaced)
             self._mark_changing(one.tracer, frame.code)
             try:
                 one.run()
             except Break as error:
+                if numbers and error.kind.name == "changing-value" and not self._is_left_to_python(frame.code):
+                    numbers = frozenset()  # they are constants, then: the break would be for them
+                    continue
                 reason = reason or error
                 if self.config.fullgraph:
                     raise error.unsupported() from error
@@ -247,7 +262,7 @@ class Capture:
             recorder.count("ops", graph.op_count)
             if self.tries is not None:
                 self.tries -= 1
-            compiled = self._compile(module, [value.obj for value in graph.inputs], graph.switches)
+            compiled = self._compile(module, examples(graph), graph.switches)
         for value in one.tracer.found:
             if isinstance(value, LazyValue) and value._real is None and value.source is not None:
                 one.tracer.guards.type(value.source, type(value.obj))
@@ -608,20 +623,26 @@ class Attempt:
 
     def assemble(self, compiled: Callable[..., Any] | None, outdated: Callable[[], None]) -> CodeType:
         """The new code, with the call of the compiled graph at its start."""
-        emitter, graph = self.emitter, self.tracer.graph
+        emitter, graph, prelude = self.emitter, self.tracer.graph, self.tracer.prelude
         assert emitter is not None
+        head = ValueEmitter(self.code, emitter, graph, {})
         if compiled is not None:
-            head = ValueEmitter(self.code, emitter, graph, {})
-            head.load_callable(compiled)
-            for value in graph.inputs:
-                assert value.source is not None
-                head.load_source(value.source)
-            caught = head.label()
+            again = self._can_start_again()
             checks_constants = isinstance(compiled, (_native.Executable, Wrapped))
-            kept = self._keep(head) if self._can_start_again() else {}
-            if checks_constants or self._can_start_again():
+            kept = self._keep(head) if again else {}
+            states = prelude.keep_states(head) if again or checks_constants else []
+            prelude.emit(head)
+            head.load_callable(compiled)
+            for value in arguments(graph):
+                if isinstance(value, MadeTensor):
+                    value.reconstruct(head)
+                else:
+                    assert value.source is not None
+                    head.load_source(value.source)
+            caught = head.label()
+            if again or checks_constants:
                 head.handler = Handler(caught, 0, False)
-            head.call(len(graph.inputs))
+            head.call(len(arguments(graph)))
             head.handler = None
             if graph.outputs:
                 head.unpack_sequence(len(graph.outputs))
@@ -634,9 +655,12 @@ class Attempt:
             else:
                 head.pop()
             emitter.splice(self.mark, head)
-            if checks_constants or self._can_start_again():
+            if again or checks_constants:
                 emitter.place(caught)
-                self._start_again(emitter, kept, outdated if checks_constants else None)
+                self._start_again(emitter, kept, states, outdated if checks_constants else None)
+        elif prelude:
+            prelude.emit(head)
+            emitter.splice(self.mark, head)
         return emitter.assemble()
 
     def _can_start_again(self) -> bool:
@@ -688,6 +712,7 @@ class Attempt:
         self,
         emitter: ValueEmitter,
         kept: dict[str, Source | Callable[..., Any]],
+        states: list[str],
         outdated: Callable[[], None] | None,
     ) -> None:
         """The graph raised: plain Python raises the same, with the effects and the traceback that it should have.
@@ -723,6 +748,7 @@ class Attempt:
             emitter.compare_op("==")
             emitter.emit("POP_JUMP_IF_FALSE", leave)
         emitter.place(again)
+        self.tracer.prelude.put_back(emitter, states)
         emitter.pop()
         emitter.jump(start)
         emitter.place(leave)
@@ -734,7 +760,7 @@ class Attempt:
 def _is_number(value: Value) -> bool:
     """Whether a value is a number or text; it is not looked at."""
     kind = type(value.obj) if isinstance(value, LazyValue) else None
-    return kind in LITERAL_TYPES if kind is not None else isinstance(value, ConstantValue)
+    return kind in LITERAL_TYPES if kind is not None else isinstance(value, (ConstantValue, NumberValue))
 
 
 def _switch_grad(emitter: ValueEmitter, now: bool, wanted: bool) -> None:

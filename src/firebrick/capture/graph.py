@@ -21,8 +21,11 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from firebrick.capture.breaks import Break
 from firebrick.capture.overrides import overridden
 from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.leaf import leaf_by_option
+from firebrick.capture.values.made import MadeTensor, NumberInGraph, with_tensors
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import Overridden
+from firebrick.capture.values.random_state import Draws, drawn
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.extend.fake import fake_of, new_fake_mode
@@ -33,11 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.prelude import Made
     from firebrick.capture.sources import Source
     from firebrick.capture.values.base import Value
     from firebrick.capture.values.context import ContextValue
 
-__all__ = ["GraphBuilder", "has_tensor"]
+__all__ = ["GraphBuilder", "arguments", "examples", "has_tensor"]
 
 _NAME = re.compile(r"[^0-9A-Za-z_]+")
 
@@ -59,6 +63,7 @@ class GraphBuilder:
         self.graph = fx.Graph()
         self.mode: FakeTensorMode = new_fake_mode() if outer is None else outer.mode
         self.inputs: list[TensorValue] = []
+        self.made_inputs: list[MadeTensor] = []
         self.attributes: dict[str, torch.Tensor] = {}
         self.outputs: list[TensorValue] = []
         self.op_count = 0
@@ -119,6 +124,21 @@ class GraphBuilder:
         self._by_fake[id(fake)] = value
         self.inputs.append(value)
         self._first_versions.extend(_versions([fake]))
+        return value
+
+    def made(self, name: str, made: Made, example: torch.Tensor) -> MadeTensor:
+        """A placeholder for a tensor that a call before the graph gives; `example` is one like it.
+
+        Raises:
+            Break: the graph is nested in another one.
+        """
+        if self.outer is not None:
+            raise Break("unsupported-call", "a tensor that no graph can make is made in a nested function")
+        with _versions_kept():
+            fake = self.mode.from_tensor(example, static_shapes=True)
+        value = MadeTensor(self.placeholder(name, fake), fake, made, example)
+        self._by_fake[id(fake)] = value
+        self.made_inputs.append(value)
         return value
 
     def placeholder(self, name: str, fake: torch.Tensor) -> fx.Node:
@@ -215,6 +235,12 @@ class GraphBuilder:
             node_kwargs = {name: arg.realize().as_argument() for name, arg in kwargs.items()}
         except Overridden:
             return overridden(interp, target, args, kwargs)
+        except NumberInGraph:
+            return self.call(interp, op, target, with_tensors(interp, target, args, kwargs), {})
+        except Draws:
+            return drawn(interp, op, target, args, kwargs)
+        if node_kwargs.get("requires_grad") is True and not isinstance(target, str):
+            return leaf_by_option(interp, target, args, kwargs)
         if target is operator.imatmul:  # tensors have none, and code for it would give the left operand's name away
             target = operator.matmul
         if self.outer is not None:
@@ -252,8 +278,6 @@ class GraphBuilder:
             if known is not None and known.fake is out and not isinstance(target, Nested):
                 # `x.contiguous()` of a contiguous x is x; but the code in a checkpoint may still raise
                 return known.owner or known
-        if node_kwargs.get("requires_grad") is True:
-            raise Break("unsupported-call", f"{_name_of(target)}() makes a tensor that gathers gradients")
         node = self.graph.create_node(op, target, node_args, node_kwargs)
         node.meta["stack"], node.meta["module"] = interp.user_stack(), interp.module
         self.op_count += 1
@@ -298,10 +322,6 @@ class GraphBuilder:
         self.op_count += 1
         return self._result(interp, node, out)
 
-    def value_of(self, node: fx.Node) -> TensorValue:
-        """The tensor that a node computes."""
-        return self._by_fake[id(node.meta["val"])]
-
     def statement(self, interp: Interpreter, target: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
         """Add a call that is made for its effect on the thread's modes."""
         self.switches.add(target)
@@ -309,6 +329,11 @@ class GraphBuilder:
         node.meta["stack"] = interp.user_stack()
         node.meta["val"] = None
         return node
+
+    def sharing(self, fake: torch.Tensor) -> list[TensorValue]:
+        """The values whose tensors show the memory of one."""
+        mine = _storage(fake)
+        return [value for value in self._by_fake.values() if _storage(value.fake) == mine]
 
     def _run(self, op: str, target: Any, args: Any, kwargs: Any) -> Any:
         try:
@@ -401,7 +426,8 @@ class GraphBuilder:
                 root.register_buffer(name, tensor)
         module = _LazyGraphModule(root, self.graph)
         module.meta["fake_mode"] = self.mode
-        module.meta["uncounted"] = frozenset(value.node.name for value in self.uncounted())
+        uncounted = [*self.uncounted(), *(value for value in self.made_inputs if not value.fake._version)]
+        module.meta["uncounted"] = frozenset(value.node.name for value in uncounted)
         return module
 
     def _drop_unused(self) -> None:
@@ -413,6 +439,18 @@ class GraphBuilder:
                     self.attributes.pop(node.target, None)
                 self.graph.erase_node(node)
         self.inputs = [value for value in self.inputs if not value.node._erased]
+        self.made_inputs = [value for value in self.made_inputs if not value.node._erased]
+
+
+def arguments(graph: GraphBuilder) -> list[TensorValue]:
+    """The values of a graph's placeholders, in their order."""
+    values = {value.node: value for value in (*graph.inputs, *graph.made_inputs)}
+    return [values[node] for node in graph.graph.nodes if node.op == "placeholder"]
+
+
+def examples(graph: GraphBuilder) -> list[Any]:
+    """A tensor like each argument of a graph."""
+    return [value.example if isinstance(value, MadeTensor) else value.obj for value in arguments(graph)]
 
 
 def _versions_kept() -> contextlib.AbstractContextManager[Any]:

@@ -35,6 +35,7 @@ class ValueEmitter(Emitter):
         self._temps_of: dict[Any, str] = {}
         self.output_temps: dict[int, str] = {}
         self.used_cells: set[str] = set()
+        self._made_temps: dict[int, str] = {} if not isinstance(parent, ValueEmitter) else parent._made_temps
 
     def load(self, value: Value) -> None:
         """Push the object that a value stands for."""
@@ -86,6 +87,13 @@ class ValueEmitter(Emitter):
         if temp is None:
             temp = self.output_temps[index] = self.new_temp()
         self.load_fast(temp)
+
+    def made_temp(self, index: int) -> str:
+        """Where the result of a call that is made before the graph lies."""
+        found = self._made_temps.get(index)
+        if found is None:
+            found = self._made_temps[index] = self.new_temp()
+        return found
 
     def load_source(self, source: Source) -> None:
         """Push what a source gives in this frame."""

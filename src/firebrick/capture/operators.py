@@ -14,6 +14,7 @@ from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue
 from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import BoundMethodValue
+from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue
@@ -130,6 +131,8 @@ def identical(interp: Interpreter, first: Value, second: Value) -> bool:
 def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
     """`-x`, `+x`, `~x`."""
     value = value.realize()
+    if isinstance(value, NumberValue):
+        return value.unary(interp, symbol)
     function, method = UNARY[symbol]
     if isinstance(value, SubclassValue):
         own = value.special(interp, method)
@@ -168,6 +171,8 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
     ):
         function = row.in_place if in_place and isinstance(left, TensorValue) else row.function
         return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+    if isinstance(left, NumberValue) or isinstance(right, NumberValue):
+        return NumberValue.binary(interp, row.symbol, left, right)
     if in_place:
         done = _in_place(interp, row, left, right)
         if done is not None:
@@ -348,6 +353,8 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
                 return ConstantValue(not equal.truth(interp))
     if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):
         return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+    if isinstance(left, NumberValue) or isinstance(right, NumberValue):
+        return NumberValue.binary(interp, symbol, left, right)
     plain = [side.snapshot(interp) if isinstance(side, InstanceDictValue) else _plain(side) for side in (left, right)]
     return _compare_plain(interp, symbol, *plain)
 

@@ -15,6 +15,7 @@ from firebrick.capture.guarding import Guards
 from firebrick.capture.guards import describe
 from firebrick.capture.library import registry
 from firebrick.capture.marks import DISABLED
+from firebrick.capture.prelude import Prelude
 from firebrick.capture.repeats import Repeats
 from firebrick.capture.sources import (
     Attr,
@@ -64,6 +65,7 @@ class Tracer:
         self.graph = GraphBuilder()
         self.guards = Guards()
         self.effects = Effects()
+        self.prelude = Prelude()
         self.repeats = Repeats(self)
         self.frame_globals = globals_of_frame
         self.objects: dict[int, Value] = {}
@@ -92,6 +94,8 @@ class Tracer:
         """What may be another number or text in each round of the loop that the frame is a part of."""
         self.changed: frozenset[Source] = frozenset()
         """What was another number, text, function or class in an earlier round."""
+        self.numbers: frozenset[Source] = frozenset()
+        """Where an earlier capture found another float: an argument of the graph, if that can be."""
 
     # -- reading real objects -------------------------------------------------
 

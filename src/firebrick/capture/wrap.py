@@ -10,6 +10,7 @@ import fractions
 import functools
 import inspect
 import pathlib
+import random
 import re
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -39,10 +40,11 @@ from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, NumpyScalarValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
+from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, key_of
 from firebrick.capture.values.module import ModuleValue, PythonModuleValue
 from firebrick.capture.values.object import ObjectValue, builtin_base
-from firebrick.capture.values.random_state import RandomStateValue
+from firebrick.capture.values.random_state import GeneratorState, RandomNumbers
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.subclass import SubclassValue, is_plain_subclass
 from firebrick.capture.values.tensor import TensorValue
@@ -70,6 +72,9 @@ def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
         if not pinned:
             if source in tracer.changing and kind in _COUNTING:
                 raise Break("changing-value", f"{source} is another {kind.__name__} in each round")
+            if source in tracer.numbers and kind is float:
+                tracer.guards.type(source, float)
+                return NumberValue(float, source)
             tracer.guards.equals(source, obj)
         return ConstantValue(obj, source)
     if source in tracer.changed and not isinstance(obj, torch.Tensor):
@@ -262,7 +267,12 @@ def _array(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 
 def _random_state(tracer: Tracer, obj: torch.Generator, source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, type(obj))
-    return RandomStateValue(type(obj), obj, source)
+    return GeneratorState(obj, source)
+
+
+def _random_numbers(tracer: Tracer, obj: random.Random, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, type(obj))
+    return RandomNumbers(obj, source)
 
 
 def _partial(tracer: Tracer, obj: functools.partial[Any], source: Source, pinned: bool) -> Value:
@@ -401,6 +411,7 @@ _EXACT: dict[type, Wrapper] = {
     types.CellType: _cell,
     np.ndarray: _array,
     torch.Generator: _random_state,
+    random.Random: _random_numbers,
     types.MappingProxyType: _proxy,
     functools.partial: _partial,
     type(functools.lru_cache(lambda: None)): _callable,

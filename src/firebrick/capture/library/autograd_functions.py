@@ -12,6 +12,7 @@ from firebrick.capture.breaks import Break
 from firebrick.capture.graph import has_tensor
 from firebrick.capture.library.registry import CODE_HANDLERS, handles
 from firebrick.capture.values.constant import NONE
+from firebrick.capture.values.leaf import can_be_leaf, is_fresh, make_leaf
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.tensor import TensorValue
 
@@ -89,8 +90,10 @@ def _parameter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     wanted = interp.flag(args[1] if len(args) > 1 else kwargs.get("requires_grad"), True)
     if not isinstance(data, TensorValue) or data.cls not in (torch.Tensor, torch.nn.Parameter):
         raise Break("unsupported-call", "a parameter is made of what is no tensor")
-    if wanted and not (data.fake.dtype.is_floating_point or data.fake.dtype.is_complex):
+    if wanted and not can_be_leaf(data):
         interp.raise_new(RuntimeError, "Only Tensors of floating point and complex dtype can require gradients")
+    if wanted and (torch.is_grad_enabled() or interp.tracer.graph.grad_at_start) and is_fresh(interp, data):
+        return make_leaf(interp, torch.nn.Parameter, data)
     made = data.call_method(interp, "detach", [], {})
     assert isinstance(made, TensorValue)
     made.cls = torch.nn.Parameter

@@ -180,11 +180,6 @@ def _has_torch_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Valu
     )
 
 
-@handles(torch.Generator)
-def _generator(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("random-generator", "a torch.Generator is made")
-
-
 @handles(torch.is_tensor)
 def _is_tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(isinstance(args[0].realize(), (TensorValue, SubclassValue)))

@@ -155,11 +155,18 @@ class _Sub:
         self.graph.graph.output(tuple(nodes))
         module = fx.GraphModule(torch.nn.Module(), self.graph.graph)
         module.meta["fake_mode"] = self.graph.mode
-        return Body(module, found, spec), [self.graph.value_of(node) for node in nodes]
+        return Body(module, found, spec), _values(self.graph, nodes)
 
     def lifted(self) -> Value:
         """The tensors from outside that the body uses."""
-        return TupleValue([self.outer.value_of(node) for node in self.graph.lifted])
+        return TupleValue([*_values(self.outer, list(self.graph.lifted))])
+
+
+def _values(graph: GraphBuilder, nodes: Sequence[fx.Node]) -> list[TensorValue]:
+    """The tensors that nodes compute."""
+    found = [value for node in nodes if (value := graph.of_node(node)) is not None]
+    assert len(found) == len(nodes)
+    return found
 
 
 class NestedBuilder(GraphBuilder):

@@ -551,6 +551,10 @@ class InstanceDictValue(Value):
         """Write an own attribute."""
         self.owner.store(interp, key.realize().as_constant(), value)
 
+    def del_item(self, interp: Interpreter, key: Value) -> None:
+        """Delete an own attribute, or KeyError."""
+        self._default(interp, "pop", [key])
+
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Names."""
         return self.snapshot(interp).iterate(interp)
@@ -580,6 +584,9 @@ class InstanceDictValue(Value):
             case "__setitem__":
                 self.set_item(interp, args[0], args[1])
                 return NONE
+            case "__delitem__":
+                self.del_item(interp, args[0])
+                return NONE
             case "update":
                 for other in args:
                     for key in list(interp.iterate(other)):
@@ -589,7 +596,7 @@ class InstanceDictValue(Value):
                 return NONE
             case "setdefault" | "pop" if args and args[0].is_constant():
                 return self._default(interp, name, args)
-            case "pop" | "clear" | "popitem" | "setdefault":
+            case "pop" | "clear" | "popitem" | "setdefault" | "__ior__" | "__init__":
                 raise Break("unsupported-call", f"__dict__.{name}() of {self.owner.describe()}")
         return self.snapshot(interp).call_method(interp, name, args, kwargs)
 

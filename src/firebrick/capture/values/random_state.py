@@ -1,39 +1,314 @@
-"""Random generators: what draws from one, or asks for its state, runs as plain Python, in the program's order."""
+"""Random generators: what draws from one is done before the graph, in the program's order."""
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.sources import Attr
-from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.base import NotConstant
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.object import ObjectValue
+from firebrick.capture.values.sequence import SequenceValue
+from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.prelude import Made
     from firebrick.capture.values.base import Value
 
-__all__ = ["RandomStateValue"]
+__all__ = [
+    "NUMBER_METHODS",
+    "Draws",
+    "GeneratorState",
+    "RandomNumbers",
+    "check_place",
+    "drawn",
+    "make_generator",
+    "make_numbers",
+    "seed_default",
+]
 
 
-class RandomStateValue(ObjectValue):
-    """A `torch.Generator`, whose state no graph reads or advances."""
+class Draws(Break):
+    """A torch.Generator is an argument of a graph function."""
+
+
+class _RandomState(ObjectValue):
+    """A random generator; `made` is what gives it where captured code makes it."""
+
+    __slots__ = ("made",)
+
+    def __init__(self, obj: Any, source: Any = None, made: Made | None = None) -> None:
+        super().__init__(type(obj), obj, source)
+        self.made = made
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Load it."""
+        assert self.made is not None
+        emitter.load_fast(emitter.made_temp(self.made.index))
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Methods."""
+        return interp.method(self, name)
+
+
+class GeneratorState(_RandomState):
+    """A `torch.Generator`."""
 
     __slots__ = ()
 
+    def operand(self, interp: Interpreter) -> Any:
+        """It, for calls before the graph.
+
+        Raises:
+            Break: it is one that graphs draw from themselves.
+        """
+        if self.made is not None:
+            return self.made
+        assert self.source is not None
+        device = self.obj.device
+        if device.type not in ("cpu", "cuda"):
+            raise Break("random-generator", f"{self.describe()} is one for {device.type}")
+        default = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index]
+        if self.obj is default:
+            raise Break("random-generator", f"{self.describe()} is the default generator, which graphs draw from")
+        interp.tracer.guards.equals(Attr(self.source, "device"), device)
+        interp.tracer.guards.distinct([self.source, interp.tracer.const_source(default)])
+        return self.source
+
     def as_argument(self) -> Any:
-        """Never one of a graph's."""
-        raise Break("random-generator", f"{self.describe()} is given to a torch function")
+        """Never one of a graph's; see `drawn`."""
+        raise Draws("random-generator", f"{self.describe()} is given to a torch function")
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """The device is known; what else there is are methods."""
-        if name == "device" and self.source is not None:
-            interp.tracer.guards.equals(Attr(self.source, name), self.obj.device)
+        if name == "device":
+            if self.source is not None:
+                interp.tracer.guards.equals(Attr(self.source, name), self.obj.device)
             return ConstantValue(self.obj.device)
-        return interp.method(self, name)
+        return super().get_attr(interp, name)
 
     def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """They read or change the state."""
+        """It is given a seed before the graph, in the order of its draws; what asks for its state breaks."""
+        if name == "manual_seed" and len(args) == 1 and not kwargs and _is_seed(args[0]):
+            seed = args[0].realize().as_constant()
+            check_place(interp)
+            operand = self.operand(interp)
+            interp.tracer.prelude.add(torch.Generator.manual_seed, [operand, seed], {}, operand)
+            return self
         raise Break("random-generator", f"{name}() of {self.describe()} is called")
+
+
+def _is_seed(value: Value) -> bool:
+    return type(constant := _constant(value)) is int and -(1 << 63) <= constant < 1 << 63
+
+
+def _constant(value: Value) -> Any:
+    try:
+        return value.realize().as_constant()
+    except NotConstant:
+        return None
+
+
+def make_generator(interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`torch.Generator(device)`."""
+    given = [value.realize().as_constant() for value in (*args, *kwargs.values())]
+    named = dict(zip(kwargs, given[len(args) :], strict=True))
+    check_place(interp)
+    try:
+        example = torch.Generator(*given[: len(args)], **named)
+    except Exception as error:
+        raise Break("random-generator", f"torch.Generator() raises {type(error).__name__}") from error
+    return GeneratorState(example, None, interp.tracer.prelude.add(torch.Generator, given[: len(args)], named))
+
+
+def check_place(interp: Interpreter) -> None:
+    """Whether a call can be made before the graph.
+
+    Raises:
+        Break: it stands in a function that is called more often than once, or not at all, or in another mode.
+    """
+    graph = interp.tracer.graph
+    if graph.outer is not None or (graph.open_modes[graph.modes_at_start :] and torch.is_inference_mode_enabled()):
+        raise Break("random-generator", "a random number is drawn in a nested function")
+
+
+_SHAPED = frozenset({"rand", "randn", "randint", "randperm", "normal"})
+"""Functions of torch that make a tensor of random numbers out of sizes, bounds and options."""
+
+_FILLS = frozenset(
+    {"bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_", "uniform_"}
+)
+"""Methods of tensors that overwrite all elements by random numbers, whatever these were."""
+
+
+def drawn(interp: Interpreter, op: str, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """A call of a graph function with a `torch.Generator`: made before the graph.
+
+    Raises:
+        Break: it takes a tensor of the graph as well, so that it can't be.
+    """
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    state = kwargs.get("generator")
+    state = None if state is None else state.realize()
+    rest = {key: value for key, value in kwargs.items() if key != "generator"}
+    if not isinstance(state, GeneratorState) or "out" in rest:
+        raise Break("random-generator", f"a random generator is given to {name}()")
+    if op == "call_method" and name in _FILLS:
+        return _fill(interp, name, state, args, rest)
+    if op != "call_function" or name not in _SHAPED:
+        raise Break("random-generator", f"{state.describe()} is given to {name}(), whose result depends on a tensor")
+    return draw_tensor(interp, target, args, rest, state)
+
+
+def draw_tensor(
+    interp: Interpreter, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value], state: GeneratorState
+) -> Value:
+    """A tensor of random numbers, made before the graph by `function` of constants."""
+    check_place(interp)
+    given, named = _host(args), {name: _host([value])[0] for name, value in kwargs.items()}
+    example = _like(function, given, named, state)
+    operand = state.operand(interp)
+    made = interp.tracer.prelude.add(function, given, {**named, "generator": operand}, operand)
+    return interp.tracer.graph.made("random", made, example)
+
+
+def _like(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: GeneratorState) -> torch.Tensor:
+    """What a function gives, by a generator of its own."""
+    own = torch.Generator(state.obj.device)
+    try:
+        made = function(*args, **kwargs, generator=own)
+    except Exception as error:
+        raise Break("random-generator", f"{function.__name__}() raises {type(error).__name__}") from error
+    if not isinstance(made, torch.Tensor):
+        raise Break("random-generator", f"{function.__name__}() gives no tensor")
+    return made
+
+
+def _host(args: Sequence[Value]) -> list[Any]:
+    """Constants that a call before the graph is given.
+
+    Raises:
+        Break: one of them is none.
+    """
+    found = []
+    for arg in args:
+        value = arg.realize()
+        if isinstance(value, SequenceValue) and all(item.realize().is_constant() for item in value.items):
+            found.append(value.build([item.realize().as_constant() for item in value.items]))
+            continue
+        try:
+            found.append(value.as_constant())
+        except NotConstant:
+            raise Break("random-generator", f"random numbers depend on {value.describe()}") from None
+    return found
+
+
+def _fill(
+    interp: Interpreter, name: str, state: GeneratorState, args: Sequence[Value], kwargs: Mapping[str, Value]
+) -> Value:
+    """`x.normal_(generator=g)`: a tensor like x is filled before the graph, and copied."""
+    tensor = args[0].realize()
+    assert isinstance(tensor, TensorValue)
+    fake = tensor.fake
+    if fake.layout is not torch.strided or (fake.requires_grad and torch.is_grad_enabled()):
+        raise Break("random-generator", f"{state.describe()} is given to {name}()")
+    options = {"dtype": fake.dtype, "device": fake.device}
+    function = _Filled(name, tuple(fake.shape), fake.stride(), options)
+    values = draw_tensor(interp, function, args[1:], kwargs, state)
+    return tensor.call_method(interp, "copy_", [values], {})
+
+
+class _Filled:
+    """Makes a tensor and fills it: what is drawn for an element depends on the order of elements in memory."""
+
+    __slots__ = ("__name__", "options", "shape", "stride")
+
+    def __init__(self, name: str, shape: tuple[int, ...], stride: tuple[int, ...], options: Mapping[str, Any]) -> None:
+        self.__name__, self.shape, self.stride, self.options = name, shape, stride, options
+
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        made = torch.empty_strided(self.shape, self.stride, **self.options)
+        filled: torch.Tensor = getattr(made, self.__name__)(*args, **kwargs)
+        return filled
+
+
+# -- Python's own ----------------------------------------------------------------------------------
+
+
+_FLOATS = frozenset(
+    {
+        *("betavariate", "expovariate", "gammavariate", "gauss", "lognormvariate", "normalvariate", "paretovariate"),
+        *("random", "triangular", "uniform", "vonmisesvariate", "weibullvariate"),
+    }
+)
+"""Methods of `random.Random` that give a float."""
+
+_INTS = frozenset({"getrandbits", "randint", "randrange"})
+"""Methods of `random.Random` that give an int."""
+
+NUMBER_METHODS = _FLOATS | _INTS | {"choice", "seed"}
+"""Those, `choice` among numbers, and `seed`."""
+
+
+class RandomNumbers(_RandomState):
+    """A `random.Random`, that behind the functions of the module `random` among them."""
+
+    __slots__ = ()
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """What gives a number, and `seed`, is called before the graph."""
+        if name not in NUMBER_METHODS or (name == "choice" and len(args) != 1):
+            raise Break("random-generator", f"{name}() of {self.describe()} is called")
+        check_place(interp)
+        given, named = _host(args), {key: _host([value])[0] for key, value in kwargs.items()}
+        function = getattr(random.Random, name)
+        scratch = random.Random(0)
+        try:
+            found = [function(scratch, *given, **named) for _ in range(8)]
+        except Exception as error:
+            raise Break("random-generator", f"{name}() raises {type(error).__name__}") from error
+        operand = self.made or self.source
+        kinds = {type(item) for item in (given[0] if name == "choice" else found)}
+        if name == "seed":
+            if not given or given[0] is None:  # taken from the clock or the system
+                raise Break("random-generator", f"{self.describe()} is seeded")
+            interp.tracer.prelude.add(function, [operand, *given], named, operand)
+            return NONE
+        if kinds != {float} and kinds != {int}:
+            raise Break("random-generator", f"{name}() of {self.describe()} gives no number")
+        made = interp.tracer.prelude.add(function, [operand, *given], named, operand)
+        (kind,) = kinds
+        largest = 0
+        if kind is int:
+            bounds = given[0] if name == "choice" else [1 << given[0]] if name == "getrandbits" else given
+            largest = max(abs(item) for item in [*bounds, *named.values(), 0])
+        return NumberValue(kind, made, largest)
+
+
+def make_numbers(interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`random.Random(seed)`."""
+    check_place(interp)
+    if len(args) != 1 or kwargs or _constant(args[0]) is None:
+        raise Break("random-generator", "a random.Random is made without a seed")
+    seed = args[0].realize().as_constant()
+    return RandomNumbers(random.Random(seed), None, interp.tracer.prelude.add(random.Random, [seed]))
+
+
+def seed_default(interp: Interpreter, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`torch.manual_seed(seed)`: before the graph, unless the graph has drawn by then."""
+    check_place(interp)
+    if len(args) != 1 or kwargs or not _is_seed(args[0]) or getattr(interp.tracer.graph.mode, "has_drawn", False):
+        raise Break("random-generator", "torch.manual_seed() is called after random numbers were drawn")
+    interp.tracer.prelude.add(
+        function, [args[0].realize().as_constant()], {}, interp.tracer.const_source(torch.default_generator)
+    )
+    return interp.tracer.known(torch.default_generator)

@@ -1,0 +1,102 @@
+"""Leaves that gather gradients and are made inside captured code: made before the graph, which fills them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.values.made import MadeTensor
+from firebrick.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.values.base import Value
+
+__all__ = ["can_be_leaf", "is_fresh", "leaf_by_option", "make_leaf"]
+
+
+def can_be_leaf(data: TensorValue) -> bool:
+    """Whether a tensor of its dtype can require gradients."""
+    return bool(data.fake.dtype.is_floating_point or data.fake.dtype.is_complex)
+
+
+def is_fresh(interp: Interpreter, data: TensorValue) -> bool:
+    """Whether a tensor was made by the graph and nothing else of the graph shows its memory."""
+    graph = interp.tracer.graph
+    return (
+        graph.outer is None
+        and not torch.is_inference_mode_enabled()
+        and data.obj is None
+        and data.source is None
+        and data.owner is None
+        and not isinstance(data, MadeTensor)
+        and data.fake.layout is torch.strided
+        and graph.sharing(data.fake) == [data]
+    )
+
+
+def make_leaf(interp: Interpreter, cls: type[torch.Tensor], data: TensorValue) -> TensorValue:
+    """A leaf of the class `cls` with the memory of `data`, which shows it from here on."""
+    fake, graph = data.fake, interp.tracer.graph
+    make = _Leaf(cls, tuple(fake.shape), fake.stride(), fake.dtype, fake.device)
+    leaf = graph.made("leaf", interp.tracer.prelude.add(make), make())
+    with _unrecorded(interp):
+        if (
+            data.node.target is not torch.empty or data.node.users
+        ):  # through `data`, which counts no write: the leaf is made with these values
+            leaf.get_attr(interp, "data").realize().call_method(interp, "copy_", [data], {})
+        data.become(leaf.call_method(interp, "detach", [], {}))
+    return leaf
+
+
+def leaf_by_option(
+    interp: Interpreter, function: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]
+) -> TensorValue:
+    """`torch.zeros(3, requires_grad=True)`.
+
+    Raises:
+        Break: what the function gives has memory that was there before, or can't require gradients.
+    """
+    given = {name: value for name, value in kwargs.items() if name != "requires_grad"}
+    data = interp.tracer.graph.call(interp, "call_function", function, args, given)
+    if isinstance(data, TensorValue) and is_fresh(interp, data) and can_be_leaf(data):
+        return make_leaf(interp, torch.Tensor, data)
+    raise Break("unsupported-call", f"{function.__name__}() makes a tensor that gathers gradients")
+
+
+@contextlib.contextmanager
+def _unrecorded(interp: Interpreter) -> Iterator[None]:
+    """What is called inside is not recorded."""
+    if not torch.is_grad_enabled():
+        yield
+        return
+    for recorded in (False, True):
+        torch._C._set_grad_enabled(recorded)
+        interp.tracer.graph.statement(interp, torch._C._set_grad_enabled, (recorded,))
+        if not recorded:
+            yield
+
+
+class _Leaf:
+    """Makes a leaf without data."""
+
+    __slots__ = ("cls", "device", "dtype", "shape", "stride")
+
+    def __init__(
+        self,
+        cls: type[torch.Tensor],
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.cls, self.shape, self.stride, self.dtype, self.device = cls, shape, stride, dtype, device
+
+    def __call__(self) -> Any:
+        made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+        return made.requires_grad_() if self.cls is torch.Tensor else self.cls(made)

@@ -1,0 +1,196 @@
+"""What is made before the graph: tensors that are arguments of it, and Python numbers that differ from call to call."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from firebrick.capture.breaks import Break
+from firebrick.capture.prelude import Made
+from firebrick.capture.sources import Source
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import fx
+
+    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.materialize import ValueEmitter
+
+__all__ = ["MadeTensor", "NumberInGraph", "NumberValue", "number_tensor", "with_tensors"]
+
+
+class MadeTensor(TensorValue):
+    """An argument of the graph that new code makes before it; `example` is one like it, whose data mean nothing."""
+
+    __slots__ = ("example", "made")
+
+    def __init__(self, node: fx.Node, fake: torch.Tensor, made: Made, example: torch.Tensor) -> None:
+        super().__init__(node, fake, cls=type(example))
+        self.made, self.example = made, example
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Load it."""
+        emitter.load_fast(emitter.made_temp(self.made.index))
+
+
+class NumberInGraph(Break):
+    """A number that differs from call to call is an argument of a graph function."""
+
+
+class NumberValue(Value):
+    """A Python int or float that differs from call to call. What needs to know it now breaks."""
+
+    __slots__ = ("kind", "largest", "operand")
+
+    def __init__(self, kind: type, operand: Made | Source, largest: int = 0) -> None:
+        super().__init__(operand if isinstance(operand, Source) else None)
+        self.kind, self.operand = kind, operand
+        self.largest = largest  # no int is further from 0
+
+    def python_type(self) -> type:
+        """Int or float."""
+        return self.kind
+
+    def is_constant(self) -> bool:
+        """No."""
+        return False
+
+    def _unknown(self) -> NoReturn:
+        raise Break("changing-value", f"another {self.kind.__name__} in each call is used where it must be known")
+
+    def as_constant(self) -> Any:
+        """Never known now."""
+        self._unknown()
+
+    def as_argument(self) -> Any:
+        """It goes into a graph as a tensor without dimensions, where the function takes one: see `with_tensors`."""
+        raise NumberInGraph("changing-value", f"another {self.kind.__name__} in each call is given to a torch function")
+
+    def identity(self) -> object:
+        """Small integers are one object, others are not."""
+        self._unknown()
+
+    def truth(self, interp: Interpreter) -> bool:
+        """Unknown."""
+        self._unknown()
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Nothing is read from it."""
+        self._unknown()
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Nor called."""
+        self._unknown()
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Load what was made."""
+        assert isinstance(self.operand, Made)
+        emitter.load_fast(emitter.made_temp(self.operand.index))
+
+    @staticmethod
+    def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
+        """Arithmetic that can't raise is done before the graph too.
+
+        Raises:
+            Break: it may raise, or is none of numbers.
+        """
+        operands, largest = [_operand(value) for value in (left, right)], 0
+        function = _EXACT.get(symbol)
+        kinds = {value.python_type() for value in (left, right)}
+        if symbol == "/" and isinstance(right, ConstantValue) and right.value and kinds & {float}:
+            function = operator.truediv
+        if function is None or None in operands or not kinds <= {int, float}:
+            raise Break("changing-value", f"{symbol} of numbers that differ from call to call")
+        if int in kinds:
+            mine, other = _largest(left), _largest(right)
+            largest = mine * other if symbol == "*" else mine + other
+        if float in kinds and largest >= _LARGEST:
+            raise Break("changing-value", f"{symbol} of a float and an int that may be no float")
+        made = interp.tracer.prelude.add(function, operands)
+        return NumberValue(float, made) if float in kinds else NumberValue(int, made, largest)
+
+    def unary(self, interp: Interpreter, symbol: str) -> Value:
+        """`-self`."""
+        if symbol != "-":
+            self._unknown()
+        return NumberValue(self.kind, interp.tracer.prelude.add(operator.neg, [self.operand]), self.largest)
+
+
+_EXACT: Mapping[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+"""Arithmetic of int and float that never raises, if an int is no larger than any float."""
+
+_LARGEST = 1 << 62
+"""Integers below it are no larger than any float, and fit in a tensor."""
+
+
+def _largest(value: Value) -> int:
+    if isinstance(value, NumberValue):
+        return value.largest
+    constant = value.as_constant()
+    return abs(constant) if isinstance(constant, int) else 1
+
+
+def _operand(value: Value) -> Any:
+    if isinstance(value, NumberValue):
+        return value.operand
+    return value.value if isinstance(value, ConstantValue) else None
+
+
+def _names(*words: str) -> frozenset[str]:
+    return frozenset(form for word in words for form in (word, f"{word}_", f"i{word}"))
+
+
+_WITH_NUMBERS = _names("add", "sub", "mul", "truediv", "div", "subtract", "multiply", "divide", "true_divide") | {
+    *("eq", "ge", "gt", "le", "lt", "ne", "greater", "greater_equal", "less", "less_equal", "not_equal")
+}
+"""Functions of two operands whose result is the same for a number and for a tensor without dimensions like it."""
+
+
+def with_tensors(interp: Interpreter, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Value]:
+    """The arguments of a graph function with tensors for numbers that differ from call to call.
+
+    A number takes part in type promotion by its category alone, as does a tensor without dimensions beside one that
+    has some: it is given the dtype that makes this hold for all others.
+
+    Raises:
+        Break: the function may tell a number from a tensor.
+    """
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    operands = [arg.realize() for arg in args]
+    tensors = [arg for arg in operands if isinstance(arg, TensorValue)]
+    numbers = [arg for arg in operands if isinstance(arg, NumberValue)]
+    if name not in _WITH_NUMBERS or kwargs or len(operands) != 2 or len(tensors) != 1 or len(numbers) != 1:
+        raise Break("changing-value", f"a number that differs from call to call is given to {name}()")
+    tensor, number = tensors[0], numbers[0]
+    dtype = _dtype_beside(number.kind, tensor.fake)
+    if dtype is None or number.largest >= _LARGEST or tensor.cls not in (torch.Tensor, torch.nn.Parameter):
+        raise Break("changing-value", f"another number in each call meets a tensor of {tensor.fake.dtype}")
+    made = number_tensor(interp, number, dtype)
+    return [made if arg is number else arg for arg in operands]
+
+
+def number_tensor(interp: Interpreter, number: NumberValue, dtype: torch.dtype) -> TensorValue:
+    """A tensor without dimensions of a number, on the CPU."""
+    options: dict[str, Any] = {"dtype": dtype, "device": torch.device("cpu")}
+    made = interp.tracer.prelude.add(torch.scalar_tensor, [number.operand], options)
+    return interp.tracer.graph.made("number", made, torch.scalar_tensor(1, **options))
+
+
+def _dtype_beside(kind: type, tensor: torch.Tensor) -> torch.dtype | None:
+    dtype = tensor.dtype
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return None
+    if dtype.is_floating_point or dtype.is_complex:
+        if tensor.ndim:
+            return torch.float64 if kind is float else torch.int64
+        exact = (torch.float32, torch.float64)
+        return dtype if dtype in exact and kind is float else torch.int64 if kind is int else None
+    if kind is float:
+        return torch.get_default_dtype()
+    return torch.int64 if dtype in (torch.int64, torch.bool) else None
