@@ -13,6 +13,7 @@ from torch import fx, nn
 import firebrick
 from firebrick.config import Config
 from firebrick.pipeline import compile_graph
+from firebrick.report import recorder
 
 
 def leaf(*shape: int) -> torch.Tensor:
@@ -228,7 +229,7 @@ def test_second_process_would_find_forward_and_backward_in_the_cache() -> None:
 
 
 def test_failure_runs_eagerly_with_one_warning() -> None:
-    firebrick.reset()  # the warning may have been given
+    recorder.reset()  # the warning may have been given
     gm = fx.symbolic_trace(lambda x: x.t_().exp())  # changes the caller's tensor object, which a graph can't
     x = leaf(3, 4)
     config = Config.from_env().with_options({"strict": False})

@@ -6,7 +6,9 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import io
+import random
 import re
 import signal
 import sys
@@ -149,6 +151,14 @@ def _filled(cell: types.CellType) -> bool:
     return True
 
 
+def _states(space: dict) -> str:
+    """What the next random numbers depend on."""
+    own, generator = space.get("RANDOM"), space.get("GENERATOR")
+    found = [random.getstate(), own and own.getstate(), torch.get_rng_state().tolist()]
+    found.append(generator and generator.get_state().tolist())
+    return hashlib.sha256(repr(found).encode()).hexdigest()
+
+
 def observe(space: dict, function, arguments: tuple) -> dict[str, str]:
     """Everything that a call does which somebody could see."""
     printed = io.StringIO()
@@ -174,6 +184,7 @@ def observe(space: dict, function, arguments: tuple) -> dict[str, str]:
         "arguments": text(list(arguments)),
         "globals": text({name: space.get(name) for name in GLOBALS}),
         "classes": text([getattr(space.get("Box"), name, None) for name in ("scale", "made")]),
+        "random": _states(space),
         "state": f"grad {torch.is_grad_enabled()} autocast {torch.is_autocast_enabled('cpu')} exception {sys.exc_info()[0]}",
     }
     torch.set_grad_enabled(True)
@@ -209,6 +220,7 @@ def compare(text: str, calls: int = 4, backend: str = "eager") -> Difference | N
             arguments.append(where["Loud" if call % 2 else "Box"](n, t) if "Box" in where else None)
             with time_limit(SECONDS):
                 torch.manual_seed(call)
+                random.seed(call)
                 outcomes.append(observe(where, function, tuple(arguments)))
         for key, expected in outcomes[0].items():
             found = outcomes[1][key]

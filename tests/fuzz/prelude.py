@@ -8,6 +8,8 @@ import torch.nn.functional as F
 COUNT = 0
 TABLE = {"a": 1, "b": 2}
 SEEN = []
+RANDOM = random.Random(5)
+GENERATOR = torch.Generator().manual_seed(5)
 WEIGHT = torch.tensor([0.5, -1.0, 2.0])
 
 

@@ -42,6 +42,7 @@ EXPRESSIONS = {
         sum(itertools.islice(itertools.cycle({list}), 3)) | sum(delegate({int} % 4, SEEN)) | echoed({list}, SEEN) | echoed({list}[:2], SEEN, throw={bool})
         (lambda *, k=1, **o: k + len(o))(k={int}, z=2) | typing.cast(int, {int}) | ({int}).bit_length() | getattr({box}, 'missing', 7) | weakref.ref({box})().n
         Square({int}).twice() | Wide({int}).area() | GUARDED.value | (GUARDED and {int}) | {int} * GUARDED | GUARDED @ {int} | (Frozen({int}) < Frozen(2)) + 0
+        random.randrange(4) | random.choice({list}) | RANDOM.randint(0, 3) | random.choice([1, 2, 3]) + {int}
         {vec}.stride(0) | {mat}.stride()[0] | len({mat}) | {vec}.storage_offset() | sum(q_ for p_ in [{list}, {list}] for q_ in p_ if q_) | {list}.__len__()
     """,
     "float": """
@@ -49,6 +50,7 @@ EXPRESSIONS = {
         math.sqrt(abs({float})) | ({float} if {bool} else {float}) | max({vec}.tolist()) | sum({vec}.tolist()) | math.pi
         {int} / 4 | abs({float}) | {vec}[0].item() | {float} ** 2 % 3 | min({float}, 2.5)
         complex({float}, 1).real | math.hypot({float}, 1.0) | random.Random({int}).random() | abs(3 + 4j) | ({float}).__add__(1.0) | math.fmod({float}, 2.0)
+        random.random() | random.uniform(-1, 1) * {float} | RANDOM.random() - {int} | RANDOM.gauss(0, 1) | -random.random()
         float('1.5') | sum([{float}, {float}], 0.5) | statistics_({list}) | torch.finfo(torch.float32).eps
     """,
     "bool": """
@@ -62,7 +64,7 @@ EXPRESSIONS = {
         'guarded' in Guarded | GUARDED == Guarded() | {str}.startswith('a') | isinstance({int}, (int, float)) | {int} if {bool} else {bool} | None is None
         isinstance(Square(1), Shape) | {vec}.is_contiguous() | {mat}.dtype.is_floating_point | {vec}.device == torch.device('cpu') | hasattr(GUARDED, 'late')
         torch.is_tensor({vec}) | ... is Ellipsis | {list} < {list} | {set} <= {set} | {set}.isdisjoint({{9}}) | all(p_ == q_ for p_, q_ in zip({list}, {list}))
-        torch.is_autocast_enabled('cpu') | NET.training | {dict}.keys() >= {{'a'}} | 1 < {int} < 5 > {int} | isinstance({tup}, Point)
+        random.random() < 0.5 | torch.is_autocast_enabled('cpu') | NET.training | {dict}.keys() >= {{'a'}} | 1 < {int} < 5 > {int} | isinstance({tup}, Point)
     """,
     "str": """
         {s} | {str} + {str} | str({int}) | f'{{{int!}}}' | f'{{{float!}:.2f}}|{{{str!}!r}}' | {str}.upper() | {str} * 2
@@ -92,6 +94,9 @@ EXPRESSIONS = {
         {vec}.gather(0, torch.tensor([0, 1, {int}])) | torch.nn.Linear(3, 3, bias=False)({vec}) | F.dropout({vec}, 0.5, training={bool}) | torch.rand(3)
         torch.rand(3, generator=torch.Generator().manual_seed(3)) | {vec} * GUARDED | GUARDED @ {vec} | sum(m_(q_) for m_, q_ in zip(SEQ, [{vec}, {vec}])) | {vec}.sub({vec}).abs_()
         functools.reduce(lambda p_, q_: p_ * q_, {tlist}, {vec}) | torch.einsum('i,i->i', {vec}, {vec}) | {vec}.new_tensor([1.0, 2.0, {float}]) | torch.zeros(3).copy_({vec}) | -(+{vec})
+        torch.rand(3, generator=GENERATOR) | torch.normal(0.0, 1.0, (3,), generator=GENERATOR) | {vec} * random.random() | {vec}.clone().uniform_(-1, 1, generator=GENERATOR)
+        torch.nn.Parameter(torch.ones(3)) * {vec} | torch.nn.Parameter({vec}.detach() * 2) | torch.full((3,), 0.5, requires_grad=True) * {vec} | {vec} - RANDOM.uniform(0, 1) * {float}
+        {vec} / (random.random() + 1) | {vec} * {float} + random.randint(0, 3) | ({vec} > random.random()).float() | torch.randn(3, generator=GENERATOR) * RANDOM.random()
         torch.addcmul({vec}, {vec}, {vec}, value={float}) | torch.lerp({vec}, {vec}, 0.5) | {vec}.topk(3).values | torch.empty(3).fill_({float}) | {mat}[{int} % 2] | {mat}[{int}]
     """,
     "mat": """
