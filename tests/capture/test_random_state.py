@@ -144,7 +144,31 @@ def number_where_torch_wants_one(x: Any) -> Any:
 
 
 def large_number(x: Any) -> Any:
-    return x + random.getrandbits(30), x, random.getrandbits(80)
+    many = random.getrandbits(80)
+    return (
+        x + random.getrandbits(30),
+        many,
+        many * 2**2000,
+        random.randint(0, 2**1500),
+        random.uniform(0, 1e300) * 1e300,
+    )
+
+
+def large_number_in_a_tensor(x: Any) -> Any:
+    return x * random.getrandbits(62), x + random.randrange(2**40) * random.randrange(2**22)
+
+
+def numbers_converted(x: Any) -> Any:
+    a, b = int(random.random() * 10), round(random.uniform(-4, 4))
+    c, d = float(random.randint(1, 6)), abs(random.gauss(0, 1))
+    return (
+        x * a + b,
+        torch.tensor(a),
+        torch.tensor(d),
+        torch.tensor(c, dtype=torch.float64),
+        torch.full((2, 1), d),
+        x / c,
+    )
 
 
 def python_object_inside(x: Any) -> Any:
@@ -262,6 +286,8 @@ _ROWS: list[tuple[Any, list[Any], int]] = [
     (number_as_a_key, [], 9),
     (number_where_torch_wants_one, [], 9),
     (large_number, [], 0),
+    (large_number_in_a_tensor, [], 2),
+    (numbers_converted, [], 0),
     (python_object_inside, [], 1),
     (list_shuffled, [], 1),
     (generator_made_and_returned, [], 1),

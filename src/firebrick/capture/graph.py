@@ -22,7 +22,7 @@ from firebrick.capture.breaks import Break
 from firebrick.capture.overrides import overridden
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.leaf import leaf_by_option
-from firebrick.capture.values.made import MadeTensor, NumberInGraph, with_tensors
+from firebrick.capture.values.made import MadeTensor, NumberInGraph, call_with_numbers
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import Overridden
 from firebrick.capture.values.random_state import Draws, drawn
@@ -236,7 +236,7 @@ class GraphBuilder:
         except Overridden:
             return overridden(interp, target, args, kwargs)
         except NumberInGraph:
-            return self.call(interp, op, target, with_tensors(interp, target, args, kwargs), {})
+            return call_with_numbers(interp, op, target, args, kwargs)
         except Draws:
             return drawn(interp, op, target, args, kwargs)
         if node_kwargs.get("requires_grad") is True and not isinstance(target, str):

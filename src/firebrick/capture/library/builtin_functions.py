@@ -22,6 +22,7 @@ from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.iterator import Cursor, IteratorValue
+from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
 from firebrick.capture.values.object import MISSING, ObjectValue
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
@@ -570,6 +571,8 @@ def _number(cls: type, method: str) -> Any:
             value = args[0].realize()
             if isinstance(value, (TensorValue, ArrayValue)):
                 raise Break("data-dependent-value", f"{cls.__name__}() of a tensor or array")
+            if isinstance(value, NumberValue) and cls is not complex and len(args) == 1:
+                return value.converted(interp, cls)
             if isinstance(value, ObjectValue):
                 found, _ = interp.lookup(value.cls, method)
                 if isinstance(found, types.FunctionType):
@@ -631,6 +634,8 @@ def _unary(function: Any, method: str) -> None:
             return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
         if isinstance(value, ArrayValue) or (isinstance(value, ObjectValue) and value.storage is None):
             return value.call_method(interp, method, args[1:], kwargs)
+        if isinstance(value, NumberValue) and len(args) == 1 and not kwargs:
+            return value.converted(interp, function)
         return interp.fold(function, args, kwargs)
 
 

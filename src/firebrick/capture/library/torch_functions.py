@@ -26,6 +26,7 @@ from firebrick.capture.overrides import overridden, overrides_calls
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.context import ContextValue
+from firebrick.capture.values.made import NumberValue, tensor_of_number
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import TupleValue
 from firebrick.capture.values.subclass import SubclassValue, as_subclass, default_function, make_subclass
@@ -231,6 +232,8 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
     if not args and "data" not in kwargs:
         raise Break("unsupported-call", "torch.tensor() is called without data")
     first = (args[0] if args else kwargs["data"]).realize()
+    if isinstance(first, NumberValue):
+        return tensor_of_number(interp, first, {name: value for name, value in kwargs.items() if name != "data"})
     if not isinstance(first, (TensorValue, ArrayValue)):
         return interp.tracer.graph.call(interp, "call_function", torch.tensor, args, kwargs)
     if len(args) > 1 or set(kwargs) - {"dtype", "device", "data"}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from firebrick.capture.interpreter import Interpreter
     from firebrick.capture.materialize import ValueEmitter
 
-__all__ = ["MadeTensor", "NumberInGraph", "NumberValue", "number_tensor", "with_tensors"]
+__all__ = ["MadeTensor", "NumberInGraph", "NumberValue", "call_with_numbers", "tensor_of_number"]
 
 
 class MadeTensor(TensorValue):
@@ -48,10 +49,10 @@ class NumberValue(Value):
 
     __slots__ = ("kind", "largest", "operand")
 
-    def __init__(self, kind: type, operand: Made | Source, largest: int = 0) -> None:
+    def __init__(self, kind: type, operand: Made | Source, largest: float = math.inf) -> None:
         super().__init__(operand if isinstance(operand, Source) else None)
         self.kind, self.operand = kind, operand
-        self.largest = largest  # no int is further from 0
+        self.largest = largest  # it is no further from 0
 
     def python_type(self) -> type:
         """Int or float."""
@@ -100,20 +101,28 @@ class NumberValue(Value):
         Raises:
             Break: it may raise, or is none of numbers.
         """
-        operands, largest = [_operand(value) for value in (left, right)], 0
-        function = _EXACT.get(symbol)
-        kinds = {value.python_type() for value in (left, right)}
-        if symbol == "/" and isinstance(right, ConstantValue) and right.value and kinds & {float}:
+        operands = [_operand(value) for value in (left, right)]
+        function, kinds = _EXACT.get(symbol), {value.python_type() for value in (left, right)}
+        if symbol == "/" and isinstance(right, ConstantValue) and right.value and float in kinds:
             function = operator.truediv
         if function is None or None in operands or not kinds <= {int, float}:
             raise Break("changing-value", f"{symbol} of numbers that differ from call to call")
-        if int in kinds:
-            mine, other = _largest(left), _largest(right)
-            largest = mine * other if symbol == "*" else mine + other
-        if float in kinds and largest >= _LARGEST:
-            raise Break("changing-value", f"{symbol} of a float and an int that may be no float")
-        made = interp.tracer.prelude.add(function, operands)
-        return NumberValue(float, made) if float in kinds else NumberValue(int, made, largest)
+        bounds = [_largest(value) for value in (left, right)]
+        if float in kinds:
+            for value, bound in zip((left, right), bounds, strict=True):
+                if value.python_type() is int and not bound < _LARGEST:
+                    raise Break("changing-value", f"{symbol} of a float and an int that may be no float")
+        if symbol == "/":
+            bounds[1] = 1 / bounds[1]
+        largest = bounds[0] + bounds[1] if symbol in "+-" else bounds[0] * bounds[1]
+        return NumberValue(float if float in kinds else int, interp.tracer.prelude.add(function, operands), largest)
+
+    def converted(self, interp: Interpreter, function: Callable[[Any], Any]) -> Value:
+        """`int`, `float`, `abs` or `round` of it."""
+        kind = {abs: self.kind, float: float}.get(function, int)  # type: ignore[dict-item]
+        if kind is not self.kind and not self.largest < _LARGEST:
+            self._unknown()
+        return NumberValue(kind, interp.tracer.prelude.add(function, [self.operand]), self.largest + 1)
 
     def unary(self, interp: Interpreter, symbol: str) -> Value:
         """`-self`."""
@@ -126,14 +135,12 @@ _EXACT: Mapping[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": opera
 """Arithmetic of int and float that never raises, if an int is no larger than any float."""
 
 _LARGEST = 1 << 62
-"""Integers below it are no larger than any float, and fit in a tensor."""
+"""Integers below it are no larger than any float, and fit in a tensor; floats below it have an integer."""
 
 
-def _largest(value: Value) -> int:
-    if isinstance(value, NumberValue):
-        return value.largest
-    constant = value.as_constant()
-    return abs(constant) if isinstance(constant, int) else 1
+def _largest(value: Value) -> float:
+    found = value.largest if isinstance(value, NumberValue) else abs(value.as_constant())
+    return found if found < _LARGEST else math.inf
 
 
 def _operand(value: Value) -> Any:
@@ -152,8 +159,10 @@ _WITH_NUMBERS = _names("add", "sub", "mul", "truediv", "div", "subtract", "multi
 """Functions of two operands whose result is the same for a number and for a tensor without dimensions like it."""
 
 
-def with_tensors(interp: Interpreter, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Value]:
-    """The arguments of a graph function with tensors for numbers that differ from call to call.
+def call_with_numbers(
+    interp: Interpreter, op: str, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value]
+) -> Value:
+    """Call a graph function with tensors for numbers that differ from call to call.
 
     A number takes part in type promotion by its category alone, as does a tensor without dimensions beside one that
     has some: it is given the dtype that makes this hold for all others.
@@ -161,6 +170,18 @@ def with_tensors(interp: Interpreter, target: Any, args: Sequence[Value], kwargs
     Raises:
         Break: the function may tell a number from a tensor.
     """
+    graph = interp.tracer.graph
+    if target is torch.full and len(args) == 2 and not {*kwargs} - {"dtype", "device"}:
+        number = args[1].realize()
+        if isinstance(number, NumberValue):
+            options = {"dtype": ConstantValue(_dtype_alone(number)), **kwargs}
+            made = graph.call(interp, "call_function", torch.empty, args[:1], options)
+            filled = number_tensor(interp, number, torch.float64 if number.kind is float else torch.int64)
+            return graph.call(interp, "call_method", "fill_", [made, filled], {})
+    return graph.call(interp, op, target, _with_tensors(interp, target, args, kwargs), {})
+
+
+def _with_tensors(interp: Interpreter, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Value]:
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     operands = [arg.realize() for arg in args]
     tensors = [arg for arg in operands if isinstance(arg, TensorValue)]
@@ -169,14 +190,28 @@ def with_tensors(interp: Interpreter, target: Any, args: Sequence[Value], kwargs
         raise Break("changing-value", f"a number that differs from call to call is given to {name}()")
     tensor, number = tensors[0], numbers[0]
     dtype = _dtype_beside(number.kind, tensor.fake)
-    if dtype is None or number.largest >= _LARGEST or tensor.cls not in (torch.Tensor, torch.nn.Parameter):
+    if dtype is None or tensor.cls not in (torch.Tensor, torch.nn.Parameter):
         raise Break("changing-value", f"another number in each call meets a tensor of {tensor.fake.dtype}")
     made = number_tensor(interp, number, dtype)
     return [made if arg is number else arg for arg in operands]
 
 
+def tensor_of_number(interp: Interpreter, number: NumberValue, kwargs: Mapping[str, Value]) -> Value:
+    """`torch.tensor(number)`."""
+    wanted = kwargs["dtype"].realize().as_constant() if "dtype" in kwargs else _dtype_alone(number)
+    if {*kwargs} - {"dtype"} or wanted not in (torch.float32, torch.float64, _dtype_alone(number)):
+        raise Break("changing-value", "torch.tensor() of a number that differs from call to call, with such arguments")
+    return number_tensor(interp, number, wanted)
+
+
+def _dtype_alone(number: NumberValue) -> torch.dtype:
+    return torch.get_default_dtype() if number.kind is float else torch.int64
+
+
 def number_tensor(interp: Interpreter, number: NumberValue, dtype: torch.dtype) -> TensorValue:
     """A tensor without dimensions of a number, on the CPU."""
+    if number.kind is int and not number.largest < _LARGEST:
+        raise Break("changing-value", "a number that differs from call to call may be too large for a tensor")
     options: dict[str, Any] = {"dtype": dtype, "device": torch.device("cpu")}
     made = interp.tracer.prelude.add(torch.scalar_tensor, [number.operand], options)
     return interp.tracer.graph.made("number", made, torch.scalar_tensor(1, **options))

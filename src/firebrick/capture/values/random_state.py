@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -287,11 +288,18 @@ class RandomNumbers(_RandomState):
             raise Break("random-generator", f"{name}() of {self.describe()} gives no number")
         made = interp.tracer.prelude.add(function, [operand, *given], named, operand)
         (kind,) = kinds
-        largest = 0
-        if kind is int:
-            bounds = given[0] if name == "choice" else [1 << given[0]] if name == "getrandbits" else given
-            largest = max(abs(item) for item in [*bounds, *named.values(), 0])
-        return NumberValue(kind, made, largest)
+        return NumberValue(kind, made, _largest(name, given) if not named else math.inf)
+
+
+def _largest(name: str, given: Sequence[Any]) -> float:
+    """What a number that a method gives is no further from 0 than."""
+    if name == "random":
+        return 1
+    if name == "getrandbits":
+        return 1 << given[0]
+    if name in _INTS or name in ("choice", "uniform"):
+        return max(abs(item) for item in (given[0] if name == "choice" else given))
+    return math.inf
 
 
 def make_numbers(interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
