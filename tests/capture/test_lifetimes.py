@@ -86,3 +86,23 @@ def test_arguments_are_let_go(function):
         assert [ref() for ref in seen] == [None, None]
     finally:
         gc.enable()
+
+
+def plain_function(x):
+    return x * 2
+
+
+def test_weak_references_of_classes_functions_and_tensors_stay_in_the_graph():
+    def program(x):
+        of_class, of_tensor, of_function = weakref.ref(Thing), weakref.ref(x), weakref.ref(plain_function)
+        y = of_function()(of_tensor())
+        return y, of_class() is Thing, of_class, of_tensor, of_function
+
+    x = torch.ones(3)
+    compiled = firebrick.compile(program, backend="eager", fullgraph=True)
+    for function in (program, compiled):
+        y, same, of_class, of_tensor, of_function = function(x)
+        assert torch.equal(y, x * 2)
+        assert same
+        assert (of_class(), of_tensor(), of_function()) == (Thing, x, plain_function)
+        assert of_tensor is weakref.ref(x)

@@ -13,11 +13,13 @@ from firebrick.capture.continuation import MISSING, unread
 from firebrick.capture.library.registry import handles
 from firebrick.capture.sources import Const, Item, Local
 from firebrick.capture.values.base import Value
+from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.exception import TracebackValue
-from firebrick.capture.values.function import CellValue
+from firebrick.capture.values.function import CellValue, FunctionValue
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import TupleValue
+from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -79,7 +81,8 @@ def _check_held(interp: Interpreter, target: Value) -> None:
 @handles(weakref.ref)
 def _reference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     target = args[0].realize()
-    if len(args) > 1 or not isinstance(target, ObjectValue) or target.storage is not None:
+    known = isinstance(target, (ClassValue, FunctionValue, TensorValue)) and getattr(target, "obj", None) is not None
+    if len(args) > 1 or not (known or (isinstance(target, ObjectValue) and target.storage is None)):
         raise Break("unsupported-call", f"weakref.ref() of {target.describe()}")
     _check_held(interp, target)
     return interp.tracer.references.setdefault(id(target), WeakReferenceValue(target))
