@@ -134,6 +134,7 @@ class NumberValue(Value):
 _EXACT: Mapping[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 """Arithmetic of int and float that never raises, if an int is no larger than any float."""
 
+_CPU = torch.device("cpu")
 _LARGEST = 1 << 62
 """Integers below it are no larger than any float, and fit in a tensor; floats below it have an integer."""
 
@@ -192,7 +193,7 @@ def _with_tensors(interp: Interpreter, target: Any, args: Sequence[Value], kwarg
     dtype = _dtype_beside(number.kind, tensor.fake)
     if dtype is None or tensor.cls not in (torch.Tensor, torch.nn.Parameter):
         raise Break("changing-value", f"another number in each call meets a tensor of {tensor.fake.dtype}")
-    made = number_tensor(interp, number, dtype)
+    made = number_tensor(interp, number, dtype, tensor.fake.device)
     return [made if arg is number else arg for arg in operands]
 
 
@@ -208,20 +209,24 @@ def _dtype_alone(number: NumberValue) -> torch.dtype:
     return torch.get_default_dtype() if number.kind is float else torch.int64
 
 
-def number_tensor(interp: Interpreter, number: NumberValue, dtype: torch.dtype) -> TensorValue:
-    """A tensor without dimensions of a number, on the CPU."""
+def number_tensor(
+    interp: Interpreter, number: NumberValue, dtype: torch.dtype, device: torch.device = _CPU
+) -> TensorValue:
+    """A tensor without dimensions of a number."""
     if number.kind is int and not number.largest < _LARGEST:
         raise Break("changing-value", "a number that differs from call to call may be too large for a tensor")
-    options: dict[str, Any] = {"dtype": dtype, "device": torch.device("cpu")}
+    options: dict[str, Any] = {"dtype": dtype, "device": device}
     made = interp.tracer.prelude.add(torch.scalar_tensor, [number.operand], options)
     return interp.tracer.graph.made("number", made, torch.scalar_tensor(1, **options))
 
 
 def _dtype_beside(kind: type, tensor: torch.Tensor) -> torch.dtype | None:
     dtype = tensor.dtype
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+    if tensor.device.type not in ("cpu", "cuda") or tensor.layout is not torch.strided:
         return None
     if dtype.is_floating_point or dtype.is_complex:
+        if tensor.device.type != "cpu" and dtype.itemsize < 4:
+            return None  # kernels round a tensor to it, but not a number
         if tensor.ndim:
             return torch.float64 if kind is float else torch.int64
         exact = (torch.float32, torch.float64)

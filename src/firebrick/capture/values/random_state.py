@@ -78,11 +78,11 @@ class GeneratorState(_RandomState):
         device = self.obj.device
         if device.type not in ("cpu", "cuda"):
             raise Break("random-generator", f"{self.describe()} is one for {device.type}")
-        default = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index]
-        if self.obj is default:
+        defaults = (torch.default_generator,) if device.type == "cpu" else torch.cuda.default_generators
+        if any(self.obj is default for default in defaults):
             raise Break("random-generator", f"{self.describe()} is the default generator, which graphs draw from")
         interp.tracer.guards.equals(Attr(self.source, "device"), device)
-        interp.tracer.guards.distinct([self.source, interp.tracer.const_source(default)])
+        interp.tracer.guards.distinct([self.source, *map(interp.tracer.const_source, defaults)])
         return self.source
 
     def as_argument(self) -> Any:
