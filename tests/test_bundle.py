@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import zipfile
@@ -257,6 +258,19 @@ def test_what_cannot_be_saved_says_why(tmp_path):
         compiled(torch.ones(2))
         firebrick.save(compiled, tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_random_numbers_are_refused(tmp_path, used):
+    def program(x):
+        number = random.random()
+        return (x * number, 1) if used else (x * 2, number)
+
+    compiled = firebrick.compile(program)
+    with torch.no_grad():
+        compiled(torch.ones(3))
+    with pytest.raises(errors.ConfigError, match=r"what random\(\) gives"):
+        firebrick.save(compiled, tmp_path / "program.fb")
 
 
 def changed(path, change):

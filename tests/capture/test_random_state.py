@@ -366,11 +366,15 @@ def test_a_float_that_a_graph_must_know_stays_a_constant() -> None:
     def program(x: Any, scale: float) -> Any:
         return torch.clamp(x, scale) * scale
 
-    compiled: Any = compiling.Compiled(program)
-    for scale in (0.1, 0.2, 0.3):
-        compiling.assert_same(compiled(X, scale), program(X, scale))
-    assert len(compiled.graphs) == 3
-    assert not compiled.breaks
+    def nested(x: Any, scale: float) -> Any:
+        return torch.utils.checkpoint.checkpoint(lambda y: y.sin() * scale, x, use_reentrant=False)
+
+    for function in (program, nested):
+        compiled: Any = compiling.Compiled(function)
+        for scale in (0.1, 0.2, 0.3):
+            compiling.assert_same(compiled(X, scale), function(X, scale))
+        assert len(compiled.graphs) == 3
+        assert not compiled.breaks
 
 
 def test_a_random_number_behind_a_break_is_not_compiled_for_each_value() -> None:

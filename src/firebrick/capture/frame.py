@@ -278,7 +278,7 @@ class Capture:
             report.graph, report.op_count, report.break_ = module, graph.op_count, reason
             report.guards = tuple(str(guard) for guard in guards.user())
             report.code, report.attempts = code, attempts
-            report.effects = tuple(one.tracer.effects.show(frame.code))
+            report.effects = (*one.tracer.effects.show(frame.code), *one.tracer.prelude.show())
             self.on_frame(report)
         return plan, code
 

@@ -63,6 +63,10 @@ class Prelude:
         self._calls.append(_Call(function, tuple(args), dict(kwargs or {})))
         return Made(len(self._calls) - 1)
 
+    def show(self) -> list[tuple[str, Any]]:
+        """What is made, in short, as effects are shown."""
+        return [(f"what {getattr(call.function, '__name__', 'a call')}() gives", None) for call in self._calls]
+
     def keep_states(self, emitter: ValueEmitter) -> list[str]:
         """Emit what keeps the states of random generators; the temporaries that hold them."""
         kept = []

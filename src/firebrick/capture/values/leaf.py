@@ -85,7 +85,7 @@ def _unrecorded(interp: Interpreter) -> Iterator[None]:
 class _Leaf:
     """Makes a leaf without data."""
 
-    __slots__ = ("cls", "device", "dtype", "shape", "stride")
+    __slots__ = ("__name__", "cls", "device", "dtype", "shape", "stride")
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class _Leaf:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        self.__name__ = cls.__name__
         self.cls, self.shape, self.stride, self.dtype, self.device = cls, shape, stride, dtype, device
 
     def __call__(self) -> Any:

@@ -215,6 +215,8 @@ def number_tensor(
     """A tensor without dimensions of a number."""
     if number.kind is int and not number.largest < _LARGEST:
         raise Break("changing-value", "a number that differs from call to call may be too large for a tensor")
+    if interp.tracer.graph.outer is not None:
+        raise Break("changing-value", "a number that differs from call to call is used in a nested function")
     options: dict[str, Any] = {"dtype": dtype, "device": device}
     made = interp.tracer.prelude.add(torch.scalar_tensor, [number.operand], options)
     return interp.tracer.graph.made("number", made, torch.scalar_tensor(1, **options))
