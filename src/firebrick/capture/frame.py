@@ -30,6 +30,7 @@ from firebrick.capture.emit import Emitter
 from firebrick.capture.entry import is_entry
 from firebrick.capture.flow import flow
 from firebrick.capture.hook import SKIP, SKIP_SCOPE, Wrapped, entries
+from firebrick.capture.inference import as_made
 from firebrick.capture.instructions import decode
 from firebrick.capture.interpreter import BreakHere, Interpreter
 from firebrick.capture.liveness import live_slots
@@ -248,6 +249,8 @@ class Capture:
             if self.tries is not None:
                 self.tries -= 1
             compiled = self._compile(module, [value.obj for value in graph.inputs], graph.switches)
+            if results := graph.inference.results(graph):
+                compiled = Wrapped(as_made(compiled, results), None)
         for value in one.tracer.found:
             if isinstance(value, LazyValue) and value._real is None and value.source is not None:
                 one.tracer.guards.type(value.source, type(value.obj))

@@ -10,6 +10,7 @@ import torch
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.graph import has_tensor
+from firebrick.capture.inference import made_of
 from firebrick.capture.library.registry import CODE_HANDLERS, handles
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.object import ObjectValue
@@ -91,6 +92,9 @@ def _parameter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         raise Break("unsupported-call", "a parameter is made of what is no tensor")
     if wanted and not (data.fake.dtype.is_floating_point or data.fake.dtype.is_complex):
         interp.raise_new(RuntimeError, "Only Tensors of floating point and complex dtype can require gradients")
+    inference = interp.tracer.graph.inference
+    if inference.in_region or (made_of(data.fake) is not None and not inference.around):
+        raise Break("unsupported-call", "a parameter is made in inference mode, or of a tensor made there")
     made = data.call_method(interp, "detach", [], {})
     assert isinstance(made, TensorValue)
     made.cls = torch.nn.Parameter
@@ -105,7 +109,14 @@ def _parameter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     torch.autograd.function.FunctionCtx.mark_non_differentiable,
     torch.autograd.function.FunctionCtx.set_materialize_grads,
     torch.autograd.function.FunctionCtx.mark_dirty,
-    torch._C._log_api_usage_once,
 )
+def _tell_context(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    """Nothing, where `forward` is inlined because no gradient is recorded."""
+    if args[0].realize().source is not None:
+        raise Break("unsupported-call", "the context of a torch.autograd.Function that plain Python applies is told")
+    return NONE
+
+
+@handles(torch._C._log_api_usage_once)
 def _nothing(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return NONE
