@@ -426,6 +426,7 @@ class Layer(nn.Module):
         return x + torch.relu(self.norm(self.lin(x))).view(-1).view(x.shape)
 
 
+torch.manual_seed(0)
 LAYERS = nn.ModuleList(Layer() for _ in range(8))
 
 
@@ -934,12 +935,24 @@ class Seen:
         place = memory, t.storage_offset(), tuple(t.shape), t.stride(), t.dtype, type(t).__name__
         kind = t.is_inference(), t._is_view(), t.requires_grad, t.is_leaf
         with torch.no_grad():
-            return place, kind, rounded(t)
+            return place, kind, numbers(t)
 
 
-def rounded(t):
-    t = torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
-    return [round(item, 4) if isinstance(item, float) else item for item in t.flatten().tolist()]
+def numbers(t):
+    return (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t).flatten().tolist()
+
+
+def assert_alike(got, want):
+    """The same, floating-point numbers within rounding."""
+    if isinstance(want, float):
+        assert got == pytest.approx(want, rel=1e-3, abs=1e-5)
+    elif isinstance(want, list | tuple) and isinstance(got, list | tuple) and len(got) == len(want):
+        for one, other in zip(got, want, strict=True):
+            assert_alike(one, other)
+    elif isinstance(want, dict) and isinstance(got, dict):
+        assert_alike(list(got.items()), list(want.items()))
+    else:
+        assert got == want
 
 
 def tensors(value):
@@ -954,7 +967,7 @@ def gradients(result, m):
     """What a backward over all results gives."""
     found = [t for t in tensors(result) if t.requires_grad and t.grad_fn is not None]
     error = error_of(lambda: sum(t.sum() for t in found).backward() if found else None)
-    return error, [None if p.grad is None else rounded(p.grad) for p in m.parameters()]
+    return error, [None if p.grad is None else numbers(p.grad) for p in m.parameters()]
 
 
 def later_uses(t):
@@ -997,9 +1010,9 @@ def test_it_is_one_graph_that_does_what_eager_mode_does(program, backend, record
     compiled = firebrick.compile(program, backend=backend, fullgraph=True)
     want = observed(program, program, recorded, capsys)
     before = firebrick.stats()["counts"].get("graphs", 0)
-    assert observed(program, compiled, recorded, capsys) == want
+    assert_alike(observed(program, compiled, recorded, capsys), want)
     assert firebrick.stats()["counts"].get("graphs", 0) == before + 1
-    assert observed(program, compiled, recorded, capsys) == want
+    assert_alike(observed(program, compiled, recorded, capsys), want)
 
 
 @pytest.mark.parametrize("recorded", [False, True], ids=["plain", "recorded"])
@@ -1011,7 +1024,7 @@ def test_what_breaks_does_what_eager_mode_does(program, backend, recorded, capsy
     compiled = firebrick.compile(program, backend=backend)
     want = observed(program, program, recorded, capsys)
     for _ in range(2):
-        assert observed(program, compiled, recorded, capsys) == want
+        assert_alike(observed(program, compiled, recorded, capsys), want)
 
 
 @pytest.mark.parametrize("around", [torch.inference_mode, torch.no_grad], ids=["inference_mode", "no_grad"])
@@ -1024,4 +1037,4 @@ def test_called_in_another_mode(program, around, capsys):
     compiled = firebrick.compile(program, backend="eager")
     want = observed(program, functools.partial(inside, program), False, capsys)
     for _ in range(2):
-        assert observed(program, functools.partial(inside, compiled), False, capsys) == want
+        assert_alike(observed(program, functools.partial(inside, compiled), False, capsys), want)
