@@ -30,7 +30,6 @@ from firebrick.capture.emit import Emitter
 from firebrick.capture.entry import is_entry
 from firebrick.capture.flow import flow
 from firebrick.capture.hook import SKIP, SKIP_SCOPE, Wrapped, entries
-from firebrick.capture.inference import as_made
 from firebrick.capture.instructions import decode
 from firebrick.capture.interpreter import BreakHere, Interpreter
 from firebrick.capture.liveness import live_slots
@@ -249,8 +248,8 @@ class Capture:
             if self.tries is not None:
                 self.tries -= 1
             compiled = self._compile(module, [value.obj for value in graph.inputs], graph.switches)
-            if results := graph.inference.results(graph):
-                compiled = Wrapped(as_made(compiled, results), None)
+            made = graph.inference.as_made(graph, compiled)
+            compiled = compiled if made is compiled else Wrapped(made, None)
         for value in one.tracer.found:
             if isinstance(value, LazyValue) and value._real is None and value.source is not None:
                 one.tracer.guards.type(value.source, type(value.obj))
@@ -258,7 +257,7 @@ class Capture:
         code = one.assemble(compiled, outdated)
         guards = one.tracer.guards
         if not isinstance(compiled, _native.Executable):  # that one looks at its constants itself
-            for source, tensor in graph.constants():
+            for source, tensor, _ in graph.constants():
                 guards.tensor(source, tensor)
         plan = outdated.plan = build_plan(guards.all(), frame.code)
         if self.on_frame is not None:

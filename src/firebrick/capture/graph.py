@@ -165,11 +165,11 @@ class GraphBuilder:
         self._attribute_nodes[id(tensor)] = value
         return value
 
-    def constants(self) -> Iterator[tuple[Source, torch.Tensor]]:
-        """Tensors of module trees that the graph holds, and where they were read."""
+    def constants(self) -> Iterator[tuple[Source, torch.Tensor, torch.Tensor]]:
+        """Tensors of module trees that the graph holds: where they were read, themselves, and what is like them."""
         for value in self._attribute_nodes.values():
             if value.source is not None and value.obj is not None:
-                yield value.source, value.obj
+                yield value.source, value.obj, value.fake
 
     # -- calls ----------------------------------------------------------------
 

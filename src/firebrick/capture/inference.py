@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from firebrick.capture.graph import GraphBuilder
 
-__all__ = ["InferenceMode", "Made", "as_made", "is_inference", "made_of", "storage_of"]
+__all__ = ["InferenceMode", "Made", "is_inference", "made_of", "storage_of"]
 
 _MADE = "_firebrick_made"
 
@@ -187,17 +187,25 @@ class InferenceMode:
         base = fake._base if made_of(fake) is Made.VIEW and not self.around else None
         return base if base is not None and base.requires_grad else None
 
-    def results(self, graph: GraphBuilder) -> dict[int, Remade]:
-        """The results of a graph that are made anew behind it, by place."""
+    def as_made(self, graph: GraphBuilder, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """What was compiled of a graph, with the results that its program makes, on the same memory."""
+        made = [None if self.around else made_of(value.fake) for value in graph.outputs]
+        if not any(made):
+            return compiled
+        if all(one is Made.INFERENCE for one in made) and _can_run_inside(graph):
+            return _inside(compiled)
         found: dict[int, Remade] = {}
-        for place, value in enumerate(graph.outputs):
-            made = None if self.around else made_of(value.fake)
-            if made is not None and (made is not Made.VIEW or value.fake._is_view()):
-                base = graph.known(value.fake._base) if made is Made.VIEW else None
+        for place, (one, value) in enumerate(zip(made, graph.outputs, strict=True)):
+            if one is Made.VIEW and value.fake._is_view():
+                base = graph.known(value.fake._base)
+                if base is None:  # an argument may be a view itself
+                    base = next((given for given in graph.inputs if given.fake._base is value.fake._base), None)
                 given = graph.inputs.index(base) if base in graph.inputs else None
                 result = graph.outputs.index(base) if base in graph.outputs else None
-                found[place] = Remade(made, given, result, None if base is None else base.obj)
-        return found
+                found[place] = Remade(one, given, result, None if base is None else base.obj)
+            elif one is not None and one is not Made.VIEW:
+                found[place] = Remade(one)
+        return _behind(compiled, found) if found else compiled
 
     def _mark(self, fake: torch.Tensor, made: Made | None) -> None:
         if made is not None:
@@ -208,34 +216,60 @@ class Remade(NamedTuple):
     """How a result is made anew; of a view, the place of its base among inputs or results, or the base itself."""
 
     made: Made
-    given: int | None
-    result: int | None
-    base: torch.Tensor | None
+    given: int | None = None
+    result: int | None = None
+    base: torch.Tensor | None = None
 
     def of(self, tensor: torch.Tensor, inputs: Sequence[Any], found: Sequence[Any]) -> torch.Tensor:
         """The result, for one on the same memory; inference mode is on."""
-        if self.made is not Made.VIEW:
-            if not tensor.is_inference():
-                tensor = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor)  # type: ignore[call-overload]
-            with torch.inference_mode(self.made is Made.INFERENCE):
-                return tensor.detach() if self.made is Made.DETACHED else tensor
+        if self.made is Made.INFERENCE:
+            return _on_memory_of(tensor)
+        if self.made is Made.DETACHED:
+            tensor = _on_memory_of(tensor)
+            with _mode(False):
+                return tensor.detach()
         base = tensor._base if self.base is None else self.base
         if self.given is not None or self.result is not None:
             base = inputs[self.given] if self.given is not None else found[self.result]  # type: ignore[index]
         return tensor if base is None else base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
-def as_made(graph: Callable[..., Any], results: Mapping[int, Remade]) -> Callable[..., Any]:
-    """The graph, some of whose results become what they would be if it ran in inference mode, on the same memory."""
+_mode = torch._C._InferenceMode
 
+
+def _on_memory_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, as an inference tensor; inference mode is on."""
+    if tensor.is_inference():
+        return tensor
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor)  # type: ignore[call-overload,no-any-return]
+
+
+def _behind(compiled: Callable[..., Any], results: Mapping[int, Remade]) -> Callable[..., Any]:
     def call(*inputs: Any) -> Any:
-        found = list(graph(*inputs))
-        with torch.inference_mode():
+        found = list(compiled(*inputs))
+        with _mode(True):
             for place, how in results.items():
                 found[place] = how.of(found[place], inputs, found)
         return tuple(found)
 
     return call
+
+
+def _inside(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*inputs: Any) -> Any:
+        with _mode(True):
+            return tuple([_on_memory_of(tensor) for tensor in compiled(*inputs)])
+
+    return call
+
+
+def _can_run_inside(graph: GraphBuilder) -> bool:
+    """Whether a graph only makes tensors with memory of their own, which are inference tensors if the mode is on."""
+    given = {storage_of(fake) for fake in (*(value.fake for value in graph.inputs), *(c[2] for c in graph.constants()))}
+    made = {storage_of(value.fake) for value in graph.outputs}
+    return (
+        len(made) == len(graph.outputs) and made.isdisjoint(given) and not graph.changed() and not graph.changed_blindly
+    )
 
 
 def _is_view(base: torch.Tensor, fake: torch.Tensor) -> bool:
