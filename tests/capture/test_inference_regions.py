@@ -981,50 +981,53 @@ def later_uses(t):
     yield error_of(lambda: t.grad_fn)
 
 
-def observed(program, compiled, recorded, capsys):
+def observed(function, kind, capsys):
     m = Model()
-    x = torch.tensor([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]])
-    if recorded:
-        x = x.mul(1).requires_grad_() if program is not argument_written else x.requires_grad_()
+    with torch.inference_mode(kind == "inference"):
+        x = torch.tensor([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]], requires_grad=kind == "recorded")
     torch.manual_seed(1)
     seen, result = Seen(), None
 
     def call():
         nonlocal result
-        result = compiled(x, m)
+        result = function(x, m)
 
     error = error_of(call)
     found = [error, seen.of(result), seen.of(x), seen.of(m.kept), seen.of(list(m.parameters())), seen.of(m.count)]
-    found += [[t._version > 0 for t in (x, *m.parameters(), m.count)], modes(), capsys.readouterr().out]
+    found += [
+        [t.is_inference() or t._version > 0 for t in (x, *m.parameters(), m.count)],
+        modes(),
+        capsys.readouterr().out,
+    ]
     found += [gradients(result, m), *(list(later_uses(t)) for t in tensors(result))]
     return found
 
 
-@pytest.mark.parametrize("recorded", [False, True], ids=["plain", "recorded"])
+@pytest.mark.parametrize("kind", ["plain", "recorded"])
 @pytest.mark.parametrize("backend", ["eager", "firebrick"])
 @pytest.mark.parametrize("program", WHOLE, ids=lambda p: p.__name__)
-def test_it_is_one_graph_that_does_what_eager_mode_does(program, backend, recorded, capsys, monkeypatch):
+def test_it_is_one_graph_that_does_what_eager_mode_does(program, backend, kind, capsys, monkeypatch):
     if program in EAGER:
         monkeypatch.setenv("FIREBRICK_STRICT", "0")
         warnings.filterwarnings("ignore", "firebrick: graph runs on eager kernels")
     compiled = firebrick.compile(program, backend=backend, fullgraph=True)
-    want = observed(program, program, recorded, capsys)
+    want = observed(program, kind, capsys)
     before = firebrick.stats()["counts"].get("graphs", 0)
-    assert_alike(observed(program, compiled, recorded, capsys), want)
+    assert_alike(observed(compiled, kind, capsys), want)
     assert firebrick.stats()["counts"].get("graphs", 0) == before + 1
-    assert_alike(observed(program, compiled, recorded, capsys), want)
+    assert_alike(observed(compiled, kind, capsys), want)
 
 
-@pytest.mark.parametrize("recorded", [False, True], ids=["plain", "recorded"])
+@pytest.mark.parametrize("kind", ["plain", "recorded"])
 @pytest.mark.parametrize("backend", ["eager", "firebrick"])
 @pytest.mark.parametrize("program", PARTS, ids=lambda p: p.__name__)
-def test_what_breaks_does_what_eager_mode_does(program, backend, recorded, capsys):
-    if program is region_in_checkpoint and backend == "firebrick" and recorded:
+def test_what_breaks_does_what_eager_mode_does(program, backend, kind, capsys):
+    if program is region_in_checkpoint and backend == "firebrick" and kind == "recorded":
         pytest.skip("compiled training does not run inside a checkpoint of plain Python")
     compiled = firebrick.compile(program, backend=backend)
-    want = observed(program, program, recorded, capsys)
+    want = observed(program, kind, capsys)
     for _ in range(2):
-        assert_alike(observed(program, compiled, recorded, capsys), want)
+        assert_alike(observed(compiled, kind, capsys), want)
 
 
 @pytest.mark.parametrize("around", [torch.inference_mode, torch.no_grad], ids=["inference_mode", "no_grad"])
@@ -1035,6 +1038,16 @@ def test_called_in_another_mode(program, around, capsys):
             return function(*args)
 
     compiled = firebrick.compile(program, backend="eager")
-    want = observed(program, functools.partial(inside, program), False, capsys)
+    want = observed(functools.partial(inside, program), "plain", capsys)
     for _ in range(2):
-        assert_alike(observed(program, functools.partial(inside, compiled), False, capsys), want)
+        assert_alike(observed(functools.partial(inside, compiled), "plain", capsys), want)
+
+
+@pytest.mark.parametrize("program", [*WHOLE, *PARTS], ids=lambda p: p.__name__)
+def test_called_with_an_inference_tensor(program, capsys):
+    compiled = firebrick.compile(program, backend="eager")
+    with contextlib.suppress(Exception):
+        observed(compiled, "plain", capsys)  # what is compiled for an ordinary one
+    want = observed(program, "inference", capsys)
+    for _ in range(2):
+        assert_alike(observed(compiled, "inference", capsys), want)

@@ -222,8 +222,8 @@ class Remade(NamedTuple):
 
     def of(self, tensor: torch.Tensor, inputs: Sequence[Any], found: Sequence[Any]) -> torch.Tensor:
         """The result, for one on the same memory; inference mode is on."""
-        if self.made is Made.INFERENCE:
-            return _on_memory_of(tensor)
+        if self.made is Made.INFERENCE:  # one that was detached may have a version, which a view of it has not
+            return tensor.view_as(tensor) if tensor.is_inference() else _on_memory_of(tensor)
         if self.made is Made.DETACHED:
             tensor = _on_memory_of(tensor)
             with _mode(False):
