@@ -10,7 +10,7 @@ import torch
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.graph import has_tensor
-from firebrick.capture.inference import made_of
+from firebrick.capture.inference import made_of, storage_of
 from firebrick.capture.library.registry import CODE_HANDLERS, handles
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.object import ObjectValue
@@ -62,9 +62,14 @@ def apply_function(interp: Interpreter, cls: type, args: Args, kwargs: Kwargs) -
     function = forward.__func__ if isinstance(forward, staticmethod) else forward
     _, owner = interp.lookup(cls, "setup_context")
     if owner is torch.autograd.function._SingleLevelFunction or not isinstance(function, types.FunctionType):
-        context = ObjectValue(torch.autograd.function.FunctionCtx)
-        return interp.tracer.known(function).call(interp, [context, *args], kwargs)
-    return interp.tracer.known(function).call(interp, args, kwargs)
+        given: list[Value] = [ObjectValue(torch.autograd.function.FunctionCtx), *args]
+    else:
+        given = list(args)
+    result = interp.tracer.known(function).call(interp, given, kwargs)
+    places = {storage_of(value.fake) for value in _tensors(args)}
+    if any(storage_of(value.fake) in places for value in _tensors([result])):  # `apply` gives other tensors than it
+        raise Break("unsupported-call", f"{cls.__name__}.forward() returns a tensor on the memory of its arguments")
+    return result
 
 
 def has_tensor_in(args: Args) -> bool:
