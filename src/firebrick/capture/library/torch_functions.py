@@ -472,6 +472,8 @@ def _handle_made(cls: Any, enter_of: Any, *, gives_itself: bool = False) -> None
     @handles(cls.__enter__)
     def entered(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         made = args[0].realize()
+        if any(context.make is _itself and context.args[0] is made for context in interp.tracer.graph.open_modes):
+            raise Break("unsupported-call", f"a context of {cls.__name__} is entered again before it is left")
         context = made if isinstance(made, ContextValue) else ContextValue(_itself, [made], enter_of(interp, made))
         context.call_method(interp, "__enter__", [], {})
         return made if gives_itself else NONE
