@@ -692,6 +692,26 @@ def view_from_inside_written_outside(x, m):
 
 
 @in_parts
+def base_written_outside(x, m):
+    h = x * 1
+    with torch.inference_mode():
+        v = h[0]
+    h.mul_(m.lin.bias)
+    return v, h
+
+
+@in_parts
+def parts_written_inside(x, m):
+    h = m.lin(x)
+    with torch.inference_mode():
+        v, w = h[0], x.detach()[0]
+        v.add_(1)
+        h.mul_(2)
+        w.add_(1)
+    return v, w, x.detach() + 1
+
+
+@in_parts
 def view_from_inside_used_outside(x, m):
     with torch.inference_mode():
         v = x[0]
@@ -933,9 +953,16 @@ class Seen:
     def tensor(self, t):
         memory = self.memory.setdefault(t.untyped_storage().data_ptr(), len(self.memory))
         place = memory, t.storage_offset(), tuple(t.shape), t.stride(), t.dtype, type(t).__name__
-        kind = t.is_inference(), t._is_view(), t.requires_grad, t.is_leaf
+        kind = t.is_inference(), t._is_view(), t.requires_grad, is_leaf(t)
         with torch.no_grad():
             return place, kind, numbers(t)
+
+
+def is_leaf(t):
+    try:
+        return t.is_leaf
+    except RuntimeError as error:  # what it is a view of was written to in another mode
+        return str(error)
 
 
 def numbers(t):
@@ -965,7 +992,7 @@ def tensors(value):
 
 def gradients(result, m):
     """What a backward over all results gives."""
-    found = [t for t in tensors(result) if t.requires_grad and t.grad_fn is not None]
+    found = [t for t in tensors(result) if t.requires_grad and is_leaf(t) is False]
     error = error_of(lambda: sum(t.sum() for t in found).backward() if found else None)
     return error, [None if p.grad is None else numbers(p.grad) for p in m.parameters()]
 

@@ -159,6 +159,13 @@ class InferenceMode:
         made = None if self.around else made_of(fake)
         if made is not None and (fake.layout is not torch.strided or fake.is_conj() or fake.is_neg()):
             raise Break("unsupported-operation", f"{made.value} that is conjugated, negated or sparse leaves the graph")
+        if made is Made.VIEW:
+            try:
+                _ = fake.grad_fn
+            except RuntimeError as error:
+                raise Break(
+                    "unsupported-operation", f"{made.value} that was written to since leaves the graph"
+                ) from error
 
     @contextlib.contextmanager
     def saving_none(self, fakes: Sequence[torch.Tensor]) -> Iterator[None]:
