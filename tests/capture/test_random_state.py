@@ -210,6 +210,19 @@ def fills_of_views(x: Any, g: Any) -> Any:
     return y, x + torch.empty(20, 3).t().exponential_(generator=g).sum()
 
 
+def drawn_in_inference_mode(x: Any, g: Any) -> Any:
+    with torch.inference_mode():
+        first = torch.randn(3, generator=g)
+        second = x * random.random() + first
+    third = torch.randn(3, generator=g) + second
+    return first, second, third, [t.is_inference() for t in (first, second, third)]
+
+
+@torch.no_grad()
+def drawn_without_gradients(x: Any, g: Any) -> Any:
+    return torch.randn(3, generator=g) * x, torch.randn(3, generator=g, requires_grad=True)
+
+
 def seed_after_a_draw(x: Any) -> Any:
     first = torch.rand(3)
     torch.manual_seed(5)
@@ -295,6 +308,8 @@ _ROWS: list[tuple[Any, list[Any], int]] = [
     (generator_and_probabilities, [generator], 2),
     (fills_of_views, [generator], 0),
     (seed_after_a_draw, [], 1),
+    (drawn_in_inference_mode, [generator], 0),
+    (drawn_without_gradients, [generator], 0),
     (drawn_in_turns, [generator, lambda: random.Random(4)], 0),
     (drawn_in_a_checkpoint, [generator], 2),
     (drawn_before_an_error, [generator], 0),

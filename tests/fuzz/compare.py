@@ -132,7 +132,12 @@ class _Canonical:
             str(t.stride()),
             f"s{storage}+{t.storage_offset()}",
         ]
-        parts += ["grad"] * t.requires_grad + ["leaf"] * t.is_leaf + [str(t.detach().tolist())]
+        parts += (
+            ["grad"] * t.requires_grad
+            + ["leaf"] * t.is_leaf
+            + ["inference"] * t.is_inference()
+            + [str(t.detach().tolist())]
+        )
         return " ".join(parts)
 
 
@@ -185,7 +190,7 @@ def observe(space: dict, function, arguments: tuple) -> dict[str, str]:
         "globals": text({name: space.get(name) for name in GLOBALS}),
         "classes": text([getattr(space.get("Box"), name, None) for name in ("scale", "made")]),
         "random": _states(space),
-        "state": f"grad {torch.is_grad_enabled()} autocast {torch.is_autocast_enabled('cpu')} exception {sys.exc_info()[0]}",
+        "state": f"grad {torch.is_grad_enabled()} inference {torch.is_inference_mode_enabled()} autocast {torch.is_autocast_enabled('cpu')} exception {sys.exc_info()[0]}",
     }
     torch.set_grad_enabled(True)
     torch.set_autocast_enabled("cpu", False)

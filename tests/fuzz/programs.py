@@ -64,6 +64,7 @@ EXPRESSIONS = {
         'guarded' in Guarded | GUARDED == Guarded() | {str}.startswith('a') | isinstance({int}, (int, float)) | {int} if {bool} else {bool} | None is None
         isinstance(Square(1), Shape) | {vec}.is_contiguous() | {mat}.dtype.is_floating_point | {vec}.device == torch.device('cpu') | hasattr(GUARDED, 'late')
         torch.is_tensor({vec}) | ... is Ellipsis | {list} < {list} | {set} <= {set} | {set}.isdisjoint({{9}}) | all(p_ == q_ for p_, q_ in zip({list}, {list}))
+        torch.is_inference_mode_enabled() | {vec}.is_inference() | {mat}.is_inference() | torch.is_inference({sc})
         random.random() < 0.5 | torch.is_autocast_enabled('cpu') | NET.training | {dict}.keys() >= {{'a'}} | 1 < {int} < 5 > {int} | isinstance({tup}, Point)
     """,
     "str": """
@@ -76,6 +77,7 @@ EXPRESSIONS = {
         max([{str}, {str}], key=len) | chr(97 + {int} % 5) | str(Color(1)) | {str} or 'empty' | 'k{{:03d}}'.format({int} % 50) | {fn}.__class__.__name__
     """,
     "vec": """
+        inferred({vec}) | inferred({vec}, {int}).clone() | inferred({mat})[0]
         {vec} + {vec} | {vec} * {vec} | {vec} - {float} | {vec} * {int} | {vec} / 2 | -{vec} | {vec}.abs() | torch.relu({vec})
         torch.sin({vec}) | {vec}.clone() | {mat}[0] | {mat}[1] | {mat}.sum(0) | {mat}.mean(dim=0) | torch.where({vec} > 0, {vec}, {vec})
         F.gelu({vec}) | {vec}.softmax(-1) | {fn}({vec}) | apply({fn}, {vec}) | {tlist}[0] | {tlist}[-1] | {tup}[1] | {box}.t
@@ -427,9 +429,10 @@ class _Generator:
             "contextlib.suppress(ValueError, ZeroDivisionError)", "Manager(SEEN, 'd') as mgr, torch.no_grad()", "torch.enable_grad()",
             "tracked(SEEN, 'e') as depth_", "contextlib.nullcontext()", "torch.set_grad_enabled(False)", "contextlib.ExitStack() as stack_",
             "(Manager(SEEN, 'f', (Failure,)), tracked(SEEN, 'g') as depth_)", "torch.autocast('cpu', dtype=torch.bfloat16)", "contextlib.suppress(Exception)",
-            "torch.inference_mode()", "contextlib.closing(counting(2, SEEN)) as gen_", "warnings.catch_warnings()", "torch.autograd.profiler.record_function('r')",
+            "torch.inference_mode()", "torch.inference_mode(mode=False)", "Manager(SEEN, 'h') as mgr, torch.inference_mode()",
+            "torch.inference_mode({bool}) as mode_", "contextlib.closing(counting(2, SEEN)) as gen_", "warnings.catch_warnings()", "torch.autograd.profiler.record_function('r')",
         ])  # fmt: skip
-        self.put(indent, f"with {text}:")
+        self.put(indent, f"with {text.replace('{bool}', self.expr('bool', names, 1))}:")
         self.block(names, depth, indent + 1)
 
     def function(self, names: _Names, depth: int, indent: int) -> None:

@@ -44,7 +44,7 @@ GRAD_MODE_TARGETS: frozenset[Any] = frozenset(
 def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     """Say whether running `gm` under the present grad mode can build an autograd graph."""
     switches = any(n.op == "call_function" and n.target in GRAD_MODE_TARGETS for n in gm.graph.nodes)
-    if not torch.is_grad_enabled() and not switches:
+    if torch.is_inference_mode_enabled() or (not torch.is_grad_enabled() and not switches):
         return False
     tensors = [t for t in example_inputs if isinstance(t, torch.Tensor)]
     tensors += [t for n in gm.graph.nodes if n.op == "get_attr" and isinstance(t := _attribute(gm, n), torch.Tensor)]

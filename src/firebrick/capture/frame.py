@@ -262,7 +262,10 @@ class Capture:
             recorder.count("ops", graph.op_count)
             if self.tries is not None:
                 self.tries -= 1
+            given = arguments(graph)
             compiled = self._compile(module, examples(graph), graph.switches)
+            made = graph.inference.as_made(graph, given, compiled)
+            compiled = compiled if made is compiled else Wrapped(made, None)
         for value in one.tracer.found:
             if isinstance(value, LazyValue) and value._real is None and value.source is not None:
                 one.tracer.guards.type(value.source, type(value.obj))
@@ -270,7 +273,7 @@ class Capture:
         code = one.assemble(compiled, outdated)
         guards = one.tracer.guards
         if not isinstance(compiled, _native.Executable):  # that one looks at its constants itself
-            for source, tensor in graph.constants():
+            for source, tensor, _ in graph.constants():
                 guards.tensor(source, tensor)
         plan = outdated.plan = build_plan(guards.all(), frame.code)
         if self.on_frame is not None:

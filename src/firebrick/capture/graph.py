@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.capture.breaks import Break
+from firebrick.capture.inference import InferenceMode, storage_of
 from firebrick.capture.overrides import overridden
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.leaf import leaf_by_option
@@ -72,6 +73,7 @@ class GraphBuilder:
         self.open_modes: list[ContextValue] = []  # entered and not left, the outermost first
         self.modes_at_start = 0
         self.grad_at_start = torch.is_grad_enabled()
+        self.inference: InferenceMode = InferenceMode() if outer is None else outer.inference
         self.closed = False
         self._first_versions: list[int] = []
         self.changed_blindly = False  # a tensor without a version was written to
@@ -98,6 +100,7 @@ class GraphBuilder:
                 fake = self.mode.from_tensor(tensor, static_shapes=True)
         except RuntimeError as error:  # a view whose base was written to in another grad mode, say
             raise Break("fake-tensor-failed", f"a tensor like one that was given: {error}") from error
+        self.inference.met(tensor, fake)
         return self.watch(fake)
 
     def watch(self, fake: torch.Tensor) -> torch.Tensor:
@@ -108,8 +111,8 @@ class GraphBuilder:
     def changed(self) -> list[TensorValue]:
         """Tensors that were there before the graph and that it writes to, if only through `.data`."""
         found = [(fake, fake._version != version) for fake, version in self._versions]
-        written = {_storage(fake) for fake in self.written}
-        return [self._by_fake[id(fake)] for fake, counted in found if counted or _storage(fake) in written]
+        written = {storage_of(fake) for fake in self.written}
+        return [self._by_fake[id(fake)] for fake, counted in found if counted or storage_of(fake) in written]
 
     def uncounted(self) -> list[TensorValue]:
         """Such tensors whose versions do not say so."""
@@ -136,6 +139,7 @@ class GraphBuilder:
             raise Break("unsupported-call", "a tensor that no graph can make is made in a nested function")
         with _versions_kept():
             fake = self.mode.from_tensor(example, static_shapes=True)
+        self.inference.met(example, fake)
         value = MadeTensor(self.placeholder(name, fake), fake, made, example)
         self._by_fake[id(fake)] = value
         self.made_inputs.append(value)
@@ -182,17 +186,17 @@ class GraphBuilder:
         self._attribute_nodes[id(tensor)] = value
         return value
 
-    def constants(self) -> Iterator[tuple[Source, torch.Tensor]]:
-        """Tensors of module trees that the graph holds, and where they were read."""
+    def constants(self) -> Iterator[tuple[Source, torch.Tensor, torch.Tensor]]:
+        """Tensors of module trees that the graph holds: where they were read, themselves, and what is like them."""
         for value in self._attribute_nodes.values():
             if value.source is not None and value.obj is not None:
-                yield value.source, value.obj
+                yield value.source, value.obj, value.fake
 
     # -- calls ----------------------------------------------------------------
 
-    def of_node(self, node: fx.Node) -> TensorValue | None:
-        """The value of a node, where it is a tensor."""
-        return self._by_fake.get(id(node.meta.get("val")))
+    def known(self, fake: torch.Tensor | None) -> TensorValue | None:
+        """The value of a fake tensor."""
+        return self._by_fake.get(id(fake))
 
     def last(self) -> fx.Node:
         """The last node so far."""
@@ -219,6 +223,7 @@ class GraphBuilder:
                 with self.mode:
                     fake = fake.clone()  # not a leaf
         node.meta["val"] = fake
+        self.inference.give(like, fake)
         return self._tensor(node, fake)
 
     def call(
@@ -263,7 +268,11 @@ class GraphBuilder:
             self.watched = True
             if self.beyond_undoing:
                 raise Break("unsupported-operation", f"{_name_of(target)} may raise after a write that can't be undone")
-        out = self._run(op, target, fake_args, fake_kwargs)
+        if isinstance(target, Nested):
+            self.inference.check_nested(fakes)
+        self.inference.check_used(fakes)
+        with self.inference.saving_none(fakes):
+            out = self._run(op, target, fake_args, fake_kwargs)
         mutated = versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))
         if mutated:
             self._note_written(
@@ -297,11 +306,8 @@ class GraphBuilder:
     def _note_written(self, target: Any, args: Any, fakes: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """Keep what a call wrote to; kernels refuse to write where a place is met twice, which fakes do not see."""
         self.written += written
-        if not torch.is_inference_mode_enabled():
-            places = {_storage(fake) for fake in written}
-            known = (value for value in self._by_fake.values() if value.obj is not None and value.obj.is_inference())
-            if any(_storage(value.fake) in places for value in known):
-                raise Break("unsupported-operation", "an inference tensor is written to outside inference mode")
+        known = (value for value in self._by_fake.values() if value.obj is not None and value.obj.is_inference())
+        self.inference.check_written(written, {storage_of(value.fake) for value in known})
         if any(value.fake.requires_grad for value in self.replaced):
             raise Break("unsupported-operation", "a tensor is given a history of gradients after its data was set")
         if any(fake.requires_grad for fake in written):
@@ -318,6 +324,7 @@ class GraphBuilder:
         """Add a node whose results are known to be like the fake tensors in `out`."""
         node_args = tuple([arg.realize().as_argument() for arg in args])
         node = self.graph.create_node("call_function", target, fx.map_arg(node_args, self.lift), {})
+        self.inference.check_nested([used.meta["val"] for used in node.all_input_nodes])
         node.meta["stack"] = interp.user_stack()
         self.op_count += 1
         return self._result(interp, node, out)
@@ -332,8 +339,8 @@ class GraphBuilder:
 
     def sharing(self, fake: torch.Tensor) -> list[TensorValue]:
         """The values whose tensors show the memory of one."""
-        mine = _storage(fake)
-        return [value for value in self._by_fake.values() if _storage(value.fake) == mine]
+        mine = storage_of(fake)
+        return [value for value in self._by_fake.values() if storage_of(value.fake) == mine]
 
     def _run(self, op: str, target: Any, args: Any, kwargs: Any) -> Any:
         try:
@@ -381,6 +388,7 @@ class GraphBuilder:
             return known  # an in-place operation returns its input
         value = TensorValue(node, fake)
         self._by_fake[id(fake)] = value
+        self.inference.note(node, fake)
         return value
 
     # -- results ----------------------------------------------------------------
@@ -390,17 +398,21 @@ class GraphBuilder:
         index = self._output_index.get(value)
         if index is None:
             self.lift(value.node)
+            self.inference.check_result(value.fake)
+            base = self.known(self.inference.base_of(value.fake))
+            if base is not None and base.obj is None:
+                self.output(base)
             index = self._output_index[value] = len(self.outputs)
             self.outputs.append(value)
         return index
 
     def changes_inputs(self) -> bool:
         """Whether a call changes the data of an input."""
-        written = {_storage(fake) for fake in self.written}
+        written = {storage_of(fake) for fake in self.written}
         return (
             self.changed_blindly
             or self._first_versions != _versions([value.fake for value in self.inputs])
-            or any(_storage(value.fake) in written for value in self.inputs)
+            or any(storage_of(value.fake) in written for value in self.inputs)
         )
 
     def close(self, interp: Interpreter) -> None:
@@ -454,13 +466,15 @@ def examples(graph: GraphBuilder) -> list[Any]:
 
 
 def _versions_kept() -> contextlib.AbstractContextManager[Any]:
-    """In inference mode, make fake tensors that count writes all the same: it is how writes are noticed."""
+    """In inference mode, make fake tensors that count writes all the same: it is how writes are noticed.
+
+    No gradients are recorded there, even where they are switched on.
+    """
     if not torch.is_inference_mode_enabled():
         return _NOTHING
     stack = contextlib.ExitStack()
-    recorded = torch.is_grad_enabled()
     stack.enter_context(torch.inference_mode(mode=False))
-    stack.enter_context(torch.set_grad_enabled(recorded))
+    stack.enter_context(torch.no_grad())
     return stack
 
 
@@ -479,16 +493,11 @@ def _is_basic(key: Any) -> bool:
     return all(part is None or part is Ellipsis or type(part) in (int, slice) for part in parts)
 
 
-def _storage(fake: torch.Tensor) -> int:
-    """What tells memory apart; 0 where there is none that a strided tensor could share."""
-    return fake.untyped_storage()._cdata if fake.layout is torch.strided else 0
-
-
 def _clash(written: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether a kernel that writes to one tensor and reads the other finds that they overlap in part."""
     if written is other:
         return any(stride == 0 and size > 1 for size, stride in zip(written.shape, written.stride(), strict=True))
-    if _storage(written) != _storage(other) or not written.numel() or not other.numel():
+    if storage_of(written) != storage_of(other) or not written.numel() or not other.numel():
         return False
     if any(dense_strides(tensor) != tensor.stride() for tensor in (written, other)):
         return False  # kernels do not look so close

@@ -18,6 +18,7 @@ from torch import fx
 
 from firebrick import _native
 from firebrick.capture.guards import GROUP_KINDS, KINDS, Guard, id_guard
+from firebrick.capture.inference import made_of
 from firebrick.capture.values.base import LazyValue
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import ConstantValue
@@ -108,11 +109,11 @@ class _Template:
         inside = set(self.nodes)
         for node in self.nodes:
             if node.op == "get_attr":
-                held = tracer.graph.of_node(node)
+                held = tracer.graph.known(node.meta.get("val"))
                 if held is not None and held.source is not None and (at := place(held.source)) >= 0:
                     self.tensors.append((node, at))
             for used in node.all_input_nodes:
-                held = tracer.graph.of_node(used)
+                held = tracer.graph.known(used.meta.get("val"))
                 if used not in inside and held is not None and held.source and place(held.source) >= 0:
                     raise _Differs  # a parameter that was used before the call
         self.objects, _ = _walk(self, self.module)
@@ -142,6 +143,7 @@ class Repeats:
             tracer.effects.outside,
             *[repr(_native.state_read(kind)) for kind in _native.STATES.values()],
             len(tracer.graph.open_modes),
+            tracer.graph.inference.on,
         )
         key = (module.cls, state, len(args), tuple(kwargs), signature)
         templates = self._known.get(key)
@@ -334,6 +336,7 @@ def _metadata(tensor: torch.Tensor) -> tuple[Any, ...]:
         tensor.storage_offset(),
         tensor.is_leaf,
         tensor.is_inference(),
+        made_of(tensor),
         tensor.is_conj(),
         tensor.is_neg(),
     )

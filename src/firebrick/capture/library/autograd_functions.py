@@ -10,6 +10,7 @@ import torch
 
 from firebrick.capture.breaks import Break
 from firebrick.capture.graph import has_tensor
+from firebrick.capture.inference import made_of, storage_of
 from firebrick.capture.library.registry import CODE_HANDLERS, handles
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.leaf import can_be_leaf, is_fresh, make_leaf
@@ -62,9 +63,14 @@ def apply_function(interp: Interpreter, cls: type, args: Args, kwargs: Kwargs) -
     function = forward.__func__ if isinstance(forward, staticmethod) else forward
     _, owner = interp.lookup(cls, "setup_context")
     if owner is torch.autograd.function._SingleLevelFunction or not isinstance(function, types.FunctionType):
-        context = ObjectValue(torch.autograd.function.FunctionCtx)
-        return interp.tracer.known(function).call(interp, [context, *args], kwargs)
-    return interp.tracer.known(function).call(interp, args, kwargs)
+        given: list[Value] = [ObjectValue(torch.autograd.function.FunctionCtx), *args]
+    else:
+        given = list(args)
+    result = interp.tracer.known(function).call(interp, given, kwargs)
+    places = {storage_of(value.fake) for value in _tensors(args)}
+    if any(storage_of(value.fake) in places for value in _tensors([result])):  # `apply` gives other tensors than it
+        raise Break("unsupported-call", f"{cls.__name__}.forward() returns a tensor on the memory of its arguments")
+    return result
 
 
 def has_tensor_in(args: Args) -> bool:
@@ -92,6 +98,9 @@ def _parameter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         raise Break("unsupported-call", "a parameter is made of what is no tensor")
     if wanted and not can_be_leaf(data):
         interp.raise_new(RuntimeError, "Only Tensors of floating point and complex dtype can require gradients")
+    inference = interp.tracer.graph.inference
+    if inference.in_region or (made_of(data.fake) is not None and not inference.around):
+        raise Break("unsupported-call", "a parameter is made in inference mode, or of a tensor made there")
     if wanted and (torch.is_grad_enabled() or interp.tracer.graph.grad_at_start) and is_fresh(interp, data):
         return make_leaf(interp, torch.nn.Parameter, data)
     made = data.call_method(interp, "detach", [], {})
@@ -108,7 +117,14 @@ def _parameter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     torch.autograd.function.FunctionCtx.mark_non_differentiable,
     torch.autograd.function.FunctionCtx.set_materialize_grads,
     torch.autograd.function.FunctionCtx.mark_dirty,
-    torch._C._log_api_usage_once,
 )
+def _tell_context(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    """Nothing, where `forward` is inlined because no gradient is recorded."""
+    if args[0].realize().source is not None:
+        raise Break("unsupported-call", "the context of a torch.autograd.Function that plain Python applies is told")
+    return NONE
+
+
+@handles(torch._C._log_api_usage_once)
 def _nothing(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return NONE

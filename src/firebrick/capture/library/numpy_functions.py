@@ -391,6 +391,7 @@ def _from_numpy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0].realize()
     if not isinstance(value, ArrayValue) or value.scalar or kwargs:
         raise Break("unsupported-call", f"torch.from_numpy() of {value.describe()}")
+    interp.tracer.graph.inference.check_array(value.tensor.fake)
     return _method(interp, value.tensor, "detach")  # a new tensor each time
 
 

@@ -27,7 +27,7 @@ _UNSET = object()
 def decorate_with(context, function):
     @functools.wraps(function)
     def wrapped(*args, **kwargs):
-        with context:
+        with context.clone():  # the function may call itself
             return function(*args, **kwargs)
 
     return wrapped

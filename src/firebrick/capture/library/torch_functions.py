@@ -107,7 +107,6 @@ def _asks(*functions: Any) -> None:
 
 _asks(
     torch.is_grad_enabled,
-    torch.is_inference_mode_enabled,
     torch.get_default_dtype,
     torch.is_autocast_enabled,
     torch.is_autocast_cpu_enabled,
@@ -181,6 +180,16 @@ def _has_torch_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Valu
     )
 
 
+@handles(torch.is_inference_mode_enabled)
+def _is_inference_mode_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(interp.tracer.graph.inference.on)
+
+
+@handles(torch.is_inference)
+def _is_inference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return args[0].realize().call_method(interp, "is_inference", args[1:], kwargs)
+
+
 @handles(torch.is_tensor)
 def _is_tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(isinstance(args[0].realize(), (TensorValue, SubclassValue)))
@@ -243,6 +252,8 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
     wanted = [value for name in ("device", "dtype") if not _is_none(value := kwargs.get(name, NONE))]
     if copy or isinstance(first, ArrayValue):
         tensor, scalar = (first.tensor, first.scalar) if isinstance(first, ArrayValue) else (first, False)
+        if not copy and not scalar:
+            interp.tracer.graph.inference.check_array(tensor.fake)
         first = tensor.call_method(interp, "detach", [], {}).realize()
         if copy or scalar:
             first = first.call_method(interp, "clone", [], {}).realize()
@@ -261,6 +272,8 @@ def _is_none(value: Value) -> bool:
 def set_grad_mode(interp: Interpreter, mode: bool) -> None:
     """Switch gradient recording, for this capture and in the graph."""
     if torch.is_grad_enabled() != mode:
+        if mode and interp.tracer.graph.inference.on:
+            raise Break("unsupported-call", "gradients are switched on in inference mode")
         torch._C._set_grad_enabled(mode)
         interp.tracer.graph.statement(interp, torch._C._set_grad_enabled, (mode,))
 
@@ -319,16 +332,27 @@ def _inference_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _inference_context(mode: bool) -> ContextValue:
-    """Where it changes the mode it breaks, so that what is made inside are inference tensors as in eager mode."""
+    return ContextValue(torch.inference_mode, [ConstantValue(mode)], _inference_switch(mode))
 
+
+def _inference_switch(mode: bool) -> Callable[[Interpreter], Callable[[Interpreter], None]]:
     def enter(interp: Interpreter) -> Callable[[Interpreter], None]:
-        if torch.is_inference_mode_enabled() is not mode:
-            raise Break("unsupported-call", f"torch.inference_mode({mode}) is entered")
-        before = torch.is_grad_enabled()
+        graph = interp.tracer.graph
+        if graph.outer is not None and graph.inference.on is not mode:
+            raise Break("unsupported-call", f"torch.inference_mode({mode}) is entered in a transform or a branch")
+        before, recorded, depth = graph.inference.on, torch.is_grad_enabled(), len(graph.open_modes)
+        graph.inference.switch(mode)
         set_grad_mode(interp, not mode)
-        return lambda at: set_grad_mode(at, before)
 
-    return ContextValue(torch.inference_mode, [ConstantValue(mode)], enter)
+        def leave(at: Interpreter) -> None:
+            if len(graph.open_modes) > depth + 1:
+                raise Break("unsupported-call", "inference mode is left before a mode that was entered in it")
+            graph.inference.switch(before)
+            set_grad_mode(at, recorded)
+
+        return leave
+
+    return enter
 
 
 TRANSPARENT.update((torch.inference_mode.clone, torch.set_grad_enabled.clone))
@@ -446,6 +470,8 @@ def _handle_made(cls: Any, enter_of: Any, *, gives_itself: bool = False) -> None
     @handles(cls.__enter__)
     def entered(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         made = args[0].realize()
+        if any(context.make is _itself and context.args[0] is made for context in interp.tracer.graph.open_modes):
+            raise Break("unsupported-call", f"a context of {cls.__name__} is entered again before it is left")
         context = made if isinstance(made, ContextValue) else ContextValue(_itself, [made], enter_of(interp, made))
         context.call_method(interp, "__enter__", [], {})
         return made if gives_itself else NONE
@@ -471,6 +497,13 @@ def _made_autocast(interp: Interpreter, made: Value) -> Any:
 _handle_made(torch.autocast, _made_autocast, gives_itself=True)
 _handle_made(torch.no_grad, lambda interp, made: _grad_switch(False))
 _handle_made(torch.enable_grad, lambda interp, made: _grad_switch(True))
+
+
+def _made_inference(interp: Interpreter, made: Value) -> Any:
+    return _inference_switch(interp.flag(made.get_attr(interp, "mode"), True))
+
+
+_handle_made(torch.inference_mode, _made_inference)
 
 
 def _itself(made: Any) -> Any:

@@ -164,7 +164,7 @@ class _Sub:
 
 def _values(graph: GraphBuilder, nodes: Sequence[fx.Node]) -> list[TensorValue]:
     """The tensors that nodes compute."""
-    found = [value for node in nodes if (value := graph.of_node(node)) is not None]
+    found = [value for node in nodes if (value := graph.known(node.meta.get("val"))) is not None]
     assert len(found) == len(nodes)
     return found
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.capture.breaks import Break
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.method import MethodValue
@@ -47,13 +48,17 @@ class ContextValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """The methods of every context manager; others break."""
-        if name in ("__enter__", "__exit__", "__call__"):
+        if name in ("__enter__", "__exit__", "__call__", "clone"):
             return MethodValue(self, name)
         return super().get_attr(interp, name)
 
     def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """`__enter__` and `__exit__`."""
+        """`__enter__` and `__exit__`, and a copy that was not entered."""
+        if name == "clone":
+            return ContextValue(self.make, self.args, self.enter, self.restores)
         if name == "__enter__":
+            if self in interp.tracer.graph.open_modes:
+                raise Break("unsupported-call", "a context is entered again before it is left")
             before = torch.is_grad_enabled() if self.restores is None else self.restores
             self.leave = self.enter(interp)
             self.grad = before, torch.is_grad_enabled()

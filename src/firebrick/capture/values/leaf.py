@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.capture.breaks import Break
+from firebrick.capture.inference import made_of
 from firebrick.capture.values.made import MadeTensor
 from firebrick.capture.values.tensor import TensorValue
 
@@ -30,7 +31,8 @@ def is_fresh(interp: Interpreter, data: TensorValue) -> bool:
     graph = interp.tracer.graph
     return (
         graph.outer is None
-        and not torch.is_inference_mode_enabled()
+        and not graph.inference.on
+        and made_of(data.fake) is None
         and data.obj is None
         and data.source is None
         and data.owner is None

@@ -135,10 +135,9 @@ def check_place(interp: Interpreter) -> None:
     """Whether a call can be made before the graph.
 
     Raises:
-        Break: it stands in a function that is called more often than once, or not at all, or in another mode.
+        Break: it stands in a function that is called more often than once, or not at all.
     """
-    graph = interp.tracer.graph
-    if graph.outer is not None or (graph.open_modes[graph.modes_at_start :] and torch.is_inference_mode_enabled()):
+    if interp.tracer.graph.outer is not None:
         raise Break("random-generator", "a random number is drawn in a nested function")
 
 
@@ -176,6 +175,8 @@ def draw_tensor(
     """A tensor of random numbers, made before the graph by `function` of constants."""
     check_place(interp)
     given, named = _host(args), {name: _host([value])[0] for name, value in kwargs.items()}
+    if interp.tracer.graph.inference.in_region:
+        function = _InInferenceMode(function)
     example = _like(function, given, named, state)
     operand = state.operand(interp)
     made = interp.tracer.prelude.add(function, given, {**named, "generator": operand}, operand)
@@ -226,6 +227,19 @@ def _fill(
     function = _Filled(name, tuple(fake.shape), fake.stride(), options)
     values = draw_tensor(interp, function, args[1:], kwargs, state)
     return tensor.call_method(interp, "copy_", [values], {})
+
+
+class _InInferenceMode:
+    """Calls a function in inference mode: what it makes are inference tensors."""
+
+    __slots__ = ("__name__", "function")
+
+    def __init__(self, function: Any) -> None:
+        self.__name__, self.function = function.__name__, function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with torch.inference_mode():
+            return self.function(*args, **kwargs)
 
 
 class _Filled:

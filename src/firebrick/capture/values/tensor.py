@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.capture.breaks import Break
+from firebrick.capture.inference import is_inference
 from firebrick.capture.sources import Attr
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE, ConstantValue
@@ -244,8 +245,8 @@ class TensorValue(Value):
             or (self.owner or value.owner or graph.outer) is not None
             or any(getattr(value.fake, name) != getattr(self.fake, name) for name in ("dtype", "device", "layout"))
             or (self.attributes and "grad" in self.attributes and self.fake.shape != value.fake.shape)
-            or torch.is_inference_mode_enabled()
-            or any(one.obj is not None and one.obj.is_inference() for one in (self, value))
+            or graph.inference.on
+            or any(is_inference(one.fake) for one in (self, value))
             or (self.obj is None and (self.fake.requires_grad or self.fake._is_view()))
             or (self.obj is not None and self.source is None)
         ):
@@ -402,13 +403,10 @@ def _detach(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwar
 
 
 def _is_inference(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    if value.obj is not None:
-        value._guard(interp)
-        return ConstantValue(value.obj.is_inference())
-    inputs = interp.tracer.graph.inputs
-    if torch.is_inference_mode_enabled() or any(one.obj is not None and one.obj.is_inference() for one in inputs):
-        raise Break("unsupported-call", "is_inference() of a tensor made in captured code is asked")
-    return ConstantValue(False)
+    if interp.tracer.graph.outer is not None:
+        raise Break("unsupported-call", "is_inference() is asked in a function that is transformed or a branch")
+    value._guard(interp)
+    return ConstantValue(is_inference(value.fake))
 
 
 def _defines(cls: type, name: str) -> bool:
@@ -452,6 +450,9 @@ TENSOR_METHODS: dict[str, Method] = {
     "is_inference": _is_inference,
     **{name: _breaks(name) for name in ("register_hook", "register_post_accumulate_grad_hook")},
     "requires_grad_": _requires_grad,
-    **{name: _breaks(name) for name in ("backward", "resize_", "resize_as_", "retain_grad", "set_", "share_memory_")},
+    **{
+        name: _breaks(name)
+        for name in ("_is_view", "backward", "resize_", "resize_as_", "retain_grad", "set_", "share_memory_")
+    },
 }
 """Methods of tensors that are no plain nodes -> their rules."""
