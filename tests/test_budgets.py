@@ -32,7 +32,8 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # Scatters by masks, and samples of grids in all types, are 200 more.
 # Bags of embeddings, places of maxima in windows, and transposed convolutions in parts are 500.
 # Parts of loops around graph breaks as functions are 620.
-PACKAGE_LINES = 63_900
+# Panels of convolutions' weights that are made on the way, with no packed copy, are 130.
+PACKAGE_LINES = 64_030
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
