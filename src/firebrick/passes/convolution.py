@@ -52,7 +52,7 @@ _WIDE, _THICK = 40, (8, 1024)
 copy of the input that puts few channels side by side has to be made anyway, and many would not fit on the stack."""
 _LEAST_OF_VOLUMES = 16
 """Products of a result that one place in the depth of a window must have, for volumes to be taken as images."""
-_LARGE, _PIXELS, PIECE = 1 << 18, 32, 256
+_LARGE, _PIXELS, PIECE = 1 << 17, 32, 256
 """Elements of a weight from which no packed copy of it is kept, if there are so many pixels, whose tiles take several
 times as long as making the panel anew; and products of a part of its sums."""
 _SMALLEST = 1 << 17
