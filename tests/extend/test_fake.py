@@ -293,6 +293,25 @@ def test_images_keep_their_layout(call: Any, channels: int) -> None:
         assert all(a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype for a, b in pairs)
 
 
+def test_lookups_lie_as_in_eager_mode() -> None:
+    """Results of integer indices next to each other, of tensors and indices in any order."""
+    sizes = [(2, 3, 4), (1, 3, 4), (1, 4, 4, 1), (2, 1, 3, 2), (1, 2, 1, 3, 1)]
+    one, row, column, matrix = (torch.zeros(n, dtype=torch.int64) for n in ((), (2,), (3, 1), (2, 3)))
+    indices = [(one,), (row,), (column,), (matrix.t(),), (row, column), (column, matrix.t()), (matrix, one)]
+    mode, wrong = new_fake_mode(), []
+    for size in sizes:
+        for order in itertools.permutations(range(len(size))):
+            x = torch.randn([size[d] for d in order]).permute([order.index(d) for d in range(len(size))])
+            for start, given in itertools.product(range(len(size) - 1), indices):
+                wanted = torch.ops.aten.index.Tensor(x, [None] * start + [*given])
+                fake, places = mode.from_tensor(x), [mode.from_tensor(t) for t in given]
+                with mode:
+                    found = torch.ops.aten.index.Tensor(fake, [None] * start + places)
+                if (found.shape, found.stride()) != (wanted.shape, wanted.stride()):
+                    wrong.append((x.shape, x.stride(), start, [t.shape for t in given]))
+    assert not wrong, (len(wrong), wrong[:2])
+
+
 def test_networks_compile_without_the_peers() -> None:
     program = """
 import sys, torch, firebrick
@@ -301,6 +320,9 @@ network = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReL
     nn.ConvTranspose2d(8, 4, 2, 2), nn.Upsample(scale_factor=2, mode="bilinear"), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
 with torch.no_grad():
     firebrick.compile(network.eval())(torch.randn(2, 3, 16, 16))
+    packed = nn.Sequential(nn.Conv2d(8, 48, 3), nn.BatchNorm2d(48), nn.Conv2d(48, 64, 1),
+        nn.Upsample(scale_factor=2, mode="bilinear"))
+    firebrick.compile(packed.eval())(torch.randn(1, 8, 34, 34))
     firebrick.compile(nn.LSTM(8, 8).eval())(torch.randn(2, 4, 8))
     firebrick.compile(lambda t: torch.stack([t, t.new_zeros(4), torch.ones_like(t)]).softmax(0))(torch.randn(4))
 found = {"torch._dynamo", "torch._inductor", "sympy"} & sys.modules.keys()

@@ -29,6 +29,14 @@ DENSE = [
     (1, (300, 20), (6, 90), (3, 5), (1, 2), (4, 2), (2, 1)),
     (2, (16, 40), (5, 50), (5, 3), (2, 1), (2, 30), (1, 3)),
     (1, (9, 16), (2, 45), (7, 7), (1, 1), (3, 3), (1, 1)),
+    # Weights that are read where they are.
+    (1, (70, 130), (9, 9), (3, 3), (1, 1), (1, 1), (1, 1)),
+    (2, (129, 65), (11, 12), (3, 3), (2, 1), (1, 1), (2, 2)),
+    (1, (300, 300), (13, 13), (1, 1), (2, 2), (0, 0), (1, 1)),
+    (2, (250, 100), (40, 5), (1, 3), (1, 1), (0, 1), (1, 1)),
+    (1, (3, 110), (30, 30), (16, 16), (1, 1), (0, 0), (1, 1)),
+    (2, (40, 33), (100, 1), (64, 1), (1, 1), (32, 0), (1, 1)),
+    (1, (28, 300), (10, 10), (3, 3), (1, 1), (1, 1), (1, 1)),
 ]
 """Whole and broken tiles and panels, runs of one row or of many, sums of one or more chains, one pixel of result."""
 DEPTHWISE = [
@@ -104,6 +112,30 @@ def test_scale_shift_residual_and_activation_are_one_kernel(depthwise):
             torch.testing.assert_close(compiled(block)(x, other), block(x, other))
 
 
+def test_scale_of_a_weight_that_is_read_where_it_is():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(96, 100, 3, padding=1)
+            self.norm = nn.BatchNorm2d(100)
+
+        def forward(self, x, shortcut):
+            return F.relu(self.norm(self.conv(x)) + shortcut), self.norm(self.conv(x * 2))
+
+    torch.manual_seed(0)
+    block = Block().eval()
+    block.norm.running_var.uniform_(0.5, 2)
+    block.norm.running_mean.normal_()
+    block.norm.weight.data.normal_()
+    x, shortcut = torch.randn(2, 96, 11, 10), torch.randn(2, 100, 11, 10)
+    run = compiled(block)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x, shortcut), block(x, shortcut))
+        block.conv.weight.mul_(-2)
+        block.norm.weight.mul_(3)
+        torch.testing.assert_close(run(x, shortcut), block(x, shortcut), rtol=1e-5, atol=1e-4)
+
+
 def test_padding_that_the_program_does_itself():
     conv = nn.Conv2d(32, 32, 3, stride=2, groups=32)
     dense, single = nn.Conv2d(32, 40, 3, padding=1), nn.Conv2d(32, 40, 1)
@@ -155,6 +187,9 @@ def test_the_operator_computes_what_its_kernel_does():
     weight, x = torch.randn(10, 6, 3, 5), torch.randn(2, 6, 9, 9)
     made = convolution_op(x, pack_convolution_op(weight, 4), None, None, 10, [1, 2], [2, 2, 0, 0], [1, 1], "none", [])
     torch.testing.assert_close(made, F.conv2d(x, weight, stride=(1, 2), padding=(0, 2)))
+    scale = torch.randn(10)
+    made = convolution_op(x, weight, None, None, 10, [1, 2], [2, 2, 0, 0], [1, 1], "none", [], scale, 8)
+    torch.testing.assert_close(made, F.conv2d(x, weight * scale.view(-1, 1, 1, 1), stride=(1, 2), padding=(0, 2)))
     weight, shift = torch.randn(6, 1, 3, 3), torch.randn(6)
     made = convolution_op(x, pack_convolution_op(weight, 0), shift, x, 6, [1, 1], [1, 1, 1, 1], [1, 1], "relu", [])
     torch.testing.assert_close(made, F.relu(F.conv2d(x, weight, shift, padding=1, groups=6) + x))

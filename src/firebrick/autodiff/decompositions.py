@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import _decomp
 from torch._decomp import core_aten_decompositions, decomposition_table
 
 from firebrick.autodiff.attention import encoder_layer, multi_head_attention
@@ -85,6 +86,8 @@ _ALSO: tuple[str, ...] = (
     "log_sigmoid_forward.default",
     "isnan.default",
     "addmv.default",
+    *(f"{name}{n}d.default" for n in (1, 3) for name in ("upsample_nearest", "_upsample_nearest_exact")),
+    "_upsample_nearest_exact2d.default",
 )
 """Ops outside of the core table that are taken apart with PyTorch's own decomposition."""
 
@@ -314,12 +317,12 @@ def _may_decompose(op: OpOverload) -> bool:
 
 @cache
 def decompositions() -> dict[OpOverload, Callable[..., Any]]:
-    """Return op -> function of the same arguments that calls smaller ops."""
-    table = {
-        op: fn
-        for op, fn in core_aten_decompositions().items()
-        if isinstance(op, torch._ops.OpOverload) and _may_decompose(op)
-    }
+    """Return op -> function of the same arguments that calls smaller ops.
+
+    Ops that are made of others in C++ are not in it: naming all of them takes 3 MiB.
+    """
+    core = getattr(_decomp, "_core_aten_decompositions_post_autograd", core_aten_decompositions)
+    table = {op: fn for op, fn in core().items() if isinstance(op, torch._ops.OpOverload) and _may_decompose(op)}
     for name in _ALSO:
         packet, overload = name.split(".")
         op = getattr(getattr(aten, packet), overload)

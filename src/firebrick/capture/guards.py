@@ -576,5 +576,6 @@ def _use_tensor_words() -> bool:
     return True
 
 
-USES_TENSOR_WORDS = _use_tensor_words()
+# What lies in memory around a tensor may look like what is searched for, once in a thousand times.
+USES_TENSOR_WORDS = any(_use_tensor_words() for _ in range(4))
 """Whether tensors are compared by the words of their TensorImpl first, or by torch's C ABI alone."""

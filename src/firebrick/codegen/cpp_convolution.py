@@ -17,20 +17,24 @@ from typing import TYPE_CHECKING, Any
 from firebrick.codegen.cpp_finish import finish
 from firebrick.codegen.cpp_linear import MOST_ROWS, PIECE, REGISTERS, SERIAL
 from firebrick.codegen.cpp_tiles import STORE
+from firebrick.codegen.cpp_transpose import transpose_helper
 from firebrick.errors import LoweringError
 from firebrick.loops.ir import Extern, Ref
 from firebrick.symbolic.expr import as_int
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from firebrick.codegen.cpp_writer import Unit
 
 __all__ = ["OP", "Call", "Dense"]
 
 OP = "firebrick::convolution.out"
-_BAND = 1 << 16
-"""Elements of the input that are used for all weights before the next ones are: they stay in cache."""
+_FLOATS = 1 << 16
+"""Floats of a panel that a thread makes at a time: they stay in its second-level cache."""
+_BAND, _PIXELS = 1 << 16, 512
+"""Elements of the input that are used for all weights before the next ones are: they stay in cache. Pixels for which
+panels are made anew."""
 
 _TILE = (
     """\
@@ -70,10 +74,11 @@ nothing, `apart` or twice that, as processors compute addresses."""
 
 _PART = """\
 static const int64_t {name}_runs[] = {{{runs}}};
-{tables}static const int64_t {name}_pieces[][4] = {{{pieces}}};
+{tables}static const int64_t {name}_pieces[][{numbers}] = {{{pieces}}};
 static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_t end) {{
   const float* const x = (const float*)args[0] + {x_offset};
-  const float* const packed = (const float*)args[1];
+  const float* const packed = (const float*)args[1] + {weight_offset};
+  const float* const scale = {scale};
   const float* const bias = {bias};
   const float* const other = {other};
   float* const out = (float*)args[{out}];
@@ -81,16 +86,14 @@ static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_
   const int64_t row_from = {row_from}, row_to = {row_to};
   for (int64_t r0 = row_from; r0 < row_to; r0 += {band})
     for (int64_t p = {panel_from}; p < {panel_to}; p++)
-      for (const int64_t (&piece)[4] : {name}_pieces) {{
+      for (const int64_t (&piece)[{numbers}] : {name}_pieces) {{
         const int64_t runs = piece[1], part = piece[3], size = runs * part;
-        const float* const b = packed + p * {panel} + piece[0] * {columns};
         const int64_t* const at = {name}_runs + piece[2];
         const int64_t n = {outer} - p * {columns} < {columns} ? {outer} - p * {columns} : {columns};
         const int64_t last = r0 + {band} < row_to ? r0 + {band} : row_to, some = (last - r0) * {tiles};
-        const int64_t ahead = ({columns} + some - 1) / some;
-        const float* next = b + size * {columns};
+{weights}
         for (int64_t r = r0; r < last; r++)
-          for (int64_t t = 0; t < {tiles}; t++, next += size * ahead) {{
+          for (int64_t t = 0; t < {tiles}; t++, {advance}) {{{soon}
             const int64_t i = {width} * t / {tiles}, count = {width} * (t + 1) / {tiles} - i;
             const int64_t at_c = r / {rows} * {image} + r % {rows} * {c_row} + i * {ldc} + p * {columns};
             float* const c = out + at_c;
@@ -104,6 +107,57 @@ extern "C" void {name}(void* const* args, const int64_t* sizes) {{
   {start};
 }}
 """
+
+_PACKED = """\
+        const float* const b = packed + p * {panel} + piece[0] * {columns};
+        const int64_t ahead = ({columns} + some - 1) / some;
+        const float* next = b + size * {columns};"""
+_MADE = """\
+        if (piece[5]) {{
+          fb_window_{v}(packed + p * {panel} + piece[4] * {window}, {row}, n, piece[5], {window});
+          stretch = piece[5] * {window}, turn = 0;
+          const int64_t then = piece[4] + piece[5];
+          soon = packed + p * {panel} + (then < {inner} ? then * {window} : {panel});
+        }}
+        const float* const b = fb_windows + piece[0] * {columns};
+        const int64_t ahead = ({columns} + some - 1) / some;"""
+_NEXT_PACKED, _NEXT_MADE = "next += size * ahead", "turn += size * ahead"
+_SOON = """
+            const int64_t to_row = turn / stretch;
+            const float* const next = to_row < {columns} ? soon + to_row * {row} + turn % stretch : b;"""
+"""Of weights that are not packed, tiles fetch the rows of the next stretch of channels, each some of one row."""
+
+_WINDOW = """\
+static __thread float fb_windows[{floats}] __attribute__((aligned(64)));
+static __attribute__((noinline)) void fb_window_{v}(const float* w, int64_t stride, int64_t n, int64_t channels,
+    int64_t window) {{
+  float* to = fb_windows;
+  const int64_t k = channels * window, step = channels * {columns}, back = (k - 1) * {columns};
+  for (int64_t j = 0; j < n; j += {w}, to += {w}) {{
+    const int64_t rows = n - j < {w} ? n - j : {w};
+    const float* const from = w + j * stride;
+    float* c = to;
+    int64_t i = 0, place = 0;
+    for (; i + {w} <= k; i += {w}) {{
+      {v} t[{w}];
+      fb_turn_{v}(t, from + i, stride, rows);
+#pragma GCC unroll 16
+      for (int q = 0; q < {w}; q++) {{
+        *({v}u*)c = t[q];
+        c += step;
+        if (++place == window) place = 0, c -= back;
+      }}
+    }}
+    for (; i < k; i++) {{
+      for (int64_t q = 0; q < {w}; q++) c[q] = q < rows ? from[q * stride + i] : 0.0f;
+      c += step;
+      if (++place == window) place = 0, c -= back;
+    }}
+  }}
+}}
+"""
+"""Some channels of a panel, from a weight that is as torch keeps it: rows of n weights, the places of the window
+innermost, become rows of {columns} results, the channels innermost. Columns beyond n up to a whole vector are zeros."""
 
 _INSIDE = """\
             const int64_t skip = 0, live = runs, *const places = at;
@@ -141,7 +195,8 @@ class Call:
     """One call of `firebrick::convolution`, with the offsets and strides (batch, height, width) of its buffers.
 
     size: height and width of the result. window: height and width. padding: left, right, top and bottom.
-    bias, other: their offsets, None where there are none.
+    weight: offset of one that is not packed, of which panels are made on the way.
+    scale, bias, other: their offsets, None where there are none.
     """
 
     batch: int
@@ -155,6 +210,8 @@ class Call:
     padding: tuple[int, ...]
     dilation: tuple[int, int]
     x: tuple[int, int, int, int]
+    weight: int | None
+    scale: int | None
     bias: int | None
     other: int | None
     attr: str
@@ -163,7 +220,8 @@ class Call:
     @staticmethod
     def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Call, tuple[str, ...]]:
         """What a call computes, and the names of its buffers in the order of the kernel's arguments."""
-        x, packed, bias, other, outer, stride, padding, dilation, attr, scalars = call.args
+        x, packed, bias, other, outer, stride, padding, dilation, attr, scalars, *more = call.args
+        scale, columns = more or (None, 0)
         (out,) = call.outs
         if not (isinstance(x, Ref) and isinstance(packed, Ref)) or out is None:
             raise LoweringError(f"{call.op} has arguments of another kind than its kernel")
@@ -171,25 +229,27 @@ class Call:
         if inner > 1 and as_int(x.strides[1]) != 1:
             raise LoweringError(f"{call.op} wants the channels of a pixel side by side")
         dense = len(packed.shape) == 5
-        window = packed.shape[1:3] if dense else packed.shape[:2]
+        window = packed.shape[2:4] if columns else packed.shape[1:3] if dense else packed.shape[:2]
         made = Call(
             batch,
             inner,
             int(outer),  # type: ignore[call-overload]
             (given[0], given[1]),
             tuple(map(as_int, buffers[out].shape[2:])),  # type: ignore[arg-type]
-            as_int(packed.shape[4]) if dense else 0,
+            as_int(packed.shape[4]) if dense else int(columns),  # type: ignore[call-overload]
             tuple(map(as_int, window)),  # type: ignore[arg-type]
             tuple(stride),  # type: ignore[arg-type]
             tuple(padding),  # type: ignore[arg-type]
             tuple(dilation),  # type: ignore[arg-type]
             (as_int(x.offset), *(as_int(x.strides[d]) for d in (0, 2, 3))),  # type: ignore[arg-type]
+            as_int(packed.offset) if columns else None,
+            as_int(scale.offset) if isinstance(scale, Ref) else None,
             as_int(bias.offset) if isinstance(bias, Ref) else None,
             as_int(other.offset) if isinstance(other, Ref) else None,
             str(attr),
             tuple(scalars),  # type: ignore[arg-type]
         )
-        refs = [r.buffer for r in (x, packed, bias, other) if isinstance(r, Ref)]
+        refs = [r.buffer for r in (x, packed, scale, bias, other) if isinstance(r, Ref)]
         return made, (*refs, out)
 
     @property
@@ -203,11 +263,11 @@ class Call:
     def pointers(self) -> dict[str, Any]:
         """Texts of the arguments of the kernel that come after the weight."""
         place, found = 2, {}
-        for name in ("bias", "other"):
+        for name in ("scale", "bias", "other"):
             offset = getattr(self, name)
             found[name] = "nullptr" if offset is None else f"(const float*)args[{place}] + {offset}"
             place += offset is not None
-        return {**found, "out": place, "x_offset": self.x[0]}
+        return {**found, "out": place, "x_offset": self.x[0], "weight_offset": self.weight or 0}
 
     def start(self, count: int) -> str:
         """The statement that runs `count` parts of the kernel."""
@@ -254,13 +314,14 @@ class Dense:
         by_rows = self._by_rows(panels, threads)
         count = call.batch * across.size if by_rows else panels
         name = call.name
-        runs, pieces = self._pieces()
+        runs, pieces = self._made() if call.weight is not None else self._pieces()
         done = head = ""
-        if call.attr != "none" or call.bias is not None or call.other is not None:
+        if call.attr != "none" or (call.scale, call.bias, call.other) != (None, None, None):
+            scale = f"scale + p * {call.columns}" if call.scale is not None else "scale"
             bias = f"bias + p * {call.columns}" if call.bias is not None else "bias"
             other = "other + at_c" if call.other is not None else "other"
             last = f"&piece == {name}_pieces + {len(pieces) - 1}"
-            done = f"            if ({last}) {name}_finish(c, nullptr, {bias}, {other}, count, n);"
+            done = f"            if ({last}) {name}_finish(c, {scale}, {bias}, {other}, count, n);"
             step = math.gcd(call.outer, call.columns)
             head = finish(unit, lanes, name, call.attr, call.scalars, step, along.out, along.out)
         return head + _PART.format(
@@ -272,10 +333,11 @@ class Dense:
             row_to="end" if by_rows else str(call.batch * across.size),
             panel_from="0" if by_rows else "begin",
             panel_to=str(panels) if by_rows else "end",
-            panel=math.prod(call.window) * call.inner * call.columns,
-            band=max(1, _BAND // max(1, across.step)),
+            **self._weights(unit, v, lanes),
+            band=self._band(),
             columns=call.columns,
             outer=call.outer,
+            numbers=len(pieces[0]),
             tiles=tiles,
             width=along.size,
             rows=across.size,
@@ -297,7 +359,7 @@ class Dense:
         runs = [(offset + start, length) for offset in offsets for start, length in row]
         return _joined(runs) if len(row) == 1 and not any(call.padding) else runs
 
-    def _pieces(self) -> tuple[list[int], list[tuple[int, int, int, int]]]:
+    def _pieces(self) -> tuple[list[int], list[tuple[int, ...]]]:
         """Offsets of the runs, none longer than a chain of sums; and the parts of the sum.
 
         A part: first row of the panel, number of runs, position of the first one, length of each.
@@ -315,14 +377,48 @@ class Dense:
         cuts = [len(runs) * i // parts for i in range(parts + 1)]
         return offsets, [(a * length, b - a, a, length) for a, b in pairwise(cuts)]
 
-    def _found(
-        self, unit: Unit, runs: list[int], pieces: list[tuple[int, int, int, int]], tiles: int
-    ) -> dict[str, str]:
+    def _made(self) -> tuple[list[int], list[tuple[int, ...]]]:
+        """The same where panels are made on the way, of as many channels at a time as stay in cache.
+
+        A part has two more numbers: the first of the channels, and how many, 0 where they are those of the part before.
+        """
+        call, (_, _, x_row, x_column) = self.call, self.call.x
+        window = [(i * call.dilation[0] * x_row, j) for i in range(call.window[0]) for j in range(call.window[1])]
+        places = [row + j * call.dilation[1] * x_column for row, j in window]
+        stretches = -(-call.inner // (_FLOATS // (len(places) * call.columns)))
+        if stretches == 1:
+            runs, parts = self._pieces()
+            return runs, [(*part, 0, 0 if k else call.inner) for k, part in enumerate(parts)]
+        offsets: list[int] = []
+        pieces: list[tuple[int, ...]] = []
+        cuts = [call.inner * i // stretches for i in range(stretches + 1)]
+        for a, b in pairwise(cuts):
+            at = max(1, PIECE // (b - a))
+            for k in range(0, len(places), at):
+                made = 0 if k else b - a
+                pieces.append((k * (b - a), len(places[k : k + at]), len(offsets) + k, b - a, a, made))
+            offsets += [place + a for place in places]
+        return offsets, pieces
+
+    def _weights(self, unit: Unit, v: str, lanes: int) -> dict[str, str]:
+        """Texts of where the weights of a part are, and the next ones."""
+        call, places = self.call, math.prod(self.call.window)
+        row = places * call.inner
+        sizes = {"panel": row * call.columns, "columns": call.columns}
+        if call.weight is None:
+            return {"weights": _PACKED.format(**sizes), "advance": _NEXT_PACKED, "soon": ""}
+        unit.helpers.setdefault(f"turn_{v}", transpose_helper(v, "float", lanes))
+        unit.helpers.setdefault(f"fb_window_{v}", _WINDOW.format(v=v, w=lanes, columns=call.columns, floats=_FLOATS))
+        made = _MADE.format(v=v, row=row, window=places, inner=call.inner, **sizes)
+        return {"weights": made, "advance": _NEXT_MADE, "soon": _SOON.format(row=row, **sizes)}
+
+    def _found(self, unit: Unit, runs: list[int], pieces: Sequence[tuple[int, ...]], tiles: int) -> dict[str, str]:
         """Texts of how the input of a tile is found: where it is, or past the ends of the image."""
         call, along = self.call, self.along
         sizes = {"rows": self.across.size, "x_image": call.x[1], "x_row": self.across.step, "x_step": along.step}
         if not any(call.padding):
-            return {"tables": "", "patch": "", "find": _INSIDE.format(**sizes)}
+            made = "  const float* soon = packed;\n  int64_t stretch = 0, turn = 0;" if call.weight is not None else ""
+            return {"tables": "", "patch": made, "find": _INSIDE.format(**sizes)}
         unit.helpers["fb_clip"] = _CLIP
         x_line, left, top = call.x[2], call.padding[0], call.padding[2]
         rows = [k * call.window[0] // len(runs) * call.dilation[0] for k in range(len(runs))]
@@ -347,6 +443,11 @@ class Dense:
         )
         texts = (f"static const int64_t {call.name}_{k}[] = {{{', '.join(map(str, t))}}};\n" for k, t in tables.items())
         return {"tables": "".join(texts), "patch": f"  float patch[{most * patch_row}];", "find": find}
+
+    def _band(self) -> int:
+        """Rows of the images that are taken for all weights before the next ones; enough to pay for making panels."""
+        rows = max(1, _BAND // max(1, self.across.step))
+        return rows if self.call.weight is None else max(rows, -(-_PIXELS // self.along.size))
 
     def _by_rows(self, panels: int, threads: int) -> bool:
         """Whether threads share out rows of the images, so that each reads all weights, rather than panels."""

@@ -43,6 +43,14 @@ def _pack(weight: torch.Tensor, columns: int, scale: torch.Tensor | None = None)
     return packed
 
 
+def _pack_meta(weight: torch.Tensor, columns: int, scale: torch.Tensor | None = None) -> torch.Tensor:
+    """The packed weight's shape alone; torch's own kernels of shapes import sympy for a scale, 50 MiB."""
+    outer, inner, height, width = weight.shape
+    return weight.new_empty(
+        (-(-outer // columns), height, width, inner, columns) if columns else (height, width, outer)
+    )
+
+
 def _convolution(
     x: torch.Tensor,
     packed: torch.Tensor,
@@ -54,13 +62,23 @@ def _convolution(
     dilation: Sequence[int],
     attr: str,
     scalars: Sequence[float],
+    scale: torch.Tensor | None = None,
+    columns: int = 0,
 ) -> torch.Tensor:
-    """act(x * weight + bias + other), channels last; padding: zeros at the left, right, top and bottom."""
+    """act(x * weight * scale + bias + other), channels last; padding: zeros at the left, right, top and bottom.
+
+    packed: the weight in panels, or as it is, [outer, inner, height, width]; then the kernel makes panels of so many
+    columns on the way, and `scale` is for results.
+    """
     groups = 1
     if packed.dim() == 3:
         groups, weight = outer, packed.permute(2, 0, 1).unsqueeze(1)
+    elif columns:
+        weight = packed
     else:
         weight = packed.permute(0, 4, 3, 1, 2).flatten(0, 1)[:outer]
+    if scale is not None:
+        weight = weight * scale.view(-1, 1, 1, 1)
     made = F.conv2d(F.pad(x, list(padding)), weight, bias, stride, 0, dilation, groups)
     made = made if other is None else made + other
     return ACTIVATIONS[attr](made, *scalars).contiguous(memory_format=torch.channels_last)
@@ -72,7 +90,7 @@ def _convolution_out(*args: Any, out: torch.Tensor) -> torch.Tensor:
 
 _arguments = (
     "Tensor x, Tensor packed, Tensor? bias, Tensor? other, int outer, int[] stride, int[] padding, int[] dilation, "
-    "str attr, float[] scalars"
+    "str attr, float[] scalars, Tensor? scale=None, int columns=0"
 )
 _library = torch.library.Library("firebrick", "FRAGMENT")
 _library.define(f"convolution({_arguments}) -> Tensor")
@@ -81,6 +99,7 @@ _library.define("pack_convolution(Tensor weight, int columns, Tensor? scale=None
 _library.impl("convolution", _convolution, "CompositeExplicitAutograd")
 _library.impl("convolution.out", _convolution_out, "CompositeExplicitAutograd")
 _library.impl("pack_convolution", _pack, "CompositeExplicitAutograd")
+_library.impl("pack_convolution", _pack_meta, "Meta")
 
 convolution_op: Any = torch.ops.firebrick.convolution.default
 pack_convolution_op: Any = torch.ops.firebrick.pack_convolution.default

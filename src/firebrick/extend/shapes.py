@@ -503,13 +503,22 @@ def _index(x: Any, indices: Sequence[Any]) -> Spec:
     """Integer index tensors next to each other; their broadcast shape takes the place of the dimensions."""
     places = [i for i, index in enumerate(indices) if index is not None]
     found = [indices[i] for i in places]
-    adjacent = places == list(range(places[0], places[0] + len(places)))
-    if not adjacent or any(t.dtype not in (torch.int64, torch.int32) for t in found) or not x.is_contiguous():
+    start, end = places[0], places[0] + len(places)
+    if places != list(range(start, end)) or any(t.dtype not in (torch.int64, torch.int32) for t in found):
         raise NoRule
     shape = broadcast([tuple(t.shape) for t in found])
-    if any(not t.is_contiguous() for t in found):
-        raise NoRule  # the strides of the result follow an order of their own
-    return Spec((*x.shape[: places[0]], *shape, *x.shape[places[0] + len(places) :]), x.dtype)
+    after = x.dim() - end
+    made = (*x.shape[:start], *shape, *x.shape[end:])
+    if len(made) < 2:
+        return Spec(made, x.dtype)
+    if 0 in made:
+        raise NoRule
+    whole = (*[1] * start, *shape, *[1] * after)
+    with torch._C._DisableTorchDispatch():
+        plain = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in found]
+        operands = [_broadcast_strides(t.expand(shape).reshape(whole), made) for t in plain]
+    source = (*x.stride()[:start], *[0] * len(shape), *x.stride()[end:])
+    return Spec(made, x.dtype, _packed(made, [source, *operands]))
 
 
 def _like_first(x: Any, *args: Any, **kwargs: Any) -> Spec:

@@ -92,7 +92,7 @@ def _convolution(lw: Lowering, x: TensorValue, packed: Any, bias: Any, other: Te
 
 def _collide(lw: Lowering, packed: Any, column: Expr, _outer: int, stride: Any, padding: Any, *_args: Any) -> bool:
     """Whether the pixels that a tile of a dense convolution reads in turns lie in the same lines of a cache."""
-    many = lw.node.meta["val"].shape[3] > 8 and len(packed.shape) == 5 and not any(padding)
+    many = lw.node.meta["val"].shape[3] > 8 and len(packed.shape) >= 4 and not any(padding)
     return many and as_int(column) * stride[1] % _PAGE == 0
 
 

@@ -21,7 +21,17 @@ from firebrick.extend.linear import linear_op, panel_columns
 from firebrick.extend.metas import absorb
 from firebrick.passes.images import Images
 from firebrick.passes.layout import propagate_layouts
-from firebrick.passes.prepack import LONG, NO_POST_OP, PostOp, added, is_packable, own_post_op, post_op, without_gaps
+from firebrick.passes.prepack import (
+    LONG,
+    NO_POST_OP,
+    PostOp,
+    added,
+    is_packable,
+    own_post_op,
+    post_op,
+    readable,
+    without_gaps,
+)
 from firebrick.passes.recipe import RecipeBuilder
 
 if TYPE_CHECKING:
@@ -42,6 +52,9 @@ _WIDE, _THICK = 40, (8, 1024)
 copy of the input that puts few channels side by side has to be made anyway, and many would not fit on the stack."""
 _LEAST_OF_VOLUMES = 16
 """Products of a result that one place in the depth of a window must have, for volumes to be taken as images."""
+_LARGE, _PIXELS, PIECE = 1 << 17, 32, 256
+"""Elements of a weight from which no packed copy of it is kept, if there are so many pixels, whose tiles take several
+times as long as making the panel anew; and products of a part of its sums."""
 _SMALLEST = 1 << 17
 """Multiplications from which the packed kernel is worth its call."""
 
@@ -259,9 +272,10 @@ def _matmul(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder)
     attr, scalars = found.fused.attr, list(found.fused.scalars)
     weight: Any = found.conv.args[1]
     with out.fake_mode:
-        matrix = weight.meta["val"].squeeze(3).squeeze(2)
+        rows = weight.meta["val"].squeeze(3)
+        matrix = rows.squeeze(2)
         turned = matrix.t()
-    read = create(aten.squeeze.dim, weight, 3, value=weight.meta["val"].squeeze(3))
+    read = create(aten.squeeze.dim, weight, 3, value=rows)
     read = create(aten.squeeze.dim, read, 2, value=matrix)
     read = without_gaps(create(aten.t.default, read, value=turned), recipe, found.last)
     last = create(linear_op, pixels(x, inner), read, scale, bias, other, attr, scalars, value=out)
@@ -284,20 +298,37 @@ def _own(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) ->
     scale: tuple[fx.Node, ...] = ()
     if found.scale is not None:
         scale = (recipe.call(f"{w.name}_scale_flat", aten.reshape.default, recipe.copy(found.scale), [outer]),)
-    packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, found.columns, *scale)
-    read, bias = recipe.use(packed, found.last), recipe.use(b, found.last) if b is not None else None
+    pads = any(padding) and _is_wide(found.conv)
+    weight: Any = found.conv.args[1]
+    more: tuple[Any, ...] = ()
+    if found.kind == "dense" and not pads and _is_read_in_place(found.conv):
+        read = readable(weight, recipe, found.last)
+        more = (recipe.use(scale[0], found.last) if scale else None, found.columns)
+    else:
+        packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, found.columns, *scale)
+        read = recipe.use(packed, found.last)
+    bias = recipe.use(b, found.last) if b is not None else None
     with graph.inserting_before(found.last):
-        if found.kind == "dense" and any(padding) and not _is_wide(found.conv):
+        if found.kind == "dense" and any(padding) and not pads:
             with w.meta["val"].fake_mode:
                 val = aten.constant_pad_nd.default(x.meta["val"], padding)
             x = graph.call_function(aten.constant_pad_nd.default, (x, padding))
             x.meta = {**found.conv.meta, "val": val}
             padding = [0, 0, 0, 0]
         attr, scalars = found.fused.attr, list(found.fused.scalars)
-        args = (x, read, bias, found.other, outer, list(stride), padding, list(dilation), attr, scalars)
+        args = (x, read, bias, found.other, outer, list(stride), padding, list(dilation), attr, scalars, *more)
         made = graph.call_function(convolution_op, args)
     made.meta = dict(found.last.meta)
     return made
+
+
+def _is_read_in_place(conv: fx.Node) -> bool:
+    """Whether the kernel makes panels of a weight on the way, which is not copied then."""
+    weight: Any = conv.args[1]
+    val, shape = weight.meta["val"], conv.meta["val"].shape
+    pixels = shape[0] * math.prod(shape[2:])
+    large = val.numel() >= _LARGE and math.prod(val.shape[2:]) <= PIECE
+    return bool(large and val.is_contiguous() and pixels >= _PIXELS)
 
 
 def _is_wide(conv: fx.Node) -> bool:

@@ -38,6 +38,7 @@ __all__ = [
     "own_post_op",
     "post_op",
     "prepack_linear",
+    "readable",
     "without_gaps",
 ]
 
@@ -277,7 +278,7 @@ def _activation(node: fx.Node, ours: bool) -> tuple[fx.Node | None, PostOp]:
     return None, NO_POST_OP
 
 
-def _readable(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.Node:
+def readable(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.Node:
     """A weight in memory that a kernel can read: the constant's own, or the recipe's of what is computed.
 
     Only one whose columns and rows both have gaps is copied.
@@ -285,7 +286,7 @@ def _readable(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.Nod
     if weight.op == "get_attr" or not is_view(weight):
         made = weight if weight.op == "get_attr" else recipe.use(recipe.copy(weight), before)
     else:
-        base = _readable(weight.args[0], recipe, before)  # type: ignore[arg-type]
+        base = readable(weight.args[0], recipe, before)  # type: ignore[arg-type]
         made = weight
         if base is not weight.args[0]:
             with recipe.aten.gm.graph.inserting_before(before):
@@ -298,7 +299,7 @@ def without_gaps(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.
     """The same weight [inner, outer], or a copy, with elements side by side along one axis."""
     val = weight.meta["val"]
     if any(n == 1 or stride == 1 for n, stride in zip(val.shape, val.stride(), strict=True)):
-        return _readable(weight, recipe, before)
+        return readable(weight, recipe, before)
     return recipe.use(recipe.call(f"{weight.name}_dense", aten.clone.default, recipe.copy(weight)), before)
 
 
