@@ -326,6 +326,10 @@ class _Compile:
             recorder.show(self.config, level, _name(self.gm), text())
 
 
+def _wants_gradients(val: Any) -> bool:
+    return isinstance(val, torch.Tensor) and val.requires_grad
+
+
 class _Inference(_Compile):
     """A graph that needs no gradients."""
 
@@ -336,7 +340,10 @@ class _Inference(_Compile):
         if torch.is_inference_mode_enabled():
             return run
         bases = {i for i, t in enumerate(self.example_inputs) if isinstance(t, torch.Tensor) and t.is_inference()}
-        return runtime.InferenceViews.of(run, artifact, bases)
+        results: Any = self.gm.graph.output_node().args[0]
+        given = results if isinstance(results, (tuple, list)) else [results]
+        leaves = {i for i, r in enumerate(given) if isinstance(r, fx.Node) and _wants_gradients(r.meta.get("val"))}
+        return runtime.TorchViews.of(run, artifact, bases, leaves)
 
     def trace_few(self) -> AtenGraph:
         """Trace four of many equal layers, from which the others follow, or all where there are no such layers."""
@@ -384,7 +391,7 @@ class _Training(_Compile):
         self.state = TracingState()
         artifact, made = self.built("forward", lambda: self.divided().forward, self.plan_of_forward)
         plan = runtime.TrainingPlan.from_json(artifact.extra["training"])
-        if not plan.tangents and not any(grad for _, grad in plan.outputs):  # nothing that it gives needs a gradient
+        if not plan.tangents and all(grad is False for _, grad in plan.outputs):  # nothing wants a gradient
             return _Inference(self.gm, self.example_inputs, self.config, self.user_passes).run()
         forward = self.load(artifact, made)
         # The backward may be traced long after this call: only the metadata of the inputs is kept until then.

@@ -323,7 +323,7 @@ _ROWS = [
     (network_made, 1, 1),
     (unused_leaf, 1, 0),
     (leaf_before_a_break, 2, 1),
-    (leaf_in_a_checkpoint, 2, 1),
+    (leaf_in_a_checkpoint, 1, 1),
     (written_then_used, 1, 0),
     (gradients_inside, 2, 2),
 ]
@@ -419,7 +419,8 @@ def test_what_is_made_of_a_result_is_not_the_arguments() -> None:
         with torch.no_grad():
             detached, column, _ = compiled(x)
         detached.requires_grad_(not grad)
-        column.t_()
+        with torch.no_grad():  # elsewhere torch refuses it of a view that was made there
+            column.t_()
         assert (x.requires_grad, x.shape, column.shape) == (grad, (3,), (1, 3))
         detached.data[0] = 9
         assert x[0] == 9

@@ -1049,8 +1049,6 @@ def test_it_is_one_graph_that_does_what_eager_mode_does(program, backend, kind, 
 @pytest.mark.parametrize("backend", ["eager", "firebrick"])
 @pytest.mark.parametrize("program", PARTS, ids=lambda p: p.__name__)
 def test_what_breaks_does_what_eager_mode_does(program, backend, kind, capsys):
-    if program is region_in_checkpoint and backend == "firebrick" and kind == "recorded":
-        pytest.skip("compiled training does not run inside a checkpoint of plain Python")
     compiled = firebrick.compile(program, backend=backend)
     want = observed(program, kind, capsys)
     for _ in range(2):

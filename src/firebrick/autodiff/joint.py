@@ -43,7 +43,8 @@ class JointGraph:
     tangents: positions of the results that need a gradient.
     wrt: names of the placeholders and constants that need a gradient.
     dirty: names in `mutated` whose new value has a gradient of its own.
-    grads: for each user output, whether it requires a gradient.
+    grads: for each user output, whether it requires a gradient; None for one that does, but has no history: a view
+      that was made where gradients were not recorded.
     """
 
     gm: fx.GraphModule
@@ -54,7 +55,7 @@ class JointGraph:
     tangents: list[int]
     wrt: list[str]
     dirty: frozenset[str]
-    grads: list[bool]
+    grads: list[bool | None]
     name: str = "graph"
 
     def signature(self) -> tuple[Any, ...]:
@@ -180,7 +181,9 @@ class _JointFinish(Finish):
         names = [o.name for o in self.mutated]
         dirty = frozenset(o.name for o, s in self.mutated.items() if self._has_history(s.base))
         tangents = [
-            i for i, fake in sorted(self.shown.items()) if fake.requires_grad and (i >= len(names) or names[i] in dirty)
+            i
+            for i, fake in sorted(self.shown.items())
+            if fake.requires_grad and not self._is_severed(fake) and (i >= len(names) or names[i] in dirty)
         ]
         grads = [self._requires_grad(r) for r in self.results]
         gradients = self._backward(tangents)
@@ -191,10 +194,16 @@ class _JointFinish(Finish):
     def _has_history(self, fake: FakeTensor) -> bool:
         return fake.grad_fn is not None and fake.grad_fn is not self.trace.entries.get(id(fake))
 
-    def _requires_grad(self, result: Any) -> bool:
+    def _is_severed(self, fake: torch.Tensor) -> bool:
+        """Whether a tensor is a leaf that was none of the graph's inputs."""
+        return fake.is_leaf and not any(fake is leaf for leaf in self.trace.leaves.values())
+
+    def _requires_grad(self, result: Any) -> bool | None:
         """Whether an output requires a gradient; what it is rebuilt from must then require one."""
         if not isinstance(result, Value) or not result.fake.requires_grad:
             return False
+        if self._is_severed(result.fake):
+            return None
         storage = result.storage
         if result.fake is not storage.base and not storage.base.requires_grad and self._is_shared(result):
             raise LoweringError("an output that needs a gradient is a view of memory that needs none")

@@ -128,7 +128,7 @@ class _Divider:
         extra.append(node)
         return Place("result", len(values) + len(extra) - 1)
 
-    def _output(self, index: int, place: dict[int, Place]) -> tuple[Place, bool]:
+    def _output(self, index: int, place: dict[int, Place]) -> tuple[Place, bool | None]:
         alias, grad = self.joint.outputs[index], self.joint.grads[index]
         if alias is None:
             return place[len(self.joint.mutated) + index], grad

@@ -9,7 +9,6 @@ continuation, which is captured when it is called.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 import types
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from firebrick.capture.aliases import guard_aliases
 from firebrick.capture.assemble import Handler
 from firebrick.capture.breaks import Break, SkipFrame
 from firebrick.capture.continuation import origin
-from firebrick.capture.emit import Emitter
 from firebrick.capture.entry import is_entry
 from firebrick.capture.flow import flow
 from firebrick.capture.graph import arguments, examples
@@ -34,8 +32,8 @@ from firebrick.capture.hook import SKIP, SKIP_SCOPE, Wrapped, entries
 from firebrick.capture.instructions import decode
 from firebrick.capture.interpreter import BreakHere, Interpreter
 from firebrick.capture.liveness import live_slots
-from firebrick.capture.marks import disabled_by_torch
 from firebrick.capture.materialize import ValueEmitter
+from firebrick.capture.plain import run_plain
 from firebrick.capture.plan import build_plan
 from firebrick.capture.regions import last_on_numbers
 from firebrick.capture.resume import can_break, emit_break, emit_plain
@@ -74,7 +72,6 @@ _MAX_ENTRIES = 256  # of one code object, for all modules that run it
 _MAX_VERSIONS = 4  # tensors whose versions are looked at before a graph that changes them
 _MOST_COPIED = 65536  # bytes of such tensors that are copied, where it matters how far the graph came
 _NO_MISTAKE = (FirebrickError, torch.utils.checkpoint._StopRecomputationError)  # plain Python would not raise these
-_IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _FRAMES = ("_getframe", "currentframe")
 _LOOKS = frozenset(("eval", "exec", "locals", "vars", "dir", *_FRAMES))
@@ -395,41 +392,6 @@ def looks_at_frame(code: CodeType) -> bool:
         or (before.opname == "LOAD_GLOBAL" and before.argval in _LOOKS and after.opname == "CALL" and not after.arg)
         for before, after in itertools.pairwise(found)
     )
-
-
-def run_plain(frame: Frame) -> Any:
-    """What to do with a library's function: an import or `torch.compiler.disable` gets code that captures nothing."""
-    code, disabled = frame.code, disabled_by_torch(frame.function)
-    if code is _IMPORT:
-        emitter = Emitter(code)
-        emitter.prologue()
-        emitter.load_callable(Wrapped(frame.function, None))
-        for name in code.co_varnames[: code.co_argcount]:
-            emitter.load_fast(name)
-        emitter.call(code.co_argcount)
-        emitter.return_value()
-        return build_plan((), code), emitter.assemble()
-    if disabled is None or "fn" not in code.co_freevars or code.co_varnames[:2] != ("args", "kwargs"):
-        marked = "_torchdynamo_disable" in frame.function.__dict__  # other wrappers share the code
-        return None if marked else SKIP
-    original, with_callees = disabled
-    if not with_callees:
-        if isinstance(original, types.FunctionType):
-            _native.skip_code(original.__code__)
-        return None
-    emitter = Emitter(code)
-    emitter.prologue()
-    emitter.load_callable(Wrapped(_call, None))
-    emitter.load_deref("fn")
-    emitter.load_fast("args")
-    emitter.load_fast("kwargs")
-    emitter.call(3)
-    emitter.return_value()
-    return build_plan((), code), emitter.assemble()
-
-
-def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return function(*args, **kwargs)
 
 
 class Attempt:

@@ -10,7 +10,7 @@ from firebrick.runtime.cache import (
     make_key,
     why_miss,
 )
-from firebrick.runtime.load import ConstantsChanged, Executable, InferenceViews, load
+from firebrick.runtime.load import ConstantsChanged, Executable, TorchViews, load
 from firebrick.runtime.training import Place, Tangent, Training, TrainingPlan
 
 __all__ = [
@@ -18,10 +18,10 @@ __all__ = [
     "ConstantsChanged",
     "DiskCache",
     "Executable",
-    "InferenceViews",
     "Key",
     "Place",
     "Tangent",
+    "TorchViews",
     "Training",
     "TrainingPlan",
     "build",

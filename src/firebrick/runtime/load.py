@@ -20,36 +20,48 @@ if TYPE_CHECKING:
 
     from firebrick.artifact import Artifact
 
-__all__ = ["ConstantsChanged", "Executable", "InferenceViews", "load"]
+__all__ = ["ConstantsChanged", "Executable", "TorchViews", "load"]
 
 Executable = _native.Executable
 """A compiled graph: called with the graph's tensor inputs, it returns the tuple of its outputs."""
 
 
-class InferenceViews:
-    """An executable some of whose results are views of inference tensors: outside inference mode, torch alone can
-    make such tensors."""
+class TorchViews:
+    """An executable some of whose results are views that torch alone can make: of inference tensors outside inference
+    mode, and of tensors that want gradients where none are recorded, which want them too."""
 
     def __init__(self, run: Callable[..., tuple[Any, ...]], base_of: Mapping[int, int]) -> None:
         self.run, self.base_of = run, base_of
 
     @classmethod
     def of(
-        cls, run: Callable[..., tuple[Any, ...]], artifact: Artifact, inference: Collection[int]
+        cls,
+        run: Callable[..., tuple[Any, ...]],
+        artifact: Artifact,
+        inference: Collection[int],
+        leaves: Collection[int] = (),
     ) -> Callable[..., tuple[Any, ...]]:
-        """The executable, within this if need be. inference: positions of inputs that are inference tensors."""
+        """The executable, within this if need be.
+
+        inference: positions of inputs that are inference tensors. leaves: positions of results that want gradients.
+        """
         table = artifact.table
         views = {i: table["views"][value[1]] for i, value in enumerate(table["outputs"]) if value[0] == "t"}
-        # Inputs have the first slots. Bytes read as another type are no inference tensor, in eager mode as here.
-        base_of = {i: view[0] for i, view in views.items() if view[0] in inference and view[4] is None}
+        # Inputs have the first slots. Bytes read as another type are no view, in eager mode as here.
+        base_of = {
+            i: view[0]
+            for i, view in views.items()
+            if view[4] is None and (view[0] in inference or (i in leaves and view[0] < len(table["inputs"])))
+        }
         return cls(run, base_of) if base_of else run
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run it."""
         results = list(self.run(*inputs))
-        for i, base in self.base_of.items():
-            like = results[i]
-            results[i] = inputs[base].as_strided(like.shape, like.stride(), like.storage_offset())
+        with torch.no_grad():
+            for i, base in self.base_of.items():
+                like = results[i]
+                results[i] = inputs[base].as_strided(like.shape, like.stride(), like.storage_offset())
         return tuple(results)
 
 

@@ -43,13 +43,13 @@ class TrainingPlan:
     """How forward and backward are joined; plain data that is kept with the forward's artifact.
 
     results: how many of the forward's results are the user's; the others are only saved.
-    outputs: the user's outputs, each with whether it requires a gradient. dirty: tensors of the caller whose new
-    value has a gradient. wrt: tensors that gradients are for. bytes_saved: held from forward to backward, not counting
-    what the caller holds anyway.
+    outputs: the user's outputs, each with whether it requires a gradient, None for a leaf that does.
+    dirty: tensors of the caller whose new value has a gradient. wrt: tensors that gradients are for.
+    bytes_saved: held from forward to backward, not counting what the caller holds anyway.
     """
 
     results: int
-    outputs: tuple[tuple[Place, bool], ...]
+    outputs: tuple[tuple[Place, bool | None], ...]
     saved: tuple[Place, ...]
     tangents: tuple[Tangent, ...]
     dirty: tuple[Place, ...]
@@ -110,8 +110,10 @@ class Training:
         found = _Node.apply(self, len(inputs), *inputs, *self.constants)
         return tuple([self._output(place, grad, inputs, found) for place, grad in self.plan.outputs])
 
-    def _output(self, place: Place, grad: bool, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
+    def _output(self, place: Place, grad: bool | None, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
         value = self.fetch(place, inputs, results)
+        if grad is None:
+            return _severed(seen(value, place.layout), value)
         if isinstance(value, torch.Tensor):
             if value.requires_grad and not grad:
                 value = value.detach()
@@ -145,6 +147,14 @@ def seen(base: torch.Tensor, layout: tuple[Any, Any, int] | None) -> torch.Tenso
     if offset == 0 and tuple(base.shape) == shape and base.stride() == strides:
         return base
     return base.as_strided(shape, strides, base.storage_offset() + offset)
+
+
+def _severed(found: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """Return a leaf that requires gradients: a view of what requires them, or of what does not."""
+    if not base.requires_grad:
+        base = base.detach().requires_grad_()
+    with torch.no_grad():
+        return base.as_strided(found.shape, found.stride(), found.storage_offset())
 
 
 class _Node(torch.autograd.Function):

@@ -1,0 +1,95 @@
+"""Frames that are not captured themselves, but whose callees must not be either."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint
+
+from firebrick import _native
+from firebrick.capture.emit import Emitter
+from firebrick.capture.guards import Guard
+from firebrick.capture.hook import SKIP, Wrapped
+from firebrick.capture.marks import disabled_by_torch
+from firebrick.capture.plan import build_plan
+from firebrick.capture.sources import Local
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from firebrick._native import Frame
+
+__all__ = ["run_plain"]
+
+_CHECKPOINT = inspect.unwrap(torch.utils.checkpoint.checkpoint).__code__
+_IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
+
+
+def run_plain(frame: Frame) -> Any:
+    """What to do with a library's function: an import or `torch.compiler.disable` gets code that captures nothing."""
+    code, disabled = frame.code, disabled_by_torch(frame.function)
+    if code is _IMPORT:
+        emitter = Emitter(code)
+        emitter.prologue()
+        emitter.load_callable(Wrapped(frame.function, None))
+        for name in code.co_varnames[: code.co_argcount]:
+            emitter.load_fast(name)
+        emitter.call(code.co_argcount)
+        emitter.return_value()
+        return build_plan((), code), emitter.assemble()
+    if code is _CHECKPOINT:
+        return _run_all_plain(frame, "use_reentrant")
+    if disabled is None or "fn" not in code.co_freevars or code.co_varnames[:2] != ("args", "kwargs"):
+        marked = "_torchdynamo_disable" in frame.function.__dict__  # other wrappers share the code
+        return None if marked else SKIP
+    original, with_callees = disabled
+    if not with_callees:
+        if isinstance(original, types.FunctionType):
+            _native.skip_code(original.__code__)
+        return None
+    emitter = Emitter(code)
+    emitter.prologue()
+    emitter.load_callable(Wrapped(_call, None))
+    emitter.load_deref("fn")
+    emitter.load_fast("args")
+    emitter.load_fast("kwargs")
+    emitter.call(3)
+    emitter.return_value()
+    return build_plan((), code), emitter.assemble()
+
+
+def _run_all_plain(frame: Frame, unless: str) -> Any:
+    """Code that calls a function again with nothing captured in it, unless its argument `unless` is true.
+
+    A checkpoint runs its function again in the backward, where nothing is captured either, and must find the same
+    saved tensors; a reentrant one does not.
+    """
+    code = frame.code
+    if frame.locals[unless] is not False:
+        return None
+    emitter = Emitter(code)
+    emitter.prologue()
+    emitter.load_callable(Wrapped(partial(_call_again, frame.function), None))
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]
+    for name in names:
+        emitter.load_fast(name)
+    emitter.call(len(names))
+    emitter.return_value()
+    return build_plan([Guard("EQUALS", Local(unless), False)], code), emitter.assemble()
+
+
+def _call_again(function: types.FunctionType, *values: Any) -> Any:
+    """Call a function that takes `*args` and `**kwargs` with what a frame of it was given."""
+    code = function.__code__
+    *given, args, kwargs = values
+    named = zip(code.co_varnames[code.co_argcount :], given[code.co_argcount :], strict=False)
+    return function(*given[: code.co_argcount], *args, **dict(named), **kwargs)
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)
