@@ -144,7 +144,7 @@ def number_where_torch_wants_one(x: Any) -> Any:
 
 
 def large_number(x: Any) -> Any:
-    many = random.getrandbits(80)
+    many = random.getrandbits(80) + random.choice(range(10**12))
     return (
         x + random.getrandbits(30),
         many,

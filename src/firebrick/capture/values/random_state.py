@@ -292,7 +292,7 @@ class RandomNumbers(_RandomState):
         except Exception as error:
             raise Break("random-generator", f"{name}() raises {type(error).__name__}") from error
         operand = self.made or self.source
-        kinds = {type(item) for item in (given[0] if name == "choice" else found)}
+        kinds = {type(item) for item in (given[0] if name == "choice" and type(given[0]) is not range else found)}
         if name == "seed":
             if not given or given[0] is None:  # taken from the clock or the system
                 raise Break("random-generator", f"{self.describe()} is seeded")
@@ -312,7 +312,8 @@ def _largest(name: str, given: Sequence[Any]) -> float:
     if name == "getrandbits":
         return 1 << given[0]
     if name in _INTS or name in ("choice", "uniform"):
-        return max(abs(item) for item in (given[0] if name == "choice" else given))
+        items = given[0] if name == "choice" else given
+        return max(abs(item) for item in (items if type(items) is not range else (items[0], items[-1])))
     return math.inf
 
 
