@@ -255,6 +255,13 @@ def network_made(x: Any) -> Any:
     return [(name, weight.grad) for name, weight in net.named_parameters()], x.grad
 
 
+def leaf_detached(x: Any) -> Any:
+    weight = nn.Parameter(torch.ones(3))
+    y = (weight * x).sum()
+    weight.detach_()
+    return y * 2, weight, weight * 3
+
+
 def unused_leaf(x: Any) -> Any:
     nn.Parameter(torch.ones(2))
     return x * 2, [nn.Parameter(torch.ones(1)) for _ in range(2)]
@@ -321,6 +328,7 @@ _ROWS = [
     (parameter_of_an_argument, 2, 1),
     (parameter_of_a_parameter, 2, 1),
     (network_made, 1, 1),
+    (leaf_detached, 1, 0),
     (unused_leaf, 1, 0),
     (leaf_before_a_break, 2, 1),
     (leaf_in_a_checkpoint, 1, 1),

@@ -210,6 +210,15 @@ def fills_of_views(x: Any, g: Any) -> Any:
     return y, x + torch.empty(20, 3).t().exponential_(generator=g).sum()
 
 
+def drawn_and_replaced(x: Any, g: Any) -> Any:
+    first, second = torch.rand(3, generator=g), torch.rand(3, generator=g)
+    plain = second
+    first.data, total = x, first.sum()
+    second = second.detach_()
+    second.data = torch.ones(2)
+    return first, total, first + 1, second, plain is second
+
+
 def drawn_in_inference_mode(x: Any, g: Any) -> Any:
     with torch.inference_mode():
         first = torch.randn(3, generator=g)
@@ -308,6 +317,7 @@ _ROWS: list[tuple[Any, list[Any], int]] = [
     (generator_and_probabilities, [generator], 2),
     (fills_of_views, [generator], 0),
     (seed_after_a_draw, [], 1),
+    (drawn_and_replaced, [generator], 0),
     (drawn_in_inference_mode, [generator], 0),
     (drawn_without_gradients, [generator], 0),
     (drawn_in_turns, [generator, lambda: random.Random(4)], 0),

@@ -600,7 +600,7 @@ class Attempt:
             head.load_callable(compiled)
             for value in arguments(graph):
                 if isinstance(value, MadeTensor):
-                    value.reconstruct(head)
+                    value.load(head)
                 else:
                     assert value.source is not None
                     head.load_source(value.source)

@@ -64,7 +64,7 @@ class GraphBuilder:
         self.graph = fx.Graph()
         self.mode: FakeTensorMode = new_fake_mode() if outer is None else outer.mode
         self.inputs: list[TensorValue] = []
-        self.made_inputs: list[MadeTensor] = []
+        self.made_inputs: list[tuple[fx.Node, MadeTensor]] = []
         self.attributes: dict[str, torch.Tensor] = {}
         self.outputs: list[TensorValue] = []
         self.op_count = 0
@@ -142,7 +142,7 @@ class GraphBuilder:
         self.inference.met(example, fake)
         value = MadeTensor(self.placeholder(name, fake), fake, made, example)
         self._by_fake[id(fake)] = value
-        self.made_inputs.append(value)
+        self.made_inputs.append((value.node, value))
         return value
 
     def placeholder(self, name: str, fake: torch.Tensor) -> fx.Node:
@@ -438,8 +438,8 @@ class GraphBuilder:
                 root.register_buffer(name, tensor)
         module = _LazyGraphModule(root, self.graph)
         module.meta["fake_mode"] = self.mode
-        uncounted = [*self.uncounted(), *(value for value in self.made_inputs if not value.fake._version)]
-        module.meta["uncounted"] = frozenset(value.node.name for value in uncounted)
+        made = [node for node, _ in self.made_inputs if not node.meta["val"]._version]
+        module.meta["uncounted"] = frozenset(node.name for node in (*made, *(v.node for v in self.uncounted())))
         return module
 
     def _drop_unused(self) -> None:
@@ -451,12 +451,13 @@ class GraphBuilder:
                     self.attributes.pop(node.target, None)
                 self.graph.erase_node(node)
         self.inputs = [value for value in self.inputs if not value.node._erased]
-        self.made_inputs = [value for value in self.made_inputs if not value.node._erased]
+        self.made_inputs = [one for one in self.made_inputs if not one[0]._erased]
 
 
 def arguments(graph: GraphBuilder) -> list[TensorValue]:
     """The values of a graph's placeholders, in their order."""
-    values = {value.node: value for value in (*graph.inputs, *graph.made_inputs)}
+    values: dict[fx.Node, TensorValue] = {value.node: value for value in graph.inputs}
+    values.update(graph.made_inputs)
     return [values[node] for node in graph.graph.nodes if node.op == "placeholder"]
 
 

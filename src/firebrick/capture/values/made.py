@@ -29,15 +29,22 @@ __all__ = ["MadeTensor", "NumberInGraph", "NumberValue", "call_with_numbers", "t
 class MadeTensor(TensorValue):
     """An argument of the graph that new code makes before it; `example` is one like it, whose data mean nothing."""
 
-    __slots__ = ("example", "made")
+    __slots__ = ("example", "made", "place")
 
     def __init__(self, node: fx.Node, fake: torch.Tensor, made: Made, example: torch.Tensor) -> None:
         super().__init__(node, fake, cls=type(example))
-        self.made, self.example = made, example
+        self.made, self.example, self.place = made, example, node
+
+    def load(self, emitter: ValueEmitter) -> None:
+        """Load what was made."""
+        emitter.load_fast(emitter.made_temp(self.made.index))
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
-        """Load it."""
-        emitter.load_fast(emitter.made_temp(self.made.index))
+        """Load it, or what the graph has made of it, as by `detach_`."""
+        if self.node is self.place:
+            self.load(emitter)
+        else:
+            super().reconstruct(emitter)
 
 
 class NumberInGraph(Break):
