@@ -180,7 +180,8 @@ def observe(space: dict, function, arguments: tuple) -> dict[str, str]:
     text = canonical.text
     chain = []
     while error is not None and len(chain) < 3:
-        chain.append(f"{type(error).__name__}: {_RESUMED.sub('', _ADDRESS.sub('', str(error)))}")
+        words = "" if isinstance(error, RecursionError) else str(error)  # they tell where the last of many calls was
+        chain.append(f"{type(error).__name__}: {_RESUMED.sub('', _ADDRESS.sub('', words))}")
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     seen = {
         "error": " <- ".join(chain),
