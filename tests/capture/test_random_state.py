@@ -227,6 +227,12 @@ def drawn_in_inference_mode(x: Any, g: Any) -> Any:
     return first, second, third, [t.is_inference() for t in (first, second, third)]
 
 
+def number_as_a_tensor_in_inference_mode(x: Any) -> Any:
+    with torch.inference_mode():
+        made = [torch.tensor(random.random()), torch.full((2,), random.random()), x * random.random()]
+    return [(one.is_inference(), one) for one in made]
+
+
 @torch.no_grad()
 def drawn_without_gradients(x: Any, g: Any) -> Any:
     return torch.randn(3, generator=g) * x, torch.randn(3, generator=g, requires_grad=True)
@@ -319,6 +325,7 @@ _ROWS: list[tuple[Any, list[Any], int]] = [
     (seed_after_a_draw, [], 1),
     (drawn_and_replaced, [generator], 0),
     (drawn_in_inference_mode, [generator], 0),
+    (number_as_a_tensor_in_inference_mode, [], 2),
     (drawn_without_gradients, [generator], 0),
     (drawn_in_turns, [generator, lambda: random.Random(4)], 0),
     (drawn_in_a_checkpoint, [generator], 2),

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.values.tensor import TensorValue
 
-__all__ = ["InferenceMode", "Made", "is_inference", "made_of", "storage_of"]
+__all__ = ["InferenceMode", "MadeAs", "is_inference", "made_of", "storage_of"]
 
 _MADE = "_firebrick_made"
 
 
-class Made(enum.Enum):
+class MadeAs(enum.Enum):
     """How inference mode shows in a tensor."""
 
     INFERENCE = "an inference tensor"
@@ -36,14 +36,14 @@ class Made(enum.Enum):
     VIEW = "a view, made in inference mode, of an ordinary tensor"
 
 
-def made_of(fake: torch.Tensor) -> Made | None:
+def made_of(fake: torch.Tensor) -> MadeAs | None:
     """How a fake tensor's original was made; None for ordinary tensors."""
     return fake.__dict__.get(_MADE)
 
 
 def is_inference(fake: torch.Tensor) -> bool:
     """Whether a fake tensor's original is an inference tensor."""
-    return made_of(fake) in (Made.INFERENCE, Made.DETACHED)
+    return made_of(fake) in (MadeAs.INFERENCE, MadeAs.DETACHED)
 
 
 def storage_of(fake: torch.Tensor) -> int:
@@ -81,7 +81,7 @@ class InferenceMode:
         """Keep how a tensor from outside was made."""
         if tensor.is_inference():
             self._seen = True
-            self._mark(fake, Made.INFERENCE)
+            self._mark(fake, MadeAs.INFERENCE)
 
     def give(self, like: torch.Tensor, fake: torch.Tensor) -> None:
         """Let one fake tensor be made as another one was."""
@@ -97,17 +97,17 @@ class InferenceMode:
         ):
             node = node.args[0]  # type: ignore[assignment]  # an item of what a call returns
         place = storage_of(fake)
-        made = Made.INFERENCE if self.on else None
+        made = MadeAs.INFERENCE if self.on else None
         for given in (used.meta["val"] for used in node.all_input_nodes):
             if isinstance(given, torch.Tensor) and place and storage_of(given) == place and _is_view(given, fake):
                 made = self._view_of(given, fake)
                 break
         self._mark(fake, made)
 
-    def _view_of(self, base: torch.Tensor, fake: torch.Tensor) -> Made | None:
+    def _view_of(self, base: torch.Tensor, fake: torch.Tensor) -> MadeAs | None:
         if is_inference(base):
-            return Made.INFERENCE if self.on or fake._is_view() else Made.DETACHED
-        return Made.VIEW if self.on else made_of(base)
+            return MadeAs.INFERENCE if self.on or fake._is_view() else MadeAs.DETACHED
+        return MadeAs.VIEW if self.on else made_of(base)
 
     def check_used(self, fakes: Sequence[torch.Tensor]) -> None:
         """Refuse what records gradients through a view that was made in inference mode: they lead nowhere.
@@ -117,7 +117,7 @@ class InferenceMode:
         """
         if not self._seen or self.on or not torch.is_grad_enabled():
             return
-        if any(made_of(fake) is Made.VIEW and fake.requires_grad for fake in fakes):
+        if any(made_of(fake) is MadeAs.VIEW and fake.requires_grad for fake in fakes):
             raise Break("unsupported-operation", "a view that was made in inference mode is used where gradients are")
 
     def check_nested(self, fakes: Sequence[torch.Tensor]) -> None:
@@ -160,7 +160,7 @@ class InferenceMode:
         made = None if self.around else made_of(fake)
         if made is not None and (fake.layout is not torch.strided or fake.is_conj() or fake.is_neg()):
             raise Break("unsupported-operation", f"{made.value} that is conjugated, negated or sparse leaves the graph")
-        if made is Made.VIEW:
+        if made is MadeAs.VIEW:
             try:
                 _ = fake.grad_fn
             except RuntimeError as error:
@@ -192,7 +192,7 @@ class InferenceMode:
 
     def base_of(self, fake: torch.Tensor) -> torch.Tensor | None:
         """What such a view of a tensor with gradients is made of anew; it requires them as its base does."""
-        base = fake._base if made_of(fake) is Made.VIEW and not self.around else None
+        base = fake._base if made_of(fake) is MadeAs.VIEW and not self.around else None
         return base if base is not None and base.requires_grad else None
 
     def as_made(
@@ -202,22 +202,22 @@ class InferenceMode:
         made = [None if self.around else made_of(value.fake) for value in graph.outputs]
         if not any(made):
             return compiled
-        if all(one is Made.INFERENCE for one in made) and _can_run_inside(graph, arguments):
+        if all(one is MadeAs.INFERENCE for one in made) and _can_run_inside(graph, arguments):
             return _inside(compiled)
         found: dict[int, Remade] = {}
         for place, (one, value) in enumerate(zip(made, graph.outputs, strict=True)):
-            if one is Made.VIEW and value.fake._is_view():
+            if one is MadeAs.VIEW and value.fake._is_view():
                 base = graph.known(value.fake._base)
                 if base is None:  # an argument may be a view itself
                     base = next((given for given in arguments if given.fake._base is value.fake._base), None)
                 given = arguments.index(base) if base in arguments else None
                 result = graph.outputs.index(base) if base in graph.outputs else None
                 found[place] = Remade(one, given, result, None if base is None else base.obj)
-            elif one is not None and one is not Made.VIEW:
+            elif one is not None and one is not MadeAs.VIEW:
                 found[place] = Remade(one)
         return _behind(compiled, found) if found else compiled
 
-    def _mark(self, fake: torch.Tensor, made: Made | None) -> None:
+    def _mark(self, fake: torch.Tensor, made: MadeAs | None) -> None:
         if made is not None:
             fake.__dict__[_MADE] = made
 
@@ -225,16 +225,16 @@ class InferenceMode:
 class Remade(NamedTuple):
     """How a result is made anew; of a view, the place of its base among inputs or results, or the base itself."""
 
-    made: Made
+    made: MadeAs
     given: int | None = None
     result: int | None = None
     base: torch.Tensor | None = None
 
     def of(self, tensor: torch.Tensor, inputs: Sequence[Any], found: Sequence[Any]) -> torch.Tensor:
         """The result, for one on the same memory; inference mode is on."""
-        if self.made is Made.INFERENCE:  # one that was detached may have a version, which a view of it has not
+        if self.made is MadeAs.INFERENCE:  # one that was detached may have a version, which a view of it has not
             return tensor.view_as(tensor) if tensor.is_inference() else _on_memory_of(tensor)
-        if self.made is Made.DETACHED:
+        if self.made is MadeAs.DETACHED:
             tensor = _on_memory_of(tensor)
             with _mode(False):
                 return tensor.detach()

@@ -77,7 +77,7 @@ class NumberValue(Value):
         self._unknown()
 
     def as_argument(self) -> Any:
-        """It goes into a graph as a tensor without dimensions, where the function takes one: see `with_tensors`."""
+        """It goes into a graph as a tensor without dimensions, where one is taken: see `call_with_numbers`."""
         raise NumberInGraph("changing-value", f"another {self.kind.__name__} in each call is given to a torch function")
 
     def identity(self) -> object:
@@ -209,6 +209,8 @@ def tensor_of_number(interp: Interpreter, number: NumberValue, kwargs: Mapping[s
     wanted = kwargs["dtype"].realize().as_constant() if "dtype" in kwargs else _dtype_alone(number)
     if {*kwargs} - {"dtype"} or wanted not in (torch.float32, torch.float64, _dtype_alone(number)):
         raise Break("changing-value", "torch.tensor() of a number that differs from call to call, with such arguments")
+    if interp.tracer.graph.inference.in_region:
+        raise Break("changing-value", "a number that differs from call to call is made a tensor in inference mode")
     return number_tensor(interp, number, wanted)
 
 
