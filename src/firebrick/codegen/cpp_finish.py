@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.codegen.cpp_writer import Unit
 
@@ -46,11 +47,47 @@ static inline void {name}_finish(float* c, const float* scale, const float* bias
 }}
 """
 
+_FINISHER = """\
+template <bool S, bool B, bool O, bool T> static __attribute__((noinline)) void {name}(float* c, const float* scale,
+    const float* bias, const float* other, int64_t rows, int64_t n, int64_t out_stride, int64_t other_stride) {{
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t j = 0; j < n; j += {w}) {{
+      float* const to = c + r * out_stride + j;
+      const int64_t m = T && n - j < {w} ? n - j : {w};
+      {v} y = m == {w} ? *(const {v}u*)to : {v}_load(to, m);
+      if (S) y *= m == {w} ? *(const {v}u*)(scale + j) : {v}_load(scale + j, m);
+      if (B) y += m == {w} ? *(const {v}u*)(bias + j) : {v}_load(bias + j, m);
+      if (O) {{
+        const float* const from = other + r * other_stride + j;
+        y += m == {w} ? *(const {v}u*)from : {v}_load(from, m);
+      }}
+      y = {function};
+      if (m == {w}) *({v}u*)to = y;
+      else {v}_store(to, y, m);
+    }}
+}}
+"""
+"""S, B, O: there are a scale, a bias, something added. T: the columns need not be whole vectors."""
+
 
 def activation(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) -> str:
     """The text of an activation of a vector y."""
     v = unit.vector("f32", lanes)
     return _FUNCTIONS[attr](lambda f: unit.inline(f, lanes), scalars).replace("{zero}", f"{v}{{}}")
+
+
+def finisher(
+    unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...], present: Sequence[bool], *, whole: bool
+) -> str:
+    """The function that finishes sums, one for all kernels of a unit that need the same.
+
+    present: whether there are a scale, a bias and something added. whole: all columns are whole vectors.
+    """
+    function = activation(unit, lanes, attr, scalars)
+    v = unit.vector("f32", lanes)
+    name = f"fb_finish_{attr}_{hashlib.blake2s(function.encode(), digest_size=3).hexdigest()}_{v}"
+    unit.helpers.setdefault(name, _FINISHER.format(name=name, v=v, w=lanes, function=function))
+    return f"{name}<{', '.join(str(flag).lower() for flag in (*present, not whole))}>"
 
 
 def finish(

@@ -21,14 +21,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from firebrick.codegen.cpp_finish import finish
+from firebrick.codegen.cpp_finish import finisher
 from firebrick.codegen.cpp_tiles import ROW, dot, panels, tile
 from firebrick.errors import LoweringError
 from firebrick.loops.ir import Extern, Ref
 from firebrick.symbolic.expr import as_int
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from firebrick.codegen.cpp_writer import Unit
 
@@ -60,65 +60,95 @@ MOST_ROWS = 14
 _FLOATS = 1 << 16
 """Floats of panels that a thread makes at a time: they stay in its second-level cache."""
 
-_PART = """\
-static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_t end) {{
-  const float* const x = (const float*)args[0] + {x_offset};
-  const float* const w = (const float*)args[1] + {w_offset};
-  const float* const scale = {scale};
-  const float* const bias = {bias};
-  const float* const other = {other};
-  float* const out = (float*)args[{out}];
-  const int64_t row_from = {row_from}, row_to = {row_to};
-  const int64_t from = {column_from}, to = {column_to};
-{copies}
-  for (int64_t k = 0; k < {inner}; k += {piece}) {{
-    const int64_t part = {inner} - k < {piece} ? {inner} - k : {piece};
-    for (int64_t n0 = from; n0 < to; n0 += {block}) {{
-      const int64_t n1 = to - n0 < {block} ? to : n0 + {block};
+_DRIVER = """\
+struct fb_{form}_shape {{
+  int64_t rows, inner, outer, x_stride, k_stride, n_stride, out_stride, other_stride;
+  int64_t piece, block, columns, tiles, by_rows, row, copied, slot, ahead, step, pitch;
+  void (*pack)(const float*, int64_t, int64_t, int64_t, float*, int64_t);
+  void (*whole[2])({types}), (*last[2])({types});
+  void (*finish)(float*, const float*, const float*, const float*, int64_t, int64_t, int64_t, int64_t);
+}};
+static __attribute__((noinline)) void fb_by_{form}(const fb_{form}_shape& s, const float* x, const float* w,
+    const float* scale, const float* bias, const float* other, float* out, int64_t begin, int64_t end) {{
+  const int64_t row_from = s.by_rows ? begin : 0, row_to = s.by_rows ? end : s.tiles;
+  const int64_t from = s.by_rows ? 0 : begin * s.columns;
+  const int64_t to = s.by_rows || end * s.columns > s.outer ? s.outer : end * s.columns;
+  const int64_t height = s.rows / s.tiles, taller = s.rows % s.tiles;
+  float* const copied = (float*)__builtin_alloca_with_align(s.copied * 4 + 4, 512);
+  for (int64_t k = 0; k < s.inner; k += s.piece) {{
+    const int64_t part = s.inner - k < s.piece ? s.inner - k : s.piece;
+    for (int64_t n0 = from; n0 < to; n0 += s.block) {{
+      const int64_t n1 = to - n0 < s.block ? to : n0 + s.block;
 {pack}
       for (int64_t t = row_from; t < row_to; t++) {{
-        const int64_t r = {rows} * t / {tiles}, count = {rows} * (t + 1) / {tiles} - r;
-        const float* a = x + r * {x_stride} + k;
-{copy}
-        for (int64_t n = n0; n < n1; n += {columns}) {{
-          float* const c = out + r * {out_stride} + n;
-          const int64_t left = n1 - n < {columns} ? n1 - n : {columns};
+        const int64_t tall = t < taller, count = height + tall, r = height * t + (tall ? t : taller);
+        const float* a = x + r * s.x_stride + k;
+        if (s.copied) {{
+          float* const to_row = copied + t * s.slot;
+          if (s.slot == 0 || n0 == from)
+            for (int64_t i = 0; i < count; i++) {{
+              const float* const row = a + i * s.x_stride;
+              float* const its = to_row + i * s.row;
+              int64_t p = 0;
+#pragma GCC unroll 4
+              for (; p + {w} <= part; p += {w}) *({v}u*)(its + p) = *(const {v}u*)(row + p);
+              if (p < part) *({v}u*)(its + p) = {v}_load(row + p, part - p);
+            }}
+          a = to_row;
+        }}
+        for (int64_t n = n0; n < n1; n += s.columns) {{
+          float* const c = out + r * s.out_stride + n;
+          const int64_t left = n1 - n < s.columns ? n1 - n : s.columns;
+          const auto tile = (left == s.columns ? s.whole : s.last)[tall];
 {calls}
         }}
-{finish}
+        if (s.finish && k + part == s.inner)
+          s.finish(out + r * s.out_stride + n0, scale + n0, bias + n0, other + r * s.other_stride + n0, count, n1 - n0,
+              s.out_stride, s.other_stride);
       }}
     }}
   }}
+}}
+"""
+"""Matmuls of a unit in one form, which differ by numbers and by the tiles that they take: of `rows / tiles` rows or one
+more, of `columns` or what is left, in sums of `piece` products. row: floats between rows of the left factor, which are
+copied (`copied` floats) where they would lie on the same lines of the cache, by tiles or (slot: floats of one) all at
+once. ahead, step: what is fetched meanwhile."""
+
+_DOTS = """\
+          const float* const next = w + (n1 + (((t - row_from) * s.ahead + (n - n0)) * s.step >> 16)) * s.n_stride + k;
+          tile(a, s.row, w + n * s.n_stride + k, s.n_stride, part, next, s.pitch, c, s.out_stride, left, k == 0);"""
+
+_PACK = """\
+      for (int64_t n = n0; s.pack && n < n1; n += s.columns)
+        s.pack(w + k * s.k_stride + n * s.n_stride, s.n_stride != 1 ? s.n_stride : s.k_stride,
+            n1 - n < s.columns ? n1 - n : s.columns, part, fb_panels + (n - n0) * s.piece, s.columns);"""
+
+_CHAINS = """\
+          const float* const b = s.pack ? fb_panels + (n - n0) * s.piece : w + k * s.k_stride + n;
+          const float* const next = w + k * s.k_stride + (n + s.ahead) * s.n_stride
+              + (s.n_stride != 1 ? (t - row_from) * s.step * part : t % 2 * {w});
+          for (int64_t q = 0; q < part; q += {chain}) {{
+            const int64_t some = part - q < {chain} ? part - q : {chain};
+            tile(a + q, b + q * s.pitch, s.pitch, some, next + q * s.step, s.step, c, s.out_stride, k + q == 0);
+          }}"""
+
+_POINTS = {
+    "dots": "const float*, int64_t, const float*, int64_t, int64_t, const float*, int64_t, float*, int64_t, int64_t, "
+    "bool",
+    "panels": "const float*, const float*, int64_t, int64_t, const float*, int64_t, float*, int64_t, bool",
+}
+"""Form -> types of the arguments of its tiles."""
+
+_KERNEL = """\
+static const fb_{form}_shape {name}_shape = {{{numbers}, {points}}};
+static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_t end) {{
+  fb_by_{form}({name}_shape, {given}, begin, end);
 }}
 extern "C" void {name}(void* const* args, const int64_t* sizes) {{
   {start};
 }}
 """
-
-_COPY = """\
-        {{
-          float* const to_row = copied{slot};
-          if ({when})
-            for (int64_t i = 0; i < count; i++) __builtin_memcpy(to_row + i * {row}, a + i * {x_stride}, part * 4);
-          a = to_row;
-        }}"""
-
-_DOTS = """\
-          const float* const next = w + (n1 + {ahead}) * {ldb} + k;
-{calls}"""
-
-_PACK = """\
-      for (int64_t n = n0; n < n1; n += {columns})
-        {function}(w + k * {inner_stride} + n * {outer_stride}, {stride}, n1 - n < {columns} ? n1 - n : {columns}, part,
-            fb_panels + (n - n0) * {piece}, {columns});"""
-
-_CHAINS = """\
-          const float* const b = {panel};
-          const float* const next = {next};
-          for (int64_t q = 0; q < part; q += {chain}) {{
-            const int64_t some = part - q < {chain} ? part - q : {chain};
-{calls}
-          }}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,42 +220,29 @@ class Linear:
         few = tiles <= _FEW
         block = columns if few else _DOT_COLUMNS
         piece = _even(self.inner, _DOT_PIECE_FEW if few else _DOT_PIECE, lanes)
-        name, ldb = dot(unit, lanes), self.weight[2]
-        row, copies, copy = self.x[1], "", ""
+        row, copied = self.x[1], 0
         if self.rows > 2 and self.x[1] % 512 == 0:  # rows would fall on the same lines of the cache
             row = (-(-piece // 16) | 1) * 16
-            slot, when = (f" + t * {most * row}", "n0 == from") if few else ("", "true")
-            copies = _memory(most * row * (tiles if few else 1))
-            copy = _COPY.format(slot=slot, when=when, row=row, x_stride=self.x[1])
-        fetched = f"next, {columns if few else 1}"
-        arguments = f"(a, {row}, w + n * {ldb} + k, {ldb}, part, {fetched}, c, {self.out_stride}, left, k == 0)"
+            copied = most * row
+        name = dot(unit, lanes)
 
-        def calls(tail: str) -> str:
-            texts = (f"{name}<{rows}, {columns // 4}, {tail}>{arguments};" for rows in self._heights(tiles))
-            return _choice("            ", texts, self._tests(tiles))
+        def points(tail: bool) -> list[str]:
+            return [f"{name}<{rows}, {columns // 4}, {str(tail).lower()}>" for rows in self._heights(tiles)]
 
-        uneven = "true" if self.inner % lanes else "false"
-        text = calls(uneven)
-        if self.outer % columns and uneven == "false":  # only the last columns are not whole
-            text = f"          if (left == {columns}) {{\n{text}\n          }} else {{\n{calls('true')}\n          }}"
+        uneven = self.inner % lanes != 0
         return self._kernel(
             unit,
             threads,
-            lanes=lanes,
+            lanes,
+            form="dots",
             tiles=tiles,
-            piece=piece,
-            block=block,
-            columns=columns,
-            copies=copies,
-            pack="",
-            copy=copy,
-            calls=_DOTS.format(
-                ahead="0"
-                if few
-                else f"((t - row_from) * {block // columns} + (n - n0) / {columns}) * {columns} / {tiles}",
-                ldb=ldb,
-                calls=text,
-            ),
+            sizes=(piece, block, columns),
+            copies=(row, copied * (tiles if few else 1), copied if few else 0),
+            # Each call fetches its share of the next block's rows, or all of them.
+            fetched=(0, 0, columns) if few else (block, 65536 // tiles, 1),
+            pack="nullptr",
+            points=(points(uneven), points(True) if self.outer % columns else []),
+            texts=("", _DOTS),
         )
 
     def _panels(self, unit: Unit, threads: int) -> str:
@@ -235,91 +252,86 @@ class Linear:
         most = min(MOST_ROWS, (registers - 3) // 2)
         columns = 2 * lanes
         tiles = -(-self.rows // most)
-        offset, inner_stride, outer_stride = self.weight
-        del offset
+        _, inner_stride, outer_stride = self.weight
         turned = outer_stride != 1
         in_place = not turned and tiles == 1 and self.outer % lanes == 0
         piece = _even(self.inner, _IN_PLACE if in_place else _PANEL, 1)
         block = columns * max(_FLOATS // (piece * columns), 1)
-        panel, pitch = f"fb_panels + (n - n0) * {piece}", columns
-        pack = ""
-        if in_place:
-            panel, pitch = f"w + k * {inner_stride} + n", inner_stride
-        else:
-            pack = _PACK.format(
-                columns=columns,
-                function=panels(unit, lanes, _FLOATS, turned),
-                inner_stride=inner_stride,
-                outer_stride=outer_stride,
-                stride=outer_stride if turned else inner_stride,
-                piece=piece,
-            )
-        if turned:  # the rows of the next block lie one after the other
-            step = -(-columns // tiles)
-            ahead = f"w + (n + {block}) * {outer_stride} + k + (t - row_from) * {step} * part"
-        else:
-            step = inner_stride
-            ahead = f"w + k * {inner_stride} + n + {columns if in_place else block} + t % 2 * {lanes}"
+        packing = panels(unit, lanes, _FLOATS, turned)
+        name, last = tile(unit, lanes), self.outer % columns
+
+        def points(vectors: int, left: int) -> list[str]:
+            return [f"{name}<{rows}, {vectors}, {left}>" for rows in self._heights(tiles)]
+
         return self._kernel(
             unit,
             threads,
-            lanes=lanes,
+            lanes,
+            form="panels",
             tiles=tiles,
-            piece=piece,
-            block=self._whole(columns) if in_place else block,
-            columns=columns,
-            copies=_memory(most * ROW),
-            pack=pack,
-            copy=_COPY.format(slot="", when="true", row=ROW, x_stride=self.x[1]),
-            calls=_CHAINS.format(
-                panel=panel,
-                next=ahead,
-                chain=_CHAIN,
-                calls="\n".join(self._tiles(tile(unit, lanes), lanes, tiles, pitch, step)),
+            sizes=(piece, -(-self.outer // columns) * columns if in_place else block, columns),
+            copies=(ROW, most * ROW, 0),
+            # The rows of the next block of a weight that is turned lie one after the other.
+            fetched=(
+                columns if in_place else block,
+                -(-columns // tiles) if turned else inner_stride,
+                inner_stride if in_place else columns,
             ),
+            pack="nullptr" if in_place else packing,
+            points=(
+                points(2, lanes) if self.outer > last else [],
+                points(-(-last // lanes), (last - 1) % lanes + 1) if last else [],
+            ),
+            texts=(_PACK, _CHAINS.format(w=lanes, chain=_CHAIN)),
         )
 
-    def _whole(self, columns: int) -> int:
-        return -(-self.outer // columns) * columns
-
-    def _kernel(self, unit: Unit, threads: int, **text: Any) -> str:
-        """The kernel around its calls."""
-        tiles, columns, lanes, name = text["tiles"], text["columns"], text.pop("lanes"), self.name
-        groups = -(-self.outer // columns)
-        by_rows, count = self._shared(tiles, groups, threads)
+    def _kernel(
+        self,
+        unit: Unit,
+        threads: int,
+        lanes: int,
+        *,
+        form: str,
+        tiles: int,
+        sizes: tuple[int, int, int],
+        copies: tuple[int, int, int],
+        fetched: tuple[int, int, int],
+        pack: str,
+        points: tuple[list[str], list[str]],
+        texts: tuple[str, str],
+    ) -> str:
+        """The numbers of this shape, and the driver of its form, which the unit has once."""
+        driver = _DRIVER.format(
+            form=form, types=_POINTS[form], v=unit.vector("f32", lanes), w=lanes, pack=texts[0], calls=texts[1]
+        )
+        unit.helpers.setdefault(f"fb_by_{form}", driver)
+        name, columns = self.name, sizes[2]
+        by_rows, count = self._shared(tiles, -(-self.outer // columns), threads)
         serial = self.rows * self.inner * self.outer <= SERIAL
-        start = f"{name}_part(args, sizes, 0, {count})" if serial else f"fb_parallel({name}_part, args, sizes, {count})"
         places = iter(range(2, 5))
         offsets = (self.scale, self.bias, self.other and self.other[0])
-        beside = ["nullptr" if n is None else f"(const float*)args[{next(places)}] + {n}" for n in offsets]
-        done = head = ""
+        given = [f"(const float*)args[{k}] + {n}" for k, n in enumerate((self.x[0], self.weight[0]))]
+        given += ["nullptr" if n is None else f"(const float*)args[{next(places)}] + {n}" for n in offsets]
+        done = "nullptr"
         if self.attr != "none" or offsets != (None, None, None):
-            other_stride = self.other[1] if self.other else 0
-            step = math.gcd(self.outer, text["block"], 0 if by_rows else columns)
-            head = finish(unit, lanes, name, self.attr, self.scalars, step, self.out_stride, other_stride)
-            places_of = ("scale + n0", "bias + n0", f"other + r * {other_stride} + n0")
-            given = ["nullptr" if n is None else text for n, text in zip(offsets, places_of, strict=True)]
-            call = f"{name}_finish(out + r * {self.out_stride} + n0, {', '.join(given)}, count, n1 - n0);"
-            done = f"        if (k + part == {self.inner}) {call}"
-        return head + _PART.format(
+            step = math.gcd(self.outer, sizes[1], 0 if by_rows else columns)
+            present = [n is not None for n in offsets]
+            done = finisher(unit, lanes, self.attr, self.scalars, present, whole=step % lanes == 0)
+        other_stride = self.other[1] if self.other else 0
+        numbers = (
+            *(self.rows, self.inner, self.outer, self.x[1], *self.weight[1:], self.out_stride, other_stride),
+            *(*sizes, tiles, int(by_rows), *copies, *fetched),
+        )
+        both = ("{" + ", ".join(found or ["nullptr"]) + "}" for found in points)
+        return _KERNEL.format(
             name=name,
-            finish=done,
-            x_offset=self.x[0],
-            x_stride=self.x[1],
-            w_offset=self.weight[0],
-            scale=beside[0],
-            bias=beside[1],
-            other=beside[2],
-            out=next(places, 5),
-            out_stride=self.out_stride,
-            row_from="begin" if by_rows else "0",
-            row_to="end" if by_rows else str(tiles),
-            column_from="0" if by_rows else f"begin * {columns}",
-            column_to=self.outer if by_rows else f"end < {groups} ? end * {columns} : {self.outer}",
-            inner=self.inner,
-            rows=self.rows,
-            start=start,
-            **text,
+            form=form,
+            numbers=", ".join(map(str, numbers)),
+            points=", ".join((pack, *both, done)),
+            given=", ".join((*given, f"(float*)args[{next(places, 5)}]")),
+            start=f"{name}_part(args, sizes, 0, {count})"
+            if serial
+            else f"fb_parallel({name}_part, args, sizes, {count})",
         )
 
     def _shared(self, tiles: int, groups: int, threads: int) -> tuple[bool, int]:
@@ -333,32 +345,6 @@ class Linear:
         """Rows of the tiles that occur."""
         small = self.rows // tiles
         return [small, small + 1] if self.rows % tiles else [small]
-
-    def _tests(self, tiles: int) -> list[str]:
-        return [f"count == {rows}" for rows in self._heights(tiles)]
-
-    def _tiles(self, name: str, lanes: int, tiles: int, pitch: int, step: int) -> Iterable[str]:
-        """Calls of the tile function for each size of tile that occurs."""
-        arguments = (
-            f"(a + q, b + q * {pitch}, {pitch}, some, next + q * {step}, {step}, c, {self.out_stride}, k + q == 0)"
-        )
-        last = self.outer % (2 * lanes)
-        widths = [(2, lanes)] if self.outer > last else []
-        if last:
-            widths.append((-(-last // lanes), (last - 1) % lanes + 1))
-        texts = [
-            _choice(
-                "              ",
-                (f"{name}<{rows}, {vectors}, {left}>{arguments};" for rows in self._heights(tiles)),
-                self._tests(tiles),
-            )
-            for vectors, left in widths
-        ]
-        if len(texts) == 1:
-            yield texts[0]
-        else:
-            yield f"            if (left == {2 * lanes}) {{"
-            yield f"{texts[0]}\n            }} else {{\n{texts[1]}\n            }}"
 
 
 def _by_dots(form: Any, rows: int, inner: int, along: bool) -> bool:
@@ -374,14 +360,3 @@ def _even(total: int, most: int, multiple: int) -> int:
     """The size of equal pieces of at most so many products."""
     pieces = -(-total // most)
     return -(-total // (pieces * multiple)) * multiple
-
-
-def _memory(floats: int) -> str:
-    return f"  __attribute__((aligned(64))) float copied[{floats}];"
-
-
-def _choice(indent: str, calls: Iterable[str], tests: list[str]) -> str:
-    """The call whose test holds; the last one needs none."""
-    lines = [f"if ({test}) {call}" for call, test in zip(calls, tests, strict=True)]
-    lines[-1] = lines[-1].partition(") ")[2]
-    return "\n".join(f"{indent}{'else ' if i else ''}{line}" for i, line in enumerate(lines))
