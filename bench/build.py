@@ -70,7 +70,7 @@ def measure(function, inputs):
 
     def now():
         used, stats = resource.getrusage(resource.RUSAGE_CHILDREN), firebrick.stats()
-        counts = [stats["counts"].get(name, 0) for name in ("kernels", "units built")]
+        counts = [stats["counts"].get(name, 0) for name in ("kernels built", "units built")]
         return [stats["seconds"].get("build", 0.0), used.ru_utime + used.ru_stime, *counts]
 
     with tempfile.TemporaryDirectory() as folder:

@@ -46,6 +46,21 @@ _GCC_OFF = (
 )
 """What GCC needs not look for: kernels are vectors and loops already, each value is computed once, and nothing is dead.
 Together that halves its time. All of these flags are older than GCC 8."""
+_GCC_OFF_TILES = (
+    *(
+        "schedule-insns2",
+        "tree-vrp",
+        "tree-pre",
+        "code-hoisting",
+        "gcse",
+        "tree-tail-merge",
+        "crossjumping",
+        "peephole2",
+    ),
+    *("tree-vectorize", "tree-slp-vectorize", "store-merging", "ree", "split-loops", "tree-switch-conversion"),
+    *("ipa-vrp", "ipa-sra", "ipa-cp", "ipa-icf", "partial-inlining", "devirtualize", "optimize-strlen"),
+)
+"""What -O2 adds that tiles don't gain by; a sixth of its time."""
 _GCC_LINK = ("-nostdlib", "-lm")
 """No unit uses the C++ library, whose search takes the linker longer than all else."""
 
@@ -116,7 +131,10 @@ def _probe(command: tuple[str, ...]) -> Compiler | None:
     version = done.stdout.partition("\n")[0].strip()
     if "Free Software Foundation" in done.stdout:
         off = tuple(f"-fno-{name}" for name in _GCC_OFF)
-        levels = {"-O1": ("-O1", "-fexpensive-optimizations", *off), "-O2": ("-O2", *off)}
+        levels = {
+            "-O1": ("-O1", "-fexpensive-optimizations", *off),
+            "-O2": ("-O2", *off, *(f"-fno-{name}" for name in _GCC_OFF_TILES)),
+        }
         return Compiler(command, version, name, _GCC_LINK, levels)
     return Compiler(command, version, name, _ZIG if is_zig else ())
 
@@ -137,6 +155,7 @@ def build(artifact: Artifact, config: Config) -> Artifact:
         except OSError as error:
             raise CompileError(f"kernels could not be built: {error}", fix="free some space below $TMPDIR") from None
     recorder.count("units built", len(artifact.units))
+    recorder.count("kernels built", sum(len(unit.kernels) for unit in artifact.units))
     return artifact.with_code(code)
 
 

@@ -109,7 +109,7 @@ def _first_calls(
         figures.cold = answer["seconds"]
         counts = answer["stats"]["counts"]
         figures.graphs, figures.breaks = counts.get("graphs", 0), counts.get("breaks", 0)
-        figures.kernels = counts.get("kernels", 0)
+        figures.kernels = counts.get("kernels built", 0)
         figures.stages = answer["stats"]["seconds"]
         if figures.contender in warm:
             with _Process(figures.contender, caches) as second:

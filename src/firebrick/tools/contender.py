@@ -106,6 +106,10 @@ def relative_error(got: list[torch.Tensor], reference: list[torch.Tensor]) -> fl
     return worst
 
 
+_COPIED = 1 << 28
+"""Bytes of a copy that measures the memory's bandwidth."""
+
+
 class Contender:
     """The state of one process: a built model and its compiled form."""
 
@@ -146,16 +150,20 @@ class Contender:
         return {"error": relative_error(flatten(self.call_fresh()), torch.load(path))}
 
     def copy(self, seconds: float) -> dict[str, Any]:
-        """Copy, into new memory as results are, what the call must read and write at least; one time a copy."""
+        """What memory takes for the bytes that the call must read and write at least, in seconds, by copies.
+
+        Each copies an array far larger than the caches into memory that is there; its time is scaled to those bytes.
+        """
         tensors = {t.data_ptr(): t for t in flatten((self.args, self.kwargs, self.result))}
         traffic = sum(t.nbytes for t in tensors.values())
-        source = torch.ones(traffic // 8)
+        source = torch.ones(_COPIED // 4)
+        into = source.clone()
         times: list[float] = []
         end = time.perf_counter() + seconds
         while len(times) < 5 or time.perf_counter() < end:
             start = time.perf_counter()
-            source.clone()
-            times.append(time.perf_counter() - start)
+            into.copy_(source)
+            times.append((time.perf_counter() - start) * traffic / (2 * _COPIED))
         return {"times": times, "bytes": traffic}
 
     def time(self, seconds: float, least: int) -> dict[str, Any]:
