@@ -78,10 +78,22 @@ def test_the_graph_calls_what_was_chosen(form, op, preferred, tmp_path, caplog):
     assert caplog.text.count(op) >= 2
 
 
-def test_bfloat16_has_two_forms(preferred, tmp_path):
+def test_bfloat16_has_our_forms_and_onednns(preferred, tmp_path):
     measured = preferred("call")
-    tuned(Layer(torch.bfloat16), torch.randn(40, 48, dtype=torch.bfloat16), tmp_path)
-    assert all(set(forms) <= {"packed", "call"} for forms in measured)
+    tuned(Layer(torch.bfloat16), torch.randn(40, 48, dtype=torch.bfloat16), tmp_path, simd="avx2")
+    assert measured
+    assert all({"own", "call"} <= set(forms) <= {"own", "dots", "panels", "packed", "call"} for forms in measured)
+
+
+def test_batches_of_small_matrices_are_measured(preferred, tmp_path):
+    measured = preferred("call")
+    x = torch.randn(6, 40, 48)
+    with torch.no_grad():
+        run = firebrick.compile(
+            lambda a: a @ a.mT, mode="max-autotune", options={"cache_dir": str(tmp_path), "simd": "avx2"}
+        )
+        torch.testing.assert_close(run(x), x @ x.mT)
+    assert [set(forms) for forms in measured] == [{"own", "call"}]
 
 
 def test_forms_with_the_same_code_are_measured_once(preferred, tmp_path):

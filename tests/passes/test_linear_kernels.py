@@ -8,6 +8,7 @@ from torch import nn
 import firebrick
 from firebrick.codegen.target import _SIMD, _cpu_features
 from firebrick.extend.linear import ACTIVATIONS
+from firebrick.passes import prepack
 
 pytestmark = pytest.mark.compiler
 LEVELS = [name for name, row in _SIMD.items() if row.needs <= _cpu_features()]
@@ -83,6 +84,44 @@ def test_every_tail(level, side):
         exact = model.double()(*[x.double() for x in given])
     assert all(map(torch.equal, found, alone))
     for shape, a, b, c in zip(SHAPES, found, eager, exact, strict=True):
+        assert a.stride() == b.stride()
+        assert (a - c).abs().max() <= 1.1 * (b - c).abs().max() + 1e-6, shape
+
+
+@pytest.mark.parametrize("side", [False, True])
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "scalar"])
+def test_every_tail_of_bfloat16(level, side, monkeypatch):
+    monkeypatch.setattr(prepack, "_FEW_ROWS", 1000)
+    model, given = Many(SHAPES, APPLIED["none"], side).bfloat16(), [x.bfloat16() for x in inputs(SHAPES)]
+    with torch.no_grad():
+        eager, run = model(*given), compiled(model, level)
+        found = run(*given)
+        exact = model.double()(*[x.double() for x in given])
+    for shape, a, b, c in zip(SHAPES, found, eager, exact, strict=True):
+        assert (a.dtype, a.stride()) == (torch.bfloat16, b.stride())
+        # One rounding: half a unit in the last place of the largest number.
+        assert (a - c).abs().max() <= c.abs().max() * 2**-8 + 1e-6, shape
+
+
+BATCHES = [(1000, 3, 3, 3), (7, 16, 33, 40), (1, 50, 20, 30), (3, 1, 64, 512), (2, 129, 17, 5), (5, 40, 520, 1)]
+"""Products, rows, inner, outer."""
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "scalar"])
+def test_batches_of_small_matrices(level, turned):
+    def call(pairs):
+        return [torch.relu(torch.bmm(x, y.mT if turned else y)) + 1 for x, y in pairs]
+
+    generator = torch.Generator().manual_seed(3)
+    pairs = [
+        (torch.randn(b, m, 2 * k, generator=generator)[..., :k], torch.randn((b, n, k) if turned else (b, k, n)))
+        for b, m, k, n in BATCHES
+    ]
+    run = firebrick.compile(call, options={"simd": level, "cache": False})
+    found, eager = run(pairs), call(pairs)
+    exact = call([(x.double(), y.double()) for x, y in pairs])
+    for shape, a, b, c in zip(BATCHES, found, eager, exact, strict=True):
         assert a.stride() == b.stride()
         assert (a - c).abs().max() <= 1.1 * (b - c).abs().max() + 1e-6, shape
 

@@ -61,15 +61,15 @@ _FLOATS = 1 << 16
 """Floats of panels that a thread makes at a time: they stay in its second-level cache."""
 
 _DRIVER = """\
-struct fb_{form}_shape {{
+template <typename W> struct fb_{form}_shape {{
   int64_t rows, inner, outer, x_stride, k_stride, n_stride, out_stride, other_stride;
   int64_t piece, block, columns, tiles, by_rows, row, copied, slot, ahead, step, pitch;
-  void (*pack)(const float*, int64_t, int64_t, int64_t, float*, int64_t);
+  void (*pack)(const W*, int64_t, int64_t, int64_t, float*, int64_t);
   void (*whole[2])({types}), (*last[2])({types});
   void (*finish)(float*, const float*, const float*, const float*, int64_t, int64_t, int64_t, int64_t);
 }};
-static __attribute__((noinline)) void fb_by_{form}(const fb_{form}_shape& s, const float* x, const float* w,
-    const float* scale, const float* bias, const float* other, float* out, int64_t begin, int64_t end) {{
+template <typename W> static __attribute__((noinline)) void fb_by_{form}(const fb_{form}_shape<W>& s, const W* x,
+    const W* w, const float* scale, const float* bias, const float* other, float* out, int64_t begin, int64_t end) {{
   const int64_t row_from = s.by_rows ? begin : 0, row_to = s.by_rows ? end : s.tiles;
   const int64_t from = s.by_rows ? 0 : begin * s.columns;
   const int64_t to = s.by_rows || end * s.columns > s.outer ? s.outer : end * s.columns;
@@ -82,17 +82,18 @@ static __attribute__((noinline)) void fb_by_{form}(const fb_{form}_shape& s, con
 {pack}
       for (int64_t t = row_from; t < row_to; t++) {{
         const int64_t tall = t < taller, count = height + tall, r = height * t + (tall ? t : taller);
-        const float* a = x + r * s.x_stride + k;
+        const W* const its_x = x + r * s.x_stride + k;
+        const float* a = (const float*)its_x;
         if (s.copied) {{
           float* const to_row = copied + t * s.slot;
           if (s.slot == 0 || n0 == from)
             for (int64_t i = 0; i < count; i++) {{
-              const float* const row = a + i * s.x_stride;
+              const W* const row = its_x + i * s.x_stride;
               float* const its = to_row + i * s.row;
               int64_t p = 0;
 #pragma GCC unroll 4
-              for (; p + {w} <= part; p += {w}) *({v}u*)(its + p) = *(const {v}u*)(row + p);
-              if (p < part) *({v}u*)(its + p) = {v}_load(row + p, part - p);
+              for (; p + {w} <= part; p += {w}) *({v}u*)(its + p) = fb_read(row + p);
+              if (p < part) *({v}u*)(its + p) = fb_read(row + p, part - p);
             }}
           a = to_row;
         }}
@@ -116,7 +117,7 @@ copied (`copied` floats) where they would lie on the same lines of the cache, by
 once. ahead, step: what is fetched meanwhile."""
 
 _DOTS = """\
-          const float* const next = w + (n1 + (((t - row_from) * s.ahead + (n - n0)) * s.step >> 16)) * s.n_stride + k;
+          const W* const next = w + (n1 + (((t - row_from) * s.ahead + (n - n0)) * s.step >> 16)) * s.n_stride + k;
           tile(a, s.row, w + n * s.n_stride + k, s.n_stride, part, next, s.pitch, c, s.out_stride, left, k == 0);"""
 
 _PACK = """\
@@ -125,25 +126,24 @@ _PACK = """\
             n1 - n < s.columns ? n1 - n : s.columns, part, fb_panels + (n - n0) * s.piece, s.columns);"""
 
 _CHAINS = """\
-          const float* const b = s.pack ? fb_panels + (n - n0) * s.piece : w + k * s.k_stride + n;
-          const float* const next = w + k * s.k_stride + (n + s.ahead) * s.n_stride
-              + (s.n_stride != 1 ? (t - row_from) * s.step * part : t % 2 * {w});
+          const float* const b = s.pack ? fb_panels + (n - n0) * s.piece : (const float*)(w + k * s.k_stride + n);
+          const float* const next = sizeof(W) < 4 ? b : (const float*)(w + k * s.k_stride + (n + s.ahead) * s.n_stride
+              + (s.n_stride != 1 ? (t - row_from) * s.step * part : t % 2 * {w}));
           for (int64_t q = 0; q < part; q += {chain}) {{
             const int64_t some = part - q < {chain} ? part - q : {chain};
             tile(a + q, b + q * s.pitch, s.pitch, some, next + q * s.step, s.step, c, s.out_stride, k + q == 0);
           }}"""
 
 _POINTS = {
-    "dots": "const float*, int64_t, const float*, int64_t, int64_t, const float*, int64_t, float*, int64_t, int64_t, "
-    "bool",
+    "dots": "const float*, int64_t, const W*, int64_t, int64_t, const W*, int64_t, float*, int64_t, int64_t, bool",
     "panels": "const float*, const float*, int64_t, int64_t, const float*, int64_t, float*, int64_t, bool",
 }
 """Form -> types of the arguments of its tiles."""
 
 _KERNEL = """\
-static const fb_{form}_shape {name}_shape = {{{numbers}, {points}}};
+static const fb_{form}_shape<{type}> {name}_shape = {{{numbers}, {points}}};
 static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_t end) {{
-  fb_by_{form}({name}_shape, {given}, begin, end);
+{call}
 }}
 extern "C" void {name}(void* const* args, const int64_t* sizes) {{
   {start};
@@ -156,7 +156,8 @@ class Linear:
     """One shape of matmul, and the buffers of one call of it.
 
     Offsets and strides in elements. weight: offset, strides [inner, outer], one of which is 1. scale, bias: offsets;
-    other: offset and stride of what is added; None where there are none. dots: which of the two forms.
+    other: offset and stride of what is added; None where there are none. dots: which of the two forms. half: the
+    factors are bf16, all else f32. batch: how many products, and elements from one to the next of x, weight and out.
     """
 
     rows: int
@@ -171,31 +172,37 @@ class Linear:
     attr: str
     scalars: tuple[float, ...]
     dots: bool
+    half: bool = False
+    batch: tuple[int, int, int, int] = (1, 0, 0, 0)
 
     @staticmethod
     def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Linear, tuple[str, ...]]:
         """The shape of a call, and the names of its buffers in the order of the kernel's arguments."""
         x, weight, scale, bias, other, attr, scalars, *forms = call.args
         (out,) = call.outs
-        if not (isinstance(x, Ref) and isinstance(weight, Ref)) or out is None or as_int(x.strides[1]) != 1:
+        if not (isinstance(x, Ref) and isinstance(weight, Ref)) or out is None or as_int(x.strides[-1]) != 1:
             raise LoweringError(f"{call.op} has arguments of another kind than its kernel")
-        inner, outer = map(as_int, weight.shape)
-        strides = [as_int(s) if n > 1 else 1 for s, n in zip(weight.strides, (inner, outer), strict=True)]
+        inner, outer = map(as_int, weight.shape[-2:])
+        strides = [as_int(s) if n > 1 else 1 for s, n in zip(weight.strides[-2:], (inner, outer), strict=True)]
         if 1 not in strides:
             raise LoweringError(f"{call.op} has a weight with gaps")
+        rows, results = as_int(x.shape[-2]), [as_int(n) for n in buffers[out].strides]
+        steps = (as_int(x.strides[0]), as_int(weight.strides[0]), results[0])
         made = Linear(
-            as_int(x.shape[0]),
+            rows,
             inner,
             outer,
-            (as_int(x.offset), as_int(x.strides[0])),
+            (as_int(x.offset), as_int(x.strides[-2])),
             (as_int(weight.offset), strides[0], strides[1]),
             as_int(scale.offset) if isinstance(scale, Ref) else None,
             as_int(bias.offset) if isinstance(bias, Ref) else None,
             (as_int(other.offset), as_int(other.strides[0])) if isinstance(other, Ref) else None,
-            as_int(buffers[out].strides[0]),
+            results[-2],
             str(attr),
             tuple(scalars),  # type: ignore[arg-type]
-            _by_dots(forms[0] if forms else "own", as_int(x.shape[0]), inner, strides[0] == 1),
+            _by_dots(forms[0] if forms else "own", rows, inner, strides[0] == 1),
+            buffers[x.buffer].dtype == "bf16",
+            (as_int(x.shape[0]), *steps) if len(x.shape) > 2 else (1, 0, 0, 0),
         )
         given = [r.buffer for r in (x, weight, scale, bias, other) if isinstance(r, Ref)]
         return made, (*given, out)
@@ -205,6 +212,11 @@ class Linear:
         """Name of the kernel: equal shapes have the same."""
         digest = hashlib.blake2s(repr(self).encode(), digest_size=3).hexdigest()
         return f"linear_{self.rows}x{self.inner}x{self.outer}_{digest}"
+
+    @property
+    def type(self) -> str:
+        """C++ type of the factors."""
+        return "uint16_t" if self.half else "float"
 
     def text(self, unit: Unit, threads: int) -> str:
         """The kernel, less what `unit` puts before it."""
@@ -221,13 +233,16 @@ class Linear:
         block = columns if few else _DOT_COLUMNS
         piece = _even(self.inner, _DOT_PIECE_FEW if few else _DOT_PIECE, lanes)
         row, copied = self.x[1], 0
-        if self.rows > 2 and self.x[1] % 512 == 0:  # rows would fall on the same lines of the cache
+        # Rows would fall on the same lines of the cache, or are not yet f32.
+        if self.half or (self.rows > 2 and self.x[1] % 512 == 0):
             row = (-(-piece // 16) | 1) * 16
             copied = most * row
         name = dot(unit, lanes)
 
         def points(tail: bool) -> list[str]:
-            return [f"{name}<{rows}, {columns // 4}, {str(tail).lower()}>" for rows in self._heights(tiles)]
+            return [
+                f"{name}<{rows}, {columns // 4}, {str(tail).lower()}, {self.type}>" for rows in self._heights(tiles)
+            ]
 
         uneven = self.inner % lanes != 0
         return self._kernel(
@@ -254,7 +269,7 @@ class Linear:
         tiles = -(-self.rows // most)
         _, inner_stride, outer_stride = self.weight
         turned = outer_stride != 1
-        in_place = not turned and tiles == 1 and self.outer % lanes == 0
+        in_place = not turned and tiles == 1 and self.outer % lanes == 0 and not self.half
         piece = _even(self.inner, _IN_PLACE if in_place else _PANEL, 1)
         block = columns * max(_FLOATS // (piece * columns), 1)
         packing = panels(unit, lanes, _FLOATS, turned)
@@ -274,10 +289,10 @@ class Linear:
             # The rows of the next block of a weight that is turned lie one after the other.
             fetched=(
                 columns if in_place else block,
-                -(-columns // tiles) if turned else inner_stride,
+                columns if self.half else -(-columns // tiles) if turned else inner_stride,
                 inner_stride if in_place else columns,
             ),
-            pack="nullptr" if in_place else packing,
+            pack="nullptr" if in_place else f"{packing}<{self.type}>",
             points=(
                 points(2, lanes) if self.outer > last else [],
                 points(-(-last // lanes), (last - 1) % lanes + 1) if last else [],
@@ -307,10 +322,12 @@ class Linear:
         unit.helpers.setdefault(f"fb_by_{form}", driver)
         name, columns = self.name, sizes[2]
         by_rows, count = self._shared(tiles, -(-self.outer // columns), threads)
-        serial = self.rows * self.inner * self.outer <= SERIAL
+        serial = self._all_products() <= SERIAL
         places = iter(range(2, 5))
         offsets = (self.scale, self.bias, self.other and self.other[0])
-        given = [f"(const float*)args[{k}] + {n}" for k, n in enumerate((self.x[0], self.weight[0]))]
+        offset = ("", "") if self.batch[0] == 1 else (f" + i * {self.batch[1]}", f" + i * {self.batch[2]}")
+        factors = zip((self.x[0], self.weight[0]), offset, strict=True)
+        given = [f"(const {self.type}*)args[{k}] + {n}{more}" for k, (n, more) in enumerate(factors)]
         given += ["nullptr" if n is None else f"(const float*)args[{next(places)}] + {n}" for n in offsets]
         done = "nullptr"
         if self.attr != "none" or offsets != (None, None, None):
@@ -323,16 +340,27 @@ class Linear:
             *(*sizes, tiles, int(by_rows), *copies, *fetched),
         )
         both = ("{" + ", ".join(found or ["nullptr"]) + "}" for found in points)
+        results = f"(float*)args[{next(places, 5)}]"
+        call = f"  fb_by_{form}({name}_shape, {', '.join((*given, results))}, begin, end);"
+        if self.batch[0] > 1:
+            given.append(f"{results} + i * {self.batch[3]}")
+            call = f"  for (int64_t i = begin; i < end; i++)\n    fb_by_{form}({name}_shape, {', '.join(given)}, 0, "
+            call += f"{count});"
+            count = self.batch[0]
         return _KERNEL.format(
             name=name,
             form=form,
+            type=self.type,
             numbers=", ".join(map(str, numbers)),
             points=", ".join((pack, *both, done)),
-            given=", ".join((*given, f"(float*)args[{next(places, 5)}]")),
+            call=call,
             start=f"{name}_part(args, sizes, 0, {count})"
             if serial
             else f"fb_parallel({name}_part, args, sizes, {count})",
         )
+
+    def _all_products(self) -> int:
+        return self.batch[0] * self.rows * self.inner * self.outer
 
     def _shared(self, tiles: int, groups: int, threads: int) -> tuple[bool, int]:
         """Whether threads share out rows rather than columns, and how many parts there are."""

@@ -19,13 +19,23 @@ __all__ = ["ROW", "STORE", "dot", "panels", "tile"]
 ROW = 528
 """Floats between rows of the left factor that were copied for `fb_tile`: a constant, so that one register holds all."""
 
-_DOT = """\
-static inline {v} fb_rest_{v}(const float* p, int64_t k) {{
-  if (k < {w}) return {v}_load(p, k);
-  return ({v})(({i})*(const {v}u*)(p + k - {w}) & ({i}{{{iota}}} >= {i}_of((int32_t)({w} - k % {w}))));
+_READ = """\
+static inline {v} fb_read(const float* p) {{ return *(const {v}u*)p; }}
+static inline {v} fb_read(const float* p, int64_t m) {{ return {v}_load(p, m); }}
+static inline {v} fb_read(const uint16_t* p) {{ return ({v})(__builtin_convertvector(*(const {h}u*)p, {i}) << 16); }}
+static inline {v} fb_read(const uint16_t* p, int64_t m) {{
+  return ({v})(__builtin_convertvector({h}_load(p, m), {i}) << 16);
 }}
-template <int R, int H, bool T> static __attribute__((noinline)) void fb_dot_{v}(const float* a, int64_t lda,
-    const float* b, int64_t ldb, int64_t k, const float* next, int64_t ahead, float* c, int64_t ldc, int64_t n,
+"""
+"""A vector, or its first m lanes and zeros, of f32 or bf16."""
+
+_DOT = """\
+template <typename W> static inline {v} fb_rest_{v}(const W* p, int64_t k) {{
+  if (k < {w}) return fb_read(p, k);
+  return ({v})(({i})fb_read(p + k - {w}) & ({i}{{{iota}}} >= {i}_of((int32_t)({w} - k % {w}))));
+}}
+template <int R, int H, bool T, typename W = float> static __attribute__((noinline)) void fb_dot_{v}(const float* a,
+    int64_t lda, const W* b, int64_t ldb, int64_t k, const W* next, int64_t ahead, float* c, int64_t ldc, int64_t n,
     bool first) {{
   constexpr int N = R * H;
   {v} sum[N][4];
@@ -33,7 +43,7 @@ template <int R, int H, bool T> static __attribute__((noinline)) void fb_dot_{v}
   for (int i = 0; i < N; i++)
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) sum[i][j] = {v}{{}};
-  const float* row[4 * H];
+  const W* row[4 * H];
   for (int j = 0; j < 4 * H; j++) row[j] = b + (!T || j < n ? j : n - 1) * ldb;
   for (int64_t p = 0; p + {w} <= k; p += {w}) {{
     for (int64_t q = 0; q < ahead; q++) __builtin_prefetch(next + q * ldb + p, 0, 2);
@@ -42,7 +52,7 @@ template <int R, int H, bool T> static __attribute__((noinline)) void fb_dot_{v}
     for (int r = 0; r < R; r++) x[r] = *(const {v}u*)(a + r * lda + p);
 #pragma GCC unroll 16
     for (int j = 0; j < 4 * H; j++) {{
-      const {v} y = *(const {v}u*)(row[j] + p);
+      const {v} y = fb_read(row[j] + p);
 #pragma GCC unroll 16
       for (int r = 0; r < R; r++) sum[r * H + j / 4][j % 4] += x[r] * y;
     }}
@@ -143,27 +153,33 @@ is needed next is fetched, `step` floats a product, each tile its share."""
 
 _PANEL = """\
 static __thread float fb_panels[{floats}] __attribute__((aligned(64)));
-static __attribute__((noinline)) void fb_turned_{v}(const float* w, int64_t stride, int64_t n, int64_t k, float* to,
-    int64_t columns) {{
+template <typename W> static __attribute__((noinline)) void fb_turned_{v}(const W* w, int64_t stride, int64_t n,
+    int64_t k, float* to, int64_t columns) {{
   for (int64_t j = 0; j < n; j += {w}) {{
     const int64_t rows = n - j < {w} ? n - j : {w};
     int64_t i = 0;
     for (; i + {w} <= k; i += {w}) {{
       {v} t[{w}];
-      fb_turn_{v}(t, w + j * stride + i, stride, rows);
+      if constexpr (sizeof(W) == 4) fb_turn_{v}(t, w + j * stride + i, stride, rows);
+      else {{
+        float wide[{w} * {w}];
+        for (int64_t q = 0; q < rows; q++) *({v}u*)(wide + q * {w}) = fb_read(w + (j + q) * stride + i);
+        fb_turn_{v}(t, wide, {w}, rows);
+      }}
 #pragma GCC unroll 16
       for (int q = 0; q < {w}; q++) *({v}u*)(to + (i + q) * columns + j) = t[q];
     }}
     for (; i < k; i++)
-      for (int64_t q = 0; q < {w}; q++) to[i * columns + j + q] = q < rows ? w[(j + q) * stride + i] : 0.0f;
+      for (int64_t q = 0; q < {w}; q++)
+        to[i * columns + j + q] = q < rows ? fb_read(w + (j + q) * stride + i, 1)[0] : 0.0f;
   }}
 }}
-static __attribute__((noinline)) void fb_copied_{v}(const float* w, int64_t stride, int64_t n, int64_t k, float* to,
-    int64_t columns) {{
+template <typename W> static __attribute__((noinline)) void fb_copied_{v}(const W* w, int64_t stride, int64_t n,
+    int64_t k, float* to, int64_t columns) {{
   for (int64_t i = 0; i < k; i++)
     for (int64_t j = 0; j < n; j += {w}) {{
-      const float* const p = w + i * stride + j;
-      *({v}u*)(to + i * columns + j) = n - j < {w} ? {v}_load(p, n - j) : *(const {v}u*)p;
+      const W* const p = w + i * stride + j;
+      *({v}u*)(to + i * columns + j) = n - j < {w} ? fb_read(p, n - j) : fb_read(p);
     }}
 }}
 """
@@ -179,8 +195,15 @@ def _pair(v: str, index: str, lanes: int, distance: int) -> str:
     return f"static inline {v} fb_pair{distance}_{v}({v} a, {v} b) {{ return {' + '.join(args)}; }}\n"
 
 
+def _reading(unit: Unit, lanes: int) -> None:
+    """Put `fb_read` into the unit."""
+    v, i, h = (unit.vector(lane, lanes) for lane in ("f32", "i32", "u16"))
+    unit.helpers.setdefault(f"fb_read_{v}", _READ.format(v=v, i=i, h=h))
+
+
 def dot(unit: Unit, lanes: int) -> str:
     """Name of the template of dot products."""
+    _reading(unit, lanes)
     v, i, q = unit.vector("f32", lanes), unit.vector("i32", lanes), unit.vector("f32", 4)
     name = f"fb_dot_{v}"
     if name not in unit.helpers:
@@ -200,7 +223,8 @@ def tile(unit: Unit, lanes: int) -> str:
 
 
 def panels(unit: Unit, lanes: int, floats: int, turned: bool) -> str:
-    """Name of the function that makes panels; their memory is `fb_panels`."""
+    """Name of the template that makes panels; their memory is `fb_panels`."""
+    _reading(unit, lanes)
     v = unit.vector("f32", lanes)
     unit.helpers.setdefault(f"turn_{v}", transpose_helper(v, "float", lanes))
     unit.helpers.setdefault(f"fb_panel_{v}", _PANEL.format(v=v, w=lanes, floats=floats))

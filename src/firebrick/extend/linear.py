@@ -58,13 +58,16 @@ def _linear(
 ) -> torch.Tensor:
     """x [rows, inner] by weight [inner, outer], times scale [outer], plus bias [outer], plus other [rows, outer].
 
+    Factors are float32, or bfloat16 without what is added; the result and all else are float32. Without scale, bias and
+    other there may be many products: x [batch, rows, inner] by weight [batch, inner, outer].
     form: of the kernel, see `firebrick.codegen.cpp_linear`.
     """
+    x, weight = x.float(), weight.float()
     if scale is not None:
         made = torch.mm(x, weight) * scale
         made = made if bias is None else made + bias
     else:
-        made = torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
+        made = torch.matmul(x, weight) if bias is None else torch.addmm(bias, x, weight)
     made = made if other is None else made + other
     return ACTIVATIONS[attr](made, *scalars)
 

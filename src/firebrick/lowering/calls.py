@@ -71,7 +71,7 @@ def _into(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
 def _linear(lw: Lowering, x: TensorValue, weight: Any, scale: Any, bias: Any, other: Any, *args: Any) -> Any:
     """A matmul by a constant weight: its kernel wants the elements of a row side by side."""
     x, other = (
-        _stored(lw, t, contiguous_strides(t.shape)) if t is not None and lw.realize(t).strides[1] is not ONE else t
+        _stored(lw, t, contiguous_strides(t.shape)) if t is not None and lw.realize(t).strides[-1] is not ONE else t
         for t in (x, other)
     )
     return lw.extern("firebrick::linear.out", (x, weight, scale, bias, other, *args), {}, into=True)

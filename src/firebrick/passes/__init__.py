@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from firebrick.extend import apply_passes, as_passes, fingerprint, registry
 from firebrick.passes import rules
 from firebrick.passes.activations import gelu_to_relu
+from firebrick.passes.batched import batch_products
 from firebrick.passes.batchnorm import FeatureBatchNorm, fold_batchnorm, layernorm_to_batchnorm
 from firebrick.passes.convolution import prepack_convolution
 from firebrick.passes.fold import fold_constants
@@ -56,10 +57,11 @@ __all__ = [
 PASSES: tuple[Callable[..., AtenGraph], ...] = (
     fold_constants,
     prepack_convolution,
+    batch_products,
     prepack_linear,
 )
 """What the compiler itself does to every graph, in order."""
-TUNED = frozenset({prepack_linear})
+TUNED = frozenset({batch_products, prepack_linear})
 """Those that choose among kernels, and take what measures them."""
 
 

@@ -2,8 +2,9 @@
 
 addmm(bias, x, t(W)) + other; relu   ->   firebrick::linear(x, t(W), None, bias, other, "relu", [])
 
-What is not float32 goes to oneDNN: mkldnn::_linear_pointwise on mkldnn::_reorder_linear_weight(W, rows), which the
-recipe computes once.
+So are matmuls by constant bfloat16 weights of few rows, or where oneDNN has none: sums are float32 and rounded once, by
+the loops that follow. Others go to oneDNN: mkldnn::_linear_pointwise on mkldnn::_reorder_linear_weight(W, rows), which
+the recipe computes once.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ mkldnn = torch.ops.mkldnn
 _SMALLEST = 1 << 19
 """Multiplications from which the packed kernel is faster than what it costs to call. Measured for 1 row: 384x384
 21 us against 13, 768x768 42 against 44, 768x3072 120 against 169."""
+_FEW_ROWS = 4
+"""Rows up to which our kernel of bfloat16 is as fast as oneDNN's, which has instructions for it: the weight is read."""
 
 _SAME_ORDER = frozenset(
     {aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims}
@@ -133,7 +136,8 @@ def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node, RecipeBuilder], str])
         if node.op == "call_function" and node.target in (aten.mm.default, aten.addmm.default):
             form = form_of(node, recipe)
             if form != "call":
-                _pack(node, recipe, form)
+                wide = form != "packed" and node.meta["val"].dtype is torch.bfloat16
+                (_widen if wide else _pack)(node, recipe, form)
                 changed = True
     if changed:
         graph.gm.graph.eliminate_dead_code()
@@ -154,10 +158,13 @@ def _forms(node: fx.Node, recipe: RecipeBuilder, own: bool) -> list[str]:
     if not recipe.is_constant(weight) or recipe.is_constant(x) or not _fits(node, x, weight, bias):
         return ["call"]
     val = weight.meta["val"]
+    rows = x.meta["val"].shape[0]
     ours = ["own", "dots", "panels"] if 1 in (val.stride(0), val.shape[0]) else ["own"]
-    ours = ours if own and val.dtype is torch.float32 else []
+    ours = ours if own and val.dtype in (torch.float32, torch.bfloat16) else []
     packed = ["packed"] if is_packable(val.dtype) else []
-    large = math.prod((x.meta["val"].shape[0], *val.shape)) >= _SMALLEST
+    large = math.prod((rows, *val.shape)) >= _SMALLEST
+    if large and packed and val.dtype is torch.bfloat16 and rows > _FEW_ROWS:
+        return [*packed, *ours, "call"]
     return [*ours, *packed, "call"] if ours or large else ["call", *packed]
 
 
@@ -173,8 +180,7 @@ def _ends(node: fx.Node, ours: bool) -> tuple[fx.Node | None, fx.Node | None, fx
 
 def _followed(node: fx.Node, own: bool) -> list[fx.Node]:
     """A matmul and what follows it in one kernel."""
-    ours = own and node.meta["val"].dtype is torch.float32
-    addition, _, tail, _ = _ends(node, ours)
+    addition, _, tail, _ = _ends(node, own and node.meta["val"].dtype is torch.float32)
     last = tail or addition or node
     found = [node]
     while found[-1] is not last:
@@ -213,6 +219,32 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: str) -> None:
         absorb(made, [tail])
         tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
         graph.erase_node(tail)
+
+
+def _widen(node: fx.Node, recipe: RecipeBuilder, form: str) -> None:
+    """A product of bfloat16 factors in float32, with a constant bias; loops add another, and round."""
+    bias, x, weight = _factors(node)
+    graph = recipe.aten.gm.graph
+    inside = bias is not None and recipe.is_constant(bias)
+    given = None
+    if inside:
+        wide = recipe.call(f"{bias.name}_wide", aten._to_copy.default, recipe.copy(bias), dtype=torch.float32)
+        given = recipe.use(wide, node)
+    last = [form] if form != "own" else []
+    read = without_gaps(weight, recipe, node)
+    with graph.inserting_before(node):
+        made = graph.call_function(linear_op, (x, read, None, given, None, "none", [], *last))
+        val = node.meta["val"]
+        with val.fake_mode:
+            made.meta = {**node.meta, "val": val.float()}
+        if bias is not None and not inside:
+            summed = graph.call_function(aten.add.Tensor, (made, bias))
+            summed.meta = dict(made.meta)
+            made = summed
+        rounded = graph.call_function(aten._to_copy.default, (made,), {"dtype": torch.bfloat16})
+    rounded.meta = dict(node.meta)
+    node.replace_all_uses_with(rounded)
+    graph.erase_node(node)
 
 
 def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None) -> bool:

@@ -59,7 +59,9 @@ class RecipeBuilder:
             self.copies[node] = found
         return found
 
-    def call(self, name: str, target: OpOverload, *args: Any, like: torch.Tensor | None = None) -> fx.Node:
+    def call(
+        self, name: str, target: OpOverload, *args: Any, like: torch.Tensor | None = None, **kwargs: Any
+    ) -> fx.Node:
         """A call of the recipe on its own nodes. `like` gives its metadata, else the op's meta function does."""
 
         def value() -> Any:
@@ -68,9 +70,9 @@ class RecipeBuilder:
             fakes = fx.map_arg(args, lambda n: n.meta["val"])
             mode = next(n.meta["val"] for n in args if isinstance(n, fx.Node)).fake_mode
             with mode, torch.no_grad():
-                return target(*fakes)
+                return target(*fakes, **kwargs)
 
-        return self._call(name, target, args, {}, value)
+        return self._call(name, target, args, kwargs, value)
 
     def use(self, node: fx.Node, before: fx.Node) -> fx.Node:
         """A get_attr node of the main graph, placed before another, that reads a node of the recipe."""
