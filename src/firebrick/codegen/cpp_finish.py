@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
 
     from firebrick.codegen.cpp_writer import Unit
 
-__all__ = ["activation", "finish"]
+__all__ = ["activation", "finish", "finish_any"]
 
 _FUNCTIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
     "none": lambda f, _: "y",
@@ -47,10 +48,42 @@ static inline void {name}_finish(float* c, const float* scale, const float* bias
 """
 
 
+_FINISH_ANY = """\
+static __attribute__((noinline)) void {name}(float* c, int64_t ldc, const float* scale, const float* bias,
+    const float* other, int64_t pitch, int64_t rows, int64_t n) {{
+  for (int64_t j = 0; j < n; j += {w}) {{
+    const int64_t m = n - j < {w} ? n - j : {w};
+    const {v} factor = scale ? {v}_load(scale + j, m) : {v}_of(1.0f);
+    const {v} term = bias ? {v}_load(bias + j, m) : {v}_of(-0.0f);
+    for (int64_t r = 0; m == {w} && r < rows; r++) {{
+      {v} y = *(const {v}u*)(c + r * ldc + j) * factor + term;
+      if (other) y += *(const {v}u*)(other + r * pitch + j);
+      *({v}u*)(c + r * ldc + j) = {function};
+    }}
+    for (int64_t r = 0; m != {w} && r < rows; r++) {{
+      {v} y = {v}_load(c + r * ldc + j, m) * factor + term;
+      if (other) y += {v}_load(other + r * pitch + j, m);
+      {v}_store(c + r * ldc + j, {function}, m);
+    }}
+  }}
+}}
+"""
+"""The same for all strides: kernels of a unit share it. Times 1 and plus -0 change no bit of a number."""
+
+
 def activation(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) -> str:
     """The text of an activation of a vector y."""
     v = unit.vector("f32", lanes)
     return _FUNCTIONS[attr](lambda f: unit.inline(f, lanes), scalars).replace("{zero}", f"{v}{{}}")
+
+
+def finish_any(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) -> str:
+    """Name of the function that finishes any number of rows and columns, of any strides."""
+    v, function = unit.vector("f32", lanes), activation(unit, lanes, attr, scalars)
+    digest = hashlib.blake2s(function.encode(), digest_size=3).hexdigest()
+    name = f"fb_finish_{attr}_{digest}_{v}"
+    unit.helpers.setdefault(name, _FINISH_ANY.format(name=name, v=v, w=lanes, function=function))
+    return name
 
 
 def finish(
