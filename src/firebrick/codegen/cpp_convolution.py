@@ -23,11 +23,11 @@ from firebrick.loops.ir import Extern, Ref
 from firebrick.symbolic.expr import as_int
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from firebrick.codegen.cpp_writer import Unit
 
-__all__ = ["OP", "Call", "Dense"]
+__all__ = ["OP", "Call", "Dense", "braced"]
 
 OP = "firebrick::convolution.out"
 _FLOATS = 1 << 16
@@ -73,11 +73,10 @@ shapes of a model is no parameter of the template, so that few are compiled; an 
 nothing, `apart` or twice that, as processors compute addresses."""
 
 _DRIVER = """\
-struct fb_piece {{ int64_t row, runs, place, size, channel, channels; }};
 struct fb_dense_{v} {{
   fb_given x, weight, scale, bias, other;
-  int64_t out, by_rows, rows, panels, band, outer, panel, inner, places, tiles, small, spare, lines, image, c_row, ldc;
-  int64_t x_image, x_row, x_step, padded, before, pad_top, pad_left, stride, height, line, x_line, reach, patch, most;
+  int64_t out, by_rows, rows, panels, band, outer, inner, places, tiles, small, spare, lines, pitch[3];
+  int64_t step[3], pad_top, pad_left, stride, height, line, x_line, reach, patch, most;
   const int64_t *runs, *tops;
   const fb_piece* pieces;
   int64_t parts;
@@ -86,13 +85,6 @@ struct fb_dense_{v} {{
   const float* (*window)(const float*, int64_t, int64_t, int64_t, int64_t);
   void (*finish)(float*, int64_t, const float*, const float*, const float*, int64_t, int64_t, int64_t);
 }};
-static void fb_clip(float* to, const float* line, int64_t from, int64_t n, int64_t size) {{
-  const int64_t before = from < 0 ? (-from < n ? -from : n) : 0, most = size - from;
-  const int64_t end = most < before ? before : most < n ? most : n;
-  __builtin_memset(to, 0, before * sizeof(float));
-  __builtin_memcpy(to + before, line + from + before, (end - before) * sizeof(float));
-  __builtin_memset(to + end, 0, (n - end) * sizeof(float));
-}}
 static void fb_dense_{v}_part(void* const* args, const int64_t* shape, int64_t begin, int64_t end) {{
   const fb_dense_{v}& s = *(const fb_dense_{v}*)shape;
   const float *const x = s.x.of(args), *const packed = s.weight.of(args);
@@ -101,6 +93,7 @@ static void fb_dense_{v}_part(void* const* args, const int64_t* shape, int64_t b
   float patch[s.most * s.patch + 1];
   int64_t patches[s.most + 1];
   for (int64_t k = 0; k < s.most; k++) patches[k] = k * s.patch;
+  const int64_t panel = s.inner * s.places * {columns}, before = s.pad_top * s.x_line + s.pad_left;
   const float *made = packed, *soon = packed;
   int64_t stretch = 1, turn = 0;
   const int64_t row_from = s.by_rows ? begin : 0, row_to = s.by_rows ? end : s.rows;
@@ -112,13 +105,13 @@ static void fb_dense_{v}_part(void* const* args, const int64_t* shape, int64_t b
         const int64_t n = s.outer - p * {columns} < {columns} ? s.outer - p * {columns} : {columns};
         const int64_t last = r0 + s.band < row_to ? r0 + s.band : row_to, some = (last - r0) * s.tiles;
         const int64_t ahead = ({columns} + some - 1) / some;
-        const float* b = packed + p * s.panel;
+        const float* b = packed + p * panel;
         if (s.window) {{
           if (piece->channels) {{
             made = s.window(b + piece->channel * s.places, s.inner * s.places, n, piece->channels, s.places);
             stretch = piece->channels * s.places, turn = 0;
             const int64_t then = piece->channel + piece->channels;
-            soon = b + (then < s.inner ? then * s.places : s.panel);
+            soon = b + (then < s.inner ? then * s.places : panel);
           }}
           b = made;
         }}
@@ -129,12 +122,11 @@ static void fb_dense_{v}_part(void* const* args, const int64_t* shape, int64_t b
         int64_t image = r0 / s.lines, y = r0 % s.lines;
         for (int64_t r = r0; r < last; r++) {{
           const int64_t top = y * s.stride - s.pad_top;
-          const float* const from = x + image * s.x_image + y * s.x_row - s.before;
-          float* c = out + image * s.image + y * s.c_row + p * {columns};
-          const int64_t* at = s.runs + piece->place;
-          const int64_t* row = s.tops + piece->place;
+          const float* const from = x + image * s.step[0] + y * s.step[1] - before;
+          float* c = out + image * s.pitch[0] + y * s.pitch[1] + p * {columns};
+          const int64_t *at = s.runs + piece->place, *row = s.tops + piece->place;
           int64_t live = piece->runs;
-          if (s.padded) {{
+          if (s.most) {{
             while (live && top + *row < 0) row++, at++, live--;
             while (live && top + row[live - 1] >= s.height) live--;
           }}
@@ -142,13 +134,13 @@ static void fb_dense_{v}_part(void* const* args, const int64_t* shape, int64_t b
           for (int64_t t = 0, i = 0, spare = 0; t < s.tiles; t++, next += products * ahead) {{
             spare += s.spare;
             const bool wide = spare >= s.tiles;
-            const int64_t count = s.small + wide, left = i * s.x_step - s.pad_left;
-            const float* a = from + i * s.x_step;
+            const int64_t count = s.small + wide, left = i * s.step[2] - s.pad_left;
+            const float* a = from + i * s.step[2];
             const int64_t* places = at;
-            if (s.padded && (left < 0 || left + (count - 1) * s.x_step + s.reach > s.line)) {{
+            if (s.most && (left < 0 || left + (count - 1) * s.step[2] + s.reach > s.line)) {{
               for (int64_t h = 0; h < live; h++)
                 fb_clip(patch + patches[h], from + s.pad_left + row[h] * s.x_line, left + at[h] - row[h] * s.x_line,
-                        (count - 1) * s.x_step + size, s.line);
+                        (count - 1) * s.step[2] + size, s.line);
               a = patch, places = patches;
             }}
             if (s.window) {{
@@ -156,11 +148,11 @@ static void fb_dense_{v}_part(void* const* args, const int64_t* shape, int64_t b
               next = column < {columns} ? soon + column * s.inner * s.places + turn % stretch : b;
               turn += products * ahead;
             }}
-            tile[wide](a, s.x_step, places, live, w, size, next, ahead, c, s.ldc, first);
+            tile[wide](a, s.step[2], places, live, w, size, next, ahead, c, s.pitch[2], first);
             if (done)
-              s.finish(c, s.ldc, scale ? scale + p * {columns} : scale, bias ? bias + p * {columns} : bias,
-                       other ? other + (c - out) : other, s.ldc, count, n);
-            i += count, c += count * s.ldc;
+              s.finish(c, s.pitch[2], scale ? scale + p * {columns} : scale, bias ? bias + p * {columns} : bias,
+                       other ? other + (c - out) : other, s.pitch[2], count, n);
+            i += count, c += count * s.pitch[2];
             if (wide) spare -= s.tiles;
           }}
           if (++y == s.lines) y = 0, image++;
@@ -224,13 +216,22 @@ _PADDED = """\
             const float* const a = border ? patch : image + top * {x_line} + left;"""
 """Runs above and below the image are left out; a tile at its left or right end has its runs copied, with zeros."""
 
-_GIVEN = """\
+_SHARED = """\
 struct fb_given {
   int64_t place, offset;
   const float* of(void* const* args) const { return place < 0 ? nullptr : (const float*)args[place] + offset; }
 };
+struct fb_piece { int64_t row, runs, place, size, channel, channels; };
+static void fb_clip(float* to, const float* line, int64_t from, int64_t n, int64_t size) {
+  const int64_t before = from < 0 ? (-from < n ? -from : n) : 0, most = size - from;
+  const int64_t end = most < before ? before : most < n ? most : n;
+  __builtin_memset(to, 0, before * sizeof(float));
+  __builtin_memcpy(to + before, line + from + before, (end - before) * sizeof(float));
+  __builtin_memset(to + end, 0, (n - end) * sizeof(float));
+}
 """
-"""One of a kernel's arguments, and where in it to begin; none where the place is negative."""
+"""One of a kernel's arguments, and where in it to begin, none where the place is negative; a part of a sum; and a copy
+of n elements of a line of `size` elements, from `from` on, zeros outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +306,7 @@ class Call:
 
     def entry(self, unit: Unit, kind: str, driver: str, count: int, shape: Mapping[str, object]) -> str:
         """The kernel: a table of its shape, by which the driver of all kernels of a kind does `count` parts."""
-        unit.helpers.setdefault("fb_given", _GIVEN)
+        unit.helpers.setdefault("fb_shared", _SHARED)
         unit.helpers.setdefault(f"fb_{kind}", driver)
         place, given = 2, {"x": (0, self.x[0]), "weight": (1, self.weight or 0)}
         for name in ("scale", "bias", "other"):
@@ -355,34 +356,27 @@ class Dense:
         vectors = call.columns // lanes
         registers = REGISTERS.get(unit.target.vector_bytes, 16)
         most = max(1, min(MOST_ROWS, (registers - vectors - 1) // vectors))
-        tiles = -(-along.size // most)
-        panels = -(-call.outer // call.columns)
+        tiles, panels = -(-along.size // most), -(-call.outer // call.columns)
         v = unit.vector("f32", lanes)
         unit.helpers.setdefault(f"fb_pixels_{v}", _TILE.format(v=v, w=lanes, columns=call.columns))
-        by_rows = self._by_rows(panels, threads)
-        rows = call.batch * across.size
+        by_rows, rows = self._by_rows(panels, threads), call.batch * across.size
         runs, pieces = self._made() if call.weight is not None else self._pieces()
         plain = call.attr == "none" and (call.scale, call.bias, call.other) == (None, None, None)
-        padding, tops = self._padding(runs, pieces, tiles)
+        padding, tops = self._padding(runs, max(p[3] for p in pieces), max(p[1] for p in pieces), tiles)
         shape = {
             "by_rows": int(by_rows),
             "rows": rows,
             "panels": panels,
             "band": self._band(),
             "outer": call.outer,
-            "panel": math.prod(call.window) * call.inner * call.columns,
             "inner": call.inner,
             "places": math.prod(call.window),
             "tiles": tiles,
             "small": along.size // tiles,
             "spare": along.size % tiles,
             "lines": across.size,
-            "image": math.prod(call.size) * call.outer,
-            "c_row": across.out,
-            "ldc": along.out,
-            "x_image": call.x[1],
-            "x_row": across.step,
-            "x_step": along.step,
+            "pitch": braced((math.prod(call.size) * call.outer, across.out, along.out)),
+            "step": braced((call.x[1], across.step, along.step)),
             **padding,
             "runs": f"{call.name}_runs",
             "tops": f"{call.name}_tops",
@@ -454,27 +448,23 @@ class Dense:
     def _window(self, unit: Unit, v: str, lanes: int) -> str:
         """Name of the function that makes panels."""
         unit.helpers.setdefault(f"turn_{v}", transpose_helper(v, "float", lanes))
-        window = _WINDOW.format(v=v, w=lanes, columns=self.call.columns, floats=_FLOATS)
-        unit.helpers.setdefault(f"fb_window_{v}", window)
+        text = _WINDOW.format(v=v, w=lanes, columns=self.call.columns, floats=_FLOATS)
+        unit.helpers.setdefault(f"fb_window_{v}", text)
         return f"fb_window_{v}"
 
-    def _padding(
-        self, runs: list[int], pieces: Sequence[tuple[int, ...]], tiles: int
-    ) -> tuple[dict[str, int], list[int]]:
+    def _padding(self, runs: list[int], length: int, most: int, tiles: int) -> tuple[dict[str, int], list[int]]:
         """What finds the input of tiles that reach past the ends of the image, and the rows that runs are in."""
-        call, along, most = self.call, self.along, max(piece[1] for piece in pieces)
-        padded, x_line, (left, _, top, _) = any(call.padding), call.x[2], call.padding
+        call, along = self.call, self.along
+        padded, (left, _, top, _) = any(call.padding), call.padding
         sizes = {
-            "padded": int(padded),
-            "before": top * x_line + left * call.inner,
             "pad_top": top,
             "pad_left": left * call.inner,
             "stride": call.stride[0],
             "height": call.given[0],
             "line": call.given[1] * call.inner,
-            "x_line": x_line,
+            "x_line": call.x[2],
             "reach": ((call.window[1] - 1) * call.dilation[1] + 1) * call.inner,
-            "patch": (-(-along.size // tiles) - 1) * along.step + max(piece[3] for piece in pieces) if padded else 0,
+            "patch": (-(-along.size // tiles) - 1) * along.step + length if padded else 0,
             "most": most if padded else 0,
         }
         return sizes, [k * call.window[0] // len(runs) * call.dilation[0] for k in range(len(runs))]

@@ -55,16 +55,18 @@ static __attribute__((noinline)) void {name}(float* c, int64_t ldc, const float*
     const int64_t m = n - j < {w} ? n - j : {w};
     const {v} factor = scale ? {v}_load(scale + j, m) : {v}_of(1.0f);
     const {v} term = bias ? {v}_load(bias + j, m) : {v}_of(-0.0f);
-    for (int64_t r = 0; m == {w} && r < rows; r++) {{
-      {v} y = *(const {v}u*)(c + r * ldc + j) * factor + term;
-      if (other) y += *(const {v}u*)(other + r * pitch + j);
-      *({v}u*)(c + r * ldc + j) = {function};
-    }}
-    for (int64_t r = 0; m != {w} && r < rows; r++) {{
-      {v} y = {v}_load(c + r * ldc + j, m) * factor + term;
-      if (other) y += {v}_load(other + r * pitch + j, m);
-      {v}_store(c + r * ldc + j, {function}, m);
-    }}
+    if (m == {w})
+      for (int64_t r = 0; r < rows; r++) {{
+        {v} y = *(const {v}u*)(c + r * ldc + j) * factor + term;
+        if (other) y += *(const {v}u*)(other + r * pitch + j);
+        *({v}u*)(c + r * ldc + j) = {function};
+      }}
+    else
+      for (int64_t r = 0; r < rows; r++) {{
+        {v} y = {v}_load(c + r * ldc + j, m) * factor + term;
+        if (other) y += {v}_load(other + r * pitch + j, m);
+        {v}_store(c + r * ldc + j, {function}, m);
+      }}
   }}
 }}
 """
@@ -80,8 +82,7 @@ def activation(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) ->
 def finish_any(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) -> str:
     """Name of the function that finishes any number of rows and columns, of any strides."""
     v, function = unit.vector("f32", lanes), activation(unit, lanes, attr, scalars)
-    digest = hashlib.blake2s(function.encode(), digest_size=3).hexdigest()
-    name = f"fb_finish_{attr}_{digest}_{v}"
+    name = f"fb_finish_{attr}_{hashlib.blake2s(function.encode(), digest_size=3).hexdigest()}_{v}"
     unit.helpers.setdefault(name, _FINISH_ANY.format(name=name, v=v, w=lanes, function=function))
     return name
 
