@@ -23,11 +23,11 @@ from firebrick.loops.ir import Extern, Ref
 from firebrick.symbolic.expr import as_int
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from firebrick.codegen.cpp_writer import Unit
 
-__all__ = ["OP", "Call", "Dense"]
+__all__ = ["OP", "Call", "Dense", "braced"]
 
 OP = "firebrick::convolution.out"
 _FLOATS = 1 << 16
@@ -72,65 +72,102 @@ static __attribute__((noinline)) void fb_pixels_{v}(const float* a, int64_t apar
 shapes of a model is no parameter of the template, so that few are compiled; an address is one of five pointers plus
 nothing, `apart` or twice that, as processors compute addresses."""
 
-_PART = """\
-static const int64_t {name}_runs[] = {{{runs}}};
-{tables}static const int64_t {name}_pieces[][{numbers}] = {{{pieces}}};
-static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_t end) {{
-  const float* const x = (const float*)args[0] + {x_offset};
-  const float* const packed = (const float*)args[1] + {weight_offset};
-  const float* const scale = {scale};
-  const float* const bias = {bias};
-  const float* const other = {other};
-  float* const out = (float*)args[{out}];
-{patch}
-  const int64_t row_from = {row_from}, row_to = {row_to};
-  for (int64_t r0 = row_from; r0 < row_to; r0 += {band})
-    for (int64_t p = {panel_from}; p < {panel_to}; p++)
-      for (const int64_t (&piece)[{numbers}] : {name}_pieces) {{
-        const int64_t runs = piece[1], part = piece[3], size = runs * part;
-        const int64_t* const at = {name}_runs + piece[2];
-        const int64_t n = {outer} - p * {columns} < {columns} ? {outer} - p * {columns} : {columns};
-        const int64_t last = r0 + {band} < row_to ? r0 + {band} : row_to, some = (last - r0) * {tiles};
-{weights}
-        for (int64_t r = r0; r < last; r++)
-          for (int64_t t = 0; t < {tiles}; t++, {advance}) {{{soon}
-            const int64_t i = {width} * t / {tiles}, count = {width} * (t + 1) / {tiles} - i;
-            const int64_t at_c = r / {rows} * {image} + r % {rows} * {c_row} + i * {ldc} + p * {columns};
-            float* const c = out + at_c;
-{find}
-{tiles_text}
-{finish}
+_DRIVER = """\
+struct fb_dense_{v} {{
+  fb_given x, weight, scale, bias, other;
+  int64_t out, by_rows, rows, panels, band, outer, inner, places, tiles, small, spare, lines, pitch[3];
+  int64_t step[3], pad_top, pad_left, stride, height, line, x_line, reach, patch, most;
+  const int64_t *runs, *tops;
+  const fb_piece* pieces;
+  int64_t parts;
+  void (*tile[2][2])(const float*, int64_t, const int64_t*, int64_t, const float*, int64_t, const float*, int64_t,
+      float*, int64_t, bool);
+  const float* (*window)(const float*, int64_t, int64_t, int64_t, int64_t);
+  void (*finish)(float*, int64_t, const float*, const float*, const float*, int64_t, int64_t, int64_t);
+}};
+static void fb_dense_{v}_part(void* const* args, const int64_t* shape, int64_t begin, int64_t end) {{
+  const fb_dense_{v}& s = *(const fb_dense_{v}*)shape;
+  const float *const x = s.x.of(args), *const packed = s.weight.of(args);
+  const float *const scale = s.scale.of(args), *const bias = s.bias.of(args), *const other = s.other.of(args);
+  float* const out = (float*)args[s.out];
+  float patch[s.most * s.patch + 1];
+  int64_t patches[s.most + 1];
+  for (int64_t k = 0; k < s.most; k++) patches[k] = k * s.patch;
+  const int64_t panel = s.inner * s.places * {columns}, before = s.pad_top * s.x_line + s.pad_left;
+  const float *made = packed, *soon = packed;
+  int64_t stretch = 1, turn = 0;
+  const int64_t row_from = s.by_rows ? begin : 0, row_to = s.by_rows ? end : s.rows;
+  const int64_t panel_from = s.by_rows ? 0 : begin, panel_to = s.by_rows ? s.panels : end;
+  for (int64_t r0 = row_from; r0 < row_to; r0 += s.band)
+    for (int64_t p = panel_from; p < panel_to; p++)
+      for (const fb_piece* piece = s.pieces; piece < s.pieces + s.parts; piece++) {{
+        const int64_t size = piece->size, products = piece->runs * size;
+        const int64_t n = s.outer - p * {columns} < {columns} ? s.outer - p * {columns} : {columns};
+        const int64_t last = r0 + s.band < row_to ? r0 + s.band : row_to, some = (last - r0) * s.tiles;
+        const int64_t ahead = ({columns} + some - 1) / some;
+        const float* b = packed + p * panel;
+        if (s.window) {{
+          if (piece->channels) {{
+            made = s.window(b + piece->channel * s.places, s.inner * s.places, n, piece->channels, s.places);
+            stretch = piece->channels * s.places, turn = 0;
+            const int64_t then = piece->channel + piece->channels;
+            soon = b + (then < s.inner ? then * s.places : panel);
           }}
+          b = made;
+        }}
+        b += piece->row * {columns};
+        const float* next = b + products * {columns};
+        const bool first = piece == s.pieces, done = s.finish && piece == s.pieces + s.parts - 1;
+        const auto& tile = s.tile[p == s.panels - 1];
+        int64_t image = r0 / s.lines, y = r0 % s.lines;
+        for (int64_t r = r0; r < last; r++) {{
+          const int64_t top = y * s.stride - s.pad_top;
+          const float* const from = x + image * s.step[0] + y * s.step[1] - before;
+          float* c = out + image * s.pitch[0] + y * s.pitch[1] + p * {columns};
+          const int64_t *at = s.runs + piece->place, *row = s.tops + piece->place;
+          int64_t live = piece->runs;
+          if (s.most) {{
+            while (live && top + *row < 0) row++, at++, live--;
+            while (live && top + row[live - 1] >= s.height) live--;
+          }}
+          const float* const w = b + (piece->runs - live ? at - s.runs - piece->place : 0) * size * {columns};
+          for (int64_t t = 0, i = 0, spare = 0; t < s.tiles; t++, next += products * ahead) {{
+            spare += s.spare;
+            const bool wide = spare >= s.tiles;
+            const int64_t count = s.small + wide, left = i * s.step[2] - s.pad_left;
+            const float* a = from + i * s.step[2];
+            const int64_t* places = at;
+            if (s.most && (left < 0 || left + (count - 1) * s.step[2] + s.reach > s.line)) {{
+              for (int64_t h = 0; h < live; h++)
+                fb_clip(patch + patches[h], from + s.pad_left + row[h] * s.x_line, left + at[h] - row[h] * s.x_line,
+                        (count - 1) * s.step[2] + size, s.line);
+              a = patch, places = patches;
+            }}
+            if (s.window) {{
+              const int64_t column = turn / stretch;
+              next = column < {columns} ? soon + column * s.inner * s.places + turn % stretch : b;
+              turn += products * ahead;
+            }}
+            tile[wide](a, s.step[2], places, live, w, size, next, ahead, c, s.pitch[2], first);
+            if (done)
+              s.finish(c, s.pitch[2], scale ? scale + p * {columns} : scale, bias ? bias + p * {columns} : bias,
+                       other ? other + (c - out) : other, s.pitch[2], count, n);
+            i += count, c += count * s.pitch[2];
+            if (wide) spare -= s.tiles;
+          }}
+          if (++y == s.lines) y = 0, image++;
+        }}
       }}
 }}
-extern "C" void {name}(void* const* args, const int64_t* sizes) {{
-  {start};
-}}
 """
-
-_PACKED = """\
-        const float* const b = packed + p * {panel} + piece[0] * {columns};
-        const int64_t ahead = ({columns} + some - 1) / some;
-        const float* next = b + size * {columns};"""
-_MADE = """\
-        if (piece[5]) {{
-          fb_window_{v}(packed + p * {panel} + piece[4] * {window}, {row}, n, piece[5], {window});
-          stretch = piece[5] * {window}, turn = 0;
-          const int64_t then = piece[4] + piece[5];
-          soon = packed + p * {panel} + (then < {inner} ? then * {window} : {panel});
-        }}
-        const float* const b = fb_windows + piece[0] * {columns};
-        const int64_t ahead = ({columns} + some - 1) / some;"""
-_NEXT_PACKED, _NEXT_MADE = "next += size * ahead", "turn += size * ahead"
-_SOON = """
-            const int64_t to_row = turn / stretch;
-            const float* const next = to_row < {columns} ? soon + to_row * {row} + turn % stretch : b;"""
-"""Of weights that are not packed, tiles fetch the rows of the next stretch of channels, each some of one row."""
+"""What the kernels of all shapes do, by the table of one. Runs above and below the image are left out; a tile at its
+left or right end has its runs copied, with zeros. Of weights that are not packed, tiles fetch the rows of the next
+stretch of channels, each some of one row."""
 
 _WINDOW = """\
 static __thread float fb_windows[{floats}] __attribute__((aligned(64)));
-static __attribute__((noinline)) void fb_window_{v}(const float* w, int64_t stride, int64_t n, int64_t channels,
-    int64_t window) {{
+static __attribute__((noinline)) const float* fb_window_{v}(const float* w, int64_t stride, int64_t n,
+    int64_t channels, int64_t window) {{
   float* to = fb_windows;
   const int64_t k = channels * window, step = channels * {columns}, back = (k - 1) * {columns};
   for (int64_t j = 0; j < n; j += {w}, to += {w}) {{
@@ -154,6 +191,7 @@ static __attribute__((noinline)) void fb_window_{v}(const float* w, int64_t stri
       if (++place == window) place = 0, c -= back;
     }}
   }}
+  return fb_windows;
 }}
 """
 """Some channels of a panel, from a weight that is as torch keeps it: rows of n weights, the places of the window
@@ -178,7 +216,12 @@ _PADDED = """\
             const float* const a = border ? patch : image + top * {x_line} + left;"""
 """Runs above and below the image are left out; a tile at its left or right end has its runs copied, with zeros."""
 
-_CLIP = """\
+_SHARED = """\
+struct fb_given {
+  int64_t place, offset;
+  const float* of(void* const* args) const { return place < 0 ? nullptr : (const float*)args[place] + offset; }
+};
+struct fb_piece { int64_t row, runs, place, size, channel, channels; };
 static void fb_clip(float* to, const float* line, int64_t from, int64_t n, int64_t size) {
   const int64_t before = from < 0 ? (-from < n ? -from : n) : 0, most = size - from;
   const int64_t end = most < before ? before : most < n ? most : n;
@@ -187,7 +230,8 @@ static void fb_clip(float* to, const float* line, int64_t from, int64_t n, int64
   __builtin_memset(to + end, 0, (n - end) * sizeof(float));
 }
 """
-"""n elements of a line of `size` elements, from `from` on, zeros outside."""
+"""One of a kernel's arguments, and where in it to begin, none where the place is negative; a part of a sum; and a copy
+of n elements of a line of `size` elements, from `from` on, zeros outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,20 +304,25 @@ class Call:
         height, width = self.size
         return f"{kind}_{height}x{width}x{self.inner}x{self.outer}_{digest}"
 
-    def pointers(self) -> dict[str, Any]:
-        """Texts of the arguments of the kernel that come after the weight."""
-        place, found = 2, {}
+    def entry(self, unit: Unit, kind: str, driver: str, count: int, shape: Mapping[str, object]) -> str:
+        """The kernel: a table of its shape, by which the driver of all kernels of a kind does `count` parts."""
+        unit.helpers.setdefault("fb_shared", _SHARED)
+        unit.helpers.setdefault(f"fb_{kind}", driver)
+        place, given = 2, {"x": (0, self.x[0]), "weight": (1, self.weight or 0)}
         for name in ("scale", "bias", "other"):
             offset = getattr(self, name)
-            found[name] = "nullptr" if offset is None else f"(const float*)args[{place}] + {offset}"
+            given[name] = (-1, 0) if offset is None else (place, offset)
             place += offset is not None
-        return {**found, "out": place, "x_offset": self.x[0], "weight_offset": self.weight or 0}
-
-    def start(self, count: int) -> str:
-        """The statement that runs `count` parts of the kernel."""
+        fields = {**{name: braced(pair) for name, pair in given.items()}, "out": place, **shape}
+        text = ", ".join(f".{name} = {value}" for name, value in fields.items())
         work = self.batch * math.prod((*self.size, *self.window, self.outer)) * (self.inner if self.columns else 1)
-        serial = f"{self.name}_part(args, sizes, 0, {count})"
-        return serial if work <= SERIAL else f"fb_parallel({self.name}_part, args, sizes, {count})"
+        arguments = f"args, (const int64_t*)&{self.name}_shape"
+        serial = f"fb_{kind}_part({arguments}, 0, {count})"
+        run = serial if work <= SERIAL else f"fb_parallel(fb_{kind}_part, {arguments}, {count})"
+        return (
+            f"static const fb_{kind} {self.name}_shape = {{{text}}};\n"
+            f'extern "C" void {self.name}(void* const* args, const int64_t*) {{ {run}; }}\n'
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,48 +356,44 @@ class Dense:
         vectors = call.columns // lanes
         registers = REGISTERS.get(unit.target.vector_bytes, 16)
         most = max(1, min(MOST_ROWS, (registers - vectors - 1) // vectors))
-        tiles = -(-along.size // most)
-        panels = -(-call.outer // call.columns)
+        tiles, panels = -(-along.size // most), -(-call.outer // call.columns)
         v = unit.vector("f32", lanes)
         unit.helpers.setdefault(f"fb_pixels_{v}", _TILE.format(v=v, w=lanes, columns=call.columns))
-        by_rows = self._by_rows(panels, threads)
-        count = call.batch * across.size if by_rows else panels
-        name = call.name
+        by_rows, rows = self._by_rows(panels, threads), call.batch * across.size
         runs, pieces = self._made() if call.weight is not None else self._pieces()
-        done = head = ""
-        if call.attr != "none" or (call.scale, call.bias, call.other) != (None, None, None):
-            scale = f"scale + p * {call.columns}" if call.scale is not None else "scale"
-            bias = f"bias + p * {call.columns}" if call.bias is not None else "bias"
-            other = "other + at_c" if call.other is not None else "other"
-            last = f"&piece == {name}_pieces + {len(pieces) - 1}"
-            done = f"            if ({last}) {name}_finish(c, {scale}, {bias}, {other}, count, n);"
-            step = math.gcd(call.outer, call.columns)
-            head = finish(unit, lanes, name, call.attr, call.scalars, step, along.out, along.out)
-        return head + _PART.format(
-            name=name,
-            runs=", ".join(map(str, runs)),
-            pieces=", ".join(f"{{{', '.join(map(str, piece))}}}" for piece in pieces),
-            finish=done,
-            row_from="begin" if by_rows else "0",
-            row_to="end" if by_rows else str(call.batch * across.size),
-            panel_from="0" if by_rows else "begin",
-            panel_to=str(panels) if by_rows else "end",
-            **self._weights(unit, v, lanes),
-            band=self._band(),
-            columns=call.columns,
-            outer=call.outer,
-            numbers=len(pieces[0]),
-            tiles=tiles,
-            width=along.size,
-            rows=across.size,
-            image=math.prod(call.size) * call.outer,
-            c_row=across.out,
-            ldc=along.out,
-            **self._found(unit, runs, pieces, tiles),
-            tiles_text="\n".join(self._tiles(v, lanes, vectors, tiles, panels)),
-            start=call.start(count),
-            **call.pointers(),
-        )
+        plain = call.attr == "none" and (call.scale, call.bias, call.other) == (None, None, None)
+        padding, tops = self._padding(runs, max(p[3] for p in pieces), max(p[1] for p in pieces), tiles)
+        shape = {
+            "by_rows": int(by_rows),
+            "rows": rows,
+            "panels": panels,
+            "band": self._band(),
+            "outer": call.outer,
+            "inner": call.inner,
+            "places": math.prod(call.window),
+            "tiles": tiles,
+            "small": along.size // tiles,
+            "spare": along.size % tiles,
+            "lines": across.size,
+            "pitch": braced((math.prod(call.size) * call.outer, across.out, along.out)),
+            "step": braced((call.x[1], across.step, along.step)),
+            **padding,
+            "runs": f"{call.name}_runs",
+            "tops": f"{call.name}_tops",
+            "pieces": f"{call.name}_pieces",
+            "parts": len(pieces),
+            "tile": self._tiles(v, lanes, vectors, tiles, panels),
+            "window": "nullptr" if call.weight is None else self._window(unit, v, lanes),
+            "finish": "nullptr" if plain else finish(unit, lanes, call.attr, call.scalars),
+        }
+        tables = {
+            "int64_t {}_runs": runs,
+            "int64_t {}_tops": tops,
+            "fb_piece {}_pieces": map(braced, pieces),
+        }
+        texts = (f"static const {k.format(call.name)}[] = {braced(values)};\n" for k, values in tables.items())
+        driver = _DRIVER.format(v=v, columns=call.columns)
+        return "".join(texts) + call.entry(unit, f"dense_{v}", driver, rows if by_rows else panels, shape)
 
     def _runs(self) -> list[tuple[int, int]]:
         """Offset and length of the stretches of the input of one result, in the order of the weights."""
@@ -400,49 +445,29 @@ class Dense:
             offsets += [place + a for place in places]
         return offsets, pieces
 
-    def _weights(self, unit: Unit, v: str, lanes: int) -> dict[str, str]:
-        """Texts of where the weights of a part are, and the next ones."""
-        call, places = self.call, math.prod(self.call.window)
-        row = places * call.inner
-        sizes = {"panel": row * call.columns, "columns": call.columns}
-        if call.weight is None:
-            return {"weights": _PACKED.format(**sizes), "advance": _NEXT_PACKED, "soon": ""}
+    def _window(self, unit: Unit, v: str, lanes: int) -> str:
+        """Name of the function that makes panels."""
         unit.helpers.setdefault(f"turn_{v}", transpose_helper(v, "float", lanes))
-        unit.helpers.setdefault(f"fb_window_{v}", _WINDOW.format(v=v, w=lanes, columns=call.columns, floats=_FLOATS))
-        made = _MADE.format(v=v, row=row, window=places, inner=call.inner, **sizes)
-        return {"weights": made, "advance": _NEXT_MADE, "soon": _SOON.format(row=row, **sizes)}
+        text = _WINDOW.format(v=v, w=lanes, columns=self.call.columns, floats=_FLOATS)
+        unit.helpers.setdefault(f"fb_window_{v}", text)
+        return f"fb_window_{v}"
 
-    def _found(self, unit: Unit, runs: list[int], pieces: Sequence[tuple[int, ...]], tiles: int) -> dict[str, str]:
-        """Texts of how the input of a tile is found: where it is, or past the ends of the image."""
+    def _padding(self, runs: list[int], length: int, most: int, tiles: int) -> tuple[dict[str, int], list[int]]:
+        """What finds the input of tiles that reach past the ends of the image, and the rows that runs are in."""
         call, along = self.call, self.along
-        sizes = {"rows": self.across.size, "x_image": call.x[1], "x_row": self.across.step, "x_step": along.step}
-        if not any(call.padding):
-            made = "  const float* soon = packed;\n  int64_t stretch = 0, turn = 0;" if call.weight is not None else ""
-            return {"tables": "", "patch": made, "find": _INSIDE.format(**sizes)}
-        unit.helpers["fb_clip"] = _CLIP
-        x_line, left, top = call.x[2], call.padding[0], call.padding[2]
-        rows = [k * call.window[0] // len(runs) * call.dilation[0] for k in range(len(runs))]
-        patch_row = (-(-along.size // tiles) - 1) * along.step + max(piece[3] for piece in pieces)
-        most = max(piece[1] for piece in pieces)
-        tables = {
-            "rows": rows,
-            "columns": [offset - row * x_line for offset, row in zip(runs, rows, strict=True)],
-            "patch": [k * patch_row for k in range(most)],
+        padded, (left, _, top, _) = any(call.padding), call.padding
+        sizes = {
+            "pad_top": top,
+            "pad_left": left * call.inner,
+            "stride": call.stride[0],
+            "height": call.given[0],
+            "line": call.given[1] * call.inner,
+            "x_line": call.x[2],
+            "reach": ((call.window[1] - 1) * call.dilation[1] + 1) * call.inner,
+            "patch": (-(-along.size // tiles) - 1) * along.step + length if padded else 0,
+            "most": most if padded else 0,
         }
-        find = _PADDED.format(
-            **sizes,
-            name=call.name,
-            stride=call.stride[0],
-            pad_top=top,
-            pad_left=left * call.inner,
-            height=call.given[0],
-            line=call.given[1] * call.inner,
-            x_line=x_line,
-            reach=((call.window[1] - 1) * call.dilation[1] + 1) * call.inner,
-            patch_row=patch_row,
-        )
-        texts = (f"static const int64_t {call.name}_{k}[] = {{{', '.join(map(str, t))}}};\n" for k, t in tables.items())
-        return {"tables": "".join(texts), "patch": f"  float patch[{most * patch_row}];", "find": find}
+        return sizes, [k * call.window[0] // len(runs) * call.dilation[0] for k in range(len(runs))]
 
     def _band(self) -> int:
         """Rows of the images that are taken for all weights before the next ones; enough to pay for making panels."""
@@ -460,24 +485,20 @@ class Dense:
         many = math.prod(call.window) * call.outer > math.prod((call.batch, *call.given))
         return rows < 0.9 * waste(panels) if many else rows <= 1.1 * waste(panels)
 
-    def _tiles(self, v: str, lanes: int, vectors: int, tiles: int, panels: int) -> Iterable[str]:
-        """Calls of the tile function for each size of tile that occurs."""
-        call = self.call
-        left = call.outer - (panels - 1) * call.columns
+    def _tiles(self, v: str, lanes: int, vectors: int, tiles: int, panels: int) -> str:
+        """The tile functions of panels before the last and of the last, each for fewer pixels and for one more."""
+        left = self.call.outer - (panels - 1) * self.call.columns
         used = -(-left // lanes)
         small = self.along.size // tiles
-        sizes = [small, small + 1] if self.along.size % tiles else [small]
-        widths = [(f"p < {panels - 1}", vectors, lanes), (f"p == {panels - 1}", used, left - (used - 1) * lanes)]
-        if widths[1][1:] == (vectors, lanes) or panels == 1:
-            widths = [("", *widths[1][1:])]
-        weights = f"b + skip * part * {call.columns}"
-        first = f"&piece == {call.name}_pieces"
-        arguments = f"(a, {self.along.step}, places, live, {weights}, part, next, ahead, c, {self.along.out}, {first})"
-        for condition, count, lanes_left in widths:
-            for rows in sizes:
-                tests = [t for t in (condition, f"count == {rows}" if len(sizes) > 1 else "") if t]
-                test = f"if ({' && '.join(tests)}) " if tests else ""
-                yield f"            {test}fb_pixels_{v}<{rows}, {count}, {lanes_left}>{arguments};"
+        sizes = (small, small + bool(self.along.size % tiles))
+        widths = ((vectors, lanes) if panels > 1 else None, (used, left - (used - 1) * lanes))
+        rows = ([f"fb_pixels_{v}<{n}, {w[0]}, {w[1]}>" for n in sizes] if w else [] for w in widths)
+        return braced(map(braced, rows))
+
+
+def braced(values: Iterable[object]) -> str:
+    """Numbers or texts as what a table in C++ begins with."""
+    return f"{{{', '.join(map(str, values))}}}"
 
 
 def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:

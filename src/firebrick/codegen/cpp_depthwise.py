@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from firebrick.codegen.cpp_convolution import braced
 from firebrick.codegen.cpp_finish import activation
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ _PIXELS = (7, 8, 6, 5, 4)
 
 _TILE = """\
 template <int T, int W, int S, int D, class F>
-static __attribute__((noinline)) void fb_depthwise_{v}(const float* const* x, int64_t height, const float* w,
-    int64_t channels, const float* bias, const float* other, float* out, int64_t live, int64_t begin, int64_t end) {{
+static __attribute__((noinline)) void fb_depthwise_{v}(const float* const* x, int64_t shift, int64_t height,
+    const float* w, int64_t channels, const float* bias, const float* other, float* out, int64_t live, int64_t begin,
+    int64_t end) {{
   enum {{ J = (T - 1) * S + (W - 1) * D + 1 }};
   for (int64_t i = begin; i < end; i += {w}) {{
-    const int64_t c = i + {w} <= end ? i : end - {w};
+    const int64_t c = i + {w} <= end ? i : end - {w}, place = c + shift;
     {v} sum[T];
     const {v} start = bias ? *(const {v}u*)(bias + c) : {v}{{}};
 #pragma GCC unroll 8
@@ -44,7 +46,7 @@ static __attribute__((noinline)) void fb_depthwise_{v}(const float* const* x, in
         for (int t = 0; t < T; t++) {{
           const int k = j - t * S;
           if (k < 0 || k % D || k / D >= W) continue;
-          here = *(const {v}u*)(from[j] + c);
+          here = *(const {v}u*)(from[j] + place);
           sum[t] += here * row[k / D];
         }}
       }}
@@ -60,42 +62,60 @@ static __attribute__((noinline)) void fb_depthwise_{v}(const float* const* x, in
 }}
 """
 """T results side by side, windows of W columns, S apart, with D from column to column. x: where the columns of each row
-of the window are; the last vector of channels overlaps the one before it."""
+of the window are, less `shift`; the last vector of channels overlaps the one before it."""
 
-_PART = """\
-static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_t end) {{
-  const float* const x = (const float*)args[0] + {x_offset};
-  const float* const weight = (const float*)args[1];
-  const float* const bias = {bias};
-  const float* const other = {other};
-  float* const out = (float*)args[{out}];
-  static const float zeros[{channels}] = {{}};
-  for (int64_t part = begin; part < end; part++) {{
-    const int64_t share = part % {shares}, r = part / {shares}, n = r / {height}, y = r % {height};
-    const int64_t from = {blocks} * share / {shares} * {lanes}, to = share == {shares} - 1 ? {channels} :
-        {blocks} * (share + 1) / {shares} * {lanes};
-    const int64_t top = y * {stride_y} - {pad_top};
-    const int64_t h0 = top < 0 ? ({dilation_y} - 1 - top) / {dilation_y} : 0;
-    const int64_t room = {given_height} - top, fit = room <= 0 ? 0 : (room + {dilation_y} - 1) / {dilation_y};
-    const int64_t h1 = fit < {window_height} ? fit : {window_height};
-    for (int64_t t = 0; t < {width}; t += {pixels}) {{
-      const float* at[{window_height} * {columns}];
-      const int64_t left = t * {stride_x} - {pad_left};
-      for (int64_t h = h0; h < h1; h++)
-        for (int64_t j = 0; j < {columns}; j++)
-          at[(h - h0) * {columns} + j] = left + j >= 0 && left + j < {given_width}
-              ? x + n * {x_image} + (top + h * {dilation_y}) * {x_row} + (left + j) * {x_column} : zeros;
-      const int64_t c = (r * {width} + t) * {channels};
-      fb_depthwise_{v}<{pixels}, {window_width}, {stride_x}, {dilation_x}, fb_act_{act}>(
-          at, h1 > h0 ? h1 - h0 : 0, weight + h0 * {weights}, {channels}, bias, {beside}, out + c,
-          {width} - t, from, to);
-    }}
-  }}
-}}
-extern "C" void {name}(void* const* args, const int64_t* sizes) {{
-  {start};
-}}
+_DRIVER = """\
+struct fb_depthwise {
+  fb_given x, weight, scale, bias, other;
+  int64_t out, shares, blocks, lanes, channels, size[2], pixels, columns, stride[2], padding[4], dilation, given[2];
+  int64_t window[2], step[3];
+  const float* zeros;
+  void (*tile)(const float* const*, int64_t, int64_t, const float*, int64_t, const float*, const float*, float*,
+      int64_t, int64_t, int64_t);
+};
+static void fb_depthwise_part(void* const* args, const int64_t* shape, int64_t begin, int64_t end) {
+  const fb_depthwise& s = *(const fb_depthwise*)shape;
+  const float *const x = s.x.of(args), *const weight = s.weight.of(args);
+  const float *const bias = s.bias.of(args), *const other = s.other.of(args);
+  float* const out = (float*)args[s.out];
+  const int64_t columns = s.columns;
+  const float* at[s.window[0] * columns];
+  int64_t share = begin % s.shares, r = begin / s.shares, y = r % s.size[0];
+  const float* image = x + r / s.size[0] * s.step[0];
+  for (int64_t part = begin; part < end; part++) {
+    const int64_t from = share ? s.blocks * share / s.shares * s.lanes : 0;
+    const int64_t to = share == s.shares - 1 ? s.channels : s.blocks * (share + 1) / s.shares * s.lanes;
+    const int64_t top = y * s.stride[0] - s.padding[2];
+    int64_t h0 = 0, h1 = s.window[0];
+    while (h0 < h1 && top + h0 * s.dilation < 0) h0++;
+    while (h0 < h1 && top + (h1 - 1) * s.dilation >= s.given[0]) h1--;
+    bool shared = false;
+    for (int64_t t = 0, origin = 0; t < s.size[1]; t += s.pixels) {
+      const int64_t left = t * s.stride[1] - s.padding[0], c = (r * s.size[1] + t) * s.channels;
+      const bool whole = left >= 0 && left + columns <= s.given[1];
+      if (!whole || !shared) {
+        const int64_t before = left < 0 ? (-left < columns ? -left : columns) : 0, most = s.given[1] - left;
+        const int64_t inside = most < before ? before : most < columns ? most : columns;
+        const float** place = at;
+        for (int64_t h = h0; h < h1; h++, place += columns) {
+          const float* const here = image + (top + h * s.dilation) * s.step[1] + left * s.step[2];
+          int64_t j = 0;
+          for (; j < before; j++) place[j] = s.zeros;
+          for (; j < inside; j++) place[j] = here + j * s.step[2];
+          for (; j < columns; j++) place[j] = s.zeros;
+        }
+        origin = left, shared = whole;
+      }
+      s.tile(at, (left - origin) * s.step[2], h1 - h0, weight + h0 * s.window[1] * s.channels, s.channels, bias,
+             other ? other + c : other, out + c, s.size[1] - t, from, to);
+    }
+    if (++share < s.shares) continue;
+    share = 0, r++;
+    if (++y == s.size[0]) y = 0, image += s.step[0];
+  }
+}
 """
+"""What the kernels of all shapes do, by the table of one. Tiles that are inside of the image share their pointers."""
 
 
 class Depthwise:
@@ -117,38 +137,27 @@ class Depthwise:
         unit.helpers.setdefault(
             f"fb_act_{act}", f"struct fb_act_{act} {{ static inline {v} of({v} y) {{ return {function}; }} }};\n"
         )
-        (height, width), (stride_y, stride_x), (dilation_y, dilation_x) = call.size, call.stride, call.dilation
+        (height, width), (dilation_y, dilation_x) = call.size, call.dilation
         pixels = min(_PIXELS, key=lambda n: -(-width // n) * n)
         rows, blocks = call.batch * height, -(-call.outer // lanes)
         shares = max(1, min(blocks // 4, 8 * threads // rows)) if threads > 1 else 1
-        left, _, top, _ = call.padding
-        return _PART.format(
-            name=call.name,
-            v=v,
-            act=act,
-            lanes=lanes,
-            shares=shares,
-            blocks=blocks,
-            channels=call.outer,
-            height=height,
-            width=width,
-            pixels=pixels,
-            columns=(pixels - 1) * stride_x + (call.window[1] - 1) * dilation_x + 1,
-            window_height=call.window[0],
-            window_width=call.window[1],
-            weights=call.window[1] * call.outer,
-            stride_x=stride_x,
-            stride_y=stride_y,
-            dilation_x=dilation_x,
-            dilation_y=dilation_y,
-            pad_left=left,
-            pad_top=top,
-            given_height=call.given[0],
-            given_width=call.given[1],
-            x_image=call.x[1],
-            x_row=call.x[2],
-            x_column=call.x[3],
-            beside="other + c" if call.other is not None else "nullptr",
-            start=call.start(rows * shares),
-            **call.pointers(),
-        )
+        shape = {
+            "shares": shares,
+            "blocks": blocks,
+            "lanes": lanes,
+            "channels": call.outer,
+            "size": braced(call.size),
+            "pixels": pixels,
+            "columns": (pixels - 1) * call.stride[1] + (call.window[1] - 1) * dilation_x + 1,
+            "stride": braced(call.stride),
+            "padding": braced(call.padding),
+            "dilation": dilation_y,
+            "given": braced(call.given),
+            "window": braced(call.window),
+            "step": braced(call.x[1:]),
+            "zeros": f"{call.name}_zeros",
+            "tile": f"fb_depthwise_{v}<{pixels}, {call.window[1]}, {call.stride[1]}, {dilation_x}, fb_act_{act}>",
+        }
+        # Not constant, so that the file of the library does not hold the zeros.
+        zeros = f"static float {call.name}_zeros[{call.outer}];\n"
+        return zeros + call.entry(unit, "depthwise", _DRIVER, rows * shares, shape)

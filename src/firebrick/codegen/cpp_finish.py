@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from firebrick.codegen.cpp_writer import Unit
 
@@ -27,47 +27,28 @@ _FUNCTIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str
 """Activation -> the text of its value for a vector y, given the unit's names of functions, and its numbers."""
 
 _FINISH = """\
-static inline void {name}_finish(float* c, const float* scale, const float* bias, const float* other, int64_t rows,
-    int64_t n) {{
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t j = 0; j < n; j += {w}) {{
-      float* const to = c + r * {out_stride} + j;
-      const int64_t m = {m};
-      {v} y = m == {w} ? *(const {v}u*)to : {v}_load(to, m);
-      if (scale) y *= m == {w} ? *(const {v}u*)(scale + j) : {v}_load(scale + j, m);
-      if (bias) y += m == {w} ? *(const {v}u*)(bias + j) : {v}_load(bias + j, m);
-      if (other) {{
-        const float* const from = other + r * {other_stride} + j;
-        y += m == {w} ? *(const {v}u*)from : {v}_load(from, m);
+static __attribute__((noinline)) void {name}(float* c, int64_t ldc, const float* scale, const float* bias,
+    const float* other, int64_t pitch, int64_t rows, int64_t n) {{
+  for (int64_t j = 0; j < n; j += {w}) {{
+    const int64_t m = n - j < {w} ? n - j : {w};
+    const {v} factor = scale ? {v}_load(scale + j, m) : {v}_of(1.0f);
+    const {v} term = bias ? {v}_load(bias + j, m) : {v}_of(-0.0f);
+    if (m == {w})
+      for (int64_t r = 0; r < rows; r++) {{
+        {v} y = *(const {v}u*)(c + r * ldc + j) * factor + term;
+        if (other) y += *(const {v}u*)(other + r * pitch + j);
+        *({v}u*)(c + r * ldc + j) = {function};
       }}
-      y = {function};
-      if (m == {w}) *({v}u*)to = y;
-      else {v}_store(to, y, m);
-    }}
+    else
+      for (int64_t r = 0; r < rows; r++) {{
+        {v} y = {v}_load(c + r * ldc + j, m) * factor + term;
+        if (other) y += {v}_load(other + r * pitch + j, m);
+        {v}_store(c + r * ldc + j, {function}, m);
+      }}
+  }}
 }}
 """
-
-_FINISHER = """\
-template <bool S, bool B, bool O, bool T> static __attribute__((noinline)) void {name}(float* c, const float* scale,
-    const float* bias, const float* other, int64_t rows, int64_t n, int64_t out_stride, int64_t other_stride) {{
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t j = 0; j < n; j += {w}) {{
-      float* const to = c + r * out_stride + j;
-      const int64_t m = T && n - j < {w} ? n - j : {w};
-      {v} y = m == {w} ? *(const {v}u*)to : {v}_load(to, m);
-      if (S) y *= m == {w} ? *(const {v}u*)(scale + j) : {v}_load(scale + j, m);
-      if (B) y += m == {w} ? *(const {v}u*)(bias + j) : {v}_load(bias + j, m);
-      if (O) {{
-        const float* const from = other + r * other_stride + j;
-        y += m == {w} ? *(const {v}u*)from : {v}_load(from, m);
-      }}
-      y = {function};
-      if (m == {w}) *({v}u*)to = y;
-      else {v}_store(to, y, m);
-    }}
-}}
-"""
-"""S, B, O: there are a scale, a bias, something added. T: the columns need not be whole vectors."""
+"""For all strides: kernels of a unit share it. Times 1 and plus -0 change no bit of a number."""
 
 
 def activation(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) -> str:
@@ -76,41 +57,9 @@ def activation(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) ->
     return _FUNCTIONS[attr](lambda f: unit.inline(f, lanes), scalars).replace("{zero}", f"{v}{{}}")
 
 
-def finisher(
-    unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...], present: Sequence[bool], *, whole: bool
-) -> str:
-    """The function that finishes sums, one for all kernels of a unit that need the same.
-
-    present: whether there are a scale, a bias and something added. whole: all columns are whole vectors.
-    """
-    function = activation(unit, lanes, attr, scalars)
-    v = unit.vector("f32", lanes)
+def finish(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) -> str:
+    """Name of the function that finishes any number of rows and columns, of any strides."""
+    v, function = unit.vector("f32", lanes), activation(unit, lanes, attr, scalars)
     name = f"fb_finish_{attr}_{hashlib.blake2s(function.encode(), digest_size=3).hexdigest()}_{v}"
-    unit.helpers.setdefault(name, _FINISHER.format(name=name, v=v, w=lanes, function=function))
-    return f"{name}<{', '.join(str(flag).lower() for flag in (*present, not whole))}>"
-
-
-def finish(
-    unit: Unit,
-    lanes: int,
-    name: str,
-    attr: str,
-    scalars: tuple[float, ...],
-    step: int,
-    out_stride: int,
-    other_stride: int,
-) -> str:
-    """The function `{name}_finish`.
-
-    step: what the number of columns is a multiple of. Strides: elements between rows of the results, and of what is
-    added.
-    """
-    return _FINISH.format(
-        name=name,
-        v=unit.vector("f32", lanes),
-        w=lanes,
-        m=f"n - j < {lanes} ? n - j : {lanes}" if step % lanes else lanes,
-        function=activation(unit, lanes, attr, scalars),
-        out_stride=out_stride,
-        other_stride=other_stride,
-    )
+    unit.helpers.setdefault(name, _FINISH.format(name=name, v=v, w=lanes, function=function))
+    return name

@@ -17,11 +17,10 @@ chains of `_CHAIN` products. Scale, bias, what is added and the activation are a
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from firebrick.codegen.cpp_finish import finisher
+from firebrick.codegen.cpp_finish import finish
 from firebrick.codegen.cpp_tiles import ROW, dot, panels, tile
 from firebrick.errors import LoweringError
 from firebrick.loops.ir import Extern, Ref
@@ -66,7 +65,7 @@ template <typename W> struct fb_{form}_shape {{
   int64_t piece, block, columns, tiles, by_rows, row, copied, slot, ahead, step, pitch;
   void (*pack)(const W*, int64_t, int64_t, int64_t, float*, int64_t);
   void (*whole[2])({types}), (*last[2])({types});
-  void (*finish)(float*, const float*, const float*, const float*, int64_t, int64_t, int64_t, int64_t);
+  void (*finish)(float*, int64_t, const float*, const float*, const float*, int64_t, int64_t, int64_t);
 }};
 template <typename W> static __attribute__((noinline)) void fb_by_{form}(const fb_{form}_shape<W>& s, const W* x,
     const W* w, const float* scale, const float* bias, const float* other, float* out, int64_t begin, int64_t end) {{
@@ -104,8 +103,8 @@ template <typename W> static __attribute__((noinline)) void fb_by_{form}(const f
 {calls}
         }}
         if (s.finish && k + part == s.inner)
-          s.finish(out + r * s.out_stride + n0, scale + n0, bias + n0, other + r * s.other_stride + n0, count, n1 - n0,
-              s.out_stride, s.other_stride);
+          s.finish(out + r * s.out_stride + n0, s.out_stride, scale ? scale + n0 : scale, bias ? bias + n0 : bias,
+              other ? other + r * s.other_stride + n0 : other, s.other_stride, count, n1 - n0);
       }}
     }}
   }}
@@ -331,9 +330,7 @@ class Linear:
         given += ["nullptr" if n is None else f"(const float*)args[{next(places)}] + {n}" for n in offsets]
         done = "nullptr"
         if self.attr != "none" or offsets != (None, None, None):
-            step = math.gcd(self.outer, sizes[1], 0 if by_rows else columns)
-            present = [n is not None for n in offsets]
-            done = finisher(unit, lanes, self.attr, self.scalars, present, whole=step % lanes == 0)
+            done = finish(unit, lanes, self.attr, self.scalars)
         other_stride = self.other[1] if self.other else 0
         numbers = (
             *(self.rows, self.inner, self.outer, self.x[1], *self.weight[1:], self.out_stride, other_stride),
