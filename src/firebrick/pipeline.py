@@ -25,7 +25,7 @@ from firebrick.backends.aten import run_aten
 from firebrick.errors import CompileError, FirebrickError, InternalError, PassError
 from firebrick.extend.collector import collector_paused
 from firebrick.extend.labels import library_of, step_labels
-from firebrick.extend.metas import number_nodes
+from firebrick.extend.metas import number_nodes, release
 from firebrick.extend.nested import Body, Nested
 from firebrick.extend.repeat import find_repeat, shortened
 from firebrick.extend.runner import copy_graph
@@ -352,7 +352,14 @@ class _Inference(_Compile):
         if not looked_at and passes.are_shipped(self.user_passes, config):
             with recorder.timed("repeats"):
                 self.repeat = find_repeat(self.gm.graph)
-        return self.trace()[1]
+        return self.trace_alone()
+
+    def trace_alone(self) -> AtenGraph:
+        """Trace, and keep nothing of the copy that was traced."""
+        gm, aten = self.trace()
+        if gm is not self.gm:
+            release(gm.graph)
+        return aten
 
     def generate(self, aten: AtenGraph) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """As for any graph; where layers prove not to be alike, again for all of them."""
@@ -364,7 +371,7 @@ class _Inference(_Compile):
             recorder.reason("repeats compiled one by one", str(error))
             self.repeat = None
             self.reports.clear()
-            return super().generate(self.trace()[1])
+            return super().generate(self.trace_alone())
         if self.repeat is not None:
             recorder.count("repeats", len(self.repeat.numbers))
         return made
