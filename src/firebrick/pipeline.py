@@ -25,7 +25,7 @@ from firebrick.backends.aten import run_aten
 from firebrick.errors import CompileError, FirebrickError, InternalError, PassError
 from firebrick.extend.collector import collector_paused
 from firebrick.extend.labels import library_of, step_labels
-from firebrick.extend.metas import number_nodes
+from firebrick.extend.metas import number_nodes, release
 from firebrick.extend.nested import Body, Nested
 from firebrick.extend.repeat import find_repeat, shortened
 from firebrick.extend.runner import copy_graph
@@ -182,7 +182,12 @@ def inspect_graph(
 
 
 class _Compile:
-    """One compile of one graph: what every part of it needs, and the stages from ATen down."""
+    """One compile of one graph: what every part of it needs, and the stages from ATen down.
+
+    traces_again: nothing needs an ATen graph once it is lowered, since what goes wrong is traced anew.
+    """
+
+    traces_again = False
 
     def __init__(
         self,
@@ -245,8 +250,8 @@ class _Compile:
             )
         return gm
 
-    def lowered(self, aten: AtenGraph) -> tuple[AtenGraph, LoopProgram, Schedule]:
-        """Run the stages from an ATen graph to its schedule."""
+    def lowered(self, aten: AtenGraph, *, last: bool = False) -> tuple[AtenGraph, LoopProgram, Schedule]:
+        """Run the stages from an ATen graph to its schedule; the `last` to read the graph empty it."""
         config = self.config
         with recorder.timed("passes"):
             aten = passes.run_passes(
@@ -260,6 +265,8 @@ class _Compile:
         self.show("aten", lambda: autodiff.show(aten))
         with recorder.timed("lowering"):
             program = lowering.lower(aten, config)
+        if last:
+            release(aten.gm.graph)
         if config.check:
             check_loops(program)
         self.show("loops", lambda: show_loops(program))
@@ -270,7 +277,7 @@ class _Compile:
 
     def generate(self, aten: AtenGraph) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """Return the built artifact of an ATen graph and the constants that the trace made itself."""
-        aten, _, schedule = self.lowered(aten)
+        aten, _, schedule = self.lowered(aten, last=self.traces_again)
         recorder.count("kernels", len(schedule.kernels))
         recorder.count("launches", sum(isinstance(step, Launch) for step in schedule.steps))
         with recorder.timed("codegen"):
@@ -333,6 +340,8 @@ def _wants_gradients(val: Any) -> bool:
 class _Inference(_Compile):
     """A graph that needs no gradients."""
 
+    traces_again = True
+
     def run(self) -> Callable[..., tuple[Any, ...]]:
         self.begin()
         artifact, made = self.built("inference", self.trace_few)
@@ -352,7 +361,14 @@ class _Inference(_Compile):
         if not looked_at and passes.are_shipped(self.user_passes, config):
             with recorder.timed("repeats"):
                 self.repeat = find_repeat(self.gm.graph)
-        return self.trace()[1]
+        return self.trace_alone()
+
+    def trace_alone(self) -> AtenGraph:
+        """Trace, and keep nothing of the copy that was traced."""
+        gm, aten = self.trace()
+        if gm is not self.gm:
+            release(gm.graph)
+        return aten
 
     def generate(self, aten: AtenGraph) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """As for any graph; where layers prove not to be alike, again for all of them."""
@@ -364,7 +380,7 @@ class _Inference(_Compile):
             recorder.reason("repeats compiled one by one", str(error))
             self.repeat = None
             self.reports.clear()
-            return super().generate(self.trace()[1])
+            return super().generate(self.trace_alone())
         if self.repeat is not None:
             recorder.count("repeats", len(self.repeat.numbers))
         return made

@@ -46,7 +46,9 @@ class Call:
 
         try:
             found = tree.write(tree.arguments(signature, args, kwargs), number)
-            return cls(found, [_meta(t) for t in tensors]), tensors
+            known: dict[str, list[Any]] = {}  # many tensors of a call are alike: theirs is one row
+            metas = [_meta(t) for t in tensors]
+            return cls(found, [known.setdefault(repr(row), row) for row in metas]), tensors
         except (tree.NotPlain, TypeError) as error:
             return cls([], [], str(error)), []
 

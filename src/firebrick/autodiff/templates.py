@@ -243,38 +243,42 @@ class _Results:
 
 def replay(template: Template, slots: list[Value], tape: Tape, read: Callable[[Value], Record]) -> Any:
     """Append the template's records for these arguments and return its result."""
+    # Functions of the module, not nested ones: one that calls itself is a cycle, which would keep all it sees.
     arguments = [read(slot) for slot in slots]
     made: list[Record] = []
-
-    def fill(value: Any) -> Any:
-        kind = type(value)
-        if kind is _Slot:
-            return arguments[value.index]
-        if kind is _Local:
-            return made[value.index]
-        if kind is tuple or kind is list:
-            return kind([fill(v) for v in value])
-        return value
-
     for op, args, kwargs, val in template.records:
-        named = {k: fill(v) for k, v in kwargs.items()} if kwargs else kwargs
-        made.append(tape.add(op, fill(args), named, val))
-    storages = [Storage(fill(place), base) for place, base in template.storages]
+        named = {k: _fill(v, arguments, made) for k, v in kwargs.items()} if kwargs else kwargs
+        made.append(tape.add(op, _fill(args, arguments, made), named, val))
+    storages = [Storage(_fill(place, arguments, made), base) for place, base in template.storages]
     values: list[Value] = []
     for out in template.values:
         if isinstance(out, int):
             values.append(slots[out])
-        elif out.storage < 0:
-            values.append(Value(out.fake, storages[-1 - out.storage], out.chain, fill(out.record)))
+            continue
+        record = _fill(out.record, arguments, made)
+        if out.storage < 0:
+            values.append(Value(out.fake, storages[-1 - out.storage], out.chain, record))
         else:
             base = slots[out.storage]
-            values.append(Value(out.fake, base.storage, base.chain + out.chain, fill(out.record)))
+            values.append(Value(out.fake, base.storage, base.chain + out.chain, record))
+    return _result(template.result, values)
 
-    def result(value: Any) -> Any:
-        if isinstance(value, _Number):
-            return values[value.index]
-        if isinstance(value, (tuple, list)):
-            return rebuild(value, [result(v) for v in value])
-        return value
 
-    return result(template.result)
+def _fill(value: Any, arguments: list[Record], made: list[Record]) -> Any:
+    """Put records in the places of what a template says of them."""
+    kind = type(value)
+    if kind is _Slot:
+        return arguments[value.index]
+    if kind is _Local:
+        return made[value.index]
+    if kind is tuple or kind is list:
+        return kind([_fill(v, arguments, made) for v in value])
+    return value
+
+
+def _result(value: Any, values: list[Value]) -> Any:
+    if isinstance(value, _Number):
+        return values[value.index]
+    if isinstance(value, (tuple, list)):
+        return rebuild(value, [_result(v, values) for v in value])
+    return value

@@ -68,6 +68,7 @@ class _Writer:
         self.slot_rows: list[list[Any]] = []
         self.registers: list[list[Any]] = []
         self.register_of: dict[Any, list[int]] = {}
+        self.lists: dict[tuple[Any, ...], list[Any]] = {}
         self.views: list[list[Any]] = []
         self.view_of: dict[str, int] = {}
         self._bind_symbols()
@@ -174,7 +175,12 @@ class _Writer:
         return result
 
     def _numbers(self, values: Iterable[Any]) -> list[Any]:
-        return [self._number(v) for v in values]
+        """Numbers of the table for expressions; equal ones are one list, as most tensors have the shape of others."""
+        given = tuple(values)
+        found = self.lists.get(given)
+        if found is None:
+            found = self.lists[given] = [self._number(v) for v in given]
+        return found
 
     # ---- slots and views
 

@@ -27,6 +27,7 @@ __all__ = [
     "fill_metas",
     "number_nodes",
     "origins",
+    "release",
     "set_fake_values",
     "tensors_in",
     "values_for",
@@ -36,6 +37,14 @@ __all__ = [
 def drop_dead(graph: fx.Graph) -> None:
     """Erase nodes that nothing reads, but not those that write or act: fx knows only some of them."""
     graph.eliminate_dead_code(lambda node: node.is_impure() or is_mutating(node) or acts(node))
+
+
+def release(graph: fx.Graph) -> None:
+    """Empty a graph that nothing needs any more: its nodes are cycles, which would live on while none are collected."""
+    for node in reversed(list(graph.nodes)):
+        node.meta.clear()
+        graph.erase_node(node)
+    graph._graph_namespace._obj_to_name.clear()
 
 
 def number_nodes(graph: fx.Graph) -> None:

@@ -84,22 +84,21 @@ def shortened(gm: fx.GraphModule, repeat: Repeat) -> fx.GraphModule:
 
 def _kind(node: fx.Node) -> Any:
     """What equal calls have in common, but for what they are called on."""
-    val = node.meta.get("val")
+    return (node.op, node.target, _kind_of(node.args), _kind_of(node.kwargs), _shape(node.meta.get("val")))
 
-    def of(arg: Any) -> Any:
-        if isinstance(arg, fx.Node):
-            if arg.op == "get_attr":
-                return ("constant", _shape(arg.meta.get("val")))
-            return arg.name if arg.op == "placeholder" else "node"
-        if isinstance(arg, (tuple, list)):
-            return (type(arg).__name__, *[of(item) for item in arg])
-        if isinstance(arg, dict):
-            return tuple([(key, of(item)) for key, item in arg.items()])
-        if isinstance(arg, slice):
-            return ("slice", of(arg.start), of(arg.stop), of(arg.step))
-        return (type(arg).__name__, repr(arg))
 
-    return (node.op, node.target, of(node.args), of(node.kwargs), _shape(val))
+def _kind_of(arg: Any) -> Any:
+    if isinstance(arg, fx.Node):
+        if arg.op == "get_attr":
+            return ("constant", _shape(arg.meta.get("val")))
+        return arg.name if arg.op == "placeholder" else "node"
+    if isinstance(arg, (tuple, list)):
+        return (type(arg).__name__, *[_kind_of(item) for item in arg])
+    if isinstance(arg, dict):
+        return tuple([(key, _kind_of(item)) for key, item in arg.items()])
+    if isinstance(arg, slice):
+        return ("slice", _kind_of(arg.start), _kind_of(arg.stop), _kind_of(arg.step))
+    return (type(arg).__name__, repr(arg))
 
 
 def _shape(val: Any) -> Any:

@@ -46,7 +46,8 @@ class Expr:
         found = self._vars
         if found is None:
             none: frozenset[Var] = frozenset()
-            found = self._vars = none.union(*(a.vars() for a in self.children()))
+            parts = [a.vars() for a in self.children()]
+            found = self._vars = parts[0] if len(parts) == 1 else none.union(*parts)
         return found
 
     def children(self) -> tuple[Expr, ...]:
