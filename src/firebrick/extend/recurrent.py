@@ -1,7 +1,8 @@
 """The operator of recurrent layers, `firebrick::recurrent`: all steps of one layer, in one or both directions.
 
 Compiled graphs have a generated kernel instead of the call (`codegen/cpp_recurrent.py`); the function here says what
-it computes, for prints, the interpreter and eager kernels.
+it computes, for prints, the interpreter and eager kernels. `firebrick::mkldnn_rnn_layer` is PyTorch's operator for a
+layer of LSTM whose gradients are wanted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["CELLS", "Cell", "recurrent_op"]
+__all__ = ["CELLS", "Cell", "recorded_lstm", "recurrent_op"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,20 @@ def _recurrent_out(*args: Any, out: Tensor, last: Tensor) -> tuple[Tensor, Tenso
     return out.copy_(made[0]), last.copy_(made[1])
 
 
+def _recorded_lstm(*args: Any) -> tuple[Tensor, ...]:
+    """`aten::mkldnn_rnn_layer` as its backward needs it: it keeps its workspace only where gradients are recorded."""
+    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+        found: tuple[Tensor, ...] = torch.ops.aten.mkldnn_rnn_layer.default(*args)
+    return found
+
+
+def _recorded_lstm_meta(*args: Any) -> tuple[Tensor, ...]:
+    """Only oneDNN knows how long the workspace is: a layer of zeros says so."""
+    with torch._C._DisableTorchDispatch():
+        made = [torch.zeros(a.shape, dtype=a.dtype) if isinstance(a, torch.Tensor) else a for a in args]
+        return tuple([torch.empty_like(t, device="meta") for t in _recorded_lstm(*made)])
+
+
 _arguments = "str cell, Tensor[] projected, Tensor[] weights, Tensor[] biases, Tensor hidden, Tensor? state"
 _library = torch.library.Library("firebrick", "FRAGMENT")
 _library.define(f"recurrent({_arguments}) -> (Tensor, Tensor)")
@@ -101,4 +116,10 @@ _library.impl("recurrent", _recurrent, "CompositeExplicitAutograd")
 _library.impl("recurrent", _recurrent_meta, "Meta")
 _library.impl("recurrent.out", _recurrent_out, "CompositeExplicitAutograd")
 
+_schema = torch.ops.aten.mkldnn_rnn_layer.default._schema
+_library.define(str(_schema).removeprefix("aten::"))
+_library.impl("mkldnn_rnn_layer", _recorded_lstm, "CompositeExplicitAutograd")
+_library.impl("mkldnn_rnn_layer", _recorded_lstm_meta, "Meta")
+
 recurrent_op: Any = torch.ops.firebrick.recurrent.default
+recorded_lstm: Any = torch.ops.firebrick.mkldnn_rnn_layer.default
