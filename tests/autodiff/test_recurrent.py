@@ -122,6 +122,18 @@ def test_sixteen_bits_of_autocast() -> None:
     check(Autocast(), torch.randn(3, 2, 4))
 
 
+def test_a_layer_without_autocast_where_the_caller_has_it() -> None:
+    class Without(Layer):
+        def forward(self, x: torch.Tensor, *given: torch.Tensor) -> list[torch.Tensor]:
+            with torch.autocast("cpu", enabled=False):
+                return super().forward(x, *given)
+
+    torch.manual_seed(0)
+    module, x = Without(), torch.randn(3, 2, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        check(module, x)
+
+
 def test_a_second_backward_reads_what_the_first_one_read() -> None:
     torch.manual_seed(0)
     module, x = Layer(bidirectional=True), torch.randn(3, 2, 4)

@@ -8,6 +8,7 @@ layer of LSTM whose gradients are wanted.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -96,16 +97,23 @@ def _recurrent_out(*args: Any, out: Tensor, last: Tensor) -> tuple[Tensor, Tenso
 
 def _recorded_lstm(*args: Any) -> tuple[Tensor, ...]:
     """`aten::mkldnn_rnn_layer` as its backward needs it: it keeps its workspace only where gradients are recorded."""
-    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd(), torch.autocast("cpu", enabled=False):
         found: tuple[Tensor, ...] = torch.ops.aten.mkldnn_rnn_layer.default(*args)
     return found
 
 
 def _recorded_lstm_meta(*args: Any) -> tuple[Tensor, ...]:
-    """Only oneDNN knows how long the workspace is: a layer of zeros says so."""
+    tensors, (reverse, sizes, *options) = args[:7], args[7:]
+    metas = _lstm_metas(tuple([(tuple(t.shape), t.dtype) for t in tensors]), reverse, tuple(sizes), *options)
+    return tuple([torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in metas])
+
+
+@lru_cache(maxsize=64)
+def _lstm_metas(tensors: tuple[Any, ...], reverse: bool, sizes: tuple[int, ...], *options: Any) -> tuple[Any, ...]:
+    """Shapes and dtypes of the results; only oneDNN knows how long the workspace is: a layer of zeros says so."""
     with torch._C._DisableTorchDispatch():
-        made = [torch.zeros(a.shape, dtype=a.dtype) if isinstance(a, torch.Tensor) else a for a in args]
-        return tuple([torch.empty_like(t, device="meta") for t in _recorded_lstm(*made)])
+        made = _recorded_lstm(*(torch.zeros(s, dtype=t) for s, t in tensors), reverse, [*sizes], *options)
+        return tuple([(tuple(t.shape), t.dtype) for t in made])
 
 
 _arguments = "str cell, Tensor[] projected, Tensor[] weights, Tensor[] biases, Tensor hidden, Tensor? state"
