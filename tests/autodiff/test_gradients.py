@@ -120,6 +120,7 @@ MODULES: dict[str, tuple[nn.Module, torch.Tensor]] = {
     "transposed": (nn.Sequential(nn.ConvTranspose2d(3, 4, 2, stride=2), nn.AvgPool2d(2)), normal(2, 3, 8, 8)),
     "grouped": (nn.Sequential(nn.Conv1d(4, 8, 3, groups=2), nn.PReLU()), normal(2, 4, 8)),
     "recurrent": (nn.GRUCell(4, 5), normal(3, 4)),
+    "lstm": (nn.LSTM(4, 5, 2, bidirectional=True), normal(3, 2, 4)),
     "transformer": (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0), normal(2, 5, 8)),
 }
 

@@ -275,11 +275,6 @@ def test_aot_saves_what_the_partition_says() -> None:
     assert bytes_saved == [2 * 4 * 4 * 4]
 
 
-def test_kernel_that_looks_at_grad_mode_is_refused() -> None:
-    with pytest.raises(firebrick.errors.LoweringError, match="mkldnn_rnn_layer.default keeps what its backward needs"):
-        firebrick.autodiff.trace_joint(fx.symbolic_trace(nn.Sequential(nn.LSTM(4, 5))), [leaf(3, 2, 4)])
-
-
 def test_graph_whose_results_need_no_gradient_is_compiled_for_inference() -> None:
     def f(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         state.add_(x.detach())

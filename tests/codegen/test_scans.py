@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from agree import agree, calls, launches
-from machine import COMPILER
+from machine import COMPILER, Runner
 
 from firebrick.codegen.target import detect
 from firebrick.config import Config
@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.compiler, pytest.mark.skipif(COMPILER is None, reason=
 OPS = {
     "cumsum": torch.cumsum,
     "cumprod": torch.cumprod,
+    "logcumsumexp": torch.logcumsumexp,
     "cummax": lambda x, d: tuple(torch.cummax(x, d)),
     "cummin": lambda x, d: tuple(torch.cummin(x, d)),
 }
@@ -50,6 +51,8 @@ def test_every_width(simd):
 )
 def test_dtypes(dtype):
     agree(lambda x: (x.cumsum(1), x.cumprod(0)), (rand(5, 9) * 2).to(dtype), exact=False)
+    if dtype.is_floating_point:
+        agree(lambda x: (x.logcumsumexp(1), x.logcumsumexp(0)), (rand(5, 9) * 2).to(dtype), exact=False)
     if dtype != torch.bool:
         agree(lambda x: (*x.cummax(1), *x.cummin(0)), (rand(5, 9) * 2).to(dtype), exact=False)
 
@@ -68,7 +71,7 @@ SHAPES = {
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes(name):
     x = SHAPES[name]
-    agree(lambda x: (x.cumsum(-1), *x.cummax(-1), x.cumsum(0) + 1), x, tolerance=1e-6)
+    agree(lambda x: (x.cumsum(-1), *x.cummax(-1), x.cumsum(0) + 1, x.logcumsumexp(0)), x, tolerance=1e-6)
 
 
 def test_ties_and_nan():
@@ -79,6 +82,33 @@ def test_ties_and_nan():
 
 def test_long_sums_are_eager_s_bit_for_bit():
     agree(lambda x: x.cumsum(-1), rand(3, 100_000))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_logarithms_of_sums_of_infinities_and_nan(dtype):
+    inf, nan = math.inf, math.nan
+    rows = [[-inf, -inf, 1.0, -inf, 2.0], [inf, 1.0, -inf, inf, inf], [-inf, inf, -inf, 0.0, -1.0]]
+    rows += [[1.0, nan, 2.0, inf, -inf], [nan, -inf, inf, 1.0, 1.0], [inf, nan, -inf, 2.0, nan]]
+    rows += [[-inf] * 5, [inf] * 5, [0.0, -0.0, -0.0, 0.0, 0.0], [-1e4, 1e4, -1e4, 3e4, -3e4]]
+    x = torch.tensor(rows).to(dtype)
+    agree(lambda x: (x.logcumsumexp(1), x.logcumsumexp(0)), x, exact=False)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_logarithms_of_sums_are_as_accurate_as_eager_s(dtype, dim, simd):
+    x = (rand(300, 70) * 20).to(dtype)
+    exact = x.double().logcumsumexp(dim)
+    made = agree(lambda x: x.logcumsumexp(dim), x, exact=False, simd=simd)
+    assert (launches(made), calls(made)) == (1, [])
+    error = (Runner(made.program, Config(simd=simd))([x], {})[0].double() - exact).abs().max()
+    assert error <= 1.1 * (x.logcumsumexp(dim).double() - exact).abs().max() + 1e-13
+
+
+def test_logarithms_of_sums_in_a_kernel_with_others():
+    made = agree(lambda x: (x * 2).logcumsumexp(1).sub(x).exp().sum(1), rand(6, 40), tolerance=1e-5)
+    assert launches(made) == 1
+    agree(lambda x: x.cfloat().logcumsumexp(0), rand(6), exact=False)
 
 
 def test_what_makes_and_what_reads_a_scan_is_its_kernel():

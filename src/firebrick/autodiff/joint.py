@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["JointGraph", "trace_joint"]
 
 
-_RECORDED_ONLY = frozenset({torch.ops.aten.mkldnn_rnn_layer.default})
-"""Ops whose kernel looks at grad mode; ours are called with it off."""
-
-
 @dataclass(slots=True)
 class JointGraph:
     """Forward and backward in one graph.
@@ -114,11 +110,6 @@ class _JointTrace(Trace):
     def run_joint(self) -> JointGraph:
         with tracing_state(torch.is_grad_enabled()):
             results = self.walk()
-        for record in self.tape.records:
-            if record.op in _RECORDED_ONLY:
-                raise LoweringError(
-                    f"{record.op} keeps what its backward needs only while eager mode records gradients"
-                )
         if any(self.tracer.constants[name].requires_grad for name in self.tracer.literals):
             raise LoweringError("a function of the graph uses a tensor that needs a gradient and is none of its inputs")
         with tracing_state():

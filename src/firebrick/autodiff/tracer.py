@@ -22,6 +22,7 @@ from firebrick.errors import LoweringError
 from firebrick.extend.fake import fake_of
 from firebrick.extend.foreach import calls_of, op_of
 from firebrick.extend.metas import tensors_in
+from firebrick.extend.recurrent import recorded_lstm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -239,6 +240,11 @@ def _decompose(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: 
 def _batch_norm(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """With the batch's statistics it writes the running ones."""
     return (_decompose if args[5] else _record)(tracer, func, args, kwargs)
+
+
+def _rnn_layer(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Its kernel looks at grad mode, which is off where a graph runs."""
+    return tracer.record_call(recorded_lstm if torch.is_grad_enabled() else func, args, kwargs)
 
 
 def _view_rule(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -463,6 +469,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split,
     aten.unbind.int: _unbind,
+    aten.mkldnn_rnn_layer.default: _rnn_layer,
     aten.copy_.default: _copy,
     aten.fill_.Scalar: _fill,
     aten.fill_.Tensor: _fill,

@@ -57,6 +57,7 @@ _FLOAT: dict[str, FunctionText] = {
     "rsqrt": FunctionText("1 / __builtin_sqrt{f}({a})"),
     "pow": FunctionText("__builtin_pow{f}({a}, {b})"),
     "atan2": FunctionText("__builtin_atan2{f}({a}, {b})"),
+    "logaddexp": FunctionText("fb_logaddexp({a}, {b})", helper="logaddexp"),
     "sigmoid": FunctionText("1 / (1 + __builtin_exp{f}(-{a}))"),
     "lgamma": _call("lgamma"),
     "isnan": _both("{a} != {a}"),
@@ -144,7 +145,15 @@ SLEEF: Mapping[str, str] = {
 asinh and acosh are left out: SLEEF's overflow for large f32.
 """
 
-COMBINE: Mapping[str, str] = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
+COMBINE: Mapping[str, str] = {
+    "sum": "add",
+    "prod": "mul",
+    "logsumexp": "logaddexp",
+    "max": "max",
+    "min": "min",
+    "any": "or",
+    "all": "and",
+}
 """Reduction -> the scalar function that combines two partial results."""
 
 HELPERS: Mapping[str, str] = {
@@ -162,6 +171,16 @@ template <class T> static inline T fb_mod(T a, T b) {
 template <class T> static inline T fb_floordiv(T a, T b) {
   T q = fb_truncdiv(a, b);
   return b != 0 && fb_fmod(a, b) != 0 && ((a < 0) != (b < 0)) ? (T)(q - 1) : q;
+}
+""",
+    "logaddexp": """\
+static inline float fb_logaddexp(float a, float b) {
+  float low = a < b || a != a ? a : b, high = a < b || a != a ? b : a;
+  return low == high && __builtin_isinf(low) ? low : high + __builtin_log1pf(__builtin_expf(low - high));
+}
+static inline double fb_logaddexp(double a, double b) {
+  double low = a < b || a != a ? a : b, high = a < b || a != a ? b : a;
+  return low == high && __builtin_isinf(low) ? low : high + __builtin_log1p(__builtin_exp(low - high));
 }
 """,
     "mod_float": """\

@@ -1,12 +1,14 @@
 """The operator of recurrent layers, `firebrick::recurrent`: all steps of one layer, in one or both directions.
 
 Compiled graphs have a generated kernel instead of the call (`codegen/cpp_recurrent.py`); the function here says what
-it computes, for prints, the interpreter and eager kernels.
+it computes, for prints, the interpreter and eager kernels. `firebrick::mkldnn_rnn_layer` is PyTorch's operator for a
+layer of LSTM whose gradients are wanted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["CELLS", "Cell", "recurrent_op"]
+__all__ = ["CELLS", "Cell", "recorded_lstm", "recurrent_op"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,27 @@ def _recurrent_out(*args: Any, out: Tensor, last: Tensor) -> tuple[Tensor, Tenso
     return out.copy_(made[0]), last.copy_(made[1])
 
 
+def _recorded_lstm(*args: Any) -> tuple[Tensor, ...]:
+    """`aten::mkldnn_rnn_layer` as its backward needs it: it keeps its workspace only where gradients are recorded."""
+    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd(), torch.autocast("cpu", enabled=False):
+        found: tuple[Tensor, ...] = torch.ops.aten.mkldnn_rnn_layer.default(*args)
+    return found
+
+
+def _recorded_lstm_meta(*args: Any) -> tuple[Tensor, ...]:
+    tensors, (reverse, sizes, *options) = args[:7], args[7:]
+    metas = _lstm_metas(tuple([(tuple(t.shape), t.dtype) for t in tensors]), reverse, tuple(sizes), *options)
+    return tuple([torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in metas])
+
+
+@lru_cache(maxsize=64)
+def _lstm_metas(tensors: tuple[Any, ...], reverse: bool, sizes: tuple[int, ...], *options: Any) -> tuple[Any, ...]:
+    """Shapes and dtypes of the results; only oneDNN knows how long the workspace is: a layer of zeros says so."""
+    with torch._C._DisableTorchDispatch():
+        made = _recorded_lstm(*(torch.zeros(s, dtype=t) for s, t in tensors), reverse, [*sizes], *options)
+        return tuple([(tuple(t.shape), t.dtype) for t in made])
+
+
 _arguments = "str cell, Tensor[] projected, Tensor[] weights, Tensor[] biases, Tensor hidden, Tensor? state"
 _library = torch.library.Library("firebrick", "FRAGMENT")
 _library.define(f"recurrent({_arguments}) -> (Tensor, Tensor)")
@@ -101,4 +124,10 @@ _library.impl("recurrent", _recurrent, "CompositeExplicitAutograd")
 _library.impl("recurrent", _recurrent_meta, "Meta")
 _library.impl("recurrent.out", _recurrent_out, "CompositeExplicitAutograd")
 
+_schema = torch.ops.aten.mkldnn_rnn_layer.default._schema
+_library.define(str(_schema).removeprefix("aten::"))
+_library.impl("mkldnn_rnn_layer", _recorded_lstm, "CompositeExplicitAutograd")
+_library.impl("mkldnn_rnn_layer", _recorded_lstm_meta, "Meta")
+
 recurrent_op: Any = torch.ops.firebrick.recurrent.default
+recorded_lstm: Any = torch.ops.firebrick.mkldnn_rnn_layer.default

@@ -136,7 +136,8 @@ class Masked(metaclass=_Interned):
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Reduce(metaclass=_Interned):
-    """`body` folded over `axes` by a row of `loops.ops.REDUCTIONS` (sum, prod, max, min, any, all, argmax, argmin).
+    """`body` folded over `axes` by a row of `loops.ops.REDUCTIONS` (sum, prod, logsumexp, max, min, any, all,
+    argmax, argmin).
 
     max and min propagate NaN; argmax and argmin give the flat i64 position over `axes` of the first best element,
     where NaN is best of all.

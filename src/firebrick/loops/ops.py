@@ -128,6 +128,7 @@ _OPS = (
     ScalarOp("log2", 1, "same", "float", torch.log2, "logarithm to base 2", 20),
     ScalarOp("log10", 1, "same", "float", torch.log10, "logarithm to base 10", 20),
     ScalarOp("log1p", 1, "same", "float", torch.log1p, "log(1 + a)", 30),
+    ScalarOp("logaddexp", 2, "same", "float", torch.logaddexp, "log(exp(a) + exp(b))", 60),
     ScalarOp("sigmoid", 1, "same", "float", torch.sigmoid, "1 / (1 + exp(-a))", 25),
     # Trigonometric and hyperbolic
     ScalarOp("sin", 1, "same", "float", torch.sin, "sine", 30),
@@ -189,6 +190,7 @@ _REDUCTIONS = (
     Reduction("prod", "mul", "same", _NUMBER, lambda x: x.prod(-1, dtype=x.dtype), "product; 1 of nothing"),
     Reduction("max", "max", "same", _ANY, lambda x: x.amax(-1), "greatest; NaN if one is"),
     Reduction("min", "min", "same", _ANY, lambda x: x.amin(-1), "least; NaN if one is"),
+    Reduction("logsumexp", "logaddexp", "same", "float", lambda x: x.logsumexp(-1), "log of the sum of exponentials"),
     Reduction("any", "or", "bool", "bool", lambda x: x.any(-1), "whether one holds; no of nothing"),
     Reduction("all", "and", "bool", "bool", lambda x: x.all(-1), "whether all hold; yes of nothing"),
     Reduction("argmax", "", "i64", _NUMBER, lambda x: x.argmax(-1), "position of the first greatest or first NaN"),
@@ -202,6 +204,7 @@ REDUCTIONS: dict[str, Reduction] = {row.name: row for row in _REDUCTIONS}
 SCANS: Mapping[str, Callable[[Tensor, int], Tensor]] = {
     "sum": lambda x, d: x.cumsum(d, dtype=x.dtype),
     "prod": lambda x, d: x.cumprod(d, dtype=x.dtype),
+    "logsumexp": torch.logcumsumexp,
     "max": lambda x, d: x.cummax(d).values,
     "min": lambda x, d: x.cummin(d).values,
 }
@@ -225,6 +228,8 @@ def reduction_identity(name: str, dtype: str) -> bool | int | float:
             return False
         case "all":
             return True
+        case "logsumexp":
+            return -math.inf
         case "max" | "argmax":
             return -math.inf if row.is_float else (False if row.kind == "bool" else row.lo)
         case "min" | "argmin":

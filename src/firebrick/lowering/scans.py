@@ -59,6 +59,13 @@ def _cumprod(lw: Lowering, x: TensorValue, dim: int, *, dtype: torch.dtype | Non
     return _fold(lw, "prod", x, dim)
 
 
+@_rule(aten.logcumsumexp.default)
+def _logcumsumexp(lw: Lowering, x: TensorValue, dim: int) -> TensorValue:
+    if not DTYPES[x.dtype].is_float:
+        raise Declined
+    return _fold(lw, "logsumexp", x, dim)
+
+
 @_rule(aten.cummax.default)
 def _cummax(lw: Lowering, x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
     return _best(lw, "max", x, dim)

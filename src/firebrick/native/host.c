@@ -10,7 +10,7 @@
 /* Bytes of a result from which the C library takes it from the system anew at each call, or may. */
 #define LARGE ((int64_t)8 << 20)
 
-enum { MAX_DIM = 64, SPACES_KEPT = 2 };
+enum { MAX_DIM = 64, SPACES_KEPT = 2, CPU = 0 };
 
 static int32_t strided_layout;
 
@@ -437,10 +437,14 @@ static PyObject *executable_call(PyObject *object, PyObject *const *args, size_t
         /* Torch calls below record nothing for autograd, and what they make requires no gradient. */
         int grad_mode = program->calls_library && (fb_torch.grad_mode_is_enabled() & 1);
         if (grad_mode) fb_host.set_grad_mode(0);
+        /* Conversions of autocast are steps of the graph, which may also switch it off. */
+        int autocast = program->calls_library && fb_host.autocast_enabled != NULL && fb_host.autocast_enabled(CPU);
+        if (autocast) fb_host.set_autocast(CPU, false);
         if (program->release_gil) fb_gil_release(space);
         int status = run_steps(program, space);
         fb_gil_take(space);
         if (grad_mode) fb_host.set_grad_mode(1);
+        if (autocast) fb_host.set_autocast(CPU, true);
         if (status == 0) status = bump_versions(self, args);
         if (status == 0) outputs = make_outputs(program, space);
     }

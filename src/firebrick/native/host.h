@@ -4,6 +4,7 @@
 
 #include "native.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* ---- the parsed table ---------------------------------------------------- */
@@ -218,6 +219,8 @@ typedef struct {
     int32_t (*new_handle)(FbHandle, FbHandle *);
     int32_t (*copy)(FbHandle, FbHandle, int32_t);
     void (*set_grad_mode)(int32_t);
+    bool (*autocast_enabled)(int8_t); /* may be NULL, as the next */
+    void (*set_autocast)(int8_t, bool);
     int32_t (*call_dispatcher)(const char *, const char *, uint64_t *);
     int32_t (*new_list)(size_t, void **);              /* may be NULL */
     int32_t (*list_push)(void *, uint64_t);            /* may be NULL */

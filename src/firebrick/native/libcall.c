@@ -464,6 +464,8 @@ int fb_libcall_init(void) {
         {"aoti_torch_new_tensor_handle", offsetof(FbHost, new_handle), 1},
         {"aoti_torch_copy_", offsetof(FbHost, copy), 1},
         {"aoti_torch_grad_mode_set_enabled", offsetof(FbHost, set_grad_mode), 1},
+        {"_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", offsetof(FbHost, autocast_enabled), 0},
+        {"_ZN2at8autocast20set_autocast_enabledEN3c1010DeviceTypeEb", offsetof(FbHost, set_autocast), 0},
         {"aoti_torch_call_dispatcher", offsetof(FbHost, call_dispatcher), 0},
         {"torch_new_list_reserve_size", offsetof(FbHost, new_list), 0},
         {"torch_list_push_back", offsetof(FbHost, list_push), 0},
@@ -482,6 +484,7 @@ int fb_libcall_init(void) {
         }
         memcpy((char *)&fb_host + table[i].place, &function, sizeof function);
     }
+    if (fb_host.set_autocast == NULL) fb_host.autocast_enabled = NULL;
     if (fb_host.range_start == NULL || fb_host.range_end == NULL) fb_host.has_callbacks = NULL;
     void *library = dlopen("libtorch_python.so", RTLD_NOLOAD | RTLD_LAZY);
     void *wrap = library == NULL ? NULL : dlsym(library, "_Z16THPVariable_WrapRKN2at10TensorBaseE");
