@@ -67,7 +67,9 @@ def expect(case: Case) -> Expected | None:
     tensors = case.tensors()
     try:
         first = run_seeded(case, tensors, 0)
-        random = any(not same_bits(a, b) for a, b in zip(first, run_seeded(case, case.tensors(), 1), strict=False))
+        drawn = torch.default_generator.get_state()
+        torch.default_generator.manual_seed(0)
+        random = not torch.equal(drawn, torch.default_generator.get_state())
         again = run_seeded(case, case.tensors(), 0) if random else first
     except Exception:
         return None
@@ -281,6 +283,8 @@ def float_difference(want: torch.Tensor, got: torch.Tensor, ref: Any, scale: flo
 
 
 UNINITIALIZED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
+EMPTY_UNINITIALIZED = frozenset({"nn.functional.multilabel_margin_loss"})
+"""Operators whose result for no rows is memory that eager's kernel doesn't write."""
 
 
 TOLERANCE = {
@@ -319,7 +323,8 @@ def _check_group(name: str, group: list[tuple[Case, Expected]], outcome: Outcome
     outcome.calls |= calls
     for (case, expected), (outputs, after) in zip(group, found, strict=True):
         outcome.done += 1
-        wrong = difference(expected, outputs, after, name in UNINITIALIZED)
+        unwritten = name in UNINITIALIZED or (name in EMPTY_UNINITIALIZED and case.name.startswith("empty"))
+        wrong = difference(expected, outputs, after, unwritten)
         if wrong and not right_by_values(case, outputs, after):
             outcome.wrong.append((case.describe(), wrong))
         elif calls:
