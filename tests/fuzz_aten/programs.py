@@ -119,7 +119,7 @@ class _Maker:
             arguments.append(self.argument(own, dtype if k == 0 or rng.random() < 0.4 else str(arguments[0].dtype)[6:]))
             name = f"a{k}"
             self.values[name] = copies([arguments[-1]])[0]
-            self.exact[name] = _whole(arguments[-1])
+            self.exact[name] = whole(arguments[-1])
         for _ in range(rng.randint(1, 14)):
             for _ in range(6):
                 if self.step():
@@ -143,6 +143,8 @@ class _Maker:
         needs_exact = template in DISCRETE
         if needs_exact and not all(self.exact[n] for n in used):
             return False
+        if not _is_defined(template, [self.values[n] for n in used], used):
+            return False
         mutates = template in MUTATIONS
         target = f"v{self.count}"
         line = text if mutates else f"{target} = {text}"
@@ -160,15 +162,20 @@ class _Maker:
             self.lines.append(line)
             exact = all(self.exact[n] for n in used)
             for n in self.exact:
-                self.exact[n] = self.exact[n] and (exact or not self._share(n, used)) and _whole(self.values[n])
+                self.exact[n] = self.exact[n] and (exact or not self._share(n, used)) and whole(self.values[n])
             return True
         made = self.values[target]
         if not isinstance(made, torch.Tensor) or made.numel() > MOST or made.is_complex():
             del self.values[target]
             return False
+        rounded = any(self.values[n].dtype.is_floating_point and not self.exact[n] for n in used)
+        if rounded and not made.dtype.is_floating_point and template == "{x}.to({dtype})":
+            # Which whole number it is would depend on rounding, and for infinities and NaN on the machine.
+            del self.values[target]
+            return False
         self.lines.append(line)
         self.count += 1
-        self.exact[target] = all(self.exact[n] for n in used) and _whole(made) if made.dtype.is_floating_point else True
+        self.exact[target] = all(self.exact[n] for n in used) and whole(made) if made.dtype.is_floating_point else True
         return True
 
     def _share(self, name: str, used: list[str]) -> bool:
@@ -291,12 +298,25 @@ def _overlaps(t: torch.Tensor) -> bool:
     return any(s == 0 and n > 1 for n, s in zip(t.shape, t.stride()))
 
 
-def _whole(t: torch.Tensor) -> bool:
+def whole(t: torch.Tensor) -> bool:
     """Whether all numbers are small and whole, which every dtype holds."""
     if t.numel() == 0:
         return True
     wide = t.double()
     return bool((wide.isfinite() & (wide == wide.round()) & (wide.abs() <= 64)).all())
+
+
+def _is_defined(template: str, given: list[torch.Tensor], names: list[str]) -> bool:
+    """Whether PyTorch says what the line does: what is resized and what lies in a result's gaps is left open."""
+    if template.endswith("out={z})"):
+        x, y, z = given
+        try:
+            return torch.broadcast_shapes(x.shape, y.shape) == z.shape
+        except RuntimeError:
+            return False
+    if template.startswith("torch.as_strided"):
+        return names[0].startswith("a") or given[0].untyped_storage().nbytes() == given[0].nbytes
+    return True
 
 
 def _fits(t: torch.Tensor, template: str) -> bool:
@@ -342,10 +362,10 @@ BINARY = [
     "torch.addcmul({x}, {y}, {z}, value=0.5)",
     "torch.lerp({x}, {y}, 0.25)",
     "torch.hypot({x}, {y})",
-    "torch.copysign({x}, {y})",
     "torch.logaddexp({x}, {y})",
 ]
 DISCRETE_LIST = [
+    "torch.copysign({x}, {y})",
     "{x} < {y}",
     "{x} >= {y}",
     "{x} == {y}",

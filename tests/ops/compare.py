@@ -325,7 +325,7 @@ def _check_group(name: str, group: list[tuple[Case, Expected]], outcome: Outcome
         outcome.done += 1
         unwritten = name in UNINITIALIZED or (name in EMPTY_UNINITIALIZED and case.name.startswith("empty"))
         wrong = difference(expected, outputs, after, unwritten)
-        if wrong and not right_by_values(case, outputs, after):
+        if wrong and not right_by_values(case, outputs, after) and not nearer_than_eager(case, expected, outputs):
             outcome.wrong.append((case.describe(), wrong))
         elif calls:
             outcome.called += 1
@@ -342,6 +342,21 @@ def right_by_values(case: Case, outputs: list[Any], after: list[torch.Tensor]) -
         return False
     expected.shared = shares(outputs, after)
     return not difference(expected, outputs, after, False)
+
+
+def nearer_than_eager(case: Case, expected: Expected, outputs: list[Any]) -> bool:
+    """Whether a random case's results are nowhere further from float64's, of the same random numbers, than eager's."""
+    torch.default_generator.manual_seed(0)
+    exact = reference(case, expected.outputs) if expected.random else None
+    if exact is None or len(exact) != len(outputs):
+        return False
+    for want, got, ref in zip(expected.outputs, outputs, exact, strict=True):
+        if not isinstance(got, torch.Tensor) or (want.dtype, want.shape) != (got.dtype, got.shape):
+            return False
+        ours, eagers = (got.double() - ref).abs(), (want.double() - ref).abs()
+        if not bool((ours <= eagers + RELATIVE.get(want.dtype, 1e-6) * ref.abs()).all()):
+            return False
+    return True
 
 
 def left_to_eager(case: Case, expected: Expected, error: Exception, outcome: Outcome) -> None:

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import _decomp
+from torch import Tensor, _decomp
 from torch._decomp import core_aten_decompositions, decomposition_table
 
 from firebrick.autodiff.attention import encoder_layer, multi_head_attention
@@ -15,7 +15,6 @@ from firebrick.autodiff.attention import encoder_layer, multi_head_attention
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
     from torch._ops import OpOverload
 
 __all__ = ["EXACT", "decompositions"]
@@ -231,6 +230,18 @@ def _fill_diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
     return x
 
 
+def _linspace_of(op: OpOverload) -> Callable[..., Tensor]:
+    """Eager makes whole numbers of the ends first, if the result has such."""
+
+    def linspace(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = None, **more: Any) -> Tensor:
+        if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
+            start, end = (n.to(torch.int64) if isinstance(n, Tensor) else int(n) for n in (start, end))
+        made: Tensor = decomposition_table[op](start, end, steps, dtype=dtype, **more)
+        return made
+
+    return linspace
+
+
 def _pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     """Eager gives a tensor without elements back as it is, with sizes that nobody would expect."""
     return x.clone() if x.numel() == 0 else decomposition_table[aten.pixel_unshuffle.default](x, factor)
@@ -301,6 +312,11 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten._batch_norm_with_update.default: _batch_norm_with_update,
     aten.fill_diagonal_.default: _fill_diagonal,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
+    **{
+        op: _linspace_of(op)
+        for op in map(aten.linspace.__getattr__, aten.linspace.overloads())
+        if op in decomposition_table
+    },
     # Its functional form takes its arguments in another order.
     aten.polygamma_.default: lambda x, n: x.copy_(torch.polygamma(n, x)),
     aten.__lshift__.Scalar: torch.bitwise_left_shift,

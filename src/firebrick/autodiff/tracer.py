@@ -411,8 +411,7 @@ def _mutate(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     if extra < 0:
         raise LoweringError(f"{func} and {functional} return different numbers of tensors")
     for target, result in zip(flat_targets, flat_results[extra:], strict=True):
-        _resize_empty(tracer, target, result)
-        tracer.overwrite(target, tracer.read(tracer.value_of(result)))
+        tracer.overwrite(target, tracer.read(tracer.value_of(_resize_empty(tracer, target, result))))
     returned = (flat_results[:extra] + flat_targets)[: len(func._schema.returns)]
     if not returned:
         return None
@@ -425,14 +424,18 @@ def _defaults(func: OpOverload, given: int, kwargs: dict[str, Any]) -> dict[str,
     return {a.name: a.default_value for a in missing if a.name not in kwargs and a.has_default_value()}
 
 
-def _resize_empty(tracer: Tracer, target: torch.Tensor, result: torch.Tensor) -> None:
-    """An empty out= tensor takes the result's size."""
+def _resize_empty(tracer: Tracer, target: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """An empty out= tensor takes the result's size; what is written to it then has its dtype."""
     value = tracer.value_of(target)
     if tuple(value.fake.shape) != tuple(result.shape):
+        if result.dtype != target.dtype:
+            with tracer:
+                result = result.to(target.dtype)
         if value.storage.origin is not None or value.chain or value.fake.numel():
             raise LoweringError("an out= argument of the graph would be resized")
         value.fake = tracer.value_of(result).fake
         value.storage.base = value.fake
+    return result
 
 
 def _inplace_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -632,6 +632,8 @@ def _arange(*args: Any, dtype: Any = None, **kwargs: Any) -> Spec:
     if dtype is None:
         whole = all(isinstance(n, int) for n in (start, end, step))
         dtype = torch.int64 if whole else torch.get_default_dtype()
+    if dtype is torch.int64:  # eager makes whole numbers of them first; with other dtypes after it has counted
+        start, end, step = int(start), int(end), int(step)
     if step == 0 or (end - start) * step < 0:
         raise NoRule
     return Spec((math.ceil((end - start) / step),), dtype)

@@ -188,11 +188,11 @@ class _Scope:
             scope.env[axis.var.name] = torch.arange(size).view([size] + [1] * (len(sizes) - d - 1))
         return scope, sizes
 
-    def index(self, expr: Expr, binds: tuple[tuple[Var, Value], ...] = ()) -> Tensor:
+    def index(self, expr: Expr, binds: tuple[tuple[Var, Value], ...] = (), mask: Tensor | None = None) -> Tensor:
         """Values of an index expression."""
         env = self.env
         if binds:
-            env = {**env, **{v.name: self.value(b) for v, b in binds}}
+            env = {**env, **{v.name: self.value(b, mask) for v, b in binds}}
         result = eval(compile(expr.show(), "<index>", "eval"), {"__builtins__": {}}, env)
         return result if isinstance(result, torch.Tensor) else torch.tensor(result)
 
@@ -232,7 +232,7 @@ class _Scope:
         if v.buffer not in self.machine.filled:
             raise InternalError(f"{v.buffer} is read before it is computed")
         flat = _flat(self.machine.tensor(v.buffer))
-        index = self.index(v.index, v.binds)
+        index = self.index(v.index, v.binds, mask)
         if mask is not None:
             index = torch.where(mask, index, 0)
         _check_bounds(index, flat, v.buffer)

@@ -12,7 +12,7 @@ from firebrick.errors import LoweringError
 from firebrick.loops.bounds import CHECK, span
 from firebrick.loops.build import cast, constant, reduce
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.loops.ir import Axis, Buffer, Const, Enum, Extern, Index, Nest, Node, Ref, Store, Value
+from firebrick.loops.ir import Axis, Buffer, Const, Enum, Extern, Index, Nest, Node, Op, Ref, Store, Value
 from firebrick.loops.ops import reduction_identity
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
 from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, exprs, total, var
@@ -130,7 +130,7 @@ class Lowering:
             return
         axes, index = self.axes(ref.shape, ref.strides)
         at = ref.offset + total(i * s for i, s in zip(index, ref.strides, strict=True))
-        self.nest(axes, Store(ref.buffer, at, value.at(index)), parts=value.parts)
+        self.nest(axes, Store(ref.buffer, at, _settled(value.at(index))), parts=value.parts)
 
     def axes(self, shape: Sequence[Expr], strides: Sequence[Expr]) -> tuple[list[Axis], tuple[Expr, ...]]:
         """Loops over `shape`, outermost the largest stride, none for sizes of 1; and the index of a dimension each."""
@@ -354,6 +354,14 @@ def broadcast(shape: Sequence[Expr], to: Sequence[Expr]) -> Callable[[tuple[Expr
         return (lambda index: index[skip:]) if skip else (lambda index: index)
     fixed = [n is ONE for n in shape]
     return lambda index: tuple(ZERO if one else i for i, one in zip(index[skip:], fixed, strict=True))
+
+
+def _settled(value: Value) -> Value:
+    """The value less a conversion there and back, which told readers that it is rounded."""
+    if isinstance(value, Op) and value.name == "to" and isinstance(value.args[0], Op) and value.args[0].name == "to":
+        inner = value.args[0].args[0]
+        return inner if inner.dtype == value.dtype and inner.dtype in ("bf16", "f16") else value
+    return value
 
 
 def _weight(stride: Expr) -> int:

@@ -145,7 +145,7 @@ CHEAP, DEAR = 3.0, 12.0
 
 def worth(lw: Lowering, dims: Sequence[Expr], library: float, run: int = 0, count: int = 0) -> None:
     """Decline for a node alone where the library is faster; `dims`: the indexed dimension and those behind it."""
-    run = run or as_int(product(dims[1:]))
+    run = run or max(as_int(product(dims[1:])), 1)
     if run < _RUN:
         # Each place is computed in lanes and then read alone; the check reads all indices before.
         lw.prefer(5.0 + 2.0 / run, library, max(lw.node.meta["val"].numel(), count))

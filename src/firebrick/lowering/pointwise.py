@@ -96,7 +96,7 @@ def elementwise(
     def widen(element: Value) -> Value:
         assert compute is not None
         # Rounding to bf16 or f16 between two ops of one formula is left out, which only brings it nearer to the truth.
-        if not exact and isinstance(element, Op) and element.name == "to" and element.dtype in ("bf16", "f16"):
+        if not exact and isinstance(element, Op) and element.name == "to" and element.dtype in _HALVES:
             inner = element.args[0]
             if inner.dtype == compute:
                 return inner
@@ -335,9 +335,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.true_divide.Tensor: one(scalar("div"), "float", 4),
         aten.pow.Tensor_Tensor: one(power, "float", 60),
         aten.pow.Scalar: one(power, "float", 60),
-        aten.clamp_min.default: one(clamp_low),
         aten.clamp_min.Tensor: one(clamp_low),
-        aten.clamp_max.default: one(clamp_high),
         aten.clamp_max.Tensor: one(clamp_high),
         aten.clamp.Tensor: one(lambda a, low=None, high=None: clamp_high(clamp_low(a, low), high)),
         aten.isnan.default: one(float_test("isnan"), "args"),
@@ -461,12 +459,31 @@ def _gelu(lw: Lowering, a: TensorValue, *, approximate: str = "none") -> TensorV
 
 @_rule(aten.clamp.default)
 def _clamp(lw: Lowering, a: TensorValue, low: float | None = None, high: float | None = None) -> TensorValue:
-    return elementwise(lw, lambda x, lo, hi: clamp_high(clamp_low(x, lo), hi), (a, low, high), _compute(lw))
+    limits = (_limit(lw, low), _limit(lw, high))
+    return elementwise(lw, lambda x, lo, hi: clamp_high(clamp_low(x, lo), hi), (a, *limits), _compute(lw))
+
+
+@_rule(aten.clamp_min.default)
+def _clamp_min(lw: Lowering, a: TensorValue, low: float) -> TensorValue:
+    return _clamp(lw, a, low)
+
+
+@_rule(aten.clamp_max.default)
+def _clamp_max(lw: Lowering, a: TensorValue, high: float) -> TensorValue:
+    return _clamp(lw, a, None, high)
 
 
 @_rule(aten.hardtanh.default)
 def _hardtanh(lw: Lowering, a: TensorValue, low: float = -1, high: float = 1) -> TensorValue:
-    return elementwise(lw, lambda x, lo, hi: clamp_high(clamp_low(x, lo), hi), (a, low, high), _compute(lw))
+    return _clamp(lw, a, low, high)
+
+
+def _limit(lw: Lowering, number: float | None) -> float | None:
+    """A limit as eager has it, in the dtype of the result: 1e-12 is 0 in float16, of which `normalize` makes NaN."""
+    dtype = lw.node.meta["val"].dtype
+    if not isinstance(number, float) or dtype not in (torch.bfloat16, torch.float16):
+        return number
+    return float(torch.tensor(number, dtype=dtype))
 
 
 @_rule(aten.leaky_relu.default)
@@ -585,7 +602,17 @@ def _select(lw: Lowering, cond: TensorValue, a: Any, b: Any) -> TensorValue:
 def _to(lw: Lowering, a: TensorValue, *_args: Any, **kwargs: Any) -> TensorValue:
     if kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "cpu":
         raise Declined
-    return elementwise(lw, lambda x: x, (a,), None, 0)
+    dtype = BY_TORCH[lw.node.meta["val"].dtype].name
+    rounds = dtype in _HALVES and DTYPES[a.dtype].is_float and a.dtype not in _HALVES
+    return elementwise(lw, (lambda x: rounded(x, dtype)) if rounds else lambda x: x, (a,), None, 0)
+
+
+_HALVES = ("bf16", "f16")
+
+
+def rounded(x: Value, dtype: str) -> Value:
+    """x in half precision because the program says so: unlike what ops round, it stays rounded in a formula."""
+    return Op(dtype, "to", (Op(x.dtype, "to", (cast(x, dtype),)),))
 
 
 @_rule(aten.clone.default, aten.lift_fresh_copy.default)

@@ -276,6 +276,8 @@ def _vector_norm(
 def _softmax(lw: Lowering, x: TensorValue, dim: int, half_to_float: bool) -> TensorValue:
     """exp(x - max) / sum of it, as four nests that the scheduler fuses."""
     out, compute = _out(lw), DTYPES[_out(lw)].accumulate
+    if DTYPES[out].kind != "float":  # whole numbers, of which eager takes none
+        raise Declined
     e = _shifted_exp(lw, x, dim, compute)[0]
     lw.realize(e)
     total = lw.reduction("sum", e, _dims(x, dim), body=lambda v, _: v)
@@ -287,6 +289,8 @@ def _softmax(lw: Lowering, x: TensorValue, dim: int, half_to_float: bool) -> Ten
 def _log_softmax(lw: Lowering, x: TensorValue, dim: int, half_to_float: bool) -> TensorValue:
     """(x - max) - log(sum(exp(x - max)))."""
     out, compute = _out(lw), DTYPES[_out(lw)].accumulate
+    if DTYPES[out].kind != "float":  # whole numbers, of which eager takes none
+        raise Declined
     e, high = _shifted_exp(lw, x, dim, compute)
     total = lw.reduction("sum", e, _dims(x, dim), body=lambda v, _: v, finish=lambda v, _: op("log", v))
     at_row = _row(x, dim)

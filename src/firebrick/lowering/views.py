@@ -117,6 +117,8 @@ def _move_group(
 ) -> None:
     sources = [d for d in right if new[d] is not ONE]
     targets = [d for d in left if old[d] is not ONE]
+    if any(old[d] is ZERO for d in targets):
+        return  # there is no element that an index could name
     if len(sources) == 1 and len(targets) == 1:
         out[targets[0]] = index[sources[0]]
         return

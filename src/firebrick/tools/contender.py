@@ -106,7 +106,7 @@ def relative_error(got: list[torch.Tensor], reference: list[torch.Tensor]) -> fl
     return worst
 
 
-_COPIED = 1 << 28
+_COPIED = 1 << 26
 """Bytes of a copy that measures the memory's bandwidth."""
 
 
@@ -152,19 +152,24 @@ class Contender:
     def copy(self, seconds: float) -> dict[str, Any]:
         """What memory takes for the bytes that the call must read and write at least, in seconds, by copies.
 
-        Each copies an array far larger than the caches into memory that is there; its time is scaled to those bytes.
+        Each copies an array far larger than the caches, into memory that is there or (`fresh`) into new memory, as a
+        call that returns a new tensor does; its time is scaled to those bytes.
         """
-        tensors = {t.data_ptr(): t for t in flatten((self.args, self.kwargs, self.result))}
-        traffic = sum(t.nbytes for t in tensors.values())
+        given, made = ({t.data_ptr(): t.nbytes for t in flatten(v)} for v in ((self.args, self.kwargs), self.result))
+        traffic = sum(given.values()) + sum(made.values())
         source = torch.ones(_COPIED // 4)
         into = source.clone()
-        times: list[float] = []
+        times: dict[str, list[float]] = {"there": [], "fresh": []}
         end = time.perf_counter() + seconds
-        while len(times) < 5 or time.perf_counter() < end:
-            start = time.perf_counter()
-            into.copy_(source)
-            times.append((time.perf_counter() - start) * traffic / (2 * _COPIED))
-        return {"times": times, "bytes": traffic}
+        while len(times["there"]) < 5 or time.perf_counter() < end:
+            for kind, found in times.items():
+                start = time.perf_counter()
+                if kind == "there":
+                    into.copy_(source)
+                else:
+                    source.clone()
+                found.append((time.perf_counter() - start) * traffic / (2 * _COPIED))
+        return {**times, "bytes": traffic}
 
     def time(self, seconds: float, least: int) -> dict[str, Any]:
         """Call for about `seconds`, at least `least` times; one time a call, in seconds."""

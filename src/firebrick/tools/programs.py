@@ -15,7 +15,19 @@ from torch.nn import functional as F
 
 from firebrick.errors import ConfigError
 
-__all__ = ["Adam", "AdamInPlace", "Block", "Pointwise", "Recurrent", "Reductions", "UNet", "Wide", "crepe", "make"]
+__all__ = [
+    "Adam",
+    "AdamInPlace",
+    "Block",
+    "Pointwise",
+    "Recurrent",
+    "Reductions",
+    "UNet",
+    "Update",
+    "Wide",
+    "crepe",
+    "make",
+]
 
 
 class Pointwise(nn.Module):
@@ -98,7 +110,7 @@ class Adam(nn.Module):
     """One Adam step (Kingma and Ba, 2015) over lists of tensors; returns new parameters and moments."""
 
     def forward(self, params: list[Tensor], grads: list[Tensor], firsts: list[Tensor], seconds: list[Tensor]) -> Any:
-        """Each list holds `count` f32 tensors of equal shapes."""
+        """Four lists of f32 tensors, the same shapes in each."""
         new = []
         for p, g, m, v in zip(params, grads, firsts, seconds, strict=True):
             m = m * 0.9 + g * 0.1
@@ -113,7 +125,7 @@ class AdamInPlace(nn.Module):
     def forward(
         self, params: list[Tensor], grads: list[Tensor], firsts: list[Tensor], seconds: list[Tensor]
     ) -> list[Tensor]:
-        """Each list holds `count` f32 tensors of equal shapes."""
+        """Four lists of f32 tensors, the same shapes in each."""
         torch._foreach_lerp_(firsts, grads, 0.1)
         torch._foreach_mul_(seconds, 0.999)
         torch._foreach_addcmul_(seconds, grads, grads, 0.001)
@@ -130,6 +142,14 @@ class Wide(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return f32 of x's shape."""
         return F.relu(x * 0.5 + y) - 0.25 * y
+
+
+class Update(nn.Module):
+    """As many pointwise ops, in place: no new memory is needed."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Write x and return it."""
+        return x.mul_(0.5).add_(y).relu_().sub_(y, alpha=0.25)
 
 
 class Reductions(nn.Module):
@@ -159,6 +179,14 @@ def crepe(**_: Any) -> nn.Module:
     return model
 
 
+def _parameter_shapes(layers: int = 12, width: int = 256, words: int = 8192) -> list[tuple[int, ...]]:
+    """Shapes of an encoder's parameters: matrices, many small vectors and one large table; 200 for 12 layers."""
+    row, square = (width,), (width, width)
+    attention = [square, row] * 4
+    layer = [*attention, row, row, (4 * width, width), (4 * width,), (width, 4 * width), row, row, row]
+    return [(words, width), (512, width), (2, width), row, row, *layer * layers, square, row, (words,)]
+
+
 def _noise(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
@@ -177,9 +205,12 @@ def make(name: str, batch: int = 1) -> tuple[nn.Module, dict[str, Any]]:
         return crepe(), {"x": _noise(16 * batch, 1024)}
     if name == "wide":
         return Wide(), {"x": _noise(4096, 4096), "y": _noise(4096, 4096, seed=2)}
+    if name == "update":
+        return Update(), {"x": _noise(4096, 4096), "y": _noise(4096, 4096, seed=2)}
     if name == "reductions":
         return Reductions(), {"x": _noise(8192, 4096)}
-    lists = [[_noise(64, 64, seed=k * 200 + i) for i in range(200)] for k in range(4)]
+    shapes = _parameter_shapes()
+    lists = [[_noise(*shape, seed=k * 200 + i) for i, shape in enumerate(shapes)] for k in range(4)]
     lists[3] = [t.abs() for t in lists[3]]
     module = AdamInPlace() if name == "adam_foreach" else Adam()
     return module, dict(zip(("params", "grads", "firsts", "seconds"), lists, strict=True))
