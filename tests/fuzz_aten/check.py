@@ -21,7 +21,7 @@ from firebrick.errors import LoweringError
 from firebrick.loops import interp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tests.fuzz_aten.programs import Program
 
@@ -86,11 +86,12 @@ def difference(program: Program, got: Run, aliases: bool = True) -> str:
     outputs, mine = got
     if len(outputs) != len(wanted):
         return f"{len(outputs)} results, not {len(wanted)}"
-    near, near_after = _near(program, (wide, wide_after))
-    rows = [(f"result {k}", *r) for k, r in enumerate(zip(wanted, outputs, wide, near, strict=True))]
-    rows += [(f"argument {k}", *r) for k, r in enumerate(zip(after, mine, wide_after, near_after, strict=True))]
-    for name, want, have, ref, moved in rows:
-        found = differs(want, have, ref, moved)
+    near = [_near(program, (wide, wide_after), seed) for seed in range(4)]
+    moved, moved_after = (list(zip(*rows, strict=True)) for rows in zip(*near, strict=True))
+    rows = [(f"result {k}", *r) for k, r in enumerate(zip(wanted, outputs, wide, moved, strict=True))]
+    rows += [(f"argument {k}", *r) for k, r in enumerate(zip(after, mine, wide_after, moved_after, strict=True))]
+    for name, want, have, ref, others in rows:
+        found = differs(want, have, ref, others)
         if found:
             return f"{name}: {found}"
     if aliases and shares(outputs, mine) != shares(wanted, after):
@@ -101,10 +102,10 @@ def difference(program: Program, got: Run, aliases: bool = True) -> str:
 class _Rounding(TorchDispatchMode):
     """Each op sees its arguments moved by a rounding of a narrower dtype, up or down at random; whole numbers stay."""
 
-    def __init__(self, eps: float) -> None:
+    def __init__(self, eps: float, seed: int) -> None:
         super().__init__()
         self.eps = eps
-        self.generator = torch.Generator().manual_seed(0)
+        self.generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -123,14 +124,14 @@ class _Rounding(TorchDispatchMode):
         return func(*pytree.tree_map(move, args), **pytree.tree_map(move, kwargs))
 
 
-def _near(program: Program, exact: Run) -> Run:
+def _near(program: Program, exact: Run, seed: int) -> Run:
     """What float64 makes of the program if each step rounds to the narrowest of its dtypes: how far results may move."""
     text = program.text()
     dtypes = {a.dtype for a in program.arguments} | {getattr(torch, n) for n in ("bfloat16", "float16") if n in text}
     eps = next((torch.finfo(d).eps for d in (torch.bfloat16, torch.float16) if d in dtypes), 2.0**-23)
     arguments = [a.double() if a.dtype.is_floating_point else a for a in copies(program.arguments)]
     try:
-        with torch.no_grad(), whole_numbers_become(torch.float64), _Rounding(eps):
+        with torch.no_grad(), whole_numbers_become(torch.float64), _Rounding(eps, seed):
             found = list(program.function()(*arguments)), arguments
     except Exception:
         return exact
@@ -138,7 +139,7 @@ def _near(program: Program, exact: Run) -> Run:
     return found if same else exact
 
 
-def differs(want: torch.Tensor, have: torch.Tensor, ref: torch.Tensor, moved: torch.Tensor) -> str:
+def differs(want: torch.Tensor, have: torch.Tensor, ref: torch.Tensor, moved: Sequence[torch.Tensor]) -> str:
     """Wrong type, shape or numbers; rounding in another order is allowed for.
 
     moved: what the reference `ref` becomes for arguments that differ by rounding.
@@ -155,9 +156,11 @@ def differs(want: torch.Tensor, have: torch.Tensor, ref: torch.Tensor, moved: to
         fine = w.isfinite() & r.isfinite()
         scale = r[fine].abs().max() if bool(fine.any()) else 0.0
         error = (w - r)[fine].abs().max() if bool(fine.any()) else 0.0
-        shaky = (moved.double() - r).abs() if moved.shape == r.shape else torch.zeros(())
-        shaky = torch.where(shaky.isfinite(), shaky, 0.0)
-        largest = shaky[fine].max() if shaky.shape == fine.shape and bool(fine.any()) else 0.0
+        shaky = torch.zeros_like(r)
+        for m in moved:
+            distance = (m.double() - r).abs() if m.shape == r.shape else shaky
+            shaky = torch.where(distance.isfinite(), torch.maximum(shaky, distance), shaky)
+        largest = shaky[fine].max() if bool(fine.any()) else 0.0
         allowed = (
             2 * shaky + 0.5 * largest + 4 * error + RELATIVE.get(want.dtype, 2e-5) * (r.abs() + 0.1 * scale) + 1e-11
         )

@@ -315,7 +315,13 @@ def _is_defined(template: str, given: list[torch.Tensor], names: list[str]) -> b
         except RuntimeError:
             return False
     if template.startswith("torch.as_strided"):
-        return names[0].startswith("a") or given[0].untyped_storage().nbytes() == given[0].nbytes
+        return given[0].numel() > 1 and (
+            names[0].startswith("a") or given[0].untyped_storage().nbytes() == given[0].nbytes
+        )
+    if template in MUTATIONS and len(given) > 1:
+        # A write to memory that is read in another order: which of the two comes first is not said.
+        memory = [t.untyped_storage().data_ptr() for t in given]
+        return memory.count(memory[0]) == 1 or all(t is given[0] for t in given)
     return True
 
 

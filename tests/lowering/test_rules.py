@@ -339,6 +339,7 @@ def _indexing(put: Any) -> None:
         [(t, 0) for t in (f(3, 4), n(3, 4), f(), b(3, 2), f(4, dtype=torch.bfloat16))],
     )
     put([aten.cumsum.default, aten.cumprod.default], [(n(3, 4), -1)], dtype=torch.float32)
+    put([aten.logcumsumexp.default], [(f(3, 4), 1), (f(3, 4), -2), (f(5), 0)])
     put(
         [aten.cummax.default, aten.cummin.default],
         [(t, -1) for t in (f(3, 4), n(3, 4), f(), f(2, 0), special(torch.float32))],

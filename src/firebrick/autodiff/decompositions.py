@@ -249,6 +249,8 @@ def _pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
 
 def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: float | None) -> Tensor:
     """Linear interpolation along each of the last dimensions: a blend of the two neighbours of each source place."""
+    if x.dtype is torch.uint8:  # eager's kernel rounds its weights to 16 bits
+        return NotImplemented
     turned = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
     if (turned and x.is_contiguous()) or not x.is_floating_point():
         found: Tensor = decomposition_table[_LINEAR[x.dim() - 3]](x, size, align_corners, *scales)
@@ -273,6 +275,16 @@ def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: f
         corners = [a + (b - a) * share for a, b in zip(corners[::2], corners[1::2], strict=True)]
     layout = torch.channels_last if turned else torch.contiguous_format
     return corners[0].to(x.dtype).contiguous(memory_format=layout)
+
+
+def _rows_of(op: OpOverload) -> Callable[..., Tensor]:
+    """PyTorch's own keep the layout of a tensor whose axes have changed places; eager's result is contiguous."""
+
+    def upsample(*args: Any) -> Tensor:
+        made: Tensor = decomposition_table[op](*args)
+        return made.contiguous()
+
+    return upsample
 
 
 _LINEAR = (aten.upsample_linear1d.default, aten.upsample_bilinear2d.default)
@@ -312,6 +324,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten._batch_norm_with_update.default: _batch_norm_with_update,
     aten.fill_diagonal_.default: _fill_diagonal,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
+    **{op: _rows_of(op) for op in (aten.upsample_nearest1d.default, aten._upsample_nearest_exact1d.default)},
     **{
         op: _linspace_of(op)
         for op in map(aten.linspace.__getattr__, aten.linspace.overloads())

@@ -454,6 +454,8 @@ def _inplace_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwarg
     for record in (*tracer.tape.records, value.record, value.storage.record):
         if record.val is fake:
             record.val = before
+        elif isinstance(record.val, (tuple, list)) and any(v is fake for v in record.val):
+            record.val = type(record.val)(before if v is fake else v for v in record.val)
     if value.storage.base is fake:
         value.storage.base = before
     tracer.fakes(func, (fake, *args[1:]), kwargs)

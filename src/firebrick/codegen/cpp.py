@@ -27,6 +27,8 @@ FLAGS = ("-std=c++17", "-fPIC", "-shared", "-fwrapv", "-fno-math-errno", "-fno-t
 _LEVEL = "// built with "
 _LEAST = 12_000
 """Characters of kernels for which a compiler of their own is started: what takes it some 60 ms."""
+_SMALL = 3_000
+"""Characters below which a part is put into another: a compiler that runs beside others costs no one time."""
 _TILES = 3
 """How much longer a character of a matmul's or convolution's kernel takes than one of loops."""
 
@@ -142,7 +144,7 @@ def _shared_out(kernels: list[_Part], most: int) -> list[_Part]:
 def _joined(parts: list[_Part]) -> list[_Part]:
     """The parts, those that are too small put into others; largest ones first."""
     parts = sorted(parts, key=_Part.size, reverse=True)
-    while len(parts) > 1 and parts[-1].size() < _LEAST:
+    while len(parts) > 1 and parts[-1].size() < _SMALL:
         parts[-2].add(parts.pop())
         parts.sort(key=_Part.size, reverse=True)
     return parts

@@ -32,6 +32,7 @@ _OUT_VARIANTS: Mapping[Any, str] = {
     aten.baddbmm.default: "aten::baddbmm.out",
 }
 """Op -> its variant that writes a given tensor, so that the memory plan can place the result."""
+_OF_STORAGES = frozenset({aten.as_strided.default, aten.as_strided_scatter.default})
 _PAGE, _LINE = 1024, 16
 """Elements after which addresses share lines of a first-level cache, and of one line."""
 
@@ -39,6 +40,8 @@ _PAGE, _LINE = 1024, 16
 def call(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
     """Call the node's own op in the library."""
     target: Any = lw.node.target
+    if target in _OF_STORAGES:
+        raise LoweringError(f"{target} counts from the beginning of memory that the graph lays out itself")
     if target.is_view and args and isinstance(args[0], TensorValue):
         args = (_copied(lw, args[0]), *args[1:])
     return call_on_constants(lw, *args, **kwargs)

@@ -358,9 +358,10 @@ def broadcast(shape: Sequence[Expr], to: Sequence[Expr]) -> Callable[[tuple[Expr
 
 def _settled(value: Value) -> Value:
     """The value less a conversion there and back, which told readers that it is rounded."""
-    if isinstance(value, Op) and value.name == "to" and isinstance(value.args[0], Op) and value.args[0].name == "to":
-        inner = value.args[0].args[0]
-        return inner if inner.dtype == value.dtype and inner.dtype in ("bf16", "f16") else value
+    if isinstance(value, Op) and value.name == "to" and value.dtype in ("bf16", "f16"):
+        wide = value.args[0]
+        if isinstance(wide, Op) and wide.name == "to" and wide.dtype in ("f32", "f64"):
+            return wide.args[0] if wide.args[0].dtype == value.dtype else value
     return value
 
 

@@ -18,7 +18,7 @@ from firebrick.lowering.indexing import converted
 from firebrick.lowering.indirect import CHEAP, DEAR, OUTSIDE, Places, advanced, check, worth
 from firebrick.lowering.pointwise import number
 from firebrick.lowering.tensors import TensorValue
-from firebrick.symbolic.expr import ONE, ZERO, Expr, as_int, product, total
+from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, as_int, product, total
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -172,3 +172,35 @@ def _index_copy(lw: Lowering, x: TensorValue, dim: int, index: TensorValue, sour
 def _index_fill(lw: Lowering, x: TensorValue, dim: int, index: TensorValue, value: float) -> TensorValue:
     filled = number(value, x.dtype)
     return _rows(lw, x, dim, index, lambda _: filled, "set", low=-1, error="IndexError")
+
+
+@_rule(aten.as_strided_scatter.default)
+def _as_strided_scatter(
+    lw: Lowering,
+    x: TensorValue,
+    source: TensorValue,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int | None = None,
+) -> TensorValue:
+    """A copy of the memory, and the source where offset and strides say."""
+    base = lw.node.args[0].meta["val"]  # type: ignore[union-attr]
+    strides = dense_strides(x.shape, strides_of(base))
+    if strides != strides_of(base) or _meets_itself(size, stride):
+        raise Declined
+    copy = Ref(lw.buffer(x.dtype, x.shape, strides), x.shape, strides, ZERO)
+    lw.store(x, copy)
+    start = 0 if offset is None else offset - int(base.storage_offset())
+    place = Ref(copy.buffer, source.shape, tuple(map(as_expr, stride)), as_expr(start))
+    lw.store(converted(source, x.dtype), place)
+    return TensorValue(x.shape, x.dtype, strides, ref=copy)
+
+
+def _meets_itself(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether elements of a view may share memory."""
+    reach = 0
+    for step, n in sorted((s, n) for s, n in zip(stride, size, strict=True) if n > 1):
+        if step <= reach:
+            return True
+        reach += step * (n - 1)
+    return False

@@ -245,7 +245,8 @@ def _as_strided(
     if ref.strides != strides_of(base):
         raise Declined
     shape, strides = shape_of(val), strides_of(val)
-    start = ref.offset + (int(val.storage_offset()) - int(base.storage_offset()))
+    # The graph says where; the value may be that of an equal view taken before its memory was written.
+    start = ref.offset + (int(val.storage_offset() if offset is None else offset) - int(base.storage_offset()))
     return TensorValue(shape, x.dtype, strides, ref=Ref(ref.buffer, shape, strides, start, ref.dtype))
 
 
