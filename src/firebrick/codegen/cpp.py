@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from firebrick.codegen.cpp_kernel import kernel_text
-from firebrick.codegen.cpp_own import own_kernels, own_text
+from firebrick.codegen.cpp_own import kind_of, own_kernels, own_text
 from firebrick.codegen.cpp_writer import Unit
 from firebrick.runtime.build import workers
 
@@ -29,8 +29,8 @@ _LEAST = 12_000
 """Characters of kernels for which a compiler of their own is started: what takes it some 60 ms."""
 _SMALL = 3_000
 """Characters below which a part is put into another: a compiler that runs beside others costs no one time."""
-_TILES = 3
-"""How much longer a character of a matmul's or convolution's kernel takes than one of loops."""
+_TILES = 20_000
+"""What the tiles of a kind of matmul or convolution take, in characters of loops."""
 
 _HEAD = """\
 typedef __INT8_TYPE__ int8_t;
@@ -89,7 +89,7 @@ def kernel_units(schedule: Schedule, target: CppTarget, config: Config) -> list[
     for step in schedule.steps:
         if hasattr(step, "kernel") and step.origin:
             origins.setdefault(step.kernel, {})[step.origin] = None
-    loops, tiles = [], dict[type, _Part]()
+    loops, tiles = [], dict[str, _Part]()
     for kernel in schedule.kernels:
         part = _Part(Unit(target, exact))
         places = list(origins.get(kernel.name, ()))
@@ -98,7 +98,7 @@ def kernel_units(schedule: Schedule, target: CppTarget, config: Config) -> list[
         loops.append(part)
     for shape in own_kernels(schedule).values():
         # Kernels of one kind share their tiles.
-        part = tiles.setdefault(type(shape), _Part(Unit(target, exact), "-O2"))
+        part = tiles.setdefault(kind_of(shape), _Part(Unit(target, exact), "-O2"))
         part.texts.append(own_text(shape, part.unit, target.threads))
     parts = [*tiles.values(), *_shared_out(loops, workers(config))]
     return [part.text() for part in _joined(parts)]
@@ -114,7 +114,7 @@ class _Part:
 
     def size(self) -> int:
         """How long building takes, in characters of loops."""
-        return sum(map(len, self.texts)) * (1 if self.level == "-O1" else _TILES)
+        return sum(map(len, self.texts)) + (0 if self.level == "-O1" else _TILES)
 
     def add(self, other: _Part) -> None:
         """Take in another part's kernels."""

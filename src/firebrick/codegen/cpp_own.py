@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from firebrick.codegen.cpp_writer import Unit
     from firebrick.loops.schedule import Schedule
 
-__all__ = ["OWN", "own_kernels", "own_text"]
+__all__ = ["OWN", "kind_of", "own_kernels", "own_text"]
 
 OWN: Mapping[str, Callable[[Extern, Mapping[str, Any]], tuple[Linear | Call | Recurrent, tuple[str, ...]]]] = {
     cpp_linear.OP: Linear.of,
@@ -39,3 +39,12 @@ def own_text(shape: Linear | Call | Recurrent, unit: Unit, threads: int) -> str:
     if isinstance(shape, (Linear, Recurrent)):
         return shape.text(unit, threads)
     return (Dense if shape.columns else Depthwise)(shape).text(unit, threads)
+
+
+def kind_of(shape: Linear | Call | Recurrent) -> str:
+    """Shapes of one kind take the same tiles."""
+    if isinstance(shape, Linear):
+        return f"{'dots' if shape.dots else 'panels'} of {shape.type}"
+    if isinstance(shape, Recurrent):
+        return "recurrent"
+    return "dense" if shape.columns else "depthwise"
