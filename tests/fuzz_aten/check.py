@@ -161,9 +161,9 @@ def differs(want: torch.Tensor, have: torch.Tensor, ref: torch.Tensor, moved: Se
             distance = (m.double() - r).abs() if m.shape == r.shape else shaky
             shaky = torch.where(distance.isfinite(), torch.maximum(shaky, distance), shaky)
         largest = shaky[fine].max() if bool(fine.any()) else 0.0
-        allowed = (
-            2 * shaky + 0.5 * largest + 4 * error + RELATIVE.get(want.dtype, 2e-5) * (r.abs() + 0.1 * scale) + 1e-11
-        )
+        rounding = RELATIVE.get(want.dtype, 2e-5) * (r.abs() + 0.1 * scale) + 1e-11
+        # Roundings of one direction add up where those of both cancel.
+        allowed = 4 * shaky + 8 * largest + 4 * error + rounding
         bad = fine & ~((h - r).abs() <= allowed) & ~((h - w).abs() <= allowed)
         bad |= (w.isnan() & r.isnan() & ~h.isnan()) | (w.isinf() & (w == r) & (h != w))
     if not bool(bad.any()):

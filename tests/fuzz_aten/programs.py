@@ -169,7 +169,7 @@ class _Maker:
             del self.values[target]
             return False
         rounded = any(self.values[n].dtype.is_floating_point and not self.exact[n] for n in used)
-        if rounded and not made.dtype.is_floating_point and template == "{x}.to({dtype})":
+        if rounded and not made.dtype.is_floating_point and template in ROUNDING:
             # Which whole number it is would depend on rounding, and for infinities and NaN on the machine.
             del self.values[target]
             return False
@@ -295,7 +295,12 @@ def _product(shape: list[int]) -> int:
 
 
 def _overlaps(t: torch.Tensor) -> bool:
-    return any(s == 0 and n > 1 for n, s in zip(t.shape, t.stride()))
+    reach = 0
+    for step, n in sorted((s, n) for n, s in zip(t.shape, t.stride()) if n > 1):
+        if step <= reach:
+            return True
+        reach += step * (n - 1)
+    return False
 
 
 def whole(t: torch.Tensor) -> bool:
@@ -318,6 +323,8 @@ def _is_defined(template: str, given: list[torch.Tensor], names: list[str]) -> b
         return given[0].numel() > 1 and (
             names[0].startswith("a") or given[0].untyped_storage().nbytes() == given[0].nbytes
         )
+    if "_scatter(" in template and any(_overlaps(t) for t in given):
+        return False  # eager keeps the layout, in which elements of the result share memory
     if template in MUTATIONS and len(given) > 1:
         # A write to memory that is read in another order: which of the two comes first is not said.
         memory = [t.untyped_storage().data_ptr() for t in given]
@@ -554,6 +561,8 @@ MUTATIONS_LIST = [
     "torch._foreach_mul_([{x}, {y}], 2)",
 ]
 DISCRETE = frozenset(DISCRETE_LIST)
+ROUNDING = ("{x}.to({dtype})", "F.one_hot({x}.to(torch.int64).abs() % 4, 4)")
+"""What makes whole numbers of its argument."""
 MUTATIONS = frozenset(MUTATIONS_LIST)
 TABLES = {
     "unary": UNARY,

@@ -69,3 +69,13 @@ def test_upsampled_rows_are_contiguous(mode):
 def test_bilinear_upsampling_of_bytes():
     x = torch.randint(0, 255, (2, 3, 7, 9), dtype=torch.uint8)
     compare(lambda t: (F.interpolate(t, scale_factor=2, mode="bilinear"),), x)
+
+
+def test_linear_upsampling_between_infinities_is_infinite():
+    x = torch.tensor([1.0, float("inf"), float("inf"), 2.0, -float("inf"), -float("inf")]).reshape(1, 1, 2, 3)
+    for mode in ("bilinear", "linear"):
+        given = x if mode == "bilinear" else x.flatten(2)
+        found = firebrick.compile(lambda t, m=mode: F.interpolate(t, scale_factor=2, mode=m), options={"cache": False})(
+            given
+        )
+        torch.testing.assert_close(found, F.interpolate(given, scale_factor=2, mode=mode), equal_nan=True)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, _decomp
+from torch import Tensor, _decomp, _prims_common
 from torch._decomp import core_aten_decompositions, decomposition_table
 
 from firebrick.autodiff.attention import encoder_layer, multi_head_attention
@@ -251,8 +251,8 @@ def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: f
     """Linear interpolation along each of the last dimensions: a blend of the two neighbours of each source place."""
     if x.dtype is torch.uint8:  # eager's kernel rounds its weights to 16 bits
         return NotImplemented
-    turned = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    if (turned and x.is_contiguous()) or not x.is_floating_point():
+    layout = _prims_common.suggest_memory_format(x) if x.dim() == 4 else torch.contiguous_format
+    if not x.is_floating_point():
         found: Tensor = decomposition_table[_LINEAR[x.dim() - 3]](x, size, align_corners, *scales)
         return found
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
@@ -272,9 +272,12 @@ def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: f
         for places in itertools.product(*zip(firsts, seconds, strict=True))
     ]
     for share in reversed(shares):
-        corners = [a + (b - a) * share for a, b in zip(corners[::2], corners[1::2], strict=True)]
-    layout = torch.channels_last if turned else torch.contiguous_format
-    return corners[0].to(x.dtype).contiguous(memory_format=layout)
+        # As eager: a + (b - a) * share would be NaN between infinities.
+        corners = [a * (1 - share) + b * share for a, b in zip(corners[::2], corners[1::2], strict=True)]
+    made = corners[0].to(x.dtype)
+    # One channel is in both layouts at once: only a copy says which.
+    one = x.shape[1] == 1 and layout is torch.channels_last
+    return made.clone(memory_format=layout) if one else made.contiguous(memory_format=layout)
 
 
 def _rows_of(op: OpOverload) -> Callable[..., Tensor]:
