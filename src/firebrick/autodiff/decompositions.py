@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, _decomp, _prims_common
+from torch import Tensor, _decomp
 from torch._decomp import core_aten_decompositions, decomposition_table
 
 from firebrick.autodiff.attention import encoder_layer, multi_head_attention
@@ -247,11 +247,26 @@ def _pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     return x.clone() if x.numel() == 0 else decomposition_table[aten.pixel_unshuffle.default](x, factor)
 
 
+def _is_channels_last(x: Tensor) -> bool:
+    """Whether kernels take images for channels last: strides grow from channels over columns and rows to the batch.
+
+    Where both layouts fit, those of one channel are, and those of one pixel each are not.
+    """
+    if x.dim() != 4 or 0 in x.shape:
+        return False
+    least = 0
+    for d in (1, 3, 2, 0):
+        if x.stride(d) < max(least, 1 if d == 1 else 0) or (d == 0 and least == x.stride(1)):
+            return False
+        least = x.stride(d) * x.shape[d]
+    return True
+
+
 def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: float | None) -> Tensor:
     """Linear interpolation along each of the last dimensions: a blend of the two neighbours of each source place."""
     if x.dtype is torch.uint8:  # eager's kernel rounds its weights to 16 bits
         return NotImplemented
-    layout = _prims_common.suggest_memory_format(x) if x.dim() == 4 else torch.contiguous_format
+    layout = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
     if not x.is_floating_point():
         found: Tensor = decomposition_table[_LINEAR[x.dim() - 3]](x, size, align_corners, *scales)
         return found
