@@ -338,12 +338,13 @@ def _fits(t: torch.Tensor, template: str) -> bool:
 
 FLOAT_ONLY = frozenset(
     f"torch.{name}({{x}})"
-    for name in "exp log1p sqrt rsqrt sigmoid tanh erf sin cos expm1 log atan asinh exp2 erfc lgamma log2".split()
+    for name in "exp log1p sqrt sigmoid tanh erf sin cos expm1 log atan asinh exp2 erfc lgamma log2".split()
 ) | frozenset(
     f"F.{name}({{x}})" for name in "gelu silu softplus mish elu hardswish logsigmoid hardsigmoid softsign selu".split()
 )
 UNARY = [
     *sorted(FLOAT_ONLY),
+    "torch.rsqrt({x}.abs())",  # maxima of zeros have either sign
     *(f"torch.{name}({{x}})" for name in "neg abs relu square sign sgn positive".split()),
     "torch.clamp({x}, -1, 2)",
     "F.leaky_relu({x}, 0.25)",

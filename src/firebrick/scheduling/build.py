@@ -290,8 +290,10 @@ class _Builder:
                     e.level = late
                 work.append(e)
         phases: dict[tuple[int, frozenset[Var]], _Phase] = {}
+        last = {e.domain for e in work if e.level == top}
         for e in sorted(work, key=lambda e: e.level):
-            e.level = min(e.level, top)
+            if e.level > top:  # late; what other loops of the last phase read must still be there
+                e.level = top + (not last <= {e.domain})
             key = (e.level, e.domain)
             phases.setdefault(key, _Phase(*key)).entries.append(e)
         return sorted(phases.values(), key=lambda p: p.level)
@@ -334,12 +336,17 @@ class _Builder:
         return out
 
     def _keep(self, value: Value, maker: _Phase, out: list[Scratch]) -> Load | None:
+        # What doesn't change along a loop may be read outside of it, where the loop's variable is not known.
+        changing = self._facts(value).free & maker.domain
         for e in maker.entries:
-            if e.store is not None and e.store.value is value and not e.store.binds and e.store.mode == "set":
-                return Load(value.dtype, e.store.buffer, e.store.index)
+            stored = e.store
+            if stored is None or stored.value is not value or stored.binds or stored.mode != "set":
+                continue
+            if stored.index.vars() & maker.domain <= changing:
+                return Load(value.dtype, stored.buffer, stored.index)
         index: Expr = ZERO
         size: Expr = ONE
-        for var, _ in reversed(self._order(maker.domain)):
+        for var, _ in reversed([v for v in self._order(maker.domain) if v[0] in changing]):
             index = index + size * var
             size = size * self._plan.sizes[var]
         if size.terms or size.const * self._plan.lanes_inside > _SCRATCH_LIMIT:
