@@ -15,7 +15,7 @@ def test_arange(args, dtype):
     assert torch.equal(firebrick.compile(call, options={"cache": False})(), call())
 
 
-@pytest.mark.parametrize("ends", [(4.3, -3), (-3, 4.3), (0.5, 9.9)])
+@pytest.mark.parametrize("ends", [(4.3, -3), (-3, 4.3), (0.5, 9.9), (0, 7)])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_linspace(ends, dtype):
     def call():

@@ -231,12 +231,12 @@ def _fill_diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
 
 
 def _linspace_of(op: OpOverload) -> Callable[..., Tensor]:
-    """Eager makes whole numbers of the ends first, if the result has such."""
+    """Of floats: whole numbers are rounded from steps that eager's kernel takes in an order of its own."""
 
-    def linspace(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = None, **more: Any) -> Tensor:
+    def linspace(*args: Any, dtype: torch.dtype | None = None, **more: Any) -> Tensor:
         if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
-            start, end = (n.to(torch.int64) if isinstance(n, Tensor) else int(n) for n in (start, end))
-        made: Tensor = decomposition_table[op](start, end, steps, dtype=dtype, **more)
+            return NotImplemented
+        made: Tensor = decomposition_table[op](*args, dtype=dtype, **more)
         return made
 
     return linspace
@@ -345,7 +345,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     **{op: _rows_of(op) for op in (aten.upsample_nearest1d.default, aten._upsample_nearest_exact1d.default)},
     **{
         op: _linspace_of(op)
-        for op in map(aten.linspace.__getattr__, aten.linspace.overloads())
+        for op in (getattr(aten.linspace, name) for name in aten.linspace.overloads() if not name.endswith("out"))
         if op in decomposition_table
     },
     # Its functional form takes its arguments in another order.
