@@ -126,6 +126,16 @@ def test_batches_of_small_matrices(level, turned):
         assert (a - c).abs().max() <= 1.1 * (b - c).abs().max() + 1e-6, shape
 
 
+def test_batches_whose_second_factor_has_gaps_along_both_axes():
+    def call(x, y):
+        return torch.bmm(x, y.permute(2, 0, 1)), torch.bmm(x, (y * 2).permute(2, 0, 1))
+
+    x, y = torch.randn(4, 5, 6), torch.randn(6, 7, 4)
+    compiled = firebrick.compile(call, options={"cache": False, "strict": True})
+    for found, wanted in zip(compiled(x, y), call(x, y), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
 def test_the_table_of_activations_is_tested_whole():
     assert APPLIED.keys() == ACTIVATIONS.keys()
 

@@ -633,7 +633,7 @@ def _arange(*args: Any, dtype: Any = None, **kwargs: Any) -> Spec:
         whole = all(isinstance(n, int) for n in (start, end, step))
         dtype = torch.int64 if whole else torch.get_default_dtype()
     if dtype is torch.int64:  # eager makes whole numbers of them first; with other dtypes after it has counted
-        start, end, step = int(start), int(end), int(step)
+        start, end, step = (int(n) if isinstance(n, float) else n for n in (start, end, step))
     if step == 0 or (end - start) * step < 0:
         raise NoRule
     return Spec((math.ceil((end - start) / step),), dtype)

@@ -72,7 +72,10 @@ def _into(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
 
 
 def _linear(lw: Lowering, x: TensorValue, weight: Any, scale: Any, bias: Any, other: Any, *args: Any) -> Any:
-    """A matmul by a constant weight: its kernel wants the elements of a row side by side."""
+    """Matmuls: their kernel wants the elements of a row side by side, and those of the weight along one axis."""
+    if len(weight.shape) > 2:  # one of many, and no constant
+        sides = zip(weight.shape[1:], lw.realize(weight).strides[1:], strict=True)
+        weight = weight if any(ONE in side for side in sides) else _stored(lw, weight, contiguous_strides(weight.shape))
     x, other = (
         _stored(lw, t, contiguous_strides(t.shape)) if t is not None and lw.realize(t).strides[-1] is not ONE else t
         for t in (x, other)

@@ -47,18 +47,9 @@ _GCC_OFF = (
 """What GCC needs not look for: kernels are vectors and loops already, each value is computed once, and nothing is dead.
 Together that halves its time. All of these flags are older than GCC 8."""
 _GCC_OFF_TILES = (
-    *(
-        "schedule-insns2",
-        "tree-vrp",
-        "tree-pre",
-        "code-hoisting",
-        "gcse",
-        "tree-tail-merge",
-        "crossjumping",
-        "peephole2",
-    ),
+    *("schedule-insns2", "tree-vrp", "tree-pre", "code-hoisting", "gcse", "tree-tail-merge", "crossjumping"),
     *("tree-vectorize", "tree-slp-vectorize", "store-merging", "ree", "split-loops", "tree-switch-conversion"),
-    *("ipa-vrp", "ipa-sra", "ipa-cp", "ipa-icf", "partial-inlining", "devirtualize", "optimize-strlen"),
+    *("ipa-vrp", "ipa-sra", "ipa-cp", "ipa-icf", "partial-inlining", "devirtualize", "optimize-strlen", "peephole2"),
 )
 """What -O2 adds that tiles don't gain by; a sixth of its time."""
 _GCC_LINK = ("-nostdlib", "-lm")
