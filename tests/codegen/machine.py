@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.codegen.cpp import FLAGS, kernel_units, level_of
+from firebrick.codegen.cpp import flags_of, kernel_units
 from firebrick.codegen.target import CppTarget, detect
 from firebrick.config import Config
 from firebrick.loops.dtypes import DTYPES
@@ -38,7 +38,7 @@ def build(sources: Sequence[str], target: CppTarget) -> list[ctypes.CDLL]:
     for source in sources:
         folder = Path(tempfile.mkdtemp())
         (folder / "unit.cpp").write_text(source)
-        command = compiler.line("unit.cpp", (*FLAGS, level_of(source), *target.flags), "unit.so")
+        command = compiler.line("unit.cpp", (*flags_of(source), *target.flags), "unit.so")
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:3000]
         loaded.append(ctypes.CDLL(str(folder / "unit.so")))

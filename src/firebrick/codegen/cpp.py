@@ -1,11 +1,12 @@
 """C++ translation units: the kernels of a schedule, each unit with the prelude that its kernels need.
 
-No header is included and no library is linked: vector functions come from SLEEF inside libtorch_cpu and threads from
-the OpenMP runtime that torch has loaded, both found by name when a unit is loaded, so a unit compiles in a moment.
+No header is included and no library but libm linked: vector functions come from SLEEF inside libtorch_cpu and threads
+from the OpenMP runtime that torch has loaded, both found by name when a unit is loaded, so a unit compiles in a moment.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,18 +20,17 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.loops.schedule import Schedule
 
-__all__ = ["FLAGS", "kernel_units", "level_of"]
+__all__ = ["flags_of", "kernel_units"]
 
-FLAGS = ("-std=c++17", "-fPIC", "-shared", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi")
-"""Compiler flags of every unit, beside its level and those of the target. None changes a result."""
+_FLAGS = ("-std=c++17", "-fPIC", "-shared", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi")
+"""Compiler flags of every unit, beside those of the target. None changes a result."""
+_LIBM = re.compile(
+    r"__builtin_(?!(mem(cpy|set)|convertvector|shuffle|prefetch|alloca|ia32|is(inf|nan)|inf|nan|fabs|copysign|signbit))"
+)
+"""What of the compiler's own functions may be one of libm, which linkers take two milliseconds for."""
 
-_LEVEL = "// built with "
-_LEAST = 12_000
-"""Characters of kernels for which a compiler of their own is started: what takes it some 60 ms."""
-_SMALL = 3_000
-"""Characters below which a part is put into another: a compiler that runs beside others costs no one time."""
-_TILES = 20_000
-"""What the tiles of a kind of matmul or convolution take, in characters of loops."""
+_LEAST = 9_000
+"""Characters of kernels for which a compiler of their own is started, which takes it 20 ms before the first of them."""
 
 _HEAD = """\
 typedef __INT8_TYPE__ int8_t;
@@ -57,7 +57,7 @@ static void fb_share(void* p) {
   const int64_t t = fb_thread(), all = fb_threads();
   w.part(w.args, w.sizes, w.n * t / all, w.n * (t + 1) / all);
 }
-static void fb_parallel(fb_part part, void* const* args, const int64_t* sizes, int64_t n) {
+static __attribute__((noinline)) void fb_parallel(fb_part part, void* const* args, const int64_t* sizes, int64_t n) {
   const int64_t limit = fb_start ? fb_limit() : 1;
   if (n <= 1 || limit <= 1) return part(args, sizes, 0, n);
   fb_work w = {part, args, sizes, n};
@@ -77,9 +77,9 @@ __attribute__((constructor)) static void fb_bind() {{
 """
 
 
-def level_of(text: str) -> str:
-    """The level of optimization that a unit is built with, which its first line says."""
-    return text.partition("\n")[0].removeprefix(_LEVEL)
+def flags_of(text: str) -> tuple[str, ...]:
+    """What a unit is built with, beside the flags of the target."""
+    return (*_FLAGS, "-lm") if _LIBM.search(text) else _FLAGS
 
 
 def kernel_units(schedule: Schedule, target: CppTarget, config: Config) -> list[str]:
@@ -89,44 +89,45 @@ def kernel_units(schedule: Schedule, target: CppTarget, config: Config) -> list[
     for step in schedule.steps:
         if hasattr(step, "kernel") and step.origin:
             origins.setdefault(step.kernel, {})[step.origin] = None
-    loops, tiles = [], dict[str, _Part]()
+    parts = list[_Part]()
     for kernel in schedule.kernels:
         part = _Part(Unit(target, exact))
         places = list(origins.get(kernel.name, ()))
         note = f"// {', '.join(places[:3])}{' ...' if len(places) > 3 else ''}\n" if places else ""
         part.texts.append(note + kernel_text(kernel, part.unit))
-        loops.append(part)
+        parts.append(part)
+    own = dict[str, _Part]()
     for shape in own_kernels(schedule).values():
         # Kernels of one kind share their tiles.
-        part = tiles.setdefault(kind_of(shape), _Part(Unit(target, exact), "-O2"))
+        part = own.setdefault(kind_of(shape), _Part(Unit(target, exact)))
         part.texts.append(own_text(shape, part.unit, target.threads))
-    parts = [*tiles.values(), *_shared_out(loops, workers(config))]
-    return [part.text() for part in _joined(parts)]
+    for part in own.values():
+        part.shared = sum(map(len, part.unit.helpers.values()))
+    return [part.text() for part in _shared_out([*own.values(), *parts], workers(config))]
 
 
 @dataclass(slots=True)
 class _Part:
-    """Kernels, what they need, and the level of optimization that they are built with."""
+    """Kernels and what they need. shared: characters of what they have in common."""
 
     unit: Unit
-    level: str = "-O1"
     texts: list[str] = field(default_factory=list)
+    shared: int = 0
 
     def size(self) -> int:
         """How long building takes, in characters of loops."""
-        return sum(map(len, self.texts)) + (0 if self.level == "-O1" else _TILES)
+        return sum(map(len, self.texts)) + self.shared
 
     def add(self, other: _Part) -> None:
         """Take in another part's kernels."""
         self.unit.add(other.unit)
         self.texts += other.texts
-        self.level = max(self.level, other.level)
+        self.shared += other.shared
 
     def text(self) -> str:
         """The translation unit."""
         binds = "".join(f'  *(void**)&{name} = dlsym(torch, "{name}");\n' for name in self.unit.bindings())
-        head = f"{_LEVEL}{self.level}\n{_HEAD}{_THREADS}"
-        return head + self.unit.prelude() + _BIND.format(binds) + "\n" + "\n".join(self.texts)
+        return _HEAD + _THREADS + self.unit.prelude() + _BIND.format(binds) + "\n" + "\n".join(self.texts)
 
 
 def _shared_out(kernels: list[_Part], most: int) -> list[_Part]:
@@ -138,13 +139,4 @@ def _shared_out(kernels: list[_Part], most: int) -> list[_Part]:
             parts.append(kernel)
         else:
             min(parts, key=_Part.size).add(kernel)
-    return parts
-
-
-def _joined(parts: list[_Part]) -> list[_Part]:
-    """The parts, those that are too small put into others; largest ones first."""
-    parts = sorted(parts, key=_Part.size, reverse=True)
-    while len(parts) > 1 and parts[-1].size() < _SMALL:
-        parts[-2].add(parts.pop())
-        parts.sort(key=_Part.size, reverse=True)
-    return parts
+    return sorted(parts, key=_Part.size, reverse=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.codegen.cpp_finish import finish
 from firebrick.codegen.cpp_linear import MOST_ROWS, PIECE, REGISTERS, SERIAL
-from firebrick.codegen.cpp_tiles import STORE
+from firebrick.codegen.cpp_tiles import pixels
 from firebrick.codegen.cpp_transpose import transpose_helper
 from firebrick.errors import LoweringError
 from firebrick.loops.ir import Extern, Ref
@@ -35,42 +35,6 @@ _FLOATS = 1 << 16
 _BAND, _PIXELS = 1 << 16, 512
 """Elements of the input that are used for all weights before the next ones are: they stay in cache. Pixels for which
 panels are made anew."""
-
-_TILE = (
-    """\
-template <int R, int V, int M>
-static __attribute__((noinline)) void fb_pixels_{v}(const float* a, int64_t apart, const int64_t* at, int64_t runs,
-    const float* b, int64_t k, const float* next, int64_t step, float* c, int64_t ldc, bool first) {{
-  {v} sum[R][V];
-#pragma GCC unroll 16
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-    for (int j = 0; j < V; j++) sum[r][j] = {v}{{}};
-  for (int64_t h = 0; h < runs; h++) {{
-    const float* from[(R + 2) / 3];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r += 3) from[r / 3] = a + at[h] + r * apart;
-    for (int64_t p = 0; p < k; p++, b += {columns}, next += step) {{
-      {v} row[V];
-      __builtin_prefetch(next, 0, 2);
-#pragma GCC unroll 4
-      for (int j = 0; j < V; j++) row[j] = *(const {v}u*)(b + {w} * j);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; r++) {{
-        const {v} x = {v}_of(from[r / 3][r % 3 * apart]);
-#pragma GCC unroll 4
-        for (int j = 0; j < V; j++) sum[r][j] += x * row[j];
-      }}
-#pragma GCC unroll 8
-      for (int r = 0; r < R; r += 3) from[r / 3]++;
-    }}
-  }}
-"""
-    + STORE
-)
-"""R pixels, `apart` elements apart, by V vectors of output channels, M lanes of the last one. What varies between the
-shapes of a model is no parameter of the template, so that few are compiled; an address is one of five pointers plus
-nothing, `apart` or twice that, as processors compute addresses."""
 
 _DRIVER = """\
 struct fb_dense_{v} {{
@@ -358,7 +322,6 @@ class Dense:
         most = max(1, min(MOST_ROWS, (registers - vectors - 1) // vectors))
         tiles, panels = -(-along.size // most), -(-call.outer // call.columns)
         v = unit.vector("f32", lanes)
-        unit.helpers.setdefault(f"fb_pixels_{v}", _TILE.format(v=v, w=lanes, columns=call.columns))
         by_rows, rows = self._by_rows(panels, threads), call.batch * across.size
         runs, pieces = self._made() if call.weight is not None else self._pieces()
         plain = call.attr == "none" and (call.scale, call.bias, call.other) == (None, None, None)
@@ -382,7 +345,7 @@ class Dense:
             "tops": f"{call.name}_tops",
             "pieces": f"{call.name}_pieces",
             "parts": len(pieces),
-            "tile": self._tiles(v, lanes, vectors, tiles, panels),
+            "tile": self._tiles(unit, lanes, vectors, tiles, panels),
             "window": "nullptr" if call.weight is None else self._window(unit, v, lanes),
             "finish": "nullptr" if plain else finish(unit, lanes, call.attr, call.scalars),
         }
@@ -485,14 +448,14 @@ class Dense:
         many = math.prod(call.window) * call.outer > math.prod((call.batch, *call.given))
         return rows < 0.9 * waste(panels) if many else rows <= 1.1 * waste(panels)
 
-    def _tiles(self, v: str, lanes: int, vectors: int, tiles: int, panels: int) -> str:
+    def _tiles(self, unit: Unit, lanes: int, vectors: int, tiles: int, panels: int) -> str:
         """The tile functions of panels before the last and of the last, each for fewer pixels and for one more."""
         left = self.call.outer - (panels - 1) * self.call.columns
         used = -(-left // lanes)
         small = self.along.size // tiles
         sizes = (small, small + bool(self.along.size % tiles))
         widths = ((vectors, lanes) if panels > 1 else None, (used, left - (used - 1) * lanes))
-        rows = ([f"fb_pixels_{v}<{n}, {w[0]}, {w[1]}>" for n in sizes] if w else [] for w in widths)
+        rows = ([pixels(unit, lanes, n, *w, self.call.columns) for n in sizes] if w else [] for w in widths)
         return braced(map(braced, rows))
 
 

@@ -22,46 +22,24 @@ _PIXELS = (7, 8, 6, 5, 4)
 """Results of a tile, the best first."""
 
 _TILE = """\
-template <int T, int W, int S, int D, class F>
-static __attribute__((noinline)) void fb_depthwise_{v}(const float* const* x, int64_t shift, int64_t height,
-    const float* w, int64_t channels, const float* bias, const float* other, float* out, int64_t live, int64_t begin,
-    int64_t end) {{
-  enum {{ J = (T - 1) * S + (W - 1) * D + 1 }};
+static __attribute__((noinline)) void {name}(const float* const* x, int64_t shift, int64_t height, const float* w,
+    int64_t channels, const float* bias, const float* other, float* out, int64_t live, int64_t begin, int64_t end) {{
   for (int64_t i = begin; i < end; i += {w}) {{
     const int64_t c = i + {w} <= end ? i : end - {w}, place = c + shift;
-    {v} sum[T];
     const {v} start = bias ? *(const {v}u*)(bias + c) : {v}{{}};
-#pragma GCC unroll 8
-    for (int t = 0; t < T; t++) sum[t] = start;
+    {v} {sums};
     const float* const* from = x;
     const float* weight = w + c;
-    for (int64_t h = 0; h < height; h++, from += J, weight += W * channels) {{
-      {v} row[W];
-#pragma GCC unroll 9
-      for (int k = 0; k < W; k++) row[k] = *(const {v}u*)(weight + k * channels);
-#pragma GCC unroll 256
-      for (int j = 0; j < J; j++) {{
-        {v} here = {v}{{}};
-#pragma GCC unroll 8
-        for (int t = 0; t < T; t++) {{
-          const int k = j - t * S;
-          if (k < 0 || k % D || k / D >= W) continue;
-          here = *(const {v}u*)(from[j] + place);
-          sum[t] += here * row[k / D];
-        }}
-      }}
+    for (int64_t h = 0; h < height; h++, from += {columns}, weight += {window} * channels) {{
+      const {v} {weights};
+{products}
     }}
-#pragma GCC unroll 8
-    for (int t = 0; t < T; t++) {{
-      if (t >= live) break;
-      {v} y = sum[t];
-      if (other) y += *(const {v}u*)(other + t * channels + c);
-      *({v}u*)(out + t * channels + c) = F::of(y);
-    }}
+    {v} y;
+{stores}
   }}
 }}
 """
-"""T results side by side, windows of W columns, S apart, with D from column to column. x: where the columns of each row
+"""Results side by side, by windows of one width, step and dilation. x: where the columns of each row
 of the window are, less `shift`; the last vector of channels overlaps the one before it."""
 
 _DRIVER = """\
@@ -130,14 +108,7 @@ class Depthwise:
         lanes = max(unit.target.vector_bytes // 4, 1)
         while lanes > call.outer:
             lanes //= 2
-        v = unit.vector("f32", lanes)
-        unit.helpers.setdefault(f"fb_depthwise_{v}", _TILE.format(v=v, w=lanes))
-        function = activation(unit, lanes, call.attr, call.scalars)
-        act = hashlib.blake2s(f"{v} {function}".encode(), digest_size=3).hexdigest()
-        unit.helpers.setdefault(
-            f"fb_act_{act}", f"struct fb_act_{act} {{ static inline {v} of({v} y) {{ return {function}; }} }};\n"
-        )
-        (height, width), (dilation_y, dilation_x) = call.size, call.dilation
+        (height, width), dilation = call.size, call.dilation[0]
         pixels = min(_PIXELS, key=lambda n: -(-width // n) * n)
         rows, blocks = call.batch * height, -(-call.outer // lanes)
         shares = max(1, min(blocks // 4, 8 * threads // rows)) if threads > 1 else 1
@@ -148,16 +119,57 @@ class Depthwise:
             "channels": call.outer,
             "size": braced(call.size),
             "pixels": pixels,
-            "columns": (pixels - 1) * call.stride[1] + (call.window[1] - 1) * dilation_x + 1,
+            "columns": self._columns(pixels),
             "stride": braced(call.stride),
             "padding": braced(call.padding),
-            "dilation": dilation_y,
+            "dilation": dilation,
             "given": braced(call.given),
             "window": braced(call.window),
             "step": braced(call.x[1:]),
             "zeros": f"{call.name}_zeros",
-            "tile": f"fb_depthwise_{v}<{pixels}, {call.window[1]}, {call.stride[1]}, {dilation_x}, fb_act_{act}>",
+            "tile": self._tile(unit, lanes, pixels),
         }
         # Not constant, so that the file of the library does not hold the zeros.
         zeros = f"static float {call.name}_zeros[{call.outer}];\n"
         return zeros + call.entry(unit, "depthwise", _DRIVER, rows * shares, shape)
+
+    def _columns(self, pixels: int) -> int:
+        """Columns of the input that neighbouring results are made of."""
+        call = self.call
+        return (pixels - 1) * call.stride[1] + (call.window[1] - 1) * call.dilation[1] + 1
+
+    def _tile(self, unit: Unit, lanes: int, pixels: int) -> str:
+        """Name of the function for `pixels` results."""
+        call, v = self.call, unit.vector("f32", lanes)
+        window, step, dilation = call.window[1], call.stride[1], call.dilation[1]
+        function = activation(unit, lanes, call.attr, call.scalars)
+        digest = hashlib.blake2s(function.encode(), digest_size=3).hexdigest()
+        name = f"fb_depthwise_{v}_{pixels}x{window}_{step}_{dilation}_{digest}"
+        if name in unit.helpers:
+            return name
+        products = []
+        for j in range(self._columns(pixels)):
+            taken = [(t, (j - t * step) // dilation) for t in range(pixels) if (j - t * step) % dilation == 0]
+            sums = "".join(f" s{t} += x{j} * w{k};" for t, k in taken if 0 <= k < window)
+            if sums:
+                products.append(f"      const {v} x{j} = *(const {v}u*)(from[{j}] + place);{sums}")
+        unit.helpers[name] = _TILE.format(
+            name=name,
+            v=v,
+            w=lanes,
+            pixels=pixels,
+            window=window,
+            columns=self._columns(pixels),
+            sums=", ".join(f"s{t} = start" for t in range(pixels)),
+            weights=", ".join(f"w{k} = *(const {v}u*)(weight + {k} * channels)" for k in range(window)),
+            products="\n".join(products),
+            stores="\n".join(
+                f"    if (live > {t}) {{\n"
+                f"      y = s{t};\n"
+                f"      if (other) y += *(const {v}u*)(other + {t} * channels + c);\n"
+                f"      *({v}u*)(out + {t} * channels + c) = {function};\n"
+                "    }"
+                for t in range(pixels)
+            ),
+        )
+        return name

@@ -236,14 +236,8 @@ class Linear:
         if self.half or (self.rows > 2 and self.x[1] % 512 == 0):
             row = (-(-piece // 16) | 1) * 16
             copied = most * row
-        name = dot(unit, lanes)
-
-        def points(tail: bool) -> list[str]:
-            return [
-                f"{name}<{rows}, {columns // 4}, {str(tail).lower()}, {self.type}>" for rows in self._heights(tiles)
-            ]
-
-        uneven = self.inner % lanes != 0
+        tail = self.inner % lanes != 0
+        points = [dot(unit, lanes, n, columns, tail, self.type) for n in self._heights(tiles)]
         return self._kernel(
             unit,
             threads,
@@ -255,7 +249,7 @@ class Linear:
             # Each call fetches its share of the next block's rows, or all of them.
             fetched=(0, 0, columns) if few else (block, 65536 // tiles, 1),
             pack="nullptr",
-            points=(points(uneven), points(True) if self.outer % columns else []),
+            points=(points, points if self.outer % columns else []),
             texts=("", _DOTS),
         )
 
@@ -272,10 +266,10 @@ class Linear:
         piece = _even(self.inner, _IN_PLACE if in_place else _PANEL, 1)
         block = columns * max(_FLOATS // (piece * columns), 1)
         packing = panels(unit, lanes, _FLOATS, turned)
-        name, last = tile(unit, lanes), self.outer % columns
+        last = self.outer % columns
 
         def points(vectors: int, left: int) -> list[str]:
-            return [f"{name}<{rows}, {vectors}, {left}>" for rows in self._heights(tiles)]
+            return [tile(unit, lanes, rows, vectors, left) for rows in self._heights(tiles)]
 
         return self._kernel(
             unit,

@@ -200,11 +200,9 @@ class Recurrent:
         columns = 8 if 9 * self.batch < registers else 4
         directions, blocks, tiles = len(self.weights), -(-self.size // lanes), -(-self.batch // most)
         gates, v = CELLS[self.cell].gates, unit.vector("f32", lanes)
-        uneven = "true" if self.size % lanes else "false"
         arguments = f"(h + r * ldh, ldh, w, {self.size}, {self.size}, w, 0, c, {gates * lanes}, some, true)"
-        name, least = dot(unit, lanes), self.batch // tiles
-        heights = sorted({least, -(-self.batch // tiles)})
-        calls = [f"{name}<{rows}, {columns // 4}, {uneven}>{arguments};" for rows in heights]
+        heights = sorted({self.batch // tiles, -(-self.batch // tiles)})
+        calls = [f"{dot(unit, lanes, rows, columns, self.size % lanes != 0)}{arguments};" for rows in heights]
         text = calls[0] if len(calls) == 1 else f"if (count == {heights[0]}) {calls[0]}\n        else {calls[1]}"
         places = iter(range(3 * directions + 4))
 

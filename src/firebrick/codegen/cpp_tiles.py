@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 from firebrick.codegen.cpp_transpose import SHUFFLE, transpose_helper
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from firebrick.codegen.cpp_writer import Unit
 
-__all__ = ["ROW", "STORE", "dot", "panels", "tile"]
+__all__ = ["ROW", "dot", "panels", "pixels", "tile"]
 
 ROW = 528
 """Floats between rows of the left factor that were copied for `fb_tile`: a constant, so that one register holds all."""
@@ -29,127 +31,80 @@ static inline {v} fb_read(const uint16_t* p, int64_t m) {{
 """
 """A vector, or its first m lanes and zeros, of f32 or bf16."""
 
-_DOT = """\
+_REST = """\
 template <typename W> static inline {v} fb_rest_{v}(const W* p, int64_t k) {{
   if (k < {w}) return fb_read(p, k);
   return ({v})(({i})fb_read(p + k - {w}) & ({i}{{{iota}}} >= {i}_of((int32_t)({w} - k % {w}))));
 }}
-template <int R, int H, bool T, typename W = float> static __attribute__((noinline)) void fb_dot_{v}(const float* a,
-    int64_t lda, const W* b, int64_t ldb, int64_t k, const W* next, int64_t ahead, float* c, int64_t ldc, int64_t n,
-    bool first) {{
-  constexpr int N = R * H;
-  {v} sum[N][4];
-#pragma GCC unroll 32
-  for (int i = 0; i < N; i++)
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) sum[i][j] = {v}{{}};
-  const W* row[4 * H];
-  for (int j = 0; j < 4 * H; j++) row[j] = b + (!T || j < n ? j : n - 1) * ldb;
+"""
+
+_DOT = """\
+static __attribute__((noinline)) void {name}(const float* a, int64_t lda, const {type}* b, int64_t ldb, int64_t k,
+    const {type}* next, int64_t ahead, float* c, int64_t ldc, int64_t n, bool first) {{
+  {v} {zeros};
+  const {type} {rows};
   for (int64_t p = 0; p + {w} <= k; p += {w}) {{
     for (int64_t q = 0; q < ahead; q++) __builtin_prefetch(next + q * ldb + p, 0, 2);
-    {v} x[R];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; r++) x[r] = *(const {v}u*)(a + r * lda + p);
-#pragma GCC unroll 16
-    for (int j = 0; j < 4 * H; j++) {{
-      const {v} y = fb_read(row[j] + p);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; r++) sum[r * H + j / 4][j % 4] += x[r] * y;
-    }}
+{products}
   }}
-  if (T && k % {w}) {{
-    {v} x[R];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; r++) x[r] = fb_rest_{v}(a + r * lda, k);
-#pragma GCC unroll 16
-    for (int j = 0; j < 4 * H; j++) {{
-      const {v} y = fb_rest_{v}(row[j], k);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; r++) sum[r * H + j / 4][j % 4] += x[r] * y;
-    }}
+{rest}
+  __attribute__((aligned(64))) float sums[{floats}];
+{groups}
+  if (n == {columns}) {{
+{stores}
+    return;
   }}
-  __attribute__((aligned(64))) float sums[(N + {g} - 1) / {g} * {w}];
-#pragma GCC unroll 16
-  for (int i = 0; i < N; i += {g}) {{
-    {v} z[4];
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {{
-{level}
-    }}
-    const {v} even = fb_pair2_{v}(z[0], z[2]), odd = fb_pair2_{v}(z[1], z[3]);
-    *({v}*)(sums + i / {g} * {w}) = fb_pair1_{v}(even, odd);
+  for (int64_t i = 0; i < {count}; i++) {{
+    const float* const y = sums + i / {g} * {w} + {place};
+    float* const to = c + i / {h} * ldc + i % {h} * 4;
+    for (int64_t j = 0; j < n - i % {h} * 4 && j < 4; j++) to[j] = first ? y[j] : to[j] + y[j];
   }}
-#pragma GCC unroll 16
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-    for (int h = 0; h < H; h++) {{
-      const int i = r * H + h;
-      const float* const y = sums + i / {g} * {w} + {place};
-      float* const to = c + r * ldc + 4 * h;
-      if (!T || n == 4 * H) *({q}u*)to = first ? *(const {q}u*)y : *({q}u*)to + *(const {q}u*)y;
-      else
-        for (int j = 0; j < 4 && 4 * h + j < n; j++) to[j] = first ? y[j] : to[j] + y[j];
-    }}
 }}
 """
-"""R rows by 4 * H columns; sums of k products. With T, n of the columns are meant, and k may be any number.
-Meanwhile `ahead` rows of the weight from `next` on are fetched."""
+"""Some rows by `columns`, of which n are meant; sums of k products. Meanwhile `ahead` rows of the weight from `next` on
+are fetched. What is a loop in other tiles is written out here, and there: it takes compilers half the time."""
 
-_LEVELS = {
-    16: (
-        """\
-      const {v} low = fb_pair8_{v}(sum[i][j], sum[i + 1 < N ? i + 1 : i][j]);
-      const int m = i + 2 < N ? i + 2 : i;
-      z[j] = fb_pair4_{v}(low, m == i ? low : fb_pair8_{v}(sum[m][j], sum[m + 1 < N ? m + 1 : m][j]));""",
-        "(i % 2 * 8 + i / 2 % 2 * 4)",
-    ),
-    8: ("      z[j] = fb_pair4_{v}(sum[i][j], sum[i + 1 < N ? i + 1 : i][j]);", "i % 2 * 4"),
-    4: ("      z[j] = sum[i][j];", "0"),
+_PLACES: Mapping[int, tuple[str, Callable[[int], int]]] = {
+    16: ("(i % 2 * 8 + i / 2 % 2 * 4)", lambda i: i % 2 * 8 + i // 2 % 2 * 4),
+    8: ("i % 2 * 4", lambda i: i % 2 * 4),
+    4: ("0", lambda i: 0),
 }
-"""Lanes -> how their sums become groups of four lanes, one group for each four columns; where such a group is then."""
+"""Lanes -> where the group of four lanes is whose sums are the i-th four results, in C++ and here."""
 
-STORE = """\
-#pragma GCC unroll 16
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-    for (int j = 0; j < V; j++) {{
-      float* const to = c + r * ldc + {w} * j;
-      const int64_t m = j == V - 1 ? M : {w};
-      {v} y = sum[r][j];
-      if (!first) y += m == {w} ? *(const {v}u*)to : {v}_load(to, m);
-      if (m == {w}) *({v}u*)to = y;
-      else {v}_store(to, y, m);
-    }}
+_TILE = """\
+static __attribute__((noinline)) void {name}(const float* a, const float* b, int64_t pitch, int64_t k,
+    const float* next, int64_t step, float* c, int64_t ldc, bool first) {{
+  {v} {zeros};
+  for (int64_t p = 0; p < k; p++) {{
+    __builtin_prefetch(next + p * step, 0, 2);
+    const {v} {panel};
+{products}
+  }}
+{stores}
 }}
 """
-"""Ends a function whose sums are sum[R][V]: they are stored, or added to what is there; M lanes of the last vector."""
+"""Rows by vectors of results; rows of the panel are `pitch` floats apart. Meanwhile what is needed next is fetched,
+`step` floats a product, each tile its share."""
 
-_TILE = (
-    """\
-template <int R, int V, int M> static __attribute__((noinline)) void fb_tile_{v}(const float* a, const float* b,
-    int64_t pitch, int64_t k, const float* next, int64_t step, float* c, int64_t ldc, bool first) {{
-  {v} sum[R][V];
-#pragma GCC unroll 16
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-    for (int j = 0; j < V; j++) sum[r][j] = {v}{{}};
-  for (int64_t p = 0; p < k; p++) {{
-    {v} row[V];
-    __builtin_prefetch(next + p * step, 0, 2);
-#pragma GCC unroll 4
-    for (int j = 0; j < V; j++) row[j] = *(const {v}u*)(b + p * pitch + {w} * j);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; r++) {{
-      const {v} x = {v}_of(a[r * {row} + p]);
-#pragma GCC unroll 4
-      for (int j = 0; j < V; j++) sum[r][j] += x * row[j];
+_PIXELS = """\
+static __attribute__((noinline)) void {name}(const float* a, int64_t apart, const int64_t* at, int64_t runs,
+    const float* b, int64_t k, const float* next, int64_t step, float* c, int64_t ldc, bool first) {{
+  {v} {zeros};
+  for (int64_t h = 0; h < runs; h++) {{
+    const float {places};
+    for (int64_t p = 0; p < k; p++, b += {columns}, next += step) {{
+      __builtin_prefetch(next, 0, 2);
+      const {v} {panel};
+{products}
+      {moves}
     }}
   }}
+{stores}
+}}
 """
-    + STORE
-)
-"""R rows and V vectors of results, M lanes of the last one; rows of the panel are `pitch` floats apart. Meanwhile what
-is needed next is fetched, `step` floats a product, each tile its share."""
+"""Pixels, `apart` elements apart, by vectors of output channels. What varies between the shapes of a model is an
+argument, so that few are compiled; an address is one of five pointers plus nothing, `apart` or twice that, as
+processors compute addresses."""
 
 _PANEL = """\
 static __thread float fb_panels[{floats}] __attribute__((aligned(64)));
@@ -201,25 +156,141 @@ def _reading(unit: Unit, lanes: int) -> None:
     unit.helpers.setdefault(f"fb_read_{v}", _READ.format(v=v, i=i, h=h))
 
 
-def dot(unit: Unit, lanes: int) -> str:
-    """Name of the template of dot products."""
+def dot(unit: Unit, lanes: int, rows: int, columns: int, tail: bool, scalar: str = "float") -> str:
+    """Name of the function for `rows` by 4 or 8 columns, the weight float or bf16; tail: k may be any number."""
     _reading(unit, lanes)
     v, i, q = unit.vector("f32", lanes), unit.vector("i32", lanes), unit.vector("f32", 4)
-    name = f"fb_dot_{v}"
-    if name not in unit.helpers:
-        level, place = _LEVELS[lanes]
-        pairs = "".join(_pair(v, i, lanes, d) for d in (8, 4, 2, 1) if d < lanes)
-        iota = ", ".join(map(str, range(lanes)))
-        text = _DOT.format(v=v, i=i, q=q, w=lanes, g=lanes // 4, iota=iota, level=level.format(v=v), place=place)
-        unit.helpers[name] = SHUFFLE + pairs + text
+    pairs = "".join(_pair(v, i, lanes, d) for d in (8, 4, 2, 1) if d < lanes)
+    iota = ", ".join(map(str, range(lanes)))
+    unit.helpers.setdefault(f"fb_rest_{v}", SHUFFLE + pairs + _REST.format(v=v, i=i, w=lanes, iota=iota))
+    name = f"fb_dot_{v}_{rows}x{columns}{'_tail' if tail else ''}{'' if scalar == 'float' else '_half'}"
+    if name in unit.helpers:
+        return name
+    h, g = columns // 4, lanes // 4
+
+    def products(left: str, right: str) -> list[str]:
+        lines = [f"    const {v} x{r} = {left.format(f'a + {r} * lda')};" for r in range(rows)]
+        for j in range(columns):
+            sums = "".join(f" s{r}_{j} += x{r} * y{j};" for r in range(rows))
+            lines.append(f"    const {v} y{j} = {right.format(f'b{j}')};{sums}")
+        return lines
+
+    rest = products(f"fb_rest_{v}({{}}, k)", f"fb_rest_{v}({{}}, k)")
+    unit.helpers[name] = _DOT.format(
+        name=name,
+        type=scalar,
+        v=v,
+        w=lanes,
+        zeros=_zeros(rows, columns),
+        rows=", ".join(f"*b{j} = b + (n > {j} ? {j} : n - 1) * ldb" for j in range(columns)),
+        products="\n".join(products(f"*(const {v}u*)({{}} + p)", "fb_read({} + p)")),
+        rest="\n".join((f"  if (k % {lanes}) {{", *rest, "  }")) if tail else "",
+        floats=-(-rows * h // g) * lanes,
+        groups="\n".join(line for k in range(0, rows * h, g) for line in _grouped(v, lanes, h, k, rows * h)),
+        count=rows * h,
+        g=g,
+        h=h,
+        place=_PLACES[lanes][0],
+        stores=_joined(lanes, q, rows, h),
+        columns=columns,
+    )
     return name
 
 
-def tile(unit: Unit, lanes: int) -> str:
-    """Name of the template of tiles beside a panel."""
+def _joined(lanes: int, q: str, rows: int, h: int) -> str:
+    """Sums in groups of four are stored, or added to what is there."""
+    g, place = lanes // 4, _PLACES[lanes][1]
+    starts = [i // g * lanes + place(i) for i in range(rows * h)]
+    results = [f"c + {r} * ldc + {4 * k}" for r in range(rows) for k in range(h)]
+    lines = [f"    {q} {', '.join(f't{i} = *(const {q}*)(sums + {n})' for i, n in enumerate(starts))};"]
+    added = " ".join(f"t{i} += *(const {q}u*)({to});" for i, to in enumerate(results))
+    lines += [f"    if (!first) {{ {added} }}"]
+    return "\n".join([*lines, *(f"    *({q}u*)({to}) = t{i};" for i, to in enumerate(results))])
+
+
+def _grouped(v: str, lanes: int, h: int, first: int, count: int) -> list[str]:
+    """The lanes of as many sums as a vector has groups of four lanes for, added up; they become neighbours."""
+    lines, sums = [], []
+    for j in range(4):
+        made = [f"s{i // h}_{i % h * 4 + j}" for i in range(first, min(first + lanes // 4, count))]
+        for distance in (d for d in (8, 4) if d < lanes):
+            pairs = [(made[k], made[min(k + 1, len(made) - 1)]) for k in range(0, len(made), 2)]
+            made = [f"z{distance}_{first + k}_{j}" for k in range(len(pairs))]
+            for name, (a, b) in zip(made, pairs, strict=True):
+                lines.append(f"  const {v} {name} = fb_pair{distance}_{v}({a}, {b});")
+        sums += made
+    halves = ", ".join(f"fb_pair2_{v}({sums[j]}, {sums[j + 2]})" for j in range(2))
+    return [*lines, f"  *({v}*)(sums + {first // (lanes // 4) * lanes}) = fb_pair1_{v}({halves});"]
+
+
+def tile(unit: Unit, lanes: int, rows: int, vectors: int, last: int) -> str:
+    """Name of the function for `rows` by `vectors` beside a panel, `last` lanes of the last vector."""
     v = unit.vector("f32", lanes)
-    unit.helpers.setdefault(f"fb_tile_{v}", _TILE.format(v=v, w=lanes, row=ROW))
-    return f"fb_tile_{v}"
+    name = f"fb_tile_{v}_{rows}x{(vectors - 1) * lanes + last}"
+    unit.helpers.setdefault(
+        name,
+        _TILE.format(
+            name=name,
+            v=v,
+            zeros=_zeros(rows, vectors),
+            panel=_panel(v, lanes, vectors, "b + p * pitch"),
+            products="\n".join(
+                f"    const {v} x{r} = {v}_of(a[{r} * {ROW} + p]);{_sums(r, vectors)}" for r in range(rows)
+            ),
+            stores=_stores(v, lanes, rows, vectors, last),
+        ),
+    )
+    return name
+
+
+def pixels(unit: Unit, lanes: int, rows: int, vectors: int, last: int, columns: int) -> str:
+    """Name of the function for `rows` pixels by `vectors` of channels; panels have `columns`."""
+    v = unit.vector("f32", lanes)
+    name = f"fb_pixels_{v}_{rows}x{(vectors - 1) * lanes + last}"
+    starts = range(0, rows, 3)
+    steps = ("[0]", "[apart]", "[2 * apart]")
+    unit.helpers.setdefault(
+        name,
+        _PIXELS.format(
+            name=name,
+            v=v,
+            zeros=_zeros(rows, vectors),
+            columns=columns,
+            places=", ".join(f"*a{r} = a + at[h] + {r} * apart" for r in starts),
+            panel=_panel(v, lanes, vectors, "b"),
+            products="\n".join(
+                f"      const {v} x{r} = {v}_of(a{r - r % 3}{steps[r % 3]});{_sums(r, vectors)}" for r in range(rows)
+            ),
+            moves=" ".join(f"a{r}++;" for r in starts),
+            stores=_stores(v, lanes, rows, vectors, last),
+        ),
+    )
+    return name
+
+
+def _zeros(rows: int, columns: int) -> str:
+    """The sums of a tile, all zero."""
+    return ", ".join(f"s{r}_{j} = {{}}" for r in range(rows) for j in range(columns))
+
+
+def _panel(v: str, lanes: int, vectors: int, place: str) -> str:
+    """The vectors of a row of a panel."""
+    return ", ".join(f"y{j} = *(const {v}u*)({place} + {lanes * j})" for j in range(vectors))
+
+
+def _sums(row: int, vectors: int) -> str:
+    """A number of the left factor times the row of the panel."""
+    return "".join(f" s{row}_{j} += x{row} * y{j};" for j in range(vectors))
+
+
+def _stores(v: str, lanes: int, rows: int, vectors: int, last: int) -> str:
+    """Sums s0_0, s0_1... are stored, or added to what is there."""
+    whole = [j < vectors - 1 or last == lanes for j in range(vectors)]
+    places = [(f"s{r}_{j}", f"c + {r} * ldc + {lanes * j}", whole[j]) for r in range(rows) for j in range(vectors)]
+    reads = [f"{s} += *(const {v}u*)({to});" if all_ else f"{s} += {v}_load({to}, {last});" for s, to, all_ in places]
+    writes = [f"*({v}u*)({to}) = {s};" if all_ else f"{v}_store({to}, {s}, {last});" for s, to, all_ in places]
+    added = "\n".join(f"    {line}" for line in reads)
+    return "\n".join((f"  if (!first) {{\n{added}\n  }}", *(f"  {line}" for line in writes)))
 
 
 def panels(unit: Unit, lanes: int, floats: int, turned: bool) -> str:

@@ -14,7 +14,7 @@ import torch
 
 from firebrick import _native
 from firebrick.artifact import Artifact, Unit
-from firebrick.codegen.cpp import FLAGS, kernel_units, level_of
+from firebrick.codegen.cpp import flags_of, kernel_units
 from firebrick.codegen.cpp_kernel import kernel_text
 from firebrick.codegen.cpp_ops import ROWS
 from firebrick.codegen.cpp_types import SCALAR, constant_text, index_text
@@ -85,7 +85,7 @@ class CppTarget(Target):
                 f"u{i}",
                 text,
                 tuple(n for n in names if len(texts) == 1 or f" {n}(" in text),
-                (*FLAGS, level_of(text), *self.flags),
+                (*flags_of(text), *self.flags),
             )
             for i, text in enumerate(texts)
         )

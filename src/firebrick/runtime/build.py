@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from firebrick.errors import CompileError
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from firebrick.artifact import Artifact, Unit
     from firebrick.config import Config
@@ -46,13 +47,9 @@ _GCC_OFF = (
 )
 """What GCC needs not look for: kernels are vectors and loops already, each value is computed once, and nothing is dead.
 Together that halves its time. All of these flags are older than GCC 8."""
-_GCC_OFF_TILES = (
-    *("schedule-insns2", "tree-vrp", "tree-pre", "code-hoisting", "gcse", "tree-tail-merge", "crossjumping"),
-    *("tree-vectorize", "tree-slp-vectorize", "store-merging", "ree", "split-loops", "tree-switch-conversion"),
-    *("ipa-vrp", "ipa-sra", "ipa-cp", "ipa-icf", "partial-inlining", "devirtualize", "optimize-strlen", "peephole2"),
-)
-"""What -O2 adds that tiles don't gain by; a sixth of its time."""
-_GCC_LINK = ("-nostdlib", "-lm")
+_GCC_LEVEL = ("-O1", "-fexpensive-optimizations")
+"""What -O2 adds beside takes a fifth of the time, and kernels don't gain by it."""
+_GCC_LINK = ("-nostdlib",)
 """No unit uses the C++ library, whose search takes the linker longer than all else."""
 
 
@@ -60,19 +57,21 @@ _GCC_LINK = ("-nostdlib", "-lm")
 class Compiler:
     """A C++ compiler. command: how it is started. name: what people know it by. flags: what it needs beside others.
 
-    levels: flags for -O1 and -O2, which units ask for: all that counts for plain loops, and for tiles of registers.
+    level: what it is to optimize.
     """
 
     command: tuple[str, ...]
     version: str
     name: str = ""
     flags: tuple[str, ...] = ()
-    levels: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"-O1": ("-O2",)})
+    level: tuple[str, ...] = ("-O2",)
 
     def line(self, source: str, flags: Sequence[str], output: str) -> list[str]:
         """The command that builds a source."""
-        own = (given for flag in flags for given in self.levels.get(flag, (flag,)))
-        return [*self.command, *_FLAGS, *own, source, *self.flags, "-o", output]
+        # Linkers take from a library what those before it lack.
+        libraries = [flag for flag in flags if flag.startswith("-l")]
+        own = [flag for flag in flags if flag not in libraries]
+        return [*self.command, *_FLAGS, *self.level, *own, source, *self.flags, *libraries, "-o", output]
 
     @property
     def path(self) -> str:
@@ -121,12 +120,7 @@ def _probe(command: tuple[str, ...]) -> Compiler | None:
     name = "zig" if is_zig else Path(command[0]).name
     version = done.stdout.partition("\n")[0].strip()
     if "Free Software Foundation" in done.stdout:
-        off = tuple(f"-fno-{name}" for name in _GCC_OFF)
-        levels = {
-            "-O1": ("-O1", "-fexpensive-optimizations", *off),
-            "-O2": ("-O2", *off, *(f"-fno-{name}" for name in _GCC_OFF_TILES)),
-        }
-        return Compiler(command, version, name, _GCC_LINK, levels)
+        return Compiler(command, version, name, _GCC_LINK, (*_GCC_LEVEL, *(f"-fno-{name}" for name in _GCC_OFF)))
     return Compiler(command, version, name, _ZIG if is_zig else ())
 
 
@@ -211,14 +205,33 @@ class _Build:
                     if status != 0:
                         raise self._failure(name, status)
                     return name
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.01)
+            if not _until_one_ends([process for process, _ in self.running.values()]):
+                time.sleep(pause)
+                pause = min(pause * 1.5, 0.01)
 
     def _failure(self, name: str, status: int) -> CompileError:
         lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
         shown = [line.replace(f"{self.folder}/", "") for line in lines[:12]]
         how = f"was ended by signal {-status}" if status < 0 else f"failed with status {status}"
         return CompileError("\n  ".join((f"{self.compiler.path} {how} on unit {name}", *shown)))
+
+
+def _until_one_ends(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
+    """Wait for a process to end, a tenth of a second at most; False where the system can't say when one does."""
+    opened = list[int]()
+    try:
+        for process in processes:
+            opened.append(os.pidfd_open(process.pid))
+        ends = select.poll()
+        for handle in opened:
+            ends.register(handle, select.POLLIN)
+        ends.poll(100)
+    except (AttributeError, OSError):
+        return False
+    finally:
+        for handle in opened:
+            os.close(handle)
+    return True
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
