@@ -62,7 +62,7 @@ format: $(EXTENSION) ## Format the code
 bench: $(EXTENSION) ## The five models beside eager and torch.compile; results to bench/RESULTS.md
 	@$(BIN)/firebrick bench bert minilm gpt2 vit resnet50 --markdown bench/RESULTS.md
 
-bench-cpu: $(EXTENSION) $(ENGINES) ## All models (or MODELS="bert lstm") beside every engine for CPUs; results to bench/CPU.md; 45 minutes; Ctrl-C keeps the models before
+bench-cpu: $(EXTENSION) $(ENGINES) ## All models (or MODELS="bert lstm") beside every engine for CPUs; results to bench/CPU.md; 35 minutes; Ctrl-C keeps the models before
 	@$(BIN)/firebrick bench $(MODELS) --cpu --seconds $(or $(SECONDS),1) --markdown bench/CPU.md
 
 byo: $(EXTENSION) $(ENGINES) ## Every "bring your own" method on MiniLM and BERT-base; results to bench/BYO.md

@@ -62,7 +62,7 @@ static __attribute__((noinline)) void {name}(const float* a, int64_t lda, const 
 }}
 """
 """Some rows by `columns`, of which n are meant; sums of k products. Meanwhile `ahead` rows of the weight from `next` on
-are fetched. What is a loop in other tiles is written out here, and there: it takes compilers half the time."""
+are fetched. Loops over sums are written out, here and in the other tiles: compilers take 30 % less time for it."""
 
 _PLACES: Mapping[int, tuple[str, Callable[[int], int]]] = {
     16: ("(i % 2 * 8 + i / 2 % 2 * 4)", lambda i: i % 2 * 8 + i // 2 % 2 * 4),
