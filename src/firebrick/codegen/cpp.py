@@ -25,7 +25,7 @@ __all__ = ["flags_of", "kernel_units"]
 _FLAGS = ("-std=c++17", "-fPIC", "-shared", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi")
 """Compiler flags of every unit, beside those of the target. None changes a result."""
 _LIBM = re.compile(
-    r"__builtin_(?!(mem(cpy|set)|convertvector|shuffle|prefetch|alloca|ia32|is(inf|nan)|inf|nan|fabs|copysign|signbit))"
+    r"__builtin_(?!(mem(cpy|set)|convertvector|shuffle|prefetch|alloca|ia32|is(inf|nan)|inf|nan|fabs|copysign|signbit|sqrt))"
 )
 """What of the compiler's own functions may be one of libm, which linkers take two milliseconds for."""
 

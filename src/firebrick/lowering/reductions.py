@@ -181,22 +181,41 @@ def _logsumexp(lw: Lowering, x: TensorValue, dim: Any, keepdim: bool = False) ->
 def mean_and_variance(
     lw: Lowering, x: TensorValue, dims: Sequence[int], compute: str, correction: float = 0
 ) -> tuple[TensorValue, TensorValue]:
-    """Mean and variance over `dims`, kept with size 1, in two passes; both of dtype `compute`."""
+    """Mean and variance over `dims`, kept with size 1, in two passes; both of dtype `compute`.
+
+    The second pass sums what is left of the first one's rounding, by which both are mended (Chan, Golub, LeVeque,
+    "Algorithms for Computing the Sample Variance", American Statistician 37:3, 1983, eq. 1.7): the mean of equal
+    numbers is that number, and they vary by 0.
+    """
     lw.share(x)
     n = count(x, dims)
-    mean = lw.reduction("sum", x, dims, body=lambda v, _: cast(v, compute), finish=lambda v, _: divide(v, n))
+    rough = lw.reduction("sum", x, dims, body=lambda v, _: cast(v, compute), finish=lambda v, _: divide(v, n))
+
+    def apart(v: Value, at: tuple[Expr, ...]) -> Value:
+        return op("sub", cast(v, compute), rough.at(at))
 
     def square(v: Value, at: tuple[Expr, ...]) -> Value:
-        d = op("sub", cast(v, compute), mean.at(at))
+        d = apart(v, at)
         return op("mul", d, d)
 
-    def scale(v: Value, at: tuple[Expr, ...]) -> Value:
-        if correction == 0:
-            return divide(v, n)
-        free = op("sub", cast(index_value(n), compute), constant(correction, compute))
-        return op("div", v, op("max", free, constant(0.0, compute)))
+    rest = lw.reduction("sum", x, dims, body=apart, finish=lambda v, _: divide(v, n))
 
-    return mean, lw.reduction("sum", x, dims, body=square, finish=scale)
+    def mended(index: tuple[Expr, ...]) -> Value:
+        return op("add", rough.at(index), rest.at(index))
+
+    def scale(v: Value, at: tuple[Expr, ...]) -> Value:
+        off = rest.at(at)
+        zero = constant(0.0, compute)
+        if correction == 0:
+            return op("max", op("sub", divide(v, n), op("mul", off, off)), zero)
+        total = cast(index_value(n), compute)
+        free = op("max", op("sub", total, constant(correction, compute)), zero)
+        return op("div", op("max", op("sub", v, op("mul", total, op("mul", off, off))), zero), free)
+
+    variance = lw.reduction("sum", x, dims, body=square, finish=scale)
+    mean = TensorValue(rough.shape, compute, rough.strides, formula=mended, cost=1)
+    lw.realize(mean)
+    return mean, variance
 
 
 @_rule(aten.var.correction)
