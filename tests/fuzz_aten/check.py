@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import traceback
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,13 +32,23 @@ Run = tuple[list[Any], list[torch.Tensor]]
 RELATIVE = {torch.float64: 1e-10, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
+class _Wide(TorchDispatchMode):
+    """What a program converts to a narrower dtype has that dtype's numbers, and what follows is float64 all the same."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        is_narrow = func is torch.ops.aten._to_copy.default and result.dtype.is_floating_point
+        return result.double() if is_narrow else result
+
+
 def eager(program: Program, wide: bool = False) -> Run:
     """Results, and the arguments afterwards."""
     arguments = copies(program.arguments)
     if wide:
         arguments = [a.double() if a.dtype.is_floating_point else a for a in arguments]
     with torch.no_grad(), whole_numbers_become(torch.float64 if wide else torch.float32):
-        return list(program.function()(*arguments)), arguments
+        with _Wide() if wide else nullcontext():
+            return list(program.function()(*arguments)), arguments
 
 
 def graph_of(programs: list[Program], counts: list[int]) -> fx.GraphModule:
@@ -131,7 +142,7 @@ def _near(program: Program, exact: Run, seed: int) -> Run:
     eps = next((torch.finfo(d).eps for d in (torch.bfloat16, torch.float16) if d in dtypes), 2.0**-23)
     arguments = [a.double() if a.dtype.is_floating_point else a for a in copies(program.arguments)]
     try:
-        with torch.no_grad(), whole_numbers_become(torch.float64), _Rounding(eps, seed):
+        with torch.no_grad(), whole_numbers_become(torch.float64), _Wide(), _Rounding(eps, seed):
             found = list(program.function()(*arguments)), arguments
     except Exception:
         return exact
