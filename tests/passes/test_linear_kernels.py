@@ -115,7 +115,10 @@ def test_batches_of_small_matrices(level, turned):
 
     generator = torch.Generator().manual_seed(3)
     pairs = [
-        (torch.randn(b, m, 2 * k, generator=generator)[..., :k], torch.randn((b, n, k) if turned else (b, k, n)))
+        (
+            torch.randn(b, m, 2 * k, generator=generator)[..., :k],
+            torch.randn((b, n, k) if turned else (b, k, n), generator=generator),
+        )
         for b, m, k, n in BATCHES
     ]
     run = firebrick.compile(call, options={"simd": level, "cache": False})
@@ -123,7 +126,8 @@ def test_batches_of_small_matrices(level, turned):
     exact = call([(x.double(), y.double()) for x, y in pairs])
     for shape, a, b, c in zip(BATCHES, found, eager, exact, strict=True):
         assert a.stride() == b.stride()
-        assert (a - c).abs().max() <= 1.1 * (b - c).abs().max() + 1e-6, shape
+        # Few sums, so that the largest error of either is a matter of luck: a rounding of the largest sum beyond.
+        assert (a - c).abs().max() <= 1.1 * (b - c).abs().max() + 1.2e-7 * c.abs().max(), shape
 
 
 def test_batches_whose_second_factor_has_gaps_along_both_axes():
