@@ -48,6 +48,8 @@ _FEW = 3
 """Tiles that are so few that they pass by each few rows of the weight."""
 _SHORT, _MANY = 256, 32
 """Products below which, and rows from which on, panels are faster than dot products."""
+_LEAST = 16
+"""Products below which lanes would stay empty; panels round a product and its sum at once, as eager mode does."""
 
 _PANEL = 512
 """Products of a panel."""
@@ -369,7 +371,7 @@ class Linear:
 def _by_dots(form: Any, rows: int, inner: int, along: bool) -> bool:
     """Whether sums are vectors along the rows of both factors, which needs a weight whose rows lie along the sum."""
     if form == "own":
-        return along and not (inner < _SHORT and rows >= _MANY)
+        return along and inner >= _LEAST and not (inner < _SHORT and rows >= _MANY)
     if form not in ("dots", "panels") or (form == "dots" and not along):
         raise LoweringError(f"{OP} has no form {form} for this weight")
     return bool(form == "dots")
