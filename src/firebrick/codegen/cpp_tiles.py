@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from firebrick.codegen.cpp_transpose import SHUFFLE, transpose_helper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.codegen.cpp_writer import Unit
 
@@ -106,6 +106,9 @@ static __attribute__((noinline)) void {name}(const float* a, int64_t apart, cons
 argument, so that few are compiled; an address is one of five pointers plus nothing, `apart` or twice that, as
 processors compute addresses."""
 
+_BY_PANEL = {"tile": (_TILE, " " * 4), "pixels": (_PIXELS, " " * 6)}
+"""Kind -> its text, and how far its products are indented."""
+
 _PANEL = """\
 static __thread float fb_panels[{floats}] __attribute__((aligned(64)));
 template <typename W> static __attribute__((noinline)) void fb_turned_{v}(const W* w, int64_t stride, int64_t n,
@@ -191,13 +194,13 @@ def dot(unit: Unit, lanes: int, rows: int, columns: int, tail: bool, scalar: str
         g=g,
         h=h,
         place=_PLACES[lanes][0],
-        stores=_joined(lanes, q, rows, h),
+        stores=_dot_stores(lanes, q, rows, h),
         columns=columns,
     )
     return name
 
 
-def _joined(lanes: int, q: str, rows: int, h: int) -> str:
+def _dot_stores(lanes: int, q: str, rows: int, h: int) -> str:
     """Sums in groups of four are stored, or added to what is there."""
     g, place = lanes // 4, _PLACES[lanes][1]
     starts = [i // g * lanes + place(i) for i in range(rows * h)]
@@ -225,45 +228,37 @@ def _grouped(v: str, lanes: int, h: int, first: int, count: int) -> list[str]:
 
 def tile(unit: Unit, lanes: int, rows: int, vectors: int, last: int) -> str:
     """Name of the function for `rows` by `vectors` beside a panel, `last` lanes of the last vector."""
-    v = unit.vector("f32", lanes)
-    name = f"fb_tile_{v}_{rows}x{(vectors - 1) * lanes + last}"
-    unit.helpers.setdefault(
-        name,
-        _TILE.format(
-            name=name,
-            v=v,
-            zeros=_zeros(rows, vectors),
-            panel=_panel(v, lanes, vectors, "b + p * pitch"),
-            products="\n".join(
-                f"    const {v} x{r} = {v}_of(a[{r} * {ROW} + p]);{_sums(r, vectors)}" for r in range(rows)
-            ),
-            stores=_stores(v, lanes, rows, vectors, last),
-        ),
-    )
-    return name
+    left = [f"a[{r} * {ROW} + p]" for r in range(rows)]
+    return _by_panel(unit, "tile", lanes, vectors, last, left, row="b + p * pitch")
 
 
 def pixels(unit: Unit, lanes: int, rows: int, vectors: int, last: int, columns: int) -> str:
     """Name of the function for `rows` pixels by `vectors` of channels; panels have `columns`."""
-    v = unit.vector("f32", lanes)
-    name = f"fb_pixels_{v}_{rows}x{(vectors - 1) * lanes + last}"
     starts = range(0, rows, 3)
-    steps = ("[0]", "[apart]", "[2 * apart]")
-    unit.helpers.setdefault(
-        name,
-        _PIXELS.format(
-            name=name,
-            v=v,
-            zeros=_zeros(rows, vectors),
-            columns=columns,
-            places=", ".join(f"*a{r} = a + at[h] + {r} * apart" for r in starts),
-            panel=_panel(v, lanes, vectors, "b"),
-            products="\n".join(
-                f"      const {v} x{r} = {v}_of(a{r - r % 3}{steps[r % 3]});{_sums(r, vectors)}" for r in range(rows)
-            ),
-            moves=" ".join(f"a{r}++;" for r in starts),
-            stores=_stores(v, lanes, rows, vectors, last),
-        ),
+    left = [f"a{r - r % 3}{('[0]', '[apart]', '[2 * apart]')[r % 3]}" for r in range(rows)]
+    places = ", ".join(f"*a{r} = a + at[h] + {r} * apart" for r in starts)
+    moves = " ".join(f"a{r}++;" for r in starts)
+    return _by_panel(unit, "pixels", lanes, vectors, last, left, row="b", columns=columns, places=places, moves=moves)
+
+
+def _by_panel(
+    unit: Unit, kind: str, lanes: int, vectors: int, last: int, left: Sequence[str], row: str, **more: object
+) -> str:
+    """Name of a function of sums of numbers of `left` times a panel's row, of which `last` lanes of the last vector."""
+    v, rows = unit.vector("f32", lanes), len(left)
+    name = f"fb_{kind}_{v}_{rows}x{(vectors - 1) * lanes + last}"
+    if name in unit.helpers:
+        return name
+    text, indent = _BY_PANEL[kind]
+    sums = ["".join(f" s{r}_{j} += x{r} * y{j};" for j in range(vectors)) for r in range(rows)]
+    unit.helpers[name] = text.format(
+        name=name,
+        v=v,
+        zeros=_zeros(rows, vectors),
+        panel=", ".join(f"y{j} = *(const {v}u*)({row} + {lanes * j})" for j in range(vectors)),
+        products="\n".join(f"{indent}const {v} x{r} = {v}_of({left[r]});{sums[r]}" for r in range(rows)),
+        stores=_stores(v, lanes, rows, vectors, last),
+        **more,
     )
     return name
 
@@ -271,16 +266,6 @@ def pixels(unit: Unit, lanes: int, rows: int, vectors: int, last: int, columns: 
 def _zeros(rows: int, columns: int) -> str:
     """The sums of a tile, all zero."""
     return ", ".join(f"s{r}_{j} = {{}}" for r in range(rows) for j in range(columns))
-
-
-def _panel(v: str, lanes: int, vectors: int, place: str) -> str:
-    """The vectors of a row of a panel."""
-    return ", ".join(f"y{j} = *(const {v}u*)({place} + {lanes * j})" for j in range(vectors))
-
-
-def _sums(row: int, vectors: int) -> str:
-    """A number of the left factor times the row of the panel."""
-    return "".join(f" s{row}_{j} += x{row} * y{j};" for j in range(vectors))
 
 
 def _stores(v: str, lanes: int, rows: int, vectors: int, last: int) -> str:
