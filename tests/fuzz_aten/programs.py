@@ -315,8 +315,9 @@ def _is_defined(template: str, given: list[torch.Tensor], names: list[str]) -> b
     """Whether PyTorch says what the line does: what is resized and what lies in a result's gaps is left open."""
     if template.endswith("out={z})"):
         x, y, z = given
+        apart = z.untyped_storage().data_ptr() not in (t.untyped_storage().data_ptr() for t in (x, y) if t is not z)
         try:
-            return torch.broadcast_shapes(x.shape, y.shape) == z.shape
+            return apart and torch.broadcast_shapes(x.shape, y.shape) == z.shape
         except RuntimeError:
             return False
     if template.startswith("torch.as_strided"):

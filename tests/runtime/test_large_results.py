@@ -1,5 +1,7 @@
 """Memory of large results comes in huge pages: the first write to each small page would take longer than the loop."""
 
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +41,38 @@ def test_only_large_results_ask_for_huge_pages(mib, huge):
     # a process of its own: memory that a large result had asked for may be given to a small one
     found = subprocess.run([sys.executable, "-c", PROGRAM, str(mib)], capture_output=True, text=True, check=True)
     assert found.stdout.split() == [str(huge)]
+
+
+DROPPED = """
+import resource
+import torch
+import firebrick
+
+xs = [torch.ones(1 << 18) for _ in range(100)]
+double = firebrick.compile(lambda xs: [x * 2 for x in xs])
+for _ in range(3):
+    double(xs)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+double(xs)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def _page_faults(**environment: str) -> int:
+    """Of a call whose 100 MiB of results, 25,600 pages, are as large as those that the calls before it dropped."""
+    program = [sys.executable, "-c", DROPPED]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_"))} | environment
+    return int(subprocess.run(program, capture_output=True, text=True, check=True, env=env).stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library gives memory back as it likes")
+def test_results_use_the_memory_of_dropped_ones():
+    assert _page_faults() < 5_000
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library gives memory back as it likes")
+def test_memory_is_given_back_as_the_user_told_the_c_library():
+    assert _page_faults(MALLOC_TRIM_THRESHOLD_="131072") > 20_000
 
 
 def test_large_results_of_other_strides():

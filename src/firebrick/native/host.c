@@ -3,12 +3,17 @@
 #include "host.h"
 
 #include <dlfcn.h>
+#include <malloc.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 /* Bytes of a result from which the C library takes it from the system anew at each call, or may. */
 #define LARGE ((int64_t)8 << 20)
+/* Bytes from which it may be told to have a mapping for each piece of memory, and what it keeps for us at most. */
+#define MAPPED ((int64_t)32 << 20)
+#define MOST_KEPT ((int64_t)1 << 30)
 
 enum { MAX_DIM = 64, SPACES_KEPT = 2, CPU = 0 };
 
@@ -106,6 +111,23 @@ static void use_huge_pages(void *memory, int64_t size) {
 #endif
 }
 
+/* A call's results are often gone before the next call makes as many. glibc gives what is free at the end of its heap
+   back to the system, from twice MAPPED on or less, and takes it anew page by page, which takes longer than to fill it.
+   So it is told to keep as much as two calls make, unless the user has told it something. */
+static void keep_free_memory(int64_t bytes) {
+#ifdef M_TRIM_THRESHOLD
+    static _Atomic int64_t kept;
+    const int64_t most = bytes < MOST_KEPT / 2 ? bytes : MOST_KEPT / 2, wanted = 2 * (most > MAPPED ? most : MAPPED);
+    if (bytes < LARGE || wanted <= atomic_load(&kept)) return;
+    atomic_store(&kept, wanted);
+    if (getenv("MALLOC_TRIM_THRESHOLD_") || getenv("MALLOC_MMAP_THRESHOLD_") || getenv("GLIBC_TUNABLES")) return;
+    mallopt(M_MMAP_THRESHOLD, (int)MAPPED);
+    mallopt(M_TRIM_THRESHOLD, (int)wanted);
+#else
+    (void)bytes;
+#endif
+}
+
 static int reserve_arena(const Program *program, Space *space) {
     int64_t size = fb_num(space->registers, program->arena);
     if (size <= space->arena_size) return 0;
@@ -179,7 +201,9 @@ static int allocate(const Program *program, Space *space, int index) {
     if (fb_torch.get_data_ptr(space->handles[index], &space->pointers[index]) != 0) return -1;
     int64_t bytes = slot->dtype->size;
     for (int i = 0; i < slot->sizes.count; i++) bytes += (sizes[i] - 1) * strides[i] * slot->dtype->size;
-    if (bytes >= LARGE && slot->device_type == 0) use_huge_pages(space->pointers[index], bytes);
+    if (slot->device_type != CPU) return 0;
+    if (bytes >= LARGE) use_huge_pages(space->pointers[index], bytes);
+    if (bytes < MAPPED) space->made += bytes;
     return 0;
 }
 
@@ -333,6 +357,7 @@ static int run_step(const Program *program, Space *space, Step *step) {
 
 /* Steps have ranges that profilers show; looking whether there is a profiler is done once a call. */
 static int run_steps(const Program *program, Space *space) {
+    space->made = 0;
     int watched = fb_host.has_callbacks != NULL && fb_host.has_callbacks();
     for (int i = 0; i < program->step_count; i++) {
         Step *step = &program->steps[i];
@@ -342,6 +367,7 @@ static int run_steps(const Program *program, Space *space) {
         if (range != NULL) fb_host.range_end(range);
         if (status < 0) return -1;
     }
+    keep_free_memory(space->made);
     return 0;
 }
 

@@ -155,6 +155,7 @@ typedef struct Space {
     struct Space *next;
     char *arena;
     int64_t arena_size;
+    int64_t made;       /* bytes of tensors that this call allocated and that the C library may keep when they are free */
     int64_t *registers;
     void **pointers;    /* data of each slot */
     FbHandle *handles;  /* tensor of each slot, NULL for those in the arena */
