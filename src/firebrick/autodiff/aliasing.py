@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Emit = Callable[..., Record]
 
-__all__ = ["Origin", "Storage", "Value", "ViewStep", "overlaps", "read", "replay", "write"]
+__all__ = ["Origin", "Storage", "Value", "ViewStep", "is_dense", "overlaps", "read", "replay", "write"]
 
 aten = torch.ops.aten
 
@@ -133,7 +133,8 @@ def _conform(record: Record, like: FakeTensor, emit: Emit) -> Record:
     return record
 
 
-def _is_dense(like: FakeTensor) -> bool:
+def is_dense(like: FakeTensor) -> bool:
+    """Whether each place in memory, from the first element to the last, is an element's."""
     expected = 1
     for stride, size in sorted(zip(like.stride(), like.shape, strict=True)):
         if size == 1:
@@ -158,7 +159,7 @@ def restrided(record: Record, like: FakeTensor, emit: Emit) -> Record:
 
 
 def _restride(record: Record, like: FakeTensor, emit: Emit) -> Record:
-    if _is_dense(like):
+    if is_dense(like):
         return restrided(record, like, emit)
     if record.val.is_contiguous():
         return record
@@ -182,7 +183,7 @@ def _write_through(value: Value, new: Record, emit: Emit) -> Record:
 
 def _scatter_strided(storage: Storage, like: FakeTensor, new: Record, emit: Emit) -> Record:
     base = storage.base
-    if not _is_dense(base) or base.dtype != like.dtype:
+    if not is_dense(base) or base.dtype != like.dtype:
         raise LoweringError("a write through this view can't be made functional")
     offset = like.storage_offset() - base.storage_offset() + storage.record.val.storage_offset()
     return emit(aten.as_strided_scatter.default, storage.record, new, list(like.shape), list(like.stride()), offset)

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.immutable_collections import immutable_list
 
-from firebrick.autodiff.aliasing import Origin, Storage, Value, overlaps, restrided
+from firebrick.autodiff.aliasing import Origin, Storage, Value, is_dense, overlaps, restrided
 from firebrick.autodiff.functions import FUNCTIONS
 from firebrick.autodiff.recurrent import RECURRENT
 from firebrick.autodiff.tape import Record, module_of
@@ -410,12 +410,12 @@ class Finish:
             elif not result.chain:
                 bases[id(storage)] = len(self.flat)
                 self.shown[len(self.flat)] = storage.base
-                self.flat.append(self._returned(result))
+                self.flat.append(_whole(self._returned(result), storage))
                 outputs.append(None)
             else:
                 bases[id(storage)] = first_extra + len(extra)
                 self.shown[first_extra + len(extra)] = storage.base
-                extra.append(self._own(storage.record, storage, 0))
+                extra.append(_whole(self._own(storage.record, storage, 0), storage))
                 outputs.append(_alias("output", bases[id(storage)], result))
                 self.flat.append(None)
         self.flat += extra
@@ -429,6 +429,13 @@ class Finish:
         if root.op in ("placeholder", "get_attr") or any(record is r for r in self.flat):
             return self.tracer.emit(aten.clone.default, record)
         return record
+
+
+def _whole(record: Record, storage: Storage) -> Record:
+    """The record, which other results are views of: they go by the strides that the memory has in eager mode."""
+    if not is_dense(storage.base) and tuple(record.val.stride()) != tuple(storage.base.stride()):
+        raise LoweringError("several results are views of memory with gaps that was written")
+    return record
 
 
 def _is_view(op: Any) -> bool:
