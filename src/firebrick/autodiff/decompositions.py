@@ -326,7 +326,14 @@ def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
     return torch.cat(tensors, dim).view(shape)
 
 
+def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
+    """On a CPU eager's result is contiguous, whatever its argument is."""
+    result, buffer = decomposition_table[aten.log_sigmoid_forward.default](x)
+    return (result.contiguous() if x.device.type == "cpu" else result), buffer
+
+
 _OWN: dict[OpOverload, Callable[..., Any]] = {
+    aten.log_sigmoid_forward.default: _log_sigmoid,
     aten._native_multi_head_attention.default: multi_head_attention,
     aten._transformer_encoder_layer_fwd.default: encoder_layer,
     # PyTorch's own import sympy.

@@ -161,7 +161,7 @@ _POINTWISE: dict[str, tuple[str, int]] = {
     **dict.fromkeys(("neg", "relu", "sign", "floor", "ceil", "trunc", "round", "bitwise_not", "abs"), ("same", 1)),
     **dict.fromkeys(("gelu", "silu", "hardswish", "hardsigmoid", "mish", "leaky_relu", "elu", "softplus"), ("same", 1)),
     **dict.fromkeys(("selu", "celu", "hardtanh", "threshold", "nan_to_num", "frac", "positive", "relu6"), ("same", 1)),
-    **dict.fromkeys(("log_sigmoid", "softshrink", "hardshrink"), ("same", 1)),
+    **dict.fromkeys(("softshrink", "hardshrink"), ("same", 1)),
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt"), ("float", 1)),
     **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh"), ("float", 1)),
     **dict.fromkeys(("acosh", "atanh", "sigmoid", "erf", "erfc", "erfinv", "reciprocal", "lgamma"), ("float", 1)),
