@@ -16,7 +16,9 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from firebrick.extend.fake import new_fake_mode
-from firebrick.extend.shapes import _POINTWISE, RULES, NoRule, Spec, contiguous, find_rule, promote
+from firebrick.extend.layout import contiguous
+from firebrick.extend.promotion import promote
+from firebrick.extend.shapes import _POINTWISE, RULES, NoRule, Spec, find_rule
 
 SAMPLES = 1
 NAMES = {f._opname for f in RULES} | set(_POINTWISE)

@@ -131,11 +131,22 @@ def _samples() -> dict[Any, list[Sample]]:
     put(names("logical_not bitwise_not", "default"), [(n(2, 3),), (b(2, 3),)])
     put(names("minimum maximum", "default"), [*GROUPS["binary"], *MIXED, (b(3), b(3))])
     put(names("fmin fmax atan2 hypot logaddexp logaddexp2", "default"), GROUPS["float binary"])
-    put([aten.copysign.Tensor, aten.xlogy.Tensor, aten.div.Tensor, aten.true_divide.Tensor], GROUPS["float binary"])
+    xlog1py = aten.special_xlog1py
+    put(
+        [xlog1py.default, aten.copysign.Tensor, aten.xlogy.Tensor, aten.div.Tensor, aten.true_divide.Tensor],
+        GROUPS["float binary"],
+    )
+    put([aten.heaviside.default], [*GROUPS["float binary"], (n(3, 4), n(4)), (b(3, 2), b(2)), (f(2, 3).relu(), f(3))])
     put([aten.div.Tensor], [*MIXED, (n(2, 3), n(3, low=1))])
     put([aten.pow.Tensor_Tensor], GROUPS["float binary"])
-    put([aten.copysign.Scalar, aten.xlogy.Scalar_Other, aten.div.Scalar], with_number((2, -0.5), FLOATS))
-    put([aten.xlogy.Scalar_Self, aten.pow.Scalar], [(k, t) for t, k in with_number((2, 0.5, 0), FLOATS)])
+    put(
+        [xlog1py.other_scalar, aten.copysign.Scalar, aten.xlogy.Scalar_Other, aten.div.Scalar],
+        with_number((2, -0.5), FLOATS),
+    )
+    put(
+        [xlog1py.self_scalar, aten.xlogy.Scalar_Self, aten.pow.Scalar],
+        [(k, t) for t, k in with_number((2, 0.5, 0), FLOATS)],
+    )
     put([aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.rsub.Tensor], [*GROUPS["binary"], *MIXED[:3]])
     put([aten.mul.Tensor, aten.add.Tensor], [(b(3, 2), b(2))])
     put([aten.mul.Scalar, aten.add.Scalar, aten.sub.Scalar, aten.rsub.Scalar], with_number((3, -2)))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from firebrick.errors import LoweringError
+from firebrick.extend.layout import is_dense
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     Emit = Callable[..., Record]
 
-__all__ = ["Origin", "Storage", "Value", "ViewStep", "is_dense", "overlaps", "read", "replay", "write"]
+__all__ = ["Origin", "Storage", "Value", "ViewStep", "overlaps", "read", "replay", "write"]
 
 aten = torch.ops.aten
 
@@ -133,18 +134,6 @@ def _conform(record: Record, like: FakeTensor, emit: Emit) -> Record:
     return record
 
 
-def is_dense(like: FakeTensor) -> bool:
-    """Whether each place in memory, from the first element to the last, is an element's."""
-    expected = 1
-    for stride, size in sorted(zip(like.stride(), like.shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
 def restrided(record: Record, like: FakeTensor, emit: Emit) -> Record:
     """Copy `record` into the strides of `like` unless it has them."""
     if tuple(record.val.stride()) == tuple(like.stride()):
@@ -159,7 +148,7 @@ def restrided(record: Record, like: FakeTensor, emit: Emit) -> Record:
 
 
 def _restride(record: Record, like: FakeTensor, emit: Emit) -> Record:
-    if is_dense(like):
+    if is_dense(like.shape, like.stride()):
         return restrided(record, like, emit)
     if record.val.is_contiguous():
         return record
@@ -183,7 +172,7 @@ def _write_through(value: Value, new: Record, emit: Emit) -> Record:
 
 def _scatter_strided(storage: Storage, like: FakeTensor, new: Record, emit: Emit) -> Record:
     base = storage.base
-    if not is_dense(base) or base.dtype != like.dtype:
+    if not is_dense(base.shape, base.stride()) or base.dtype != like.dtype:
         raise LoweringError("a write through this view can't be made functional")
     offset = like.storage_offset() - base.storage_offset() + storage.record.val.storage_offset()
     return emit(aten.as_strided_scatter.default, storage.record, new, list(like.shape), list(like.stride()), offset)

@@ -11,6 +11,7 @@ from torch import Tensor, _decomp
 from torch._decomp import core_aten_decompositions, decomposition_table
 
 from firebrick.autodiff.attention import encoder_layer, multi_head_attention
+from firebrick.extend.layout import is_channels_last
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,16 @@ _KEPT: frozenset[OpOverload] = frozenset(
         aten.lerp.Tensor,
         aten.addcmul.default,
         aten.addcdiv.default,
+        # PyTorch's own lay a result out otherwise than eager's kernels.
+        aten.logaddexp.default,
+        aten.logaddexp2.default,
+        aten.heaviside.default,
+        aten.xlogy.Tensor,
+        aten.xlogy.Scalar_Other,
+        aten.xlogy.Scalar_Self,
+        aten.special_xlog1py.default,
+        aten.special_xlog1py.other_scalar,
+        aten.special_xlog1py.self_scalar,
         # Creation: one rule each in lowering.
         aten.arange.default,
         aten.arange.start,
@@ -120,6 +131,19 @@ def _per_channel(x: Tensor, like: Tensor) -> Tensor:
     return x.reshape([1, x.shape[0]] + [1] * (like.dim() - 2))
 
 
+def _layout_of(x: Tensor) -> torch.memory_format:
+    """What eager's kernels on images make of an argument."""
+    if not is_channels_last(x):
+        return torch.contiguous_format
+    return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+
+
+def _laid_out_as(made: Tensor, model: Tensor) -> Tensor:
+    """A value with the strides that `empty_like` of another gives."""
+    result = torch.empty_like(model, dtype=made.dtype)
+    return made if made.stride() == result.stride() else result.copy_(made)
+
+
 def _batch_norm_inference(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float
 ) -> Tensor:
@@ -181,11 +205,13 @@ def _native_batch_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if training:
-        return _batch_norm_training(x, weight, bias, running_mean, running_var, momentum, eps)
-    assert running_mean is not None
-    assert running_var is not None
-    out = _batch_norm_inference(x, weight, bias, running_mean, running_var, eps)
-    return out, x.new_empty(0), x.new_empty(0)
+        out, mean, rstd = _batch_norm_training(x, weight, bias, running_mean, running_var, momentum, eps)
+    else:
+        assert running_mean is not None
+        assert running_var is not None
+        out = _batch_norm_inference(x, weight, bias, running_mean, running_var, eps)
+        mean = rstd = x.new_empty(0)
+    return (out.contiguous(memory_format=_layout_of(x)) if x.device.type == "cpu" else out), mean, rstd
 
 
 def _batch_norm_no_stats(
@@ -247,26 +273,11 @@ def _pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     return x.clone() if x.numel() == 0 else decomposition_table[aten.pixel_unshuffle.default](x, factor)
 
 
-def _is_channels_last(x: Tensor) -> bool:
-    """Whether kernels take images for channels last: strides grow from channels over columns and rows to the batch.
-
-    Where both layouts fit, those of one channel are, and those of one pixel each are not.
-    """
-    if x.dim() != 4 or 0 in x.shape:
-        return False
-    least = 0
-    for d in (1, 3, 2, 0):
-        if x.stride(d) < max(least, 1 if d == 1 else 0) or (d == 0 and least == x.stride(1)):
-            return False
-        least = x.stride(d) * x.shape[d]
-    return True
-
-
 def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: float | None) -> Tensor:
     """Linear interpolation along each of the last dimensions: a blend of the two neighbours of each source place."""
     if x.dtype is torch.uint8:  # eager's kernel rounds its weights to 16 bits
         return NotImplemented
-    layout = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
+    layout = _layout_of(x)
     if not x.is_floating_point():
         found: Tensor = decomposition_table[_LINEAR[x.dim() - 3]](x, size, align_corners, *scales)
         return found
@@ -332,6 +343,43 @@ def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
     return (result.contiguous() if x.device.type == "cpu" else result), buffer
 
 
+def _like_input(op: OpOverload, place: int) -> tuple[OpOverload, Callable[..., Tensor]]:
+    """A loss whose kernel lays its numbers out as its first argument; `place`: of the argument that says how to sum."""
+
+    def loss(x: Tensor, *args: Any) -> Tensor:
+        made: Tensor = decomposition_table[op](x, *args)
+        return _laid_out_as(made, x.expand_as(made)) if args[place - 1 : place] == (0,) else made
+
+    return op, loss
+
+
+def _index_fill(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
+    return _laid_out_as(decomposition_table[aten.index_fill.int_Tensor](x, dim, index, value), x)
+
+
+def _nll_loss2d(*args: Any) -> tuple[Tensor, Tensor]:
+    loss, weight = decomposition_table[aten.nll_loss2d_forward.default](*args)
+    return (loss.contiguous() if loss.device.type == "cpu" else loss), weight
+
+
+def _channel_shuffle(x: Tensor, groups: int) -> Tensor:
+    made: Tensor = decomposition_table[aten.channel_shuffle.default](x, groups)
+    return made.contiguous(memory_format=_layout_of(x))
+
+
+def _dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """PyTorch's own lays the result out as its kernel for GPUs does."""
+    if grad.device.type == "cpu":
+        return grad * mask * scale
+    made: Tensor = decomposition_table[aten.native_dropout_backward.default](grad, mask, scale)
+    return made
+
+
+def _max_unpool(x: Tensor, places: Tensor, size: list[int]) -> Tensor:
+    made: Tensor = decomposition_table[aten.max_unpool2d.default](x, places, size)
+    return made.contiguous(memory_format=_layout_of(x))
+
+
 _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten._native_multi_head_attention.default: multi_head_attention,
@@ -348,6 +396,12 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.miopen_batch_norm.default: lambda *args: _cudnn_batch_norm(*args)[:3],
     aten._batch_norm_with_update.default: _batch_norm_with_update,
     aten.fill_diagonal_.default: _fill_diagonal,
+    aten.nll_loss2d_forward.default: _nll_loss2d,
+    aten.channel_shuffle.default: _channel_shuffle,
+    aten.index_fill.int_Tensor: _index_fill,
+    **dict((_like_input(aten.huber_loss.default, 2), _like_input(aten.binary_cross_entropy.default, 3))),
+    aten.max_unpool2d.default: _max_unpool,
+    aten.native_dropout_backward.default: _dropout_backward,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
     **{op: _rows_of(op) for op in (aten.upsample_nearest1d.default, aten._upsample_nearest_exact1d.default)},
     **{

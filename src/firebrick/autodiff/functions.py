@@ -1,4 +1,5 @@
-"""Functions of torch that are taken apart before PyTorch does: it would write in place what formulas give."""
+"""Functions of torch that are taken apart before PyTorch does: it would write in place what formulas give, or take
+another kernel for a trace than in eager mode."""
 
 from __future__ import annotations
 
@@ -40,5 +41,25 @@ def _pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | N
     return torch.cat(parts, -1)
 
 
-FUNCTIONS: dict[Any, Callable[..., Any]] = {F.pad: _pad, torch._C._nn.pad: _pad}
+def _max_pool1d(
+    x: Tensor, size: Any, stride: Any = None, *args: Any, return_indices: bool = False, **named: Any
+) -> Any:
+    """Where no gradient is asked for, eager has a kernel for CPUs that makes contiguous results of all layouts."""
+    asked = x.requires_grad and torch.is_grad_enabled()
+    if asked or return_indices or len(args) > 3 or x.device.type != "cpu":
+        return NotImplemented
+    return torch.max_pool1d_with_indices(x, size, stride or (), *args, **named)[0].contiguous()
+
+
+def _one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+    """Eager's is written into zeros, whatever the layout of places is; a trace's compares them."""
+    made: Tensor = F.one_hot(x, num_classes)
+    return made.contiguous()
+
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((F.pad, torch._C._nn.pad), _pad),
+    F.one_hot: _one_hot,
+    **dict.fromkeys((F.max_pool1d, torch.max_pool1d), _max_pool1d),
+}
 """Function -> the same, or NotImplemented for arguments that PyTorch's own way is better for."""

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.immutable_collections import immutable_list
 
-from firebrick.autodiff.aliasing import Origin, Storage, Value, is_dense, overlaps, restrided
+from firebrick.autodiff.aliasing import Origin, Storage, Value, overlaps, restrided
 from firebrick.autodiff.functions import FUNCTIONS
 from firebrick.autodiff.recurrent import RECURRENT
 from firebrick.autodiff.tape import Record, module_of
@@ -21,6 +21,7 @@ from firebrick.autodiff.tracer import Tracer, fake_like
 from firebrick.errors import LoweringError
 from firebrick.extend.fake import hooks_paused, new_fake_mode
 from firebrick.extend.graph import Alias, AtenGraph
+from firebrick.extend.layout import is_dense
 from firebrick.extend.linear import panel_columns
 
 if TYPE_CHECKING:
@@ -433,7 +434,8 @@ class Finish:
 
 def _whole(record: Record, storage: Storage) -> Record:
     """The record, which other results are views of: they go by the strides that the memory has in eager mode."""
-    if not is_dense(storage.base) and tuple(record.val.stride()) != tuple(storage.base.stride()):
+    strides = tuple(storage.base.stride())
+    if not is_dense(storage.base.shape, strides) and tuple(record.val.stride()) != strides:
         raise LoweringError("several results are views of memory with gaps that was written")
     return record
 

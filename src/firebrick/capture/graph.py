@@ -30,8 +30,8 @@ from firebrick.capture.values.random_state import Draws, drawn
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.extend.fake import fake_of, new_fake_mode
+from firebrick.extend.layout import dense_strides
 from firebrick.extend.nested import Nested
-from firebrick.extend.shapes import dense_strides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

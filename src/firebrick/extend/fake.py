@@ -30,7 +30,8 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from firebrick.extend.foreach import calls_of, op_of
-from firebrick.extend.shapes import CONSTRUCTORS, NoRule, Spec, contiguous, convolution_shape, dense_strides, find_rule
+from firebrick.extend.layout import contiguous, dense_strides
+from firebrick.extend.shapes import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,6 +69,15 @@ _PLAIN_IMPLS: frozenset[OpOverload] = _FIRST_ARGUMENT_DEVICE | {
     aten.slice.Tensor,
 }
 """Ops that PyTorch's mode treats specially only for symbolic sizes or devices."""
+
+_LAID_OUT_BY_KERNEL: frozenset[OpOverload] = frozenset(
+    {
+        *(aten._fft_c2r.default, aten._fft_r2c.default, aten._fft_c2c.default),
+        *(aten._linalg_svd.default, aten.linalg_eig.default),
+        *(aten.ldexp.Tensor, aten.igamma.default, aten.igammac.default),
+    }
+)
+"""Ops whose results lie as a library or a kernel of this build of PyTorch lays them: it is asked, on zeros."""
 
 _SLOW_TAGS = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
 
@@ -436,10 +446,25 @@ def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         return _wrap(mode, result, devices.found)
     with torch._C._DisableTorchDispatch():
         result = func(*_twins(args), **{k: _twins(v) for k, v in kwargs.items()})
-        if isinstance(result, torch.Tensor) and 0 in result.stride() and not func.is_view:
+        if func in _LAID_OUT_BY_KERNEL and devices.found == _CPU:
+            found = func(*[_zeros(a) if isinstance(a, torch.Tensor) else a for a in args], **kwargs)
+            result = torch.utils._pytree.tree_map(lambda t: t.to(_META), found)
+        elif func in LAYOUTS and devices.found == _CPU:
+            result = _restrided(result, LAYOUTS[func](tuple(result.shape), *args))
+        elif isinstance(result, torch.Tensor) and 0 in result.stride() and not func.is_view:
             # torch 2.11 says that slice_scatter keeps an expanded argument's strides; no result overlaps itself
-            result = torch.empty_strided(result.shape, dense_strides(result), dtype=result.dtype, device=_META)
+            result = _restrided(result, dense_strides(result))
         return _wrap(mode, result, devices.found)
+
+
+def _zeros(like: torch.Tensor) -> torch.Tensor:
+    """A tensor on the CPU with the same strides, also if they are zero."""
+    extent = sum((n - 1) * stride for n, stride in zip(like.shape, like.stride(), strict=True)) + 1
+    return torch.zeros(max(extent, 0), dtype=like.dtype).as_strided(like.shape, like.stride())
+
+
+def _restrided(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=_META)
 
 
 def _convolution(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -13,12 +13,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from firebrick.extend.layout import (
+    Shape,
+    broadcast_strides,
+    channels_last,
+    contiguous,
+    dense_strides,
+    is_channels_last,
+    is_dense,
+    packed,
+)
 from firebrick.extend.promotion import NoRule, as_float, category_of, promote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["CONSTRUCTORS", "RULES", "NoRule", "Spec", "contiguous", "convolution_shape", "dense_strides", "find_rule"]
+__all__ = ["CONSTRUCTORS", "LAYOUTS", "RULES", "NoRule", "Spec", "convolution_shape", "find_rule"]
 
 aten = torch.ops.aten
 
@@ -29,35 +39,6 @@ class Spec(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
     strides: tuple[int, ...] | None = None
-
-
-Shape = tuple[int, ...]
-
-
-def contiguous(shape: Sequence[int]) -> Shape:
-    """Return the strides of a contiguous tensor."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
-
-
-def _is_dense(shape: Shape, strides: Shape) -> bool:
-    step = 1
-    for stride, size in sorted(zip(strides, shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != step:
-            return False
-        step *= size
-    return True
-
-
-def dense_strides(tensor: torch.Tensor) -> Shape:
-    """Return the strides that `empty_like` gives: the tensor's own if dense, else packed in the same order."""
-    shape, strides = tuple(tensor.shape), tensor.stride()
-    return strides if _is_dense(shape, strides) else _packed(shape, [_broadcast_strides(tensor, shape)])
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
@@ -78,57 +59,23 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
     return tuple(result)
 
 
-def _broadcast_strides(tensor: torch.Tensor, shape: Shape) -> Shape:
-    own, strides = tensor.shape, tensor.stride()
-    lead = len(shape) - len(own)
-    return (0,) * lead + tuple(0 if own[i] == 1 and shape[lead + i] != 1 else strides[i] for i in range(len(own)))
-
-
-def _packed(shape: Shape, operands: list[Shape]) -> Shape:
-    """Order dimensions as elementwise kernels do: by the operands' strides; the first operand that tells decides."""
-    rank = len(shape)
-    order = list(range(rank - 1, -1, -1))  # fastest first
-
-    def compare(a: int, b: int) -> int:
-        for strides in operands:
-            x, y = strides[a], strides[b]
-            if x == 0 or y == 0:
-                continue
-            if x != y:
-                return -1 if x < y else 1
-            if shape[a] > shape[b]:
-                return 1
-        return 0
-
-    for i in range(1, rank):
-        place = i
-        for other in range(i - 1, -1, -1):
-            found = compare(order[other], order[place])
-            if found > 0:
-                order[other], order[place] = order[place], order[other]
-                place = other
-            elif found < 0:
-                break
-    strides, step = [0] * rank, 1
-    for dim in order:
-        strides[dim] = step
-        step *= max(shape[dim], 1)
-    return tuple(strides)
-
-
-def elementwise(tensors: Sequence[torch.Tensor]) -> tuple[Shape, Shape]:
-    """Return shape and strides of an elementwise result."""
+def elementwise(tensors: Sequence[torch.Tensor], strides: Sequence[Shape] | None = None) -> tuple[Shape, Shape]:
+    """Return shape and strides of an elementwise result; `strides`: those of the operands if not their own."""
     shapes = [tuple(t.shape) for t in tensors]
     shape = broadcast(shapes)
-    strides = tensors[0].stride()
-    if all(s == shape for s in shapes):
-        if all(t.is_contiguous() for t in tensors):
-            return shape, contiguous(shape)
-        if all(t.stride() == strides for t in tensors) and _is_dense(shape, strides):
-            return shape, strides
+    if all(s == shape for s in shapes) and all(t.is_contiguous() for t in tensors):
+        return shape, contiguous(shape)
+    laid = [t.stride() for t in tensors] if strides is None else strides
+    if all(s == shape for s in shapes) and all(x == laid[0] for x in laid) and is_dense(shape, laid[0]):
+        return shape, laid[0]
     if len(shape) < 2:
         return shape, contiguous(shape)
-    return shape, _packed(shape, [_broadcast_strides(t, shape) for t in tensors])
+    return shape, packed(shape, [broadcast_strides(s, x, shape) for s, x in zip(shapes, laid, strict=True)])
+
+
+def _converted(tensors: Sequence[torch.Tensor], common: torch.dtype) -> list[Shape]:
+    """Strides of operands as the kernel sees them: CPUs' read a dense copy of one that has another dtype."""
+    return [t.stride() if t.dtype is common or t.device.type != "cpu" else dense_strides(t) for t in tensors]
 
 
 # ---------------------------------------------------------------- elementwise ops
@@ -142,17 +89,15 @@ def _pointwise(kind: str, count: int) -> _Rule:
     def rule(*args: Any, **kwargs: Any) -> Spec:
         operands = [a for a in args[:count] if a is not None]
         tensors = [a for a in operands if isinstance(a, torch.Tensor)]
-        shape, strides = elementwise(tensors)
         dtype = promote(operands)
         if kind == "float" or (kind == "div" and not kwargs.get("rounding_mode")):
             dtype = as_float(dtype)
-        elif kind == "bool":
-            dtype = torch.bool
         elif kind == "self":
             dtype = args[0].dtype
         elif kind == "power" and dtype is torch.bool:
             dtype = torch.int64
-        return Spec(shape, dtype, strides)
+        shape, strides = elementwise(tensors, None if kind == "self" else _converted(tensors, dtype))
+        return Spec(shape, torch.bool if kind == "bool" else dtype, strides)
 
     return rule
 
@@ -169,9 +114,11 @@ _POINTWISE: dict[str, tuple[str, int]] = {
     **dict.fromkeys(("isnan", "isinf", "isfinite", "signbit", "logical_not", "isposinf", "isneginf"), ("bool", 1)),
     **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum", "fmax", "fmin", "fmod"), ("same", 2)),
     **dict.fromkeys(("remainder", "bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "gcd"), ("same", 2)),
-    **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift", "hypot", "nextafter"), ("same", 2)),
-    **dict.fromkeys(("clamp_min", "clamp_max"), ("same", 2)),
-    **dict.fromkeys(("atan2", "copysign", "xlogy"), ("float", 2)),
+    **dict.fromkeys(
+        ("bitwise_left_shift", "bitwise_right_shift", "hypot", "nextafter", "logaddexp", "heaviside"), ("same", 2)
+    ),
+    **dict.fromkeys(("clamp_min", "clamp_max", "logaddexp2"), ("same", 2)),
+    **dict.fromkeys(("atan2", "copysign", "xlogy", "special_xlog1py"), ("float", 2)),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"), ("bool", 2)),
     "div": ("div", 2),
     "true_divide": ("float", 2),
@@ -189,8 +136,9 @@ becomes int64. div: float unless rounded.
 
 
 def _where(cond: Any, a: Any, b: Any) -> Spec:
-    shape, strides = elementwise([cond, a, b])
-    return Spec(shape, promote([a, b]), strides)
+    dtype = promote([a, b])
+    shape, strides = elementwise([cond, a, b], [cond.stride(), *_converted([a, b], dtype)])
+    return Spec(shape, dtype, strides)
 
 
 # ---------------------------------------------------------------- reductions
@@ -385,32 +333,9 @@ def convolution_shape(
     return (x.shape[0], channels[transposed], *sizes)
 
 
-def _prefers_channels_last(x: Any) -> bool:
-    """A contiguous tensor that is channels-last as well, such as one of a single channel, may count as either."""
-    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-
-
-def _may_be_channels_last(x: Any) -> bool:
-    return x.dim() in (4, 5) and (not x.is_contiguous() or _prefers_channels_last(x)) and x.stride(1) <= min(x.stride())
-
-
-def _is_image(x: Any) -> bool:
-    """Whether a tensor is channels-last, and nothing else."""
-    return x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
-
-
-def _channels_last(shape: Shape) -> Shape:
-    _, channels, height, width = shape
-    return channels * height * width, 1, channels * width, channels
-
-
 def _laid_out_as(x: Any, shape: Shape, dtype: torch.dtype | None = None) -> Spec:
-    """What ops on images make: channels last of channels last, contiguous of contiguous."""
-    if _is_image(x) and len(shape) == 4 and 0 not in shape:
-        return Spec(shape, dtype or x.dtype, _channels_last(shape))
-    if not x.is_contiguous() or _prefers_channels_last(x):
-        raise NoRule
-    return Spec(shape, dtype or x.dtype)
+    """What ops on images make: channels last of channels last, else contiguous."""
+    return Spec(shape, dtype or x.dtype, channels_last(shape) if is_channels_last(x) else None)
 
 
 def _max_pool(
@@ -480,11 +405,8 @@ def _cat(tensors: Sequence[Any], dim: int = 0) -> Spec:
     if any(shape != shapes[0] for shape in shapes):
         raise NoRule
     shapes[0].insert(dim, total)
-    if all(_is_image(t) for t in tensors):
-        return _laid_out_as(first, tuple(shapes[0]), promote(list(tensors)))
-    if all(_may_be_channels_last(t) for t in tensors):
-        raise NoRule
-    return Spec(tuple(shapes[0]), promote(list(tensors)))
+    shape = tuple(shapes[0])
+    return Spec(shape, promote(list(tensors)), channels_last(shape) if all(map(is_channels_last, tensors)) else None)
 
 
 def _gather(x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Spec:
@@ -516,9 +438,10 @@ def _index(x: Any, indices: Sequence[Any]) -> Spec:
     whole = (*[1] * start, *shape, *[1] * after)
     with torch._C._DisableTorchDispatch():
         plain = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in found]
-        operands = [_broadcast_strides(t.expand(shape).reshape(whole), made) for t in plain]
+        views = [t.expand(shape).reshape(whole) for t in plain]
+    operands = [broadcast_strides(whole, v.stride(), made) for v in views]
     source = (*x.stride()[:start], *[0] * len(shape), *x.stride()[end:])
-    return Spec(made, x.dtype, _packed(made, [source, *operands]))
+    return Spec(made, x.dtype, packed(made, [source, *operands]))
 
 
 def _like_first(x: Any, *args: Any, **kwargs: Any) -> Spec:
@@ -533,19 +456,18 @@ def _masked_fill(x: Any, mask: Any, value: Any) -> Spec:
 
 def _rsub(x: Any, other: Any, alpha: Any = 1) -> Spec:
     """The kernel subtracts the other way round, so its operands' order is the other one."""
-    shape, strides = elementwise([other, x] if isinstance(other, torch.Tensor) else [x])
-    return Spec(shape, promote([x, other]), strides)
+    dtype, tensors = promote([x, other]), [other, x] if isinstance(other, torch.Tensor) else [x]
+    shape, strides = elementwise(tensors, _converted(tensors, dtype))
+    return Spec(shape, dtype, strides)
 
 
 def _pad(x: Any, pad: Sequence[int], value: Any = 0) -> Spec:
-    if not x.is_contiguous() or _prefers_channels_last(x):
-        raise NoRule
     shape = list(x.shape)
     for i in range(len(pad) // 2):
         shape[-1 - i] += pad[2 * i] + pad[2 * i + 1]
     if any(n < 0 for n in shape):
         raise NoRule
-    return Spec(tuple(shape), x.dtype)
+    return _laid_out_as(x, tuple(shape))
 
 
 def _repeat(x: Any, repeats: Sequence[int]) -> Spec:
@@ -585,14 +507,15 @@ def _vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *
 
 
 def _loss(a: Any, b: Any, reduction: int = 1) -> Spec:
-    shape, strides = elementwise([a, b])
-    return Spec(shape, promote([a, b]), strides) if reduction == 0 else Spec((), promote([a, b]))
+    dtype = promote([a, b])
+    shape, strides = elementwise([a, b], _converted([a, b], dtype))
+    return Spec(shape, dtype, strides) if reduction == 0 else Spec((), dtype)
 
 
 def _batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Spec, Spec, Spec]:
-    if not x.is_contiguous() or _prefers_channels_last(x) or not _all_of(x.dtype, weight, bias, mean, var):
+    if not x.is_contiguous() or is_channels_last(x) or not _all_of(x.dtype, weight, bias, mean, var):
         raise NoRule
     stat = Spec((x.shape[1] if training else 0,), x.dtype)
     return Spec(tuple(x.shape), x.dtype), stat, stat
@@ -755,11 +678,31 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.scatter.src: _like_first,
     aten.bernoulli.default: _like_first,
     aten.bernoulli.p: _like_first,
+    # Its kernel makes a contiguous result of any exponent.
+    aten.pow.Scalar: lambda *args: _pointwise("power", 2)(*args)._replace(strides=None),
     # torch's own rule refuses bool, which eager shifts as int64.
     **dict.fromkeys((aten.__lshift__.Scalar, aten.__rshift__.Scalar), _pointwise("same", 2)),
     **dict.fromkeys((aten.__lshift__.Tensor, aten.__rshift__.Tensor), _pointwise("same", 2)),
 }
 """Op -> rule of its arguments, for ops that have one of their own."""
+
+
+_IMAGE_PADS = (aten.reflection_pad2d, aten.reflection_pad3d, aten.replication_pad2d, aten.replication_pad3d)
+LAYOUTS: dict[Any, Callable[..., Shape]] = {
+    **{pad.default: lambda shape, x, *_: _laid_out_as(x, shape).strides or contiguous(shape) for pad in _IMAGE_PADS},
+    **{
+        op: lambda shape, *_: contiguous(shape)
+        for op in (
+            aten.nonzero_static.default,
+            aten.normal.Tensor_Tensor,
+            aten.normal.Tensor_float,
+            aten.normal.float_Tensor,
+        )
+    },
+    **dict.fromkeys((aten.complex.default, aten.polar.default), lambda shape, *parts: elementwise(parts)[1]),
+    aten.index_fill.int_Scalar: lambda shape, x, *_: dense_strides(x),
+}
+"""Op -> strides of its result, from its shape and the arguments, where only those of PyTorch's meta kernel differ."""
 
 
 def find_rule(func: Any) -> Callable[..., Any] | None:

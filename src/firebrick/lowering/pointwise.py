@@ -216,11 +216,21 @@ def logaddexp(a: Value, b: Value) -> Value:
     return where(same, high, op("add", high, op("log1p", op("exp", op("sub", low, high)))))
 
 
-def xlogy(a: Value, b: Value) -> Value:
-    """a * log(b), 0 where a is 0, NaN where b is NaN."""
+def heaviside(a: Value, b: Value) -> Value:
+    """0 below zero, 1 above, b at it."""
     zero = like(a, 0)
-    plain = where(op("eq", a, zero), zero, op("mul", a, op("log", b)))
-    return where(op("isnan", b), like(a, math.nan), plain)
+    return where(op("eq", a, zero), b, where(op("gt", a, zero), like(a, 1), zero))
+
+
+def times_log(log: str) -> Callable[[Value, Value], Value]:
+    """a * log(b), 0 where a is 0, NaN where b is NaN; `log`: that function, or the one of 1 + b."""
+
+    def fn(a: Value, b: Value) -> Value:
+        zero = like(a, 0)
+        plain = where(op("eq", a, zero), zero, op("mul", a, op(log, b)))
+        return where(op("isnan", b), like(a, math.nan), plain)
+
+    return fn
 
 
 def silu(a: Value) -> Value:
@@ -325,9 +335,13 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.copysign.Scalar: one(scalar("copysign"), "float"),
         aten.logaddexp.default: one(logaddexp, "float", 50),
         aten.logaddexp2.default: one(power_of_two_sum("exp2", "log2"), "float", 50),
-        aten.xlogy.Tensor: one(xlogy, "float", 25),
-        aten.xlogy.Scalar_Other: one(xlogy, "float", 25),
-        aten.xlogy.Scalar_Self: one(xlogy, "float", 25),
+        aten.heaviside.default: one(heaviside),
+        aten.xlogy.Tensor: one(times_log("log"), "float", 25),
+        aten.xlogy.Scalar_Other: one(times_log("log"), "float", 25),
+        aten.xlogy.Scalar_Self: one(times_log("log"), "float", 25),
+        aten.special_xlog1py.default: one(times_log("log1p"), "float", 25),
+        aten.special_xlog1py.other_scalar: one(times_log("log1p"), "float", 25),
+        aten.special_xlog1py.self_scalar: one(times_log("log1p"), "float", 25),
         aten.mul.Tensor: one(mul),
         aten.mul.Scalar: one(mul),
         aten.div.Tensor: one(scalar("div"), "float", 4),

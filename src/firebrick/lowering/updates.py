@@ -186,11 +186,13 @@ def _as_strided_scatter(
     """A copy of the memory, and the source where offset and strides say."""
     base = lw.node.args[0].meta["val"]  # type: ignore[union-attr]
     strides = dense_strides(x.shape, strides_of(base))
-    if strides != strides_of(base) or _meets_itself(size, stride):
+    start = 0 if offset is None else offset - int(base.storage_offset())
+    last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    # Eager's copy is of the whole storage, which may be more than the tensor.
+    if strides != strides_of(base) or _meets_itself(size, stride) or start < 0 or last >= base.numel():
         raise Declined
     copy = Ref(lw.buffer(x.dtype, x.shape, strides), x.shape, strides, ZERO)
     lw.store(x, copy)
-    start = 0 if offset is None else offset - int(base.storage_offset())
     place = Ref(copy.buffer, source.shape, tuple(map(as_expr, stride)), as_expr(start))
     lw.store(converted(source, x.dtype), place)
     return TensorValue(x.shape, x.dtype, strides, ref=copy)
