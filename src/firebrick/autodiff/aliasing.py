@@ -80,6 +80,10 @@ def replay(step: ViewStep, record: Record, storage: Storage, emit: Emit) -> Reco
     """Take one step of a view again, on memory that may be laid out otherwise than when it was first taken."""
     if step.op is aten.as_strided.default:
         size, stride, offset = step.args
+        base = storage.base
+        last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+        if not is_dense(base.shape, base.stride()) or offset < 0 or last >= max(base.numel(), 1):
+            raise LoweringError("as_strided of written memory reaches what the tensor that was written does not show")
         return emit(step.op, storage.record, size, stride, offset + storage.record.val.storage_offset())
     if step.op is aten.view.default and not _viewable(record.val, step.args[0]):
         record = emit(aten.clone.default, record, memory_format=torch.contiguous_format)
