@@ -87,7 +87,7 @@ def write_table(rows: Rows, path: Path) -> None:
         "",
         "torch's operator database (`torch.testing._internal`), forward, on the CPU; written by `make ops`.",
         "A case is a sample of the database or a variant of it: in place, strided, broadcast, empty or aliased inputs.",
-        "It passed if the results, the arguments afterwards and what shares memory are as in eager PyTorch; floating-point",
+        "It passed if the results, their strides, the arguments afterwards and what shares memory are as in eager PyTorch; floating-point",
         "results may have 1.1 times eager's error against float64 and a relative 1e-6 (half types: four roundings).",
         "",
         coverage(rows),
