@@ -46,6 +46,10 @@ CASES = {
     "nll_loss": (lambda x: F.nll_loss(x, torch.ones(2, 4, 5).long().mT, reduction="none"), turned(2, 3, 5, 4)),
     "normal": (lambda x: torch.normal(x, 0.0), turned(5, 4)),
     "ldexp": (torch.ldexp, expanded(5, 4, 3), turned(4, 3)),
+    "max_pool1d by name": (
+        lambda x: F.max_pool1d(input=x, kernel_size=2, padding=1, ceil_mode=True),
+        torch.arange(40.0).view(1, 8, 5).mT,
+    ),
     "one_hot": (lambda x: F.one_hot(x, 20), turned(3, 5, dtype=torch.int64)),
     "igamma": (torch.igamma, expanded(5, 4, 3, dtype=torch.bfloat16), turned(4, 3, dtype=torch.bfloat16)),
     "complex": (torch.complex, expanded(5, 4, 3), turned(4, 3)),

@@ -42,18 +42,23 @@ def _pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | N
 
 
 def _max_pool1d(
-    x: Tensor, size: Any, stride: Any = None, *args: Any, return_indices: bool = False, **named: Any
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    *args: Any,
+    return_indices: bool = False,
+    **named: Any,
 ) -> Any:
     """Where no gradient is asked for, eager has a kernel for CPUs that makes contiguous results of all layouts."""
-    asked = x.requires_grad and torch.is_grad_enabled()
-    if asked or return_indices or len(args) > 3 or x.device.type != "cpu":
+    asked = input.requires_grad and torch.is_grad_enabled()
+    if asked or return_indices or len(args) > 3 or input.device.type != "cpu":
         return NotImplemented
-    return torch.max_pool1d_with_indices(x, size, stride or (), *args, **named)[0].contiguous()
+    return torch.max_pool1d_with_indices(input, kernel_size, stride or (), *args, **named)[0].contiguous()
 
 
-def _one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """Eager's is written into zeros, whatever the layout of places is; a trace's compares them."""
-    made: Tensor = F.one_hot(x, num_classes)
+    made: Tensor = F.one_hot(tensor, num_classes)
     return made.contiguous()
 
 
