@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from firebrick.codegen.cpp_casts import cast
 from firebrick.codegen.cpp_facts import is_near, narrow_place
 from firebrick.codegen.cpp_math import INLINE
-from firebrick.codegen.cpp_ops import HELPERS, ROWS, SLEEF
+from firebrick.codegen.cpp_ops import HELPERS, OF_NUMBER, ROWS, SLEEF, WITH_NUMBERS
 from firebrick.codegen.cpp_transpose import picking_helper
 from firebrick.codegen.cpp_types import MASK, SCALAR, SIGNED, constant_text, lane_type
 from firebrick.codegen.cpp_writer import Text, Unit, Writer
@@ -188,14 +188,17 @@ class Values(Writer):
 
     def _erf_and_one(self, v: Op) -> Text | None:
         """erf(x) + 1 as one function."""
-        if v.name != "add" or v.dtype != "f32" or self.lanes is None or self.unit.exact:
+        if v.name != "add" or v.dtype != "f32" or self.unit.exact:
             return None
         a, b = v.args if isinstance(v.args[1], Const) else v.args[::-1]
         if not (isinstance(a, Op) and a.name == "erf" and isinstance(b, Const) and b.value == 1.0):
             return None
         x = self.value(a.args[0])
+        if not x.varying:
+            return self.name("f32", f"__builtin_erfcf(-{x.code})", False)
+        assert self.lanes is not None
         nbytes = 4 * self.lanes.width
-        if not x.varying or nbytes not in (16, 32, 64) or nbytes > self.unit.target.vector_bytes:
+        if nbytes not in (16, 32, 64) or nbytes > self.unit.target.vector_bytes:
             return None
         return self.name("f32", f"{self.unit.inline('erf1p', self.lanes.width)}({x.code})", True)
 
@@ -203,7 +206,13 @@ class Values(Writer):
         """A scalar function of values of `dtype`."""
         varying = any(a.varying for a in args)
         result = "b8" if SCALAR_OPS[name].result == "bool" else dtype
-        code = self.op_text(name, dtype, [self.spread(a, dtype) if varying else a.code for a in args], varying)
+        is_wide = varying and dtype in ("f32", "f64")
+        alone = not varying or (is_wide and name in WITH_NUMBERS)
+        codes = [a.code if alone else self.spread(a, dtype) for a in args]
+        if is_wide and name in OF_NUMBER and args[0].code.lstrip("(-")[0].isdigit():
+            code = self._fill(OF_NUMBER[name], dtype, codes, True)
+        else:
+            code = self.op_text(name, dtype, codes, varying)
         if result != dtype and varying and DTYPES[lane_type(dtype)].nbytes != 4:
             code = f"__builtin_convertvector({code}, {self.type_of('b8', True)})"
         return self.name(result, code, varying)
