@@ -116,8 +116,8 @@ class _Part:
     shared: int = 0
 
     def size(self) -> int:
-        """How long building takes, in characters of loops."""
-        return sum(map(len, self.texts)) + self.shared
+        """How long building takes, in characters of loops; tiles take twice as long."""
+        return sum(map(len, self.texts)) + 2 * self.shared
 
     def add(self, other: _Part) -> None:
         """Take in another part's kernels."""

@@ -58,6 +58,8 @@ _PANEL = 512
 """Products of a panel."""
 PIECE, _CHAIN = 256, 128
 """Products in one chain of additions: of convolutions, and here."""
+_LINE = 16
+"""Floats of a line of the cache."""
 _IN_PLACE = 8
 """Products of a piece where a panel is not copied: rows of the weight are read side by side."""
 MOST_ROWS = 14
@@ -81,9 +83,8 @@ template <typename W> static __attribute__((noinline)) void fb_by_{form}(const f
   const int64_t to = s.by_rows || end * s.columns > s.outer ? s.outer : end * s.columns;
   const int64_t height = s.rows / s.tiles, taller = s.rows % s.tiles;
   float* const copied = (float*)__builtin_alloca_with_align(s.copied * 4 + 4, 512);
-  for (int64_t k = 0; k < s.inner; k += s.piece) {{
-    const int64_t part = s.inner - k < s.piece ? s.inner - k : s.piece;
-    for (int64_t n0 = from; n0 < to; n0 += s.block) {{
+{loops}
+      const int64_t part = s.inner - k < s.piece ? s.inner - k : s.piece;
       const int64_t n1 = to - n0 < s.block ? to : n0 + s.block;
 {pack}
       for (int64_t t = row_from; t < row_to; t++) {{
@@ -127,18 +128,27 @@ _DOTS = """\
           tile(a, s.row, w + n * s.n_stride + k, s.n_stride, part, next, s.pitch, c, s.out_stride, left, k == 0);"""
 
 _PACK = """\
-      for (int64_t n = n0; s.pack && n < n1; n += 4 * s.columns)
+      const int64_t wide = 4 * s.columns;
+      for (int64_t n = n0; s.pack && n < n1; n += wide)
         s.pack(w + k * s.k_stride + n * s.n_stride, s.n_stride != 1 ? s.n_stride : s.k_stride,
-            n1 - n < 4 * s.columns ? n1 - n : 4 * s.columns, part, fb_panels + (n - n0) * s.piece, s.columns, s.piece);"""
+            n1 - n < wide ? n1 - n : wide, part, fb_panels + (n - n0) * s.piece, s.columns, s.piece);"""
 
 _CHAINS = """\
           const float* const b = s.pack ? fb_panels + (n - n0) * s.piece : (const float*)(w + k * s.k_stride + n);
-          const float* const next = sizeof(W) < 4 ? b : (const float*)(w + k * s.k_stride + (n + s.ahead) * s.n_stride
-              + (s.n_stride != 1 ? (t - row_from) * s.step * part : t % 2 * {w}));
+          const bool later = k + part == s.inner;
+          const W* const behind = w + (!s.pack ? k : later ? 0 : k + part) * s.k_stride
+              + (!s.pack ? n + s.columns : later ? n + s.block : n) * s.n_stride;
+          const int64_t share = (t - row_from) % s.ahead * (s.n_stride != 1 ? s.n_stride : {line});
+          const float* const next = sizeof(W) < 4 ? b : (const float*)(behind + share);
           for (int64_t q = 0; q < part; q += {chain}) {{
             const int64_t some = part - q < {chain} ? part - q : {chain};
             tile(a + q, b + q * s.pitch, s.pitch, some, next + q * s.step, s.step, c, s.out_stride, k + q == 0);
           }}"""
+
+_BY_PRODUCTS = "    for (int64_t k = 0; k < s.inner; k += s.piece) {"
+_BY_BLOCKS = "    for (int64_t n0 = from; n0 < to; n0 += s.block) {"
+_LOOPS = {"dots": f"{_BY_PRODUCTS[2:]}\n{_BY_BLOCKS}", "panels": f"{_BY_BLOCKS[2:]}\n{_BY_PRODUCTS}"}
+"""Form -> its outer loops: sums of a block of panels are in cache until they are done."""
 
 _POINTS = {
     "dots": "const float*, int64_t, const W*, int64_t, int64_t, const W*, int64_t, float*, int64_t, int64_t, bool",
@@ -163,7 +173,8 @@ class Linear:
 
     Offsets and strides in elements. weight: offset, strides [inner, outer], one of which is 1. scale, bias: offsets;
     other: offset and stride of what is added; None where there are none. form: "dots", "panels", or "own" where the
-    machine decides. half: the factors are bf16, all else f32. batch: how many products, and elements from one to the next of x, weight and out.
+    machine decides. half: the factors are bf16, all else f32. batch: how many products, and elements from one to the
+    next of x, weight and out.
     """
 
     rows: int
@@ -292,10 +303,10 @@ class Linear:
             tiles=tiles,
             sizes=(piece, -(-self.outer // columns) * columns if in_place else block, columns),
             copies=(ROW, most * ROW, 0),
-            # The rows of the next block of a weight that is turned lie one after the other.
+            # The first tiles fetch the panel's next piece: a row of a weight that is turned each, or some of all rows.
             fetched=(
-                columns if in_place else block,
-                columns if self.half else -(-columns // tiles) if turned else inner_stride,
+                columns if turned else -(-columns // _LINE),
+                1 if turned else inner_stride,
                 inner_stride if in_place else columns,
             ),
             pack="nullptr" if in_place else f"{packing}<{self.type}>",
@@ -303,7 +314,7 @@ class Linear:
                 points(2, lanes) if self.outer > last else [],
                 points(-(-last // lanes), (last - 1) % lanes + 1) if last else [],
             ),
-            texts=(_PACK, _CHAINS.format(w=lanes, chain=_CHAIN)),
+            texts=(_PACK, _CHAINS.format(line=_LINE, chain=_CHAIN)),
         )
 
     def _kernel(
@@ -323,7 +334,13 @@ class Linear:
     ) -> str:
         """The numbers of this shape, and the driver of its form, which the unit has once."""
         driver = _DRIVER.format(
-            form=form, types=_POINTS[form], v=unit.vector("f32", lanes), w=lanes, pack=texts[0], calls=texts[1]
+            form=form,
+            types=_POINTS[form],
+            v=unit.vector("f32", lanes),
+            w=lanes,
+            loops=_LOOPS[form],
+            pack=texts[0],
+            calls=texts[1],
         )
         unit.helpers.setdefault(f"fb_by_{form}", driver)
         name, columns = self.name, sizes[2]
