@@ -306,7 +306,7 @@ class Linear:
             # The first tiles fetch the panel's next piece: a row of a weight that is turned each, or some of all rows.
             fetched=(
                 columns if turned else -(-columns // _LINE),
-                1 if turned else inner_stride,
+                columns if self.half else 1 if turned else inner_stride,
                 inner_stride if in_place else columns,
             ),
             pack="nullptr" if in_place else f"{packing}<{self.type}>",
