@@ -112,6 +112,9 @@ def test_other_modes_and_arguments(numerics: str) -> None:
     check(some, x, numerics=numerics)
 
 
+@pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="eager mode has no LSTM in bfloat16 on this CPU"
+)
 def test_sixteen_bits_of_autocast() -> None:
     class Autocast(Layer):
         def forward(self, x: torch.Tensor, *given: torch.Tensor) -> list[torch.Tensor]:
