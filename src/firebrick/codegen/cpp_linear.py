@@ -333,15 +333,9 @@ class Linear:
         texts: tuple[str, str],
     ) -> str:
         """The numbers of this shape, and the driver of its form, which the unit has once."""
-        driver = _DRIVER.format(
-            form=form,
-            types=_POINTS[form],
-            v=unit.vector("f32", lanes),
-            w=lanes,
-            loops=_LOOPS[form],
-            pack=texts[0],
-            calls=texts[1],
-        )
+        v, (pack_text, calls) = unit.vector("f32", lanes), texts
+        fields = {"form": form, "types": _POINTS[form], "v": v, "w": lanes}
+        driver = _DRIVER.format(**fields, loops=_LOOPS[form], pack=pack_text, calls=calls)
         unit.helpers.setdefault(f"fb_by_{form}", driver)
         name, columns = self.name, sizes[2]
         by_rows, count = self._shared(tiles, -(-self.outer // columns), threads)

@@ -217,10 +217,9 @@ class Recurrent:
         step = _STEP[self.cell].format(v=v, e=unit.inline("exp", lanes), t=unit.inline("tanh", lanes))
         wide = directions * self.size
         finish = f"fb_{self.cell}_{v}_{self.size}_{wide}"
+        sizes = {"w": lanes, "size": self.size, "wide": wide, "gates": gates}
         whole = "true" if self.size % lanes == 0 else f"left == {lanes}"
-        unit.helpers[finish] = _GATES.format(
-            name=finish, v=v, w=lanes, gates=gates, size=self.size, wide=wide, step=step, whole=whole
-        )
+        unit.helpers[finish] = _GATES.format(name=finish, v=v, step=step, whole=whole, **sizes)
         work = self.batch * gates * self.size * self.size * directions
         given = {
             "inputs": ", ".join(pointer(p[0]) for p in self.projected),
@@ -233,11 +232,6 @@ class Recurrent:
         }
         return _KERNEL.format(
             name=self.name,
-            v=v,
-            w=lanes,
-            gates=gates,
-            size=self.size,
-            wide=wide,
             finish=finish,
             apart=", ".join(f"{{{p[1]}, {p[2]}}}" for p in self.projected),
             steps=self.steps,
@@ -249,5 +243,6 @@ class Recurrent:
             calls=f"        {text}",
             parts=blocks * directions,
             threads=max(1, min(work // _SHARE, blocks * directions, threads)),
+            **sizes,
             **given,
         )

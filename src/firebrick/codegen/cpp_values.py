@@ -209,10 +209,9 @@ class Values(Writer):
         is_wide = varying and dtype in ("f32", "f64")
         alone = not varying or (is_wide and name in WITH_NUMBERS)
         codes = [a.code if alone else self.spread(a, dtype) for a in args]
-        if is_wide and name in OF_NUMBER and args[0].code.lstrip("(-")[0].isdigit():
-            code = self._fill(OF_NUMBER[name], dtype, codes, True)
-        else:
-            code = self.op_text(name, dtype, codes, varying)
+        by_number = is_wide and name in OF_NUMBER and args[0].code.lstrip("(-")[0].isdigit()
+        fill, text = (self._fill, OF_NUMBER[name]) if by_number else (self.op_text, name)
+        code = fill(text, dtype, codes, varying)
         if result != dtype and varying and DTYPES[lane_type(dtype)].nbytes != 4:
             code = f"__builtin_convertvector({code}, {self.type_of('b8', True)})"
         return self.name(result, code, varying)

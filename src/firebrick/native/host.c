@@ -15,8 +15,7 @@
 #define MAPPED ((int64_t)32 << 20)
 #define MOST_KEPT ((int64_t)1 << 30)
 
-/* Pieces of one size that a thread has at hand in glibc; how many sizes, from 24 bytes on, a tensor's own data has, and
-   what is cut off of its elements' memory to align it. */
+/* Pieces of a size that glibc keeps at hand; how many sizes, from 24 bytes on, a tensor's own data has, and cuttings. */
 enum { CACHED = 7, SMALL_SIZES = 16, CUT_SIZES = 6 };
 
 enum { MAX_DIM = 64, SPACES_KEPT = 2, CPU = 0 };
@@ -132,11 +131,10 @@ static void keep_free_memory(int64_t bytes) {
 #endif
 }
 
-/* Small pieces that are freed stay at hand, CACHED of a size, apart from the free memory around them. If those of a
-   tensor, or what is cut off to align its elements, lie right behind these, then these don't grow together with what is
-   free behind them once they are freed: they are too small to be aligned in anew, and the next call's result lies
-   elsewhere. So before large memory is taken small pieces are brought to hand, and behind it what was cut off is freed
-   once more, after as many others, which are kept in its place. */
+/* Small pieces that are freed stay at hand, CACHED of a size, apart from the free memory around them. Those that a tensor
+   takes, or cuts off to align its elements, would lie right behind these: freed, they are too small to be aligned in
+   anew, and the next result lies elsewhere. So before large memory is taken small pieces are brought to hand, and
+   behind it what was cut off is freed once more, after as many others, which are kept in its place. */
 static void turn_small_memory(int sizes, int count) {
     void *pieces[SMALL_SIZES * (CACHED + 2)];
     for (int i = 0; i < sizes * count; i++) pieces[i] = malloc(24 + 16 * (i / count));
