@@ -1,11 +1,16 @@
 """Every row of the table of scalar functions, for every dtype that it takes, against the reference interpreter."""
 
+import ctypes
 import math
+import platform
 
 import pytest
 import torch
 from machine import COMPILER, Runner
 
+from firebrick.codegen.cpp_ops import SLEEF
+from firebrick.codegen.cpp_writer import Unit
+from firebrick.codegen.target import detect
 from firebrick.config import Config
 from firebrick.loops.build import constant, load, op
 from firebrick.loops.dtypes import DTYPES
@@ -181,3 +186,18 @@ def test_gelu_is_closer_than_eager(simd):
     error = (got.double() - exact)[finite].abs().max()
     assert error <= 1.1 * (eager.double() - exact)[finite].abs().max()
     assert (got.double() - exact)[finite].square().mean() <= 1.1 * (eager.double() - exact)[finite].square().mean()
+
+
+@pytest.mark.parametrize("width", [16, 32, 64])
+@pytest.mark.parametrize("simd", ["avx2", "avx512", "neon"])
+def test_torch_has_the_functions_that_are_called(simd, width):
+    if (simd == "neon") != (platform.machine() in ("arm64", "aarch64")):
+        pytest.skip("another architecture")
+    target = detect(Config(simd=simd))
+    if width > target.vector_bytes:
+        pytest.skip("wider than registers")
+    unit, torch_cpu = Unit(target), ctypes.CDLL("libtorch_cpu.so")
+    for name in SLEEF.values():
+        for lane, nbytes in (("f32", 4), ("f64", 8)):
+            unit.library(name, lane, width // nbytes, 1)
+    assert [f for f in unit.bindings() if not hasattr(torch_cpu, f)] == []

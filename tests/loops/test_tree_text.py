@@ -8,7 +8,7 @@ from firebrick.loops.parse import LoopSyntaxError, parse
 from firebrick.loops.tree_text import parse_kernel, show_kernel
 from firebrick.scheduling import schedule
 
-TARGET = CppTarget("avx512", 64, 4, (), ("f16", "d8"))
+TARGET = CppTarget("avx512", 64, 4, (), 32)
 
 PROGRAM = """
 loops f

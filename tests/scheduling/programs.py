@@ -5,7 +5,7 @@ from firebrick.config import Config
 from firebrick.loops.parse import parse
 from firebrick.scheduling import schedule
 
-TARGET = CppTarget("avx512", 64, 4, (), ("f16", "d8"))
+TARGET = CppTarget("avx512", 64, 4, (), 32)
 
 
 def plan(text, **options):

@@ -99,7 +99,8 @@ def kernel_units(schedule: Schedule, target: CppTarget, config: Config) -> list[
     own = dict[str, _Part]()
     for shape in own_kernels(schedule).values():
         # Kernels of one kind share their tiles.
-        part = own.setdefault(kind_of(shape), _Part(Unit(target, exact)))
+        unit = Unit(target, exact)
+        part = own.setdefault(kind_of(shape, unit), _Part(unit))
         part.texts.append(own_text(shape, part.unit, target.threads))
     for part in own.values():
         part.shared = sum(map(len, part.unit.helpers.values()))
@@ -115,8 +116,8 @@ class _Part:
     shared: int = 0
 
     def size(self) -> int:
-        """How long building takes, in characters of loops."""
-        return sum(map(len, self.texts)) + self.shared
+        """How long building takes, in characters of loops; tiles take twice as long."""
+        return sum(map(len, self.texts)) + 2 * self.shared
 
     def add(self, other: _Part) -> None:
         """Take in another part's kernels."""

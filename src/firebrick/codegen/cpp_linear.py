@@ -5,7 +5,7 @@ The blocking is that of Goto and van de Geijn, "Anatomy of High-Performance Matr
 
 - A weight whose rows lie along the sum (nn.Linear) is read where it is: sums are vectors along the rows of both
   factors (`fb_dot`). Adding up their lanes costs as much as 50 products, so short sums of many
-  rows take the second form.
+  rows take the second form, and with vectors of 32 bytes all sums of many rows.
 - Else panels of columns are made on the way (`fb_tile`), each once a call and thread, or read in place by few rows.
 
 Calls name the form ("dots", "panels"), or leave it to what is said above ("own").
@@ -48,6 +48,9 @@ _FEW = 3
 """Tiles that are so few that they pass by each few rows of the weight."""
 _SHORT, _MANY = 256, 32
 """Products below which, and rows from which on, panels are faster than dot products."""
+_MANY_SMALL = 64
+"""Rows from which on panels are faster with vectors of 32 bytes: dot products would be of three rows at a time, which
+read the weight from the second-level cache faster than that gives it."""
 _LEAST = 16
 """Products below which lanes would stay empty; panels round a product and its sum at once, as eager mode does."""
 
@@ -55,17 +58,21 @@ _PANEL = 512
 """Products of a panel."""
 PIECE, _CHAIN = 256, 128
 """Products in one chain of additions: of convolutions, and here."""
+_LINE = 16
+"""Floats of a line of the cache."""
 _IN_PLACE = 8
 """Products of a piece where a panel is not copied: rows of the weight are read side by side."""
 MOST_ROWS = 14
 _FLOATS = 1 << 16
 """Floats of panels that a thread makes at a time: they stay in its second-level cache."""
+_SMALL_PANEL, _SMALL_FLOATS = 256, 1 << 15
+"""Both with vectors of 32 bytes: such machines have half the cache, and others' threads may use half of that."""
 
 _DRIVER = """\
 template <typename W> struct fb_{form}_shape {{
   int64_t rows, inner, outer, x_stride, k_stride, n_stride, out_stride, other_stride;
   int64_t piece, block, columns, tiles, by_rows, row, copied, slot, ahead, step, pitch;
-  void (*pack)(const W*, int64_t, int64_t, int64_t, float*, int64_t);
+  void (*pack)(const W*, int64_t, int64_t, int64_t, float*, int64_t, int64_t);
   void (*whole[2])({types}), (*last[2])({types});
   void (*finish)(float*, int64_t, const float*, const float*, const float*, int64_t, int64_t, int64_t);
 }};
@@ -76,9 +83,8 @@ template <typename W> static __attribute__((noinline)) void fb_by_{form}(const f
   const int64_t to = s.by_rows || end * s.columns > s.outer ? s.outer : end * s.columns;
   const int64_t height = s.rows / s.tiles, taller = s.rows % s.tiles;
   float* const copied = (float*)__builtin_alloca_with_align(s.copied * 4 + 4, 512);
-  for (int64_t k = 0; k < s.inner; k += s.piece) {{
-    const int64_t part = s.inner - k < s.piece ? s.inner - k : s.piece;
-    for (int64_t n0 = from; n0 < to; n0 += s.block) {{
+{loops}
+      const int64_t part = s.inner - k < s.piece ? s.inner - k : s.piece;
       const int64_t n1 = to - n0 < s.block ? to : n0 + s.block;
 {pack}
       for (int64_t t = row_from; t < row_to; t++) {{
@@ -122,18 +128,27 @@ _DOTS = """\
           tile(a, s.row, w + n * s.n_stride + k, s.n_stride, part, next, s.pitch, c, s.out_stride, left, k == 0);"""
 
 _PACK = """\
-      for (int64_t n = n0; s.pack && n < n1; n += s.columns)
+      const int64_t wide = 4 * s.columns;
+      for (int64_t n = n0; s.pack && n < n1; n += wide)
         s.pack(w + k * s.k_stride + n * s.n_stride, s.n_stride != 1 ? s.n_stride : s.k_stride,
-            n1 - n < s.columns ? n1 - n : s.columns, part, fb_panels + (n - n0) * s.piece, s.columns);"""
+            n1 - n < wide ? n1 - n : wide, part, fb_panels + (n - n0) * s.piece, s.columns, s.piece);"""
 
 _CHAINS = """\
           const float* const b = s.pack ? fb_panels + (n - n0) * s.piece : (const float*)(w + k * s.k_stride + n);
-          const float* const next = sizeof(W) < 4 ? b : (const float*)(w + k * s.k_stride + (n + s.ahead) * s.n_stride
-              + (s.n_stride != 1 ? (t - row_from) * s.step * part : t % 2 * {w}));
+          const bool later = k + part == s.inner;
+          const W* const behind = w + (!s.pack ? k : later ? 0 : k + part) * s.k_stride
+              + (!s.pack ? n + s.columns : later ? n + s.block : n) * s.n_stride;
+          const int64_t share = (t - row_from) % s.ahead * (s.n_stride != 1 ? s.n_stride : {line});
+          const float* const next = sizeof(W) < 4 ? b : (const float*)(behind + share);
           for (int64_t q = 0; q < part; q += {chain}) {{
             const int64_t some = part - q < {chain} ? part - q : {chain};
             tile(a + q, b + q * s.pitch, s.pitch, some, next + q * s.step, s.step, c, s.out_stride, k + q == 0);
           }}"""
+
+_BY_PRODUCTS = "    for (int64_t k = 0; k < s.inner; k += s.piece) {"
+_BY_BLOCKS = "    for (int64_t n0 = from; n0 < to; n0 += s.block) {"
+_LOOPS = {"dots": f"{_BY_PRODUCTS[2:]}\n{_BY_BLOCKS}", "panels": f"{_BY_BLOCKS[2:]}\n{_BY_PRODUCTS}"}
+"""Form -> its outer loops: sums of a block of panels are in cache until they are done."""
 
 _POINTS = {
     "dots": "const float*, int64_t, const W*, int64_t, int64_t, const W*, int64_t, float*, int64_t, int64_t, bool",
@@ -157,8 +172,9 @@ class Linear:
     """One shape of matmul, and the buffers of one call of it.
 
     Offsets and strides in elements. weight: offset, strides [inner, outer], one of which is 1. scale, bias: offsets;
-    other: offset and stride of what is added; None where there are none. dots: which of the two forms. half: the
-    factors are bf16, all else f32. batch: how many products, and elements from one to the next of x, weight and out.
+    other: offset and stride of what is added; None where there are none. form: "dots", "panels", or "own" where the
+    machine decides. half: the factors are bf16, all else f32. batch: how many products, and elements from one to the
+    next of x, weight and out.
     """
 
     rows: int
@@ -172,7 +188,7 @@ class Linear:
     out_stride: int
     attr: str
     scalars: tuple[float, ...]
-    dots: bool
+    form: str
     half: bool = False
     batch: tuple[int, int, int, int] = (1, 0, 0, 0)
 
@@ -201,7 +217,7 @@ class Linear:
             results[-2],
             str(attr),
             tuple(scalars),  # type: ignore[arg-type]
-            _by_dots(forms[0] if forms else "own", rows, inner, strides[0] == 1),
+            _form(forms[0] if forms else "own", rows, inner, strides[0] == 1),
             buffers[x.buffer].dtype == "bf16",
             (as_int(x.shape[0]), *steps) if len(x.shape) > 2 else (1, 0, 0, 0),
         )
@@ -221,7 +237,11 @@ class Linear:
 
     def text(self, unit: Unit, threads: int) -> str:
         """The kernel, less what `unit` puts before it."""
-        return (self._dots if self.dots else self._panels)(unit, threads)
+        return (self._dots if self.by_dots(unit) else self._panels)(unit, threads)
+
+    def by_dots(self, unit: Unit) -> bool:
+        """Whether sums are vectors along the rows of both factors on this machine."""
+        return self.form == "dots" or (self.form == "own" and unit.target.vector_bytes != 32)
 
     def _dots(self, unit: Unit, threads: int) -> str:
         """The kernel on rows of both factors."""
@@ -265,9 +285,11 @@ class Linear:
         _, inner_stride, outer_stride = self.weight
         turned = outer_stride != 1
         in_place = not turned and tiles == 1 and self.outer % lanes == 0 and not self.half
-        piece = _even(self.inner, _IN_PLACE if in_place else _PANEL, 1)
-        block = columns * max(_FLOATS // (piece * columns), 1)
-        packing = panels(unit, lanes, _FLOATS, turned)
+        small = unit.target.vector_bytes == 32
+        floats = _SMALL_FLOATS if small else _FLOATS
+        piece = _even(self.inner, _IN_PLACE if in_place else _SMALL_PANEL if small else _PANEL, 1)
+        block = columns * max(floats // (piece * columns), 1)
+        packing = panels(unit, lanes, floats, turned)
         last = self.outer % columns
 
         def points(vectors: int, left: int) -> list[str]:
@@ -281,10 +303,10 @@ class Linear:
             tiles=tiles,
             sizes=(piece, -(-self.outer // columns) * columns if in_place else block, columns),
             copies=(ROW, most * ROW, 0),
-            # The rows of the next block of a weight that is turned lie one after the other.
+            # The first tiles fetch the panel's next piece: a row of a weight that is turned each, or some of all rows.
             fetched=(
-                columns if in_place else block,
-                columns if self.half else -(-columns // tiles) if turned else inner_stride,
+                columns if turned else -(-columns // _LINE),
+                columns if self.half else 1 if turned else inner_stride,
                 inner_stride if in_place else columns,
             ),
             pack="nullptr" if in_place else f"{packing}<{self.type}>",
@@ -292,7 +314,7 @@ class Linear:
                 points(2, lanes) if self.outer > last else [],
                 points(-(-last // lanes), (last - 1) % lanes + 1) if last else [],
             ),
-            texts=(_PACK, _CHAINS.format(w=lanes, chain=_CHAIN)),
+            texts=(_PACK, _CHAINS.format(line=_LINE, chain=_CHAIN)),
         )
 
     def _kernel(
@@ -311,9 +333,9 @@ class Linear:
         texts: tuple[str, str],
     ) -> str:
         """The numbers of this shape, and the driver of its form, which the unit has once."""
-        driver = _DRIVER.format(
-            form=form, types=_POINTS[form], v=unit.vector("f32", lanes), w=lanes, pack=texts[0], calls=texts[1]
-        )
+        v, (pack_text, calls) = unit.vector("f32", lanes), texts
+        fields = {"form": form, "types": _POINTS[form], "v": v, "w": lanes}
+        driver = _DRIVER.format(**fields, loops=_LOOPS[form], pack=pack_text, calls=calls)
         unit.helpers.setdefault(f"fb_by_{form}", driver)
         name, columns = self.name, sizes[2]
         by_rows, count = self._shared(tiles, -(-self.outer // columns), threads)
@@ -368,13 +390,15 @@ class Linear:
         return [small, small + 1] if self.rows % tiles else [small]
 
 
-def _by_dots(form: Any, rows: int, inner: int, along: bool) -> bool:
-    """Whether sums are vectors along the rows of both factors, which needs a weight whose rows lie along the sum."""
+def _form(form: Any, rows: int, inner: int, along: bool) -> str:
+    """The form that is meant; dots need a weight whose rows lie along the sum."""
     if form == "own":
-        return along and inner >= _LEAST and not (inner < _SHORT and rows >= _MANY)
+        if not along or inner < _LEAST or (inner < _SHORT and rows >= _MANY):
+            return "panels"
+        return "dots" if rows < _MANY_SMALL else "own"
     if form not in ("dots", "panels") or (form == "dots" and not along):
         raise LoweringError(f"{OP} has no form {form} for this weight")
-    return bool(form == "dots")
+    return str(form)
 
 
 def _even(total: int, most: int, multiple: int) -> int:

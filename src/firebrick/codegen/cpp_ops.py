@@ -14,7 +14,7 @@ from firebrick.extend.target import FunctionText
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["COMBINE", "HELPERS", "ROWS", "SLEEF"]
+__all__ = ["COMBINE", "HELPERS", "OF_NUMBER", "ROWS", "SLEEF", "WITH_NUMBERS"]
 
 
 def _both(text: str) -> FunctionText:
@@ -113,6 +113,12 @@ _BOOL: dict[str, FunctionText] = {
 
 ROWS: Mapping[str, Mapping[str, FunctionText]] = {"float": _FLOAT, "int": _INT, "uint": _INT, "bool": _BOOL}
 """Kind of dtype -> name of the scalar function -> text. `where` and `to` are written by the generator itself."""
+
+WITH_NUMBERS = frozenset(("add", "sub", "mul", "div", *_COMPARE))
+"""Functions of floats whose text takes one value beside lanes: C++ spreads it."""
+
+OF_NUMBER: Mapping[str, str] = {"min": "{a} < {b} ? {a} : {b}", "max": "{a} > {b} ? {a} : {b}"}
+"""Text for lanes where {a} is a number of the program, which is no NaN: one instruction."""
 
 SLEEF: Mapping[str, str] = {
     "exp": "exp{}_u10",

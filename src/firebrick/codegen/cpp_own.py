@@ -41,10 +41,10 @@ def own_text(shape: Linear | Call | Recurrent, unit: Unit, threads: int) -> str:
     return (Dense if shape.columns else Depthwise)(shape).text(unit, threads)
 
 
-def kind_of(shape: Linear | Call | Recurrent) -> str:
+def kind_of(shape: Linear | Call | Recurrent, unit: Unit) -> str:
     """Shapes of one kind take the same tiles."""
     if isinstance(shape, Linear):
-        return f"{'dots' if shape.dots else 'panels'} of {shape.type}"
+        return f"{'dots' if shape.by_dots(unit) else 'panels'} of {shape.type}"
     if isinstance(shape, Recurrent):
         return "recurrent"
     return "dense" if shape.columns else "depthwise"

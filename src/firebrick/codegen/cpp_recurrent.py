@@ -84,24 +84,29 @@ done: blocks of all steps that are. Each takes its own blocks, in turns from the
 those just read are read again while they are in cache; one that waits takes those that nobody has begun, so that
 it waits for no thread that the system doesn't let run."""
 
-_KERNEL = """\
-static inline __attribute__((always_inline)) void {name}_gates(const float* from, const float* bias, const float* sums,
+_GATES = """\
+static __attribute__((noinline)) void {name}(const float* from, const float* bias, const float* sums,
     const float* before, float* after, float* out, int64_t row, int64_t rows, int64_t left) {{
   for (int64_t r = 0; r < rows; r++) {{
     {v} x[{gates}], u[{gates}];
 #pragma GCC unroll 4
     for (int g = 0; g < {gates}; g++) {{
-      x[g] = left == {w} ? *(const {v}u*)(from + g * {size}) : {v}_load(from + g * {size}, left);
+      x[g] = {whole} ? *(const {v}u*)(from + g * {size}) : {v}_load(from + g * {size}, left);
       u[g] = *(const {v}u*)(sums + g * {w});
-      if (bias) u[g] += left == {w} ? *(const {v}u*)(bias + g * {size}) : {v}_load(bias + g * {size}, left);
+      if (bias) u[g] += {whole} ? *(const {v}u*)(bias + g * {size}) : {v}_load(bias + g * {size}, left);
     }}
-    {v} state = left == {w} ? *(const {v}u*)before : {v}_load(before, left);
+    {v} state = {whole} ? *(const {v}u*)before : {v}_load(before, left);
 {step}
-    if (left == {w}) *({v}u*)out = y, *({v}u*)after = state;
+    if ({whole}) *({v}u*)out = y, *({v}u*)after = state;
     else {v}_store(out, y, left), {v}_store(after, state, left);
     from += row, sums += {gates} * {w}, before += {size}, after += {size}, out += {wide};
   }}
 }}
+"""
+"""What makes a step's results of its sums, for some sequences by a vector of results, of which `left` are meant; layers
+of one size share it."""
+
+_KERNEL = """\
 static void {name}_step(void* const* args, int64_t t, int64_t block) {{
   const float* const inputs[] = {{{inputs}}};
   const float* const weights[] = {{{weights}}};
@@ -126,7 +131,7 @@ static void {name}_step(void* const* args, int64_t t, int64_t block) {{
 {calls}
       }}
     const int64_t from = place + r * {size} + n0;
-    {name}_gates(inputs[d] + at * apart[d][0] + r * apart[d][1] + n0, biases[d] ? biases[d] + n0 : nullptr, sums,
+    {finish}(inputs[d] + at * apart[d][0] + r * apart[d][1] + n0, biases[d] ? biases[d] + n0 : nullptr, sums,
         (t ? last : state) + from, last + from, out + (at * {batch} + r) * {wide} + d * {size} + n0, apart[d][1],
         count, left);
   }}
@@ -210,6 +215,11 @@ class Recurrent:
             return "nullptr" if offset is None else f"(const float*)args[{next(places)}] + {offset}"
 
         step = _STEP[self.cell].format(v=v, e=unit.inline("exp", lanes), t=unit.inline("tanh", lanes))
+        wide = directions * self.size
+        finish = f"fb_{self.cell}_{v}_{self.size}_{wide}"
+        sizes = {"w": lanes, "size": self.size, "wide": wide, "gates": gates}
+        whole = "true" if self.size % lanes == 0 else f"left == {lanes}"
+        unit.helpers[finish] = _GATES.format(name=finish, v=v, step=step, whole=whole, **sizes)
         work = self.batch * gates * self.size * self.size * directions
         given = {
             "inputs": ", ".join(pointer(p[0]) for p in self.projected),
@@ -222,12 +232,7 @@ class Recurrent:
         }
         return _KERNEL.format(
             name=self.name,
-            v=v,
-            w=lanes,
-            gates=gates,
-            size=self.size,
-            wide=directions * self.size,
-            step=step,
+            finish=finish,
             apart=", ".join(f"{{{p[1]}, {p[2]}}}" for p in self.projected),
             steps=self.steps,
             batch=self.batch,
@@ -238,5 +243,6 @@ class Recurrent:
             calls=f"        {text}",
             parts=blocks * directions,
             threads=max(1, min(work // _SHARE, blocks * directions, threads)),
+            **sizes,
             **given,
         )

@@ -112,8 +112,9 @@ _BY_PANEL = {"tile": (_TILE, " " * 4), "pixels": (_PIXELS, " " * 6)}
 _PANEL = """\
 static __thread float fb_panels[{floats}] __attribute__((aligned(64)));
 template <typename W> static __attribute__((noinline)) void fb_turned_{v}(const W* w, int64_t stride, int64_t n,
-    int64_t k, float* to, int64_t columns) {{
+    int64_t k, float* panels, int64_t columns, int64_t piece) {{
   for (int64_t j = 0; j < n; j += {w}) {{
+    float* const to = panels + j / columns * columns * (piece - 1);
     const int64_t rows = n - j < {w} ? n - j : {w};
     int64_t i = 0;
     for (; i + {w} <= k; i += {w}) {{
@@ -133,16 +134,17 @@ template <typename W> static __attribute__((noinline)) void fb_turned_{v}(const 
   }}
 }}
 template <typename W> static __attribute__((noinline)) void fb_copied_{v}(const W* w, int64_t stride, int64_t n,
-    int64_t k, float* to, int64_t columns) {{
+    int64_t k, float* panels, int64_t columns, int64_t piece) {{
   for (int64_t i = 0; i < k; i++)
-    for (int64_t j = 0; j < n; j += {w}) {{
-      const W* const p = w + i * stride + j;
-      *({v}u*)(to + i * columns + j) = n - j < {w} ? fb_read(p, n - j) : fb_read(p);
-    }}
+    for (int64_t m = 0; m < n; m += columns)
+      for (int64_t j = m; j < m + columns && j < n; j += {w}) {{
+        const W* const p = w + i * stride + j;
+        *({v}u*)(panels + m * piece + i * columns + j - m) = n - j < {w} ? fb_read(p, n - j) : fb_read(p);
+      }}
 }}
 """
-"""Panels of a thread, from a weight whose rows lie along the sum, and from one whose columns lie side by side. Columns
-beyond n up to a whole vector are zeros; further ones are not read."""
+"""Some panels of a thread, of `piece` rows each, from a weight whose rows lie along the sum, and from one whose columns
+lie side by side. Columns beyond n up to a whole vector are zeros; further ones are not read."""
 
 
 def _pair(v: str, index: str, lanes: int, distance: int) -> str:

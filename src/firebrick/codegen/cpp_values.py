@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from firebrick.codegen.cpp_casts import cast
 from firebrick.codegen.cpp_facts import is_near, narrow_place
 from firebrick.codegen.cpp_math import INLINE
-from firebrick.codegen.cpp_ops import HELPERS, ROWS, SLEEF
+from firebrick.codegen.cpp_ops import HELPERS, OF_NUMBER, ROWS, SLEEF, WITH_NUMBERS
 from firebrick.codegen.cpp_transpose import picking_helper
 from firebrick.codegen.cpp_types import MASK, SCALAR, SIGNED, constant_text, lane_type
 from firebrick.codegen.cpp_writer import Text, Unit, Writer
@@ -206,7 +206,12 @@ class Values(Writer):
         """A scalar function of values of `dtype`."""
         varying = any(a.varying for a in args)
         result = "b8" if SCALAR_OPS[name].result == "bool" else dtype
-        code = self.op_text(name, dtype, [self.spread(a, dtype) if varying else a.code for a in args], varying)
+        is_wide = varying and dtype in ("f32", "f64")
+        alone = not varying or (is_wide and name in WITH_NUMBERS)
+        codes = [a.code if alone else self.spread(a, dtype) for a in args]
+        by_number = is_wide and name in OF_NUMBER and args[0].code.lstrip("(-")[0].isdigit()
+        fill, text = (self._fill, OF_NUMBER[name]) if by_number else (self.op_text, name)
+        code = fill(text, dtype, codes, varying)
         if result != dtype and varying and DTYPES[lane_type(dtype)].nbytes != 4:
             code = f"__builtin_convertvector({code}, {self.type_of('b8', True)})"
         return self.name(result, code, varying)
@@ -269,12 +274,10 @@ class Values(Writer):
             return ""
         if name in INLINE and dtype == "f32" and not self.unit.exact:
             return f"{self.unit.inline(name, width)}({codes[0]})"
-        kind = "f" if dtype == "f32" else "d"
         if name == "sigmoid":
             inner = self._library("exp", dtype, [f"-{codes[0]}"])
             return inner and f"1 / (1 + {inner})"
-        function = "Sleef_" + SLEEF[name].format(f"{kind}{width}")
-        return f"{self.unit.library(function, dtype, width, len(codes))}({', '.join(codes)})"
+        return f"{self.unit.library(SLEEF[name], dtype, width, len(codes))}({', '.join(codes)})"
 
     def _where(self, v: Op) -> Text:
         cond, a, b = [self.value(x) for x in v.args]

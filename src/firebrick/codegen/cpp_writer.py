@@ -135,10 +135,21 @@ class Unit:
         return f"fb_{name}_{vector}"
 
     def library(self, name: str, lane: str, width: int, arity: int) -> str:
-        """Name of a pointer to a function of SLEEF, bound when the unit is loaded."""
-        vector = self.vector(lane, width)
-        self.functions[name] = f"static {vector} (*{name})({', '.join([vector] * arity)});"
-        return name
+        """Name of a function of SLEEF, bound when the unit is loaded; `name` has {} for type and lanes."""
+        lanes = max(width, self.target.sleef // DTYPES[lane].nbytes)
+        vector, wide = self.vector(lane, width), self.vector(lane, lanes)
+        function = "Sleef_" + name.format(f"{'f' if lane == 'f32' else 'd'}{lanes}")
+        self.functions[function] = f"static {wide} (*{function})({', '.join([wide] * arity)});"
+        if lanes == width:
+            return function
+        places, args = range(width), [f"x{k}" for k in range(arity)]
+        filled = [f"{wide}{{{', '.join(f'{x}[{k}]' for k in places)}}}" for x in args]
+        self.helpers[f"fb_{vector}_{function}"] = (
+            f"static inline {vector} fb_{vector}_{function}({', '.join(f'{vector} {x}' for x in args)}) {{\n"
+            f"  const {wide} y = {function}({', '.join(filled)});\n"
+            f"  return {vector}{{{', '.join(f'y[{k}]' for k in places)}}};\n}}\n"
+        )
+        return f"fb_{vector}_{function}"
 
     def add(self, other: Unit) -> None:
         """Take in what other kernels need."""
@@ -149,8 +160,8 @@ class Unit:
     def prelude(self) -> str:
         """Types, helpers and bound functions."""
         parts = [vector_prelude(lane, width, self.target.simd) for lane, width in sorted(self.vectors)]
-        parts += list(self.helpers.values())
         parts += [text + "\n" for text in self.functions.values()]
+        parts += list(self.helpers.values())
         return "".join(parts)
 
     def bindings(self) -> list[str]:

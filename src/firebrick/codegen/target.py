@@ -39,7 +39,7 @@ class CppTarget(Target):
     """A CPU: kernels are C++ and run on torch's memory.
 
     In compiled graphs the native host program allocates and launches; the calls here do the same from Python.
-    flags: of the C++ compiler. sleef: suffixes of SLEEF's vector functions for f32 and f64. exact: functions have the
+    flags: of the C++ compiler. sleef: bytes of the shortest vectors of its functions. exact: functions have the
     bits of eager PyTorch's.
     """
 
@@ -47,7 +47,7 @@ class CppTarget(Target):
     vector_bytes: int
     threads: int
     flags: tuple[str, ...] = ()
-    sleef: tuple[str, str] = ("", "")
+    sleef: int = 0
     exact: bool = False
 
     name = "cpu"
@@ -148,7 +148,7 @@ class _Row:
     needs: frozenset[str]
     vector_bytes: int
     flags: tuple[str, ...] = ()
-    sleef: tuple[str, str] = ("", "")
+    sleef: int = 0
 
 
 _SIMD: Mapping[str, _Row] = {
@@ -156,13 +156,13 @@ _SIMD: Mapping[str, _Row] = {
         frozenset(("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "f16c")),
         64,
         ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c", "-mprefer-vector-width=512"),
-        ("f16", "d8"),
+        32,
     ),
-    "avx2": _Row(frozenset(("avx2", "fma", "f16c")), 32, ("-mavx2", "-mfma", "-mf16c"), ("f8", "d4")),
-    "neon": _Row(frozenset(("asimd",)), 16, (), ("f4", "d2")),
-    "scalar": _Row(frozenset(), 0, (), ("", "")),
+    "avx2": _Row(frozenset(("avx2", "fma", "f16c")), 32, ("-mavx2", "-mfma", "-mf16c"), 32),
+    "neon": _Row(frozenset(("asimd",)), 16, (), 16),
+    "scalar": _Row(frozenset(), 0, ()),
 }
-"""SIMD level -> what the CPU must have, register width, compiler flags, suffixes of SLEEF's names; best first."""
+"""SIMD level -> what the CPU must have, register width, compiler flags, SLEEF's shortest vector; best first."""
 
 
 @lru_cache(maxsize=1)

@@ -43,7 +43,7 @@ _GCC_OFF = (
     *("exceptions", "asynchronous-unwind-tables", "rtti"),
     *("tree-bit-ccp", "tree-ccp", "tree-dominator-opts", "tree-dse", "tree-sink", "tree-slsr"),
     *("dse", "compare-elim", "cprop-registers", "if-conversion", "if-conversion2", "shrink-wrap", "thread-jumps"),
-    *("ssa-phiopt", "ipa-profile", "ipa-pure-const", "ipa-reference"),
+    *("ssa-phiopt", "ipa-profile", "ipa-pure-const", "ipa-reference", "tree-pta"),
 )
 """What GCC needs not look for: kernels are vectors and loops already, each value is computed once, and nothing is dead.
 Together that halves its time. All of these flags are older than GCC 8."""
