@@ -58,8 +58,6 @@ _PANEL = 512
 """Products of a panel."""
 PIECE, _CHAIN = 256, 128
 """Products in one chain of additions: of convolutions, and here."""
-_LINE = 16
-"""Floats of a line of the cache."""
 _IN_PLACE = 8
 """Products of a piece where a panel is not copied: rows of the weight are read side by side."""
 MOST_ROWS = 14
@@ -128,21 +126,23 @@ _DOTS = """\
           tile(a, s.row, w + n * s.n_stride + k, s.n_stride, part, next, s.pitch, c, s.out_stride, left, k == 0);"""
 
 _PACK = """\
-      const int64_t wide = 4 * s.columns;
+      const int64_t wide = 4 * s.columns, chains = ((n1 - n0 - 1) / s.columns + 1) * ((part - 1) / {chain} + 1);
+      const bool last = k + part == s.inner, turned = s.n_stride != 1, more = sizeof(W) == 4 && !(last && n1 == to);
+      const W* const behind = w + (last ? 0 : k + part) * s.k_stride + (last ? n1 : n0) * s.n_stride;
       for (int64_t n = n0; s.pack && n < n1; n += wide)
         s.pack(w + k * s.k_stride + n * s.n_stride, s.n_stride != 1 ? s.n_stride : s.k_stride,
             n1 - n < wide ? n1 - n : wide, part, fb_panels + (n - n0) * s.piece, s.columns, s.piece);"""
 
 _CHAINS = """\
           const float* const b = s.pack ? fb_panels + (n - n0) * s.piece : (const float*)(w + k * s.k_stride + n);
-          const bool later = k + part == s.inner;
-          const W* const behind = w + (!s.pack ? k : later ? 0 : k + part) * s.k_stride
-              + (!s.pack ? n + s.columns : later ? n + s.block : n) * s.n_stride;
-          const int64_t share = (t - row_from) % s.ahead * (s.n_stride != 1 ? s.n_stride : {line});
-          const float* const next = sizeof(W) < 4 ? b : (const float*)(behind + share);
-          for (int64_t q = 0; q < part; q += {chain}) {{
+          const int64_t row = (t - row_from) * chains + (n - n0) / s.columns * ((part - 1) / {chain} + 1);
+          const float* next = b;
+          if (!s.pack) next += s.columns;
+          else if (more && turned) next = (const float*)(behind + (n - n0 + (t - row_from) % s.columns) * s.n_stride);
+          else if (more && row < part) next = (const float*)(behind + row * s.k_stride);
+          for (int64_t q = 0; q < part; q += {chain}, next += s.ahead) {{
             const int64_t some = part - q < {chain} ? part - q : {chain};
-            tile(a + q, b + q * s.pitch, s.pitch, some, next + q * s.step, s.step, c, s.out_stride, k + q == 0);
+            tile(a + q, b + q * s.pitch, s.pitch, some, next, s.step, c, s.out_stride, k + q == 0);
           }}"""
 
 _BY_PRODUCTS = "    for (int64_t k = 0; k < s.inner; k += s.piece) {"
@@ -303,10 +303,10 @@ class Linear:
             tiles=tiles,
             sizes=(piece, -(-self.outer // columns) * columns if in_place else block, columns),
             copies=(ROW, most * ROW, 0),
-            # The first tiles fetch the panel's next piece: a row of a weight that is turned each, or some of all rows.
+            # Of the panels' next piece each tile fetches a row of a weight that is turned, or each chain a row of all.
             fetched=(
-                columns if turned else -(-columns // _LINE),
-                columns if self.half else 1 if turned else inner_stride,
+                _CHAIN if turned else inner_stride,
+                inner_stride if in_place else 1 if turned else -(-block // _CHAIN),
                 inner_stride if in_place else columns,
             ),
             pack="nullptr" if in_place else f"{packing}<{self.type}>",
@@ -314,7 +314,7 @@ class Linear:
                 points(2, lanes) if self.outer > last else [],
                 points(-(-last // lanes), (last - 1) % lanes + 1) if last else [],
             ),
-            texts=(_PACK, _CHAINS.format(line=_LINE, chain=_CHAIN)),
+            texts=(_PACK.format(chain=_CHAIN), _CHAINS.format(chain=_CHAIN)),
         )
 
     def _kernel(

@@ -135,12 +135,16 @@ template <typename W> static __attribute__((noinline)) void fb_turned_{v}(const 
 }}
 template <typename W> static __attribute__((noinline)) void fb_copied_{v}(const W* w, int64_t stride, int64_t n,
     int64_t k, float* panels, int64_t columns, int64_t piece) {{
-  for (int64_t i = 0; i < k; i++)
-    for (int64_t m = 0; m < n; m += columns)
-      for (int64_t j = m; j < m + columns && j < n; j += {w}) {{
-        const W* const p = w + i * stride + j;
-        *({v}u*)(panels + m * piece + i * columns + j - m) = n - j < {w} ? fb_read(p, n - j) : fb_read(p);
-      }}
+  for (int64_t i = 0; i < k; i++) {{
+    const W* p = w + i * stride;
+    float* to = panels + i * columns;
+    int64_t left = n;
+    for (; left >= {both}; left -= {both}, p += {both}, to += {both} * piece) {{
+      const {v} x = fb_read(p), y = fb_read(p + {w});
+      *({v}u*)to = x, *({v}u*)(to + {w}) = y;
+    }}
+    for (; left > 0; left -= {w}, p += {w}, to += {w}) *({v}u*)to = left < {w} ? fb_read(p, left) : fb_read(p);
+  }}
 }}
 """
 """Some panels of a thread, of `piece` rows each, from a weight whose rows lie along the sum, and from one whose columns
@@ -285,5 +289,5 @@ def panels(unit: Unit, lanes: int, floats: int, turned: bool) -> str:
     _reading(unit, lanes)
     v = unit.vector("f32", lanes)
     unit.helpers.setdefault(f"turn_{v}", transpose_helper(v, "float", lanes))
-    unit.helpers.setdefault(f"fb_panel_{v}", _PANEL.format(v=v, w=lanes, floats=floats))
+    unit.helpers.setdefault(f"fb_panel_{v}", _PANEL.format(v=v, w=lanes, both=2 * lanes, floats=floats))
     return f"fb_{'turned' if turned else 'copied'}_{v}"
