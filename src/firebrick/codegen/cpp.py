@@ -51,20 +51,29 @@ extern "C" void* dlsym(void*, const char*);
 typedef void (*fb_part)(void* const*, const int64_t*, int64_t, int64_t);
 static void (*fb_start)(void (*)(void*), void*, unsigned, unsigned);
 static int (*fb_thread)(void), (*fb_threads)(void), (*fb_limit)(void);
-struct fb_work { fb_part part; void* const* args; const int64_t* sizes; int64_t n; };
+struct fb_work { fb_part part; void* const* args; const int64_t* sizes; int64_t n, pieces, *taken; };
 static void fb_share(void* p) {
   const fb_work w = *(const fb_work*)p;
   const int64_t t = fb_thread(), all = fb_threads();
-  w.part(w.args, w.sizes, w.n * t / all, w.n * (t + 1) / all);
+  for (int64_t u = t; u < t + all; u++) {
+    const int64_t v = u % all, begin = w.n * v / all, end = w.n * (v + 1) / all;
+    const int64_t step = (end - begin - 1) / w.pieces + 1;
+    for (int64_t i; (i = begin + __atomic_fetch_add(w.taken + 8 * v, step, __ATOMIC_RELAXED)) < end;)
+      w.part(w.args, w.sizes, i, end - i < step ? end : i + step);
+  }
 }
-static __attribute__((noinline)) void fb_parallel(fb_part part, void* const* args, const int64_t* sizes, int64_t n) {
-  const int64_t limit = fb_start ? fb_limit() : 1;
-  if (n <= 1 || limit <= 1) return part(args, sizes, 0, n);
-  fb_work w = {part, args, sizes, n};
-  fb_start(fb_share, &w, n < limit ? n : limit, 0);
+static __attribute__((noinline)) void fb_parallel(fb_part part, void* const* args, const int64_t* sizes, int64_t n,
+    int64_t pieces = 1) {
+  const int64_t limit = fb_start ? fb_limit() : 1, threads = n < limit ? n : limit;
+  if (threads <= 1) return part(args, sizes, 0, n);
+  int64_t* const taken = (int64_t*)__builtin_alloca(threads * 64);
+  for (int64_t i = 0; i < threads; i++) taken[8 * i] = 0;
+  fb_work w = {part, args, sizes, n, pieces, taken};
+  fb_start(fb_share, &w, threads, 0);
 }
 """
-"""Iterations shared out among OpenMP's threads, through the runtime's own functions: no compiler support is needed."""
+"""Iterations shared out among OpenMP's threads, through the runtime's own functions: no compiler support is needed. A
+thread that is done takes those pieces of the others' shares that nobody has begun: the system may have stopped them."""
 
 _BIND = """\
 __attribute__((constructor)) static void fb_bind() {{

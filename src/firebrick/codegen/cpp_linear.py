@@ -66,6 +66,9 @@ _FLOATS = 1 << 16
 _SMALL_PANEL, _SMALL_FLOATS = 256, 1 << 15
 """Both with vectors of 32 bytes: such machines have half the cache, and others' threads may use half of that."""
 
+_PIECES, _PIECE_COLUMNS = 4, 128
+"""Most pieces of a thread's columns, and how many columns one has at least."""
+
 _DRIVER = """\
 template <typename W> struct fb_{form}_shape {{
   int64_t rows, inner, outer, x_stride, k_stride, n_stride, out_stride, other_stride;
@@ -340,6 +343,8 @@ class Linear:
         name, columns = self.name, sizes[2]
         by_rows, count = self._shared(tiles, -(-self.outer // columns), threads)
         serial = self._all_products() <= SERIAL
+        # Each piece of a thread's rows would make all panels.
+        pieces = 1 if by_rows else max(1, min(_PIECES, self.outer // (_PIECE_COLUMNS * threads)))
         places = iter(range(2, 5))
         offsets = (self.scale, self.bias, self.other and self.other[0])
         offset = ("", "") if self.batch[0] == 1 else (f" + i * {self.batch[1]}", f" + i * {self.batch[2]}")
@@ -371,7 +376,7 @@ class Linear:
             call=call,
             start=f"{name}_part(args, sizes, 0, {count})"
             if serial
-            else f"fb_parallel({name}_part, args, sizes, {count})",
+            else f"fb_parallel({name}_part, args, sizes, {count}, {pieces})",
         )
 
     def _all_products(self) -> int:
