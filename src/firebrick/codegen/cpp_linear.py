@@ -142,6 +142,8 @@ _CHAINS = """\
           const float* next = b;
           if (!s.pack) next += s.columns;
           else if (more && turned) next = (const float*)(behind + (n - n0 + (t - row_from) % s.columns) * s.n_stride);
+          else if (more && s.ahead != s.k_stride)
+            next = (const float*)(behind + n - n0 + (t - row_from) % ((s.columns + 15) / 16) * 16);
           else if (more && row < part) next = (const float*)(behind + row * s.k_stride);
           for (int64_t q = 0; q < part; q += {chain}, next += s.ahead) {{
             const int64_t some = part - q < {chain} ? part - q : {chain};
@@ -294,6 +296,13 @@ class Linear:
         block = columns * max(floats // (piece * columns), 1)
         packing = panels(unit, lanes, floats, turned)
         last = self.outer % columns
+        # Of the panels' next piece each tile fetches a row of a turned weight, or each chain a row of all panels
+        # or, with fewer chains than rows, each tile a line of all rows.
+        fetched = (_CHAIN * inner_stride, inner_stride)
+        if turned:
+            fetched = (_CHAIN, 1)
+        elif not in_place and tiles * (block // columns) * -(-piece // _CHAIN) >= piece:
+            fetched = (inner_stride, -(-block // _CHAIN))
 
         def points(vectors: int, left: int) -> list[str]:
             return [tile(unit, lanes, rows, vectors, left) for rows in self._heights(tiles)]
@@ -306,12 +315,7 @@ class Linear:
             tiles=tiles,
             sizes=(piece, -(-self.outer // columns) * columns if in_place else block, columns),
             copies=(ROW, most * ROW, 0),
-            # Of the panels' next piece each tile fetches a row of a weight that is turned, or each chain a row of all.
-            fetched=(
-                _CHAIN if turned else inner_stride,
-                inner_stride if in_place else 1 if turned else -(-block // _CHAIN),
-                inner_stride if in_place else columns,
-            ),
+            fetched=(*fetched, inner_stride if in_place else columns),
             pack="nullptr" if in_place else f"{packing}<{self.type}>",
             points=(
                 points(2, lanes) if self.outer > last else [],
