@@ -18,13 +18,13 @@ with torch.no_grad():
     for shift in range(12):
         malloc(ctypes.c_size_t(100_000 + 16 * shift))
         found.append(len({f(x).data_ptr() for _ in range(6)}))
-    print(max(found))
+    print(sum(found))
 """
 
 
 @pytest.mark.compiler
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc's heap")
-def test_results_of_calls_take_turns_in_two_places_at_most(tmp_path):
+def test_results_of_calls_lie_in_one_place_from_most_states_of_the_heap(tmp_path):
     command = ["env", f"FIREBRICK_CACHE_DIR={tmp_path}", sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert int(done.stdout) <= 2
+    assert int(done.stdout) <= 20  # 12 if each state has one; 24 where two or three take turns
