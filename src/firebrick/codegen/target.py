@@ -39,8 +39,8 @@ class CppTarget(Target):
     """A CPU: kernels are C++ and run on torch's memory.
 
     In compiled graphs the native host program allocates and launches; the calls here do the same from Python.
-    flags: of the C++ compiler. sleef: bytes of the shortest vectors of its functions. exact: functions have the
-    bits of eager PyTorch's.
+    flags: of the C++ compiler. sleef: bytes of the shortest vectors that SLEEF's functions take. exact:
+    functions have the bits of eager PyTorch's.
     """
 
     simd: str
