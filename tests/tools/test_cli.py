@@ -117,6 +117,12 @@ def test_table_fits_80_columns_with_names_whole():
         assert word in text
 
 
+def test_a_machine_that_slows_down_between_rounds_changes_no_ratio():
+    eager = [[2.0, 2.0], [4.0, 4.0], [8.0, 80.0, 8.0]]
+    ours = [[1.0], [2.0, 2.0, 20.0], [4.0]]
+    assert benchmark.ratio(eager, ours) == 2.0
+
+
 def test_notes_compare_on_what_both_run_and_say_what_compiling_and_memory_cost():
     def row(model, contender, run, cold, **more):
         return benchmark.Figures(model, contender, run=run, speedup=1 / run, cold=cold, **more)

@@ -9,9 +9,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +48,7 @@ class Figures:
     model: str
     contender: str
     run: float = float("nan")  # median of a call
-    speedup: float = float("nan")  # eager's median over this one
+    speedup: float = float("nan")  # eager's time over this one, the median of the rounds
     cold: float = float("nan")  # first call, fresh process, empty caches
     warm: float = float("nan")  # first call, second process, caches filled by the first
     error: float = float("nan")  # relative to float64
@@ -171,7 +173,7 @@ def bench(
     return results
 
 
-_ROUNDS = 5
+_ROUNDS = 11  # odd: a median is one round's ratio
 
 
 def _bench_model(
@@ -191,12 +193,14 @@ def _bench_model(
             copying.ask("setup", model=model, contender="eager", sizes=sizes)
             copying.ask("first")
         copies: dict[str, list[float]] = {"there": [], "fresh": []}
-        times: dict[str, list[float]] = {name: [] for name in processes}
+        times: dict[str, list[list[float]]] = {name: [] for name in processes}
+        order = deque(processes)
         for _ in range(_ROUNDS):
             step(f"{model}: measuring")
-            for name, process in processes.items():
-                answer = process.ask("time", seconds=seconds / _ROUNDS, least=3)
-                times[name] += answer["times"]
+            order.rotate()  # nobody always follows the same neighbour
+            for name in order:
+                answer = processes[name].ask("time", seconds=seconds / _ROUNDS, least=2)
+                times[name].append(answer["times"])
                 mine = next(r for r in rows if r.contender == name)
                 mine.peak = answer["peak_mb"]
                 if name == "firebrick" and copying is not None:
@@ -207,10 +211,19 @@ def _bench_model(
                     mine.traffic = answer["bytes"]
         _compare(model, rows, processes, folder, sizes)
         for figures in rows:
-            if times.get(figures.contender):
-                figures.run = statistics.median(times[figures.contender])
+            if rounds := times.get(figures.contender):
+                figures.run = statistics.median(chain.from_iterable(rounds))
                 if "eager" in times:
-                    figures.speedup = statistics.median(times["eager"]) / figures.run
+                    figures.speedup = ratio(times["eager"], rounds)
+
+
+def ratio(theirs: Sequence[Sequence[float]], ours: Sequence[Sequence[float]]) -> float:
+    """How many times theirs ours is faster: the median of the rounds' ratios of medians.
+
+    A machine that changes its speed between two rounds changes both times of a round.
+    """
+    pairs = zip(theirs, ours, strict=True)
+    return statistics.median(statistics.median(t) / statistics.median(o) for t, o in pairs)
 
 
 def _compare(
@@ -295,7 +308,7 @@ def _summary(results: Sequence[Figures]) -> list[str]:
 
 def table(results: Sequence[Figures]) -> Table:
     """Return a rich table of the results, with the geomean of each contender's speed-ups."""
-    note = "medians, each contender in its own process; error relative to float64\n"
+    note = "medians, x eager of rounds; each contender in its own process; error relative to float64\n"
     title = f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}"
     caption = note + "\n".join(_notes(results))
     # Units below names and narrow gaps: the longest contender's name fits into 80 columns.

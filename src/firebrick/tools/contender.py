@@ -172,9 +172,13 @@ class Contender:
         return {**times, "bytes": traffic}
 
     def time(self, seconds: float, least: int) -> dict[str, Any]:
-        """Call for about `seconds`, at least `least` times; one time a call, in seconds."""
+        """Call for about `seconds`, at least `least` times; one time a call, in seconds.
+
+        One call before them is not counted: in it threads of the process before may still spin.
+        """
         times: list[float] = []
         gc.collect()
+        self.call()
         end = time.perf_counter() + seconds
         while len(times) < least or time.perf_counter() < end:
             start = time.perf_counter()
