@@ -66,6 +66,7 @@ class _Entry:
     acc: str
     domain: frozenset[Var]
     level: int = 0
+    late: bool = False
 
     @property
     def value(self) -> Value:
@@ -90,7 +91,7 @@ class _Phase:
 
 def build_tree(statements: Sequence[Statement], plan: LoopPlan, facts: Table) -> tuple[Stmt, ...]:
     """The loop tree that does all statements, in the order that their values allow."""
-    entries = [_Entry(s.store, None, "", s.inner, 1 << 20 if s.late else 0) for s in statements]
+    entries = [_Entry(s.store, None, "", s.inner, late=s.late) for s in statements]
     # Symbolic sizes are known everywhere.
     symbols: set[Var] = set()
     for e in plan.sizes.values():
@@ -283,17 +284,18 @@ class _Builder:
         top = max((e.level for e in work), default=-1)
         for e in entries:
             if not e.domain <= ctx:
-                late = e.level
                 e.level = max((level(r) for r in e.roots()), default=0)
                 top = max(top, e.level)
-                if late:
-                    e.level = late
                 work.append(e)
         phases: dict[tuple[int, frozenset[Var]], _Phase] = {}
-        last = {e.domain for e in work if e.level == top}
-        for e in sorted(work, key=lambda e: e.level):
-            if e.level > top:  # late; what other loops of the last phase read must still be there
-                e.level = top + (not last <= {e.domain})
+        last = {e.domain for e in work if e.level == top and not e.late}
+        # What other loops read must still be there; of two late stores the one with more axes may read the other's.
+        late = sorted(dict.fromkeys(e.domain for e in work if e.late), key=len, reverse=True)
+        first = top + (not last <= set(late[:1]))
+        for e in work:
+            if e.late:
+                e.level = first + late.index(e.domain)
+        for e in sorted(work, key=lambda e: (e.level, e.late)):
             key = (e.level, e.domain)
             phases.setdefault(key, _Phase(*key)).entries.append(e)
         return sorted(phases.values(), key=lambda p: p.level)

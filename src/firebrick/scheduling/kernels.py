@@ -107,7 +107,7 @@ def _statements(
     short: dict[str, str] = {}
     names: dict[str, tuple[str, str]] = {}
     made: dict[tuple[str, Expr], Value] = {}
-    out: list[Statement] = []
+    written: list[tuple[str, frozenset[Var], Store]] = []
 
     def name(buffer: str, dtype: str) -> str:
         found = short.get(buffer)
@@ -118,9 +118,11 @@ def _statements(
 
     def load(v: Load) -> Value:
         forwarded = made.get((v.buffer, v.index)) if not v.binds else None
+        if forwarded is None:
+            loaded.add(v.buffer)
         return forwarded or Load(v.dtype, name(v.buffer, v.dtype), v.index, v.binds)
 
-    read_before = {b for b in group.makes if b in group.uses}
+    loaded: set[str] = set()
     for m in group.members:
         rewrite = Rewriter(_substitution(m), load, lambda axes, m=m: _axes(axes, m, group))  # type: ignore[misc]
         stored = []
@@ -134,8 +136,8 @@ def _statements(
             if s.buffer in live:
                 inner = frozenset(v for v in m.parallel if v not in outer)
                 store = Store(name(s.buffer, value.dtype), index, value, s.mode, binds)
-                out.append(Statement(inner, store, s.buffer in read_before))
-    return out, names
+                written.append((s.buffer, inner, store))
+    return [Statement(inner, store, buffer in loaded) for buffer, inner, store in written], names
 
 
 def _substitution(m: Member) -> Any:
