@@ -372,6 +372,8 @@ def _device(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dic
 
 def _copy(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     target, source = args[0], args[1]
+    if not isinstance(source, torch.Tensor):  # `x.copy_(0.5)`
+        return _fill(tracer, func, args, kwargs)
     tracer.overwrite(target, tracer.read(tracer.value_of(source)))
     return target
 
