@@ -326,6 +326,11 @@ def _is_defined(template: str, given: list[torch.Tensor], names: list[str]) -> b
         )
     if "_scatter(" in template and any(_overlaps(t) for t in given):
         return False  # eager keeps the layout, in which elements of the result share memory
+    if template == "{x}.copy_({y})" and given[1].dtype.is_floating_point and not given[0].dtype.is_floating_point:
+        # Numbers beyond the whole numbers of a type become what the machine makes of them.
+        limits = torch.iinfo(given[0].dtype) if given[0].dtype != torch.bool else torch.finfo(given[1].dtype)
+        if not bool(((given[1] >= limits.min) & (given[1] <= limits.max)).all()):
+            return False
     if template in MUTATIONS and len(given) > 1:
         # A write to memory that is read in another order: which of the two comes first is not said.
         memory = [t.untyped_storage().data_ptr() for t in given]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +53,7 @@ class Declined(Exception):
 class Lowering:
     """Collects the program. Rules get it as their first argument; `node` is the node being lowered.
 
+    used: which of the node's results are used, if it has several.
     alone: no loops around the node would run together with it, so loops for it must be worth it by themselves.
     """
 
@@ -65,6 +65,7 @@ class Lowering:
         self.node: fx.Node
         self.origin = ""
         self.own: tuple[int, ...] = ()
+        self.used: set[int] = set()
         self.given: tuple[TensorValue, ...] = ()
         self.alone = False
         self._temps = 0
@@ -265,7 +266,7 @@ class Lowering:
         passed = tuple(self.argument(a) for a in args)
         named = tuple((k, self.argument(v)) for k, v in kwargs.items())
         # Fake kernels are wrong about some results that are for the backward pass, so only those in use are checked.
-        used = {user.args[1] for user in self.node.users if user.target is operator.getitem} if many else {0}
+        used = self.used if many else {0}
         results: list[TensorValue | None] = []
         for k, fake in enumerate(val if many else [val]):
             if fake is None or (k not in used and not into):
@@ -307,7 +308,7 @@ def only_first(lw: Lowering) -> torch.Tensor:
     Raises:
         Declined: another one is used, which only the library's kernel makes.
     """
-    if any(user.args[1] != 0 and user.users for user in lw.node.users):
+    if lw.used - {0}:
         raise Declined
     found: torch.Tensor = lw.node.meta["val"][0]
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import fx
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
-__all__ = ["representatives", "user_counts"]
+__all__ = ["representatives", "used_results", "user_counts"]
 
 
 def representatives(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
@@ -33,6 +34,17 @@ def user_counts(same: Mapping[fx.Node, fx.Node]) -> dict[fx.Node, int]:
     for node, representative in same.items():
         users.setdefault(representative, set()).update(same.get(u, u) for u in node.users)
     return {node: len(found) for node, found in users.items()}
+
+
+def used_results(same: Mapping[fx.Node, fx.Node]) -> dict[fx.Node, set[int]]:
+    """Representative -> which of its results are used, its own or those of a node that computes the same."""
+    used: dict[fx.Node, set[int]] = {}
+    for node in same:
+        if node.target is operator.getitem and node.users:
+            source = node.args[0]
+            assert isinstance(source, fx.Node)
+            used.setdefault(same[source], set()).add(node.args[1])  # type: ignore[arg-type]
+    return used
 
 
 def _differs_each_time(target: Any) -> bool:

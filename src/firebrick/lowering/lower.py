@@ -31,7 +31,7 @@ from firebrick.lowering import (
     views,
 )
 from firebrick.lowering.context import Declined, Lowering, strides_of
-from firebrick.lowering.duplicates import representatives, user_counts
+from firebrick.lowering.duplicates import representatives, used_results, user_counts
 from firebrick.lowering.exact import CALLED
 from firebrick.lowering.tensors import TensorValue
 from firebrick.symbolic.expr import ONE, ZERO, exprs, total
@@ -85,6 +85,7 @@ class _Lowerer:
         self.lw = Lowering(config)
         self.env: dict[fx.Node, Any] = {}
         self.known: dict[fx.Node, bool] = {}
+        self.used: dict[fx.Node, set[int]] = {}
         self.returned: set[str] = set()
         self.inputs: list[TensorValue] = []
         self.consts: dict[str, TensorValue] = {}
@@ -97,7 +98,7 @@ class _Lowerer:
         recipe = self._recipe()
         outputs: tuple[object, ...] = ()
         same = representatives(self.aten.gm.graph)
-        users = user_counts(same)
+        users, self.used = user_counts(same), used_results(same)
         for node in self.aten.gm.graph.nodes:
             if node.op == "placeholder":
                 self._placeholder(node)
@@ -136,11 +137,12 @@ class _Lowerer:
         if self.aten.recipe is None:
             return Recipe()
         lw = self.lw
+        used = used_results({node: node for node in self.aten.recipe.nodes})
         for node in self.aten.recipe.nodes:
             if node.op == "get_attr":
                 self.env[node] = self.consts[node.target]
             else:
-                lw.node, lw.origin, lw.own, lw.given = node, "", (), ()
+                lw.node, lw.origin, lw.own, lw.given, lw.used = node, "", (), (), used.get(node, set())
                 kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
                 self.env[node] = self.derived[node.name] = calls.call_on_constants(
                     lw, *self._arguments(node.args), **kwargs
@@ -165,6 +167,7 @@ class _Lowerer:
         lw = self.lw
         stack = node.meta.get("stack")
         lw.node, lw.origin, lw.own = node, str(stack[-1]) if stack else "", origins(node)
+        lw.used = self.used.get(node, set())
         lw.given = tuple([v for v in (self.env[n] for n in node.all_input_nodes) if isinstance(v, TensorValue)])
         lw.alone = all(v.ref is not None or not v.cost for v in lw.given) and not _feeds_loops(node)
         args = self._arguments(node.args)

@@ -275,7 +275,7 @@ def _mean(
 def _maxima(lw: Lowering, window: _Window) -> tuple[TensorValue, ...]:
     """The maxima, and where they are if that is used."""
     val, places = lw.node.meta["val"]
-    if any(user.args[1] != 0 and user.users for user in lw.node.users):
+    if 1 in lw.used:
         return _with_places(lw, window, val, places)
     return (_maximum(lw, window, val),) * 2
 

@@ -81,11 +81,7 @@ def _best(lw: Lowering, name: str, x: TensorValue, dim: int) -> tuple[TensorValu
     compute = DTYPES[x.dtype].compute
     if compute == "b8":
         raise Declined
-    if (
-        x.rank
-        and strides_of(lw.node.meta["val"][0])[dim % x.rank] is ONE
-        and sum(bool(u.users) for u in lw.node.users) > 1
-    ):
+    if x.rank and strides_of(lw.node.meta["val"][0])[dim % x.rank] is ONE and len(lw.used) > 1:
         # Along a row the library keeps the best and its place with one comparison.
         lw.prefer(6.0, 5.0, lw.node.meta["val"][0].numel())
     lw.share(x)
