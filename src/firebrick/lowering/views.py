@@ -290,9 +290,9 @@ def _slot(lw: Lowering, x: TensorValue, d: int, k: int, val: torch.Tensor) -> Te
 
 @_rule(aten.flip.default)
 def _flip(lw: Lowering, x: TensorValue, dims: Sequence[int]) -> TensorValue:
-    if x.rank - 1 in {d % x.rank for d in dims}:
-        lw.prefer(3.0, 1.0, lw.node.meta["val"].numel())  # lanes in turned order
     flipped = {d % x.rank for d in dims} if x.rank else set()
+    if x.rank - 1 in flipped:
+        lw.prefer(3.0, 1.0, lw.node.meta["val"].numel())  # lanes in turned order
     return lw.formula(
         lambda index: x.at(tuple(x.shape[d] - 1 - i if d in flipped else i for d, i in enumerate(index))), x.cost
     )
