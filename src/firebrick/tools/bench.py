@@ -9,7 +9,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -194,10 +193,10 @@ def _bench_model(
             copying.ask("first")
         copies: dict[str, list[float]] = {"there": [], "fresh": []}
         times: dict[str, list[list[float]]] = {name: [] for name in processes}
-        order = deque(processes)
+        order = list(processes)
         for _ in range(_ROUNDS):
             step(f"{model}: measuring")
-            order.rotate()  # nobody always follows the same neighbour
+            order.reverse()  # who comes after whom changes from round to round
             for name in order:
                 answer = processes[name].ask("time", seconds=seconds / _ROUNDS, least=2)
                 times[name].append(answer["times"])
