@@ -1,6 +1,7 @@
 """Results of 8 MiB that were dropped left holes into which the next call's did not fit: three of them took turns."""
 
 import platform
+import statistics
 import subprocess
 import sys
 
@@ -25,6 +26,9 @@ with torch.no_grad():
 @pytest.mark.compiler
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc's heap")
 def test_results_of_calls_lie_in_one_place_from_most_states_of_the_heap(tmp_path):
-    command = ["env", f"FIREBRICK_CACHE_DIR={tmp_path}", sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert int(done.stdout) <= 20  # 12 if each state has one; 24 where two or three take turns
+    def places(seed: int) -> int:
+        variables = [f"FIREBRICK_CACHE_DIR={tmp_path}", f"PYTHONHASHSEED={seed}"]  # other hashes, another heap
+        return int(subprocess.check_output(["env", *variables, sys.executable, "-c", PROGRAM], text=True))
+
+    # 12 if each state has one place, 24 where two or three take turns; one process in a hundred has such a heap.
+    assert statistics.median(map(places, range(1, 6))) <= 20
