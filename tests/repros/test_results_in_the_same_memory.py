@@ -30,5 +30,5 @@ def test_results_of_calls_lie_in_one_place_from_most_states_of_the_heap(tmp_path
         variables = [f"FIREBRICK_CACHE_DIR={tmp_path}", f"PYTHONHASHSEED={seed}"]  # other hashes, another heap
         return int(subprocess.check_output(["env", *variables, sys.executable, "-c", PROGRAM], text=True))
 
-    # 12 if each state has one place, 24 where two or three take turns; one process in a hundred has such a heap.
+    # 12 if each state has one place, 24 where two or three take turns; now and then a process has such a heap.
     assert statistics.median(map(places, range(1, 6))) <= 20
