@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from firebrick.codegen.target import _SIMD, _cpu_features
+from firebrick.targets.cpu.machine import _SIMD, _cpu_features
 
 # The functions that trace and lower small programs are those of the lowering tests.
 sys.path.append(str(Path(__file__).parents[1] / "lowering"))

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.codegen.cpp import flags_of, kernel_units
-from firebrick.codegen.target import CppTarget, detect
 from firebrick.config import Config
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.interp import _Machine
@@ -21,6 +19,8 @@ from firebrick.loops.ir import Extern
 from firebrick.runtime.build import find_compiler
 from firebrick.scheduling import schedule
 from firebrick.symbolic.expr import as_int
+from firebrick.targets.cpu.machine import CpuTarget, detect
+from firebrick.targets.cpu.units import flags_of, kernel_units
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
-def build(sources: Sequence[str], target: CppTarget) -> list[ctypes.CDLL]:
+def build(sources: Sequence[str], target: CpuTarget) -> list[ctypes.CDLL]:
     """Compile and load translation units."""
     compiler = find_compiler(Config())
     loaded = []

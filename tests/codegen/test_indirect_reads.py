@@ -7,7 +7,6 @@ from agree import agree, calls, launches
 from machine import COMPILER
 
 import firebrick
-from firebrick.codegen.target import detect
 from firebrick.config import Config
 from firebrick.loops.bounds import CHECK, span
 from firebrick.loops.build import cast, constant, op
@@ -17,6 +16,7 @@ from firebrick.loops.parse import parse
 from firebrick.loops.show import show
 from firebrick.scheduling import schedule
 from firebrick.symbolic.expr import var
+from firebrick.targets.cpu.machine import detect
 
 pytestmark = [pytest.mark.compiler, pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")]
 

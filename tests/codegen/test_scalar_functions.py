@@ -8,9 +8,6 @@ import pytest
 import torch
 from machine import COMPILER, Runner
 
-from firebrick.codegen.cpp_ops import SLEEF
-from firebrick.codegen.cpp_writer import Unit
-from firebrick.codegen.target import detect
 from firebrick.config import Config
 from firebrick.loops.build import constant, load, op
 from firebrick.loops.dtypes import DTYPES
@@ -18,6 +15,9 @@ from firebrick.loops.interp import run
 from firebrick.loops.ir import Axis, Buffer, LoopProgram, Nest, Ref, Store
 from firebrick.loops.ops import SCALAR_OPS
 from firebrick.symbolic.expr import ONE, ZERO, const, var
+from firebrick.targets.cpu.machine import detect
+from firebrick.targets.cpu.scalar_functions import SLEEF
+from firebrick.targets.cpu.unit_writer import Unit
 
 pytestmark = [pytest.mark.compiler, pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")]
 

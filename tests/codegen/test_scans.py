@@ -7,7 +7,6 @@ import torch
 from agree import agree, calls, launches
 from machine import COMPILER, Runner
 
-from firebrick.codegen.target import detect
 from firebrick.config import Config
 from firebrick.errors import InternalError
 from firebrick.loops.check import check
@@ -16,6 +15,7 @@ from firebrick.loops.show import show
 from firebrick.loops.tree import Acc
 from firebrick.loops.tree_text import parse_kernel, show_kernel
 from firebrick.scheduling import schedule
+from firebrick.targets.cpu.machine import detect
 
 pytestmark = [pytest.mark.compiler, pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")]
 

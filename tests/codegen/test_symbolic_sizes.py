@@ -6,11 +6,11 @@ import pytest
 import torch
 from machine import COMPILER, build
 
-from firebrick.codegen.cpp import kernel_units
-from firebrick.codegen.target import detect
 from firebrick.config import Config
 from firebrick.loops.parse import parse
 from firebrick.scheduling import schedule
+from firebrick.targets.cpu.machine import detect
+from firebrick.targets.cpu.units import kernel_units
 
 pytestmark = [pytest.mark.compiler, pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")]
 

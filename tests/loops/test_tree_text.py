@@ -2,13 +2,13 @@
 
 import pytest
 
-from firebrick.codegen.target import CppTarget
 from firebrick.config import Config
 from firebrick.loops.parse import LoopSyntaxError, parse
 from firebrick.loops.tree_text import parse_kernel, show_kernel
 from firebrick.scheduling import schedule
+from firebrick.targets.cpu.machine import CpuTarget
 
-TARGET = CppTarget("avx512", 64, 4, (), 32)
+TARGET = CpuTarget("avx512", 64, 4, (), 32)
 
 PROGRAM = """
 loops f

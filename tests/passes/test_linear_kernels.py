@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import firebrick
-from firebrick.codegen.target import _SIMD, _cpu_features
 from firebrick.extend.linear import ACTIVATIONS
 from firebrick.passes import prepack
+from firebrick.targets.cpu.machine import _SIMD, _cpu_features
 
 pytestmark = pytest.mark.compiler
 LEVELS = [name for name, row in _SIMD.items() if row.needs <= _cpu_features()]

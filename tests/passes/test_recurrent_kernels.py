@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 import firebrick
-from firebrick.codegen.cpp_recurrent import _STEP
-from firebrick.codegen.target import _SIMD, _cpu_features
 from firebrick.extend.recurrent import CELLS
+from firebrick.targets.cpu.machine import _SIMD, _cpu_features
+from firebrick.targets.cpu.recurrent_kernel import _STEP
 
 pytestmark = pytest.mark.compiler
 LEVELS = [name for name, row in _SIMD.items() if row.needs <= _cpu_features() and name != "scalar"]

@@ -1,11 +1,11 @@
 """Schedules of parsed programs."""
 
-from firebrick.codegen.target import CppTarget
 from firebrick.config import Config
 from firebrick.loops.parse import parse
 from firebrick.scheduling import schedule
+from firebrick.targets.cpu.machine import CpuTarget
 
-TARGET = CppTarget("avx512", 64, 4, (), 32)
+TARGET = CpuTarget("avx512", 64, 4, (), 32)
 
 
 def plan(text, **options):

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firebrick.artifact import Artifact
-from firebrick.codegen.cpp_own import own_kernels
 from firebrick.codegen.host import host_program, show_table
-from firebrick.codegen.target import CppTarget, best_simd, detect, runs_here
+from firebrick.targets.cpu.handwritten import own_kernels
+from firebrick.targets.cpu.machine import CpuTarget, best_simd, detect, runs_here
 
 if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.loops.schedule import Schedule
 
-__all__ = ["CppTarget", "best_simd", "detect", "generate", "runs_here", "show_table"]
+__all__ = ["CpuTarget", "best_simd", "detect", "generate", "runs_here", "show_table"]
 
 
-def generate(schedule: Schedule, target: CppTarget, config: Config) -> Artifact:
+def generate(schedule: Schedule, target: CpuTarget, config: Config) -> Artifact:
     """Return the artifact of a schedule, not yet built.
 
     Raises:

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.codegen.cpp_own import OWN
 from firebrick.errors import LoweringError
 from firebrick.loops.bounds import CHECK
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Buffer, Enum, Extern, Ref
 from firebrick.loops.schedule import Launch
 from firebrick.symbolic.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
+from firebrick.targets.cpu.handwritten import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,9 +9,9 @@ from firebrick.extend.partition import Claim, Partition, PartitionPass, as_passe
 from firebrick.extend.registry import PassRegistry, fingerprint, order, registry
 from firebrick.extend.rule import Rule, rule
 from firebrick.extend.runner import apply_passes
-from firebrick.extend.target import FunctionText, Refused, Target, Templates, View
 from firebrick.extend.trace import trace_torch
 from firebrick.extend.verify import Difference, compare, relative_error
+from firebrick.targets.base import FunctionText, Refused, Target, Templates, View
 
 __all__ = [
     "LEVELS",

@@ -1,7 +1,7 @@
 """The operators of convolutions with packed constant weights, `firebrick::convolution` and its packing.
 
-Compiled graphs have generated kernels instead of the call (`codegen/cpp_convolution.py`, `codegen/cpp_depthwise.py`);
-the functions here say what they compute, for prints, the interpreter and eager kernels.
+Compiled graphs have generated kernels instead of the call (`dense_kernel.py` and `depthwise_kernel.py` in
+`targets/cpu`); the functions here say what they compute, for prints, the interpreter and eager kernels.
 """
 
 from __future__ import annotations

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import CompileError
-from firebrick.extend.kernel_text import lane_count
-from firebrick.extend.target import View
 from firebrick.loops.bounds import CHECK, check_index
 from firebrick.loops.dtypes import DTYPES, enum_value
 from firebrick.loops.ir import Enum, Extern, Ref
 from firebrick.symbolic.expr import ZERO, Expr, as_int
+from firebrick.targets.base import View
+from firebrick.targets.template_text import lane_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from firebrick.config import Config
-    from firebrick.extend.target import Target
     from firebrick.loops.ir import Buffer
     from firebrick.loops.schedule import Launch, Schedule
+    from firebrick.targets.base import Target
 
 __all__ = ["DeviceProgram"]
 

@@ -1,7 +1,7 @@
 """The operator of matmuls by constant weights, `firebrick::linear`.
 
-Compiled graphs have a generated kernel instead of the call (`codegen/cpp_linear.py`); the function here says what it
-computes, for prints, the interpreter and eager kernels.
+Compiled graphs have a generated kernel instead of the call (`targets/cpu/matmul_kernel.py`); the function here says
+what it computes, for prints, the interpreter and eager kernels.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _linear(
 
     Factors are float32, or bfloat16 without what is added; the result and all else are float32. Without scale, bias and
     other there may be many products: x [batch, rows, inner] by weight [batch, inner, outer].
-    form: of the kernel, see `firebrick.codegen.cpp_linear`.
+    form: of the kernel, see `firebrick.targets.cpu.matmul_kernel`.
     """
     x, weight = x.float(), weight.float()
     if scale is not None:

@@ -1,8 +1,8 @@
 """The operator of recurrent layers, `firebrick::recurrent`: all steps of one layer, in one or both directions.
 
-Compiled graphs have a generated kernel instead of the call (`codegen/cpp_recurrent.py`); the function here says what
-it computes, for prints, the interpreter and eager kernels. `firebrick::mkldnn_rnn_layer` is PyTorch's operator for a
-layer of LSTM whose gradients are wanted.
+Compiled graphs have a generated kernel instead of the call (`targets/cpu/recurrent_kernel.py`); the function here says
+what it computes, for prints, the interpreter and eager kernels. `firebrick::mkldnn_rnn_layer` is PyTorch's operator for
+a layer of LSTM whose gradients are wanted.
 """
 
 from __future__ import annotations

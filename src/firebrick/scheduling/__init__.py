@@ -20,8 +20,8 @@ from firebrick.scheduling.values import Table
 if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.extend.repeat import Repeat
-    from firebrick.extend.target import Target
     from firebrick.loops.ir import LoopProgram
+    from firebrick.targets.base import Target
 
 __all__ = ["NotAlike", "schedule", "show"]
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from firebrick.config import Config
-    from firebrick.extend.target import Target
     from firebrick.loops.ir import Nest
     from firebrick.scheduling.nodes import Access, NodeFacts
     from firebrick.symbolic.expr import Expr
+    from firebrick.targets.base import Target
 
 __all__ = ["Fusion", "Group", "Member", "fuse_nodes"]
 

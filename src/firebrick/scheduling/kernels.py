@@ -17,12 +17,12 @@ from firebrick.scheduling.values import Rewriter, walk
 from firebrick.symbolic.expr import Var, var
 
 if TYPE_CHECKING:
-    from firebrick.extend.target import Target
     from firebrick.loops.ir import Value
     from firebrick.loops.tree import Stmt
     from firebrick.scheduling.fusion import Group, Member
     from firebrick.scheduling.values import Table
     from firebrick.symbolic.expr import Expr
+    from firebrick.targets.base import Target
 
 __all__ = ["KernelSet"]
 

@@ -13,8 +13,8 @@ import torch
 from rich.table import Table
 
 from firebrick import runtime
-from firebrick.codegen.target import detect
 from firebrick.errors import FirebrickError
+from firebrick.targets.cpu.machine import detect
 
 if TYPE_CHECKING:
     from firebrick.config import Config

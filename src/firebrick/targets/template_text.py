@@ -20,11 +20,11 @@ from firebrick.symbolic.expr import ONE, ZERO, as_expr, floordiv, mod, product, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from firebrick.extend.target import Target
     from firebrick.loops.ir import Value
     from firebrick.loops.schedule import Kernel
     from firebrick.loops.tree import Stmt
     from firebrick.symbolic.expr import Expr, Var
+    from firebrick.targets.base import Target
 
 __all__ = ["Refused", "kernel_text", "lane_count", "lane_loops"]
 

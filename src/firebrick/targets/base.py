@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from firebrick.extend.kernel_text import Refused, kernel_text
 from firebrick.loops.dtypes import DTYPES
+from firebrick.targets.template_text import Refused, kernel_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

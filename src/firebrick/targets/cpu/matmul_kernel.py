@@ -20,16 +20,16 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from firebrick.codegen.cpp_finish import finish
-from firebrick.codegen.cpp_tiles import ROW, dot, panels, tile
 from firebrick.errors import LoweringError
 from firebrick.loops.ir import Extern, Ref
 from firebrick.symbolic.expr import as_int
+from firebrick.targets.cpu.epilogue import finish
+from firebrick.targets.cpu.tiles import ROW, dot, panels, tile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from firebrick.codegen.cpp_writer import Unit
+    from firebrick.targets.cpu.unit_writer import Unit
 
 __all__ = ["MOST_ROWS", "OP", "PIECE", "REGISTERS", "SERIAL", "Linear"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.extend.target import FunctionText
+from firebrick.targets.base import FunctionText
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

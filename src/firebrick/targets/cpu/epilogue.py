@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from firebrick.codegen.cpp_writer import Unit
+    from firebrick.targets.cpu.unit_writer import Unit
 
 __all__ = ["activation", "finish"]
 

@@ -7,24 +7,24 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from firebrick.codegen.cpp_accs import AccState, add_partial, declare, fold, gather, sums
-from firebrick.codegen.cpp_casts import float_to_half, half_to_float
-from firebrick.codegen.cpp_facts import all_statements, folding_loop, folds, price, transposed, weight, widest
-from firebrick.codegen.cpp_types import SCALAR, lane_type
-from firebrick.codegen.cpp_values import Values
-from firebrick.codegen.cpp_writer import Lanes, Local, Replica, Text
 from firebrick.errors import InternalError
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Store
 from firebrick.loops.tree import Acc, Fold, Let, Loop, Scratch
 from firebrick.symbolic.expr import ONE
+from firebrick.targets.cpu.accumulators import AccState, add_partial, declare, fold, gather, sums
+from firebrick.targets.cpu.casts import float_to_half, half_to_float
+from firebrick.targets.cpu.cpp_types import SCALAR, lane_type
+from firebrick.targets.cpu.lane_values import Values
+from firebrick.targets.cpu.tree_facts import all_statements, folding_loop, folds, price, transposed, weight, widest
+from firebrick.targets.cpu.unit_writer import Lanes, Local, Replica, Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from firebrick.codegen.cpp_writer import Unit
     from firebrick.loops.tree import Stmt
     from firebrick.symbolic.expr import Var
+    from firebrick.targets.cpu.unit_writer import Unit
 
 __all__ = ["TILE", "Body"]
 

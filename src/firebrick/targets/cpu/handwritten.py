@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from firebrick.codegen import cpp_convolution, cpp_linear, cpp_recurrent
-from firebrick.codegen.cpp_convolution import Call, Dense
-from firebrick.codegen.cpp_depthwise import Depthwise
-from firebrick.codegen.cpp_linear import Linear
-from firebrick.codegen.cpp_recurrent import Recurrent
 from firebrick.loops.ir import Extern
+from firebrick.targets.cpu import dense_kernel, matmul_kernel, recurrent_kernel
+from firebrick.targets.cpu.dense_kernel import Call, Dense
+from firebrick.targets.cpu.depthwise_kernel import Depthwise
+from firebrick.targets.cpu.matmul_kernel import Linear
+from firebrick.targets.cpu.recurrent_kernel import Recurrent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from firebrick.codegen.cpp_writer import Unit
     from firebrick.loops.schedule import Schedule
+    from firebrick.targets.cpu.unit_writer import Unit
 
 __all__ = ["OWN", "kind_of", "own_kernels", "own_text"]
 
 OWN: Mapping[str, Callable[[Extern, Mapping[str, Any]], tuple[Linear | Call | Recurrent, tuple[str, ...]]]] = {
-    cpp_linear.OP: Linear.of,
-    cpp_convolution.OP: Call.of,
-    cpp_recurrent.OP: Recurrent.of,
+    matmul_kernel.OP: Linear.of,
+    dense_kernel.OP: Call.of,
+    recurrent_kernel.OP: Recurrent.of,
 }
 """Op -> what makes a kernel's shape of a call, with the buffers that the kernel is given."""
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firebrick.codegen.cpp_accs import AccState, combine_one, declare
-from firebrick.codegen.cpp_body import TILE, Body
-from firebrick.codegen.cpp_facts import deepest_loops, folds, weight
-from firebrick.codegen.cpp_types import SCALAR
-from firebrick.codegen.cpp_writer import Local
 from firebrick.loops.tree import PARALLEL_WORK, Acc, Let, Loop
+from firebrick.targets.cpu.accumulators import AccState, combine_one, declare
+from firebrick.targets.cpu.body import TILE, Body
+from firebrick.targets.cpu.cpp_types import SCALAR
+from firebrick.targets.cpu.tree_facts import deepest_loops, folds, weight
+from firebrick.targets.cpu.unit_writer import Local
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from firebrick.codegen.cpp_writer import Unit
     from firebrick.loops.schedule import Kernel
     from firebrick.loops.tree import Stmt
+    from firebrick.targets.cpu.unit_writer import Unit
 
 __all__ = ["kernel_text"]
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firebrick.codegen.cpp_math import HARDWARE, HARDWARE_FUNCTION, INLINE, SCALE, SCALE_ANY
-from firebrick.codegen.cpp_ops import HELPERS
-from firebrick.codegen.cpp_transpose import BLOCK, SHUFFLE, transpose_helper
-from firebrick.codegen.cpp_types import (
+from firebrick.loops.dtypes import DTYPES
+from firebrick.targets.cpu.cpp_types import (
     HIDDEN,
     SCALAR,
     SIGNED,
@@ -18,15 +16,17 @@ from firebrick.codegen.cpp_types import (
     needs_division,
     vector_prelude,
 )
-from firebrick.loops.dtypes import DTYPES
+from firebrick.targets.cpu.scalar_functions import HELPERS
+from firebrick.targets.cpu.transpose import BLOCK, SHUFFLE, transpose_helper
+from firebrick.targets.cpu.vector_math import HARDWARE, HARDWARE_FUNCTION, INLINE, SCALE, SCALE_ANY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from firebrick.codegen.cpp_accs import AccState
-    from firebrick.codegen.target import CppTarget
     from firebrick.loops.ir import Value
     from firebrick.symbolic.expr import Expr, Var
+    from firebrick.targets.cpu.accumulators import AccState
+    from firebrick.targets.cpu.machine import CpuTarget
 
 __all__ = ["Lanes", "Local", "Replica", "Text", "Unit", "Writer"]
 
@@ -80,7 +80,7 @@ class Unit:
     exact: functions must have the bits of eager PyTorch's.
     """
 
-    target: CppTarget
+    target: CpuTarget
     exact: bool = False
     vectors: dict[tuple[str, int], None] = field(default_factory=dict)
     helpers: dict[str, str] = field(default_factory=dict)

@@ -14,15 +14,15 @@ import torch
 
 from firebrick import _native
 from firebrick.artifact import Artifact, Unit
-from firebrick.codegen.cpp import flags_of, kernel_units
-from firebrick.codegen.cpp_kernel import kernel_text
-from firebrick.codegen.cpp_ops import ROWS
-from firebrick.codegen.cpp_types import SCALAR, constant_text, index_text
-from firebrick.codegen.cpp_writer import Unit as Writing
-from firebrick.extend.target import Target, View
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.interp import find_op
 from firebrick.runtime.build import build
+from firebrick.targets.base import Target, View
+from firebrick.targets.cpu.cpp_types import SCALAR, constant_text, index_text
+from firebrick.targets.cpu.loop_kernel import kernel_text
+from firebrick.targets.cpu.scalar_functions import ROWS
+from firebrick.targets.cpu.unit_writer import Unit as Writing
+from firebrick.targets.cpu.units import flags_of, kernel_units
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from firebrick.loops.schedule import Kernel, Schedule
     from firebrick.symbolic.expr import Expr
 
-__all__ = ["CppTarget", "best_simd", "detect", "runs_here"]
+__all__ = ["CpuTarget", "best_simd", "detect", "runs_here"]
 
 
 @dataclass(frozen=True, slots=True)
-class CppTarget(Target):
+class CpuTarget(Target):
     """A CPU: kernels are C++ and run on torch's memory.
 
     In compiled graphs the native host program allocates and launches; the calls here do the same from Python.
@@ -187,11 +187,11 @@ def runs_here(simd: str) -> bool:
     return simd in _SIMD and _SIMD[simd].needs <= _cpu_features()
 
 
-def detect(config: Config) -> CppTarget:
+def detect(config: Config) -> CpuTarget:
     """The machine that this process runs on, or the SIMD level that `config.simd` asks for."""
     level = best_simd() if config.simd == "auto" else config.simd
     row = _SIMD[level]
     threads = config.threads or len(os.sched_getaffinity(0))
     contract = "-ffp-contract=off" if config.numerics == "eager" else "-ffp-contract=fast"
     flags = (*row.flags, contract)
-    return CppTarget(level, row.vector_bytes, threads, flags, row.sleef, config.numerics == "eager")
+    return CpuTarget(level, row.vector_bytes, threads, flags, row.sleef, config.numerics == "eager")

@@ -10,15 +10,15 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firebrick.codegen.cpp_kernel import kernel_text
-from firebrick.codegen.cpp_own import kind_of, own_kernels, own_text
-from firebrick.codegen.cpp_writer import Unit
 from firebrick.runtime.build import workers
+from firebrick.targets.cpu.handwritten import kind_of, own_kernels, own_text
+from firebrick.targets.cpu.loop_kernel import kernel_text
+from firebrick.targets.cpu.unit_writer import Unit
 
 if TYPE_CHECKING:
-    from firebrick.codegen.target import CppTarget
     from firebrick.config import Config
     from firebrick.loops.schedule import Schedule
+    from firebrick.targets.cpu.machine import CpuTarget
 
 __all__ = ["flags_of", "kernel_units"]
 
@@ -91,7 +91,7 @@ def flags_of(text: str) -> tuple[str, ...]:
     return (*_FLAGS, "-lm") if _LIBM.search(text) else _FLAGS
 
 
-def kernel_units(schedule: Schedule, target: CppTarget, config: Config) -> list[str]:
+def kernel_units(schedule: Schedule, target: CpuTarget, config: Config) -> list[str]:
     """Texts of the translation units that hold all kernels of a schedule; none if it has no kernels."""
     exact = config.numerics == "eager"
     origins: dict[str, dict[str, None]] = {}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.codegen.cpp_math import HALF_HARDWARE
-from firebrick.codegen.cpp_types import SCALAR
-from firebrick.codegen.cpp_writer import Text
 from firebrick.loops.dtypes import DTYPES
+from firebrick.targets.cpu.cpp_types import SCALAR
+from firebrick.targets.cpu.unit_writer import Text
+from firebrick.targets.cpu.vector_math import HALF_HARDWARE
 
 if TYPE_CHECKING:
-    from firebrick.codegen.cpp_writer import Writer
+    from firebrick.targets.cpu.unit_writer import Writer
 
 __all__ = ["cast", "float_to_half", "half_to_float"]
 

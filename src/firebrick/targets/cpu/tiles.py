@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.codegen.cpp_transpose import SHUFFLE, transpose_helper
+from firebrick.targets.cpu.transpose import SHUFFLE, transpose_helper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.codegen.cpp_writer import Unit
+    from firebrick.targets.cpu.unit_writer import Unit
 
 __all__ = ["ROW", "dot", "panels", "pixels", "tile"]
 

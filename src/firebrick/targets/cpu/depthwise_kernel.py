@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from firebrick.codegen.cpp_convolution import braced
-from firebrick.codegen.cpp_finish import activation
+from firebrick.targets.cpu.dense_kernel import braced
+from firebrick.targets.cpu.epilogue import activation
 
 if TYPE_CHECKING:
-    from firebrick.codegen.cpp_convolution import Call
-    from firebrick.codegen.cpp_writer import Unit
+    from firebrick.targets.cpu.dense_kernel import Call
+    from firebrick.targets.cpu.unit_writer import Unit
 
 __all__ = ["Depthwise"]
 

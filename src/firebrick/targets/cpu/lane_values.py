@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.codegen.cpp_casts import cast
-from firebrick.codegen.cpp_facts import is_near, narrow_place
-from firebrick.codegen.cpp_math import INLINE
-from firebrick.codegen.cpp_ops import HELPERS, OF_NUMBER, ROWS, SLEEF, WITH_NUMBERS
-from firebrick.codegen.cpp_transpose import picking_helper
-from firebrick.codegen.cpp_types import MASK, SCALAR, SIGNED, constant_text, lane_type
-from firebrick.codegen.cpp_writer import Text, Unit, Writer
 from firebrick.errors import InternalError
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Const, Index, Load, Masked, Op
 from firebrick.loops.ops import SCALAR_OPS
 from firebrick.symbolic.expr import ONE
+from firebrick.targets.cpu.casts import cast
+from firebrick.targets.cpu.cpp_types import MASK, SCALAR, SIGNED, constant_text, lane_type
+from firebrick.targets.cpu.scalar_functions import HELPERS, OF_NUMBER, ROWS, SLEEF, WITH_NUMBERS
+from firebrick.targets.cpu.transpose import picking_helper
+from firebrick.targets.cpu.tree_facts import is_near, narrow_place
+from firebrick.targets.cpu.unit_writer import Text, Unit, Writer
+from firebrick.targets.cpu.vector_math import INLINE
 
 if TYPE_CHECKING:
     from firebrick.loops.ir import Value

@@ -8,20 +8,20 @@ alone, not on threads.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from firebrick.codegen.cpp_linear import REGISTERS
-from firebrick.codegen.cpp_tiles import dot
 from firebrick.errors import LoweringError
-from firebrick.extend.recurrent import CELLS
 from firebrick.loops.ir import Extern, Ref
 from firebrick.symbolic.expr import as_int
+from firebrick.targets.cpu.matmul_kernel import REGISTERS
+from firebrick.targets.cpu.tiles import dot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from firebrick.codegen.cpp_writer import Unit
+    from firebrick.targets.cpu.unit_writer import Unit
 
 __all__ = ["OP", "Recurrent"]
 
@@ -204,7 +204,7 @@ class Recurrent:
         most = min(self.batch, (registers - 1) // 5)
         columns = 8 if 9 * self.batch < registers else 4
         directions, blocks, tiles = len(self.weights), -(-self.size // lanes), -(-self.batch // most)
-        gates, v = CELLS[self.cell].gates, unit.vector("f32", lanes)
+        gates, v = len(set(re.findall(r"x\[\d\]", _STEP[self.cell]))), unit.vector("f32", lanes)
         arguments = f"(h + r * ldh, ldh, w, {self.size}, {self.size}, w, 0, c, {gates * lanes}, some, true)"
         heights = sorted({self.batch // tiles, -(-self.batch // tiles)})
         calls = [f"{dot(unit, lanes, rows, columns, self.size % lanes != 0)}{arguments};" for rows in heights]

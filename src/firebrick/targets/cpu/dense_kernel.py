@@ -2,8 +2,8 @@
 
 The products of one result are taken in runs: elements that lie side by side in the input, channels last, and in the
 panel of weights; those of a row of the window where the window is not dilated. A tile is some results of one row by the
-columns of a panel, as in `cpp_linear`. In wide images few tiles reach past the ends, and those copy what they read; the
-input of others is padded by a loop before.
+columns of a panel, as in `matmul_kernel`. In wide images few tiles reach past the ends, and those copy what they read;
+the input of others is padded by a loop before.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from firebrick.codegen.cpp_finish import finish
-from firebrick.codegen.cpp_linear import MOST_ROWS, PIECE, REGISTERS, SERIAL
-from firebrick.codegen.cpp_tiles import pixels
-from firebrick.codegen.cpp_transpose import transpose_helper
 from firebrick.errors import LoweringError
 from firebrick.loops.ir import Extern, Ref
 from firebrick.symbolic.expr import as_int
+from firebrick.targets.cpu.epilogue import finish
+from firebrick.targets.cpu.matmul_kernel import MOST_ROWS, PIECE, REGISTERS, SERIAL
+from firebrick.targets.cpu.tiles import pixels
+from firebrick.targets.cpu.transpose import transpose_helper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from firebrick.codegen.cpp_writer import Unit
+    from firebrick.targets.cpu.unit_writer import Unit
 
 __all__ = ["OP", "Call", "Dense", "braced"]
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from firebrick.codegen.cpp_ops import COMBINE
-from firebrick.codegen.cpp_types import SCALAR, SIGNED, constant_text, lane_type
-from firebrick.codegen.cpp_writer import Lanes, Local, Text
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Index
 from firebrick.loops.ops import reduction_identity
 from firebrick.symbolic.expr import var
+from firebrick.targets.cpu.cpp_types import SCALAR, SIGNED, constant_text, lane_type
+from firebrick.targets.cpu.scalar_functions import COMBINE
+from firebrick.targets.cpu.unit_writer import Lanes, Local, Text
 
 if TYPE_CHECKING:
-    from firebrick.codegen.cpp_values import Values
     from firebrick.loops.tree import Acc, Fold
+    from firebrick.targets.cpu.lane_values import Values
 
 __all__ = ["AccState", "add_partial", "combine_one", "declare", "fold", "gather", "sums"]
 
