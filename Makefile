@@ -71,8 +71,8 @@ byo: $(EXTENSION) $(ENGINES) ## Every "bring your own" method on MiniLM and BERT
 clean: ## Remove what was built, not .venv
 	rm -rf build src/firebrick/*.so src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 
-fuzz: $(EXTENSION) ## Random programs, plain against compiled; COUNT and SEED choose them
-	@$(BIN)/python -m tests.fuzz --count $(or $(COUNT),1000) --seed $(or $(SEED),0)
+fuzz: $(EXTENSION) ## Random programs, plain against compiled; COUNT and SEED choose them, ONLY a feature that each has
+	@$(BIN)/python -m tests.fuzz --count $(or $(COUNT),1000) --seed $(or $(SEED),0) $(if $(ONLY),--only $(ONLY))
 
 models: $(EXTENSION) ## Capture of a hundred small models; results to docs/models.md
 	@$(BIN)/python -m tests.models.coverage --markdown docs/models.md

@@ -1,9 +1,11 @@
-"""Differential fuzzing of capture: random programs, plain against `firebrick.compile(main, backend="eager")`.
+"""Differential fuzzing: random programs, plain against `firebrick.compile(main)`.
 
     python -m tests.fuzz --count 1000 --seed 0 [--jobs 2] [--seconds S] [--json] [--no-shrink] [--out build/fuzz]
 
 Programs run in worker processes, so that a crash is a result too; failures are shrunk and written to `--out`.
-`--show SEED` prints a program, `--only SEED...` runs some.
+`--show SEED` prints a program, `--seeds SEED...` runs some. Programs are put together from a table of features
+(`features/`); `--only FEATURE` runs programs that all have one, `--features` lists them. The feature `python` is programs
+of statements alone, run with `backend="eager"` and compared bit by bit.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.fuzz.programs import generate
+from tests.fuzz.features import FEATURES, WHOLE, generate
 
 ROOT = Path(__file__).resolve().parents[2]
 STATUSES = {
@@ -67,7 +69,7 @@ def work(options: argparse.Namespace) -> None:
     breaks: dict[str, int] = {}
     for line in sys.stdin:
         job = json.loads(line)
-        text = job.get("text") or generate(job["seed"])
+        text = job.get("text") or generate(job["seed"], options.only)
         start = time.perf_counter()
         row = try_program(text, options.backend)
         row["seconds"] = time.perf_counter() - start
@@ -111,6 +113,7 @@ class Worker:
     def start(self) -> subprocess.Popen:
         options = self.options
         args = [sys.executable, "-m", "tests.fuzz", "--worker", "--backend", options.backend]
+        args += ["--only", options.only] if options.only else []
         args += ["--shrink-seconds", str(options.shrink_seconds)] + ([] if options.shrink else ["--no-shrink"])
         env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
         env.setdefault("FIREBRICK_STRICT", "1")
@@ -182,7 +185,7 @@ def shrink_crash(seed: int, options: argparse.Namespace) -> str:
     def fails(candidate: str) -> bool:
         return worker.run({"seed": seed, "text": candidate})["status"] == "crash"
 
-    text = shrink(generate(seed), fails, options.shrink_seconds)
+    text = shrink(generate(seed, options.only), fails, options.shrink_seconds)
     worker.stop()
     return text
 
@@ -212,12 +215,18 @@ def main() -> int:
     parser.add_argument("--shrink-seconds", type=float, default=40.0)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "fuzz")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no program after this time")
-    parser.add_argument("--only", type=int, nargs="*")
+    parser.add_argument("--only", choices=[*FEATURES, WHOLE], metavar="FEATURE", help="programs that have this feature")
+    parser.add_argument("--features", action="store_true", help="list the features")
+    parser.add_argument("--seeds", type=int, nargs="*")
     parser.add_argument("--show", type=int)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.show is not None:
-        print(generate(options.show))
+        print(generate(options.show, options.only))
+        return 0
+    if options.features:
+        for row in FEATURES.values():
+            print(f"{row.name:20} {row.weight:3} {(row.writer.__doc__ or '').partition(chr(10))[0]}")
         return 0
     if options.worker:
         work(options)
@@ -226,7 +235,7 @@ def main() -> int:
     from rich.progress import Progress
 
     options.out.mkdir(parents=True, exist_ok=True)
-    seeds = options.only or list(range(options.seed, options.seed + options.count))
+    seeds = options.seeds or list(range(options.seed, options.seed + options.count))
     console = Console(stderr=True)
     start = time.perf_counter()
     with Progress(console=console) as progress:
@@ -235,7 +244,7 @@ def main() -> int:
     for row in failures:
         if row["status"] == "crash" and options.shrink:
             row["text"] = shrink_crash(row["seed"], options)
-        text = row.get("text") or generate(row["seed"])
+        text = row.get("text") or generate(row["seed"], options.only)
         (options.out / f"seed{row['seed']}.py").write_text(text)
     result = {**summary(rows), "seconds": round(time.perf_counter() - start, 1), "failures": failures}
     if options.json:

@@ -1,4 +1,9 @@
-"""Runs a program plain and compiled and tells what differs."""
+"""Runs a program plain and compiled and tells what differs.
+
+A program with `drive(main, call)` (see `features/frame.py`) is driven by it, another one is called with `inputs`.
+With the backend "eager" everything is compared bit by bit; with others numbers of tensors and floats are compared within
+rounding, and of errors the type.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import gc
 import hashlib
 import io
 import random
@@ -14,10 +20,15 @@ import signal
 import sys
 import types
 import warnings
+import weakref
+from typing import TYPE_CHECKING
 
 import torch
 
 import firebrick
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Difference", "TimedOut", "compare"]
 
@@ -73,7 +84,10 @@ _RESUMED = re.compile(r"\.(resume|resumed|part)_at_\d+")
 class _Canonical:
     """Text of object graphs in which identity and shared storage can be seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, exact: bool = True) -> None:
+        self.exact = exact
+        self.values: list[torch.Tensor] = []
+        """Where not exact: numbers whose places in the text are empty."""
         self.seen: dict[int, int] = {}
         self.storages: dict[int, int] = {}
         self.keep: list[object] = []
@@ -82,7 +96,9 @@ class _Canonical:
         if value is None or isinstance(value, bool | int | str | bytes | complex) and type(value) in _PLAIN:
             return _ADDRESS.sub("", repr(value))
         if isinstance(value, float):
-            return f"{type(value).__name__}:{value!r}"
+            return f"{type(value).__name__}:{repr(value) if self.exact else self._later(torch.tensor(value))}"
+        if isinstance(value, weakref.ref):
+            return "reference"  # whether it is dead is asked when results are gone
         if isinstance(value, type | types.BuiltinFunctionType | types.ModuleType | torch.dtype):
             return f"{getattr(value, '__name__', value)}"
         if id(value) in self.seen:
@@ -97,13 +113,15 @@ class _Canonical:
         name = type(value).__name__
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
+        if isinstance(value, Silent):
+            return "silent"
         if isinstance(value, list | tuple | collections.deque):
             return f"{name}[{', '.join(self.text(v, depth) for v in value if not isinstance(v, Silent))}]"
         if isinstance(value, dict):
             items = ", ".join(f"{self.text(k, depth)}: {self.text(v, depth)}" for k, v in value.items())
             return f"{name}{{{items}}}"
         if isinstance(value, set | frozenset):
-            members = sorted(_Canonical().text(v, depth) for v in value)  # their order is that of addresses
+            members = sorted(_Canonical(self.exact).text(v, depth) for v in value)  # their order is that of addresses
             return f"{name}{{{', '.join(members)}}}"
         if isinstance(value, torch.nn.Module):
             own = {k: v for k, v in vars(value).items() if not k.startswith("_")}
@@ -124,25 +142,51 @@ class _Canonical:
         return name
 
     def _tensor(self, t: torch.Tensor) -> str:
-        storage = self.storages.setdefault(t.untyped_storage().data_ptr(), len(self.storages))
-        parts = [
-            type(t).__name__,
-            str(t.dtype),
-            str(tuple(t.shape)),
-            str(t.stride()),
-            f"s{storage}+{t.storage_offset()}",
-        ]
-        parts += (
-            ["grad"] * t.requires_grad
-            + ["leaf"] * t.is_leaf
-            + ["inference"] * t.is_inference()
-            + [str(t.detach().tolist())]
-        )
+        parts = [type(t).__name__, str(t.dtype), str(tuple(t.shape)), str(t.device)]
+        if t.layout == torch.strided:
+            parts.append(str(t.stride()))
+            parts += ["neg"] * t.is_neg() + ["conj"] * t.is_conj()
+            if t.device.type != "meta":
+                storage = self.storages.setdefault(t.untyped_storage().data_ptr(), len(self.storages))
+                parts.append(f"s{storage}+{t.storage_offset()}")
+        else:
+            parts.append(str(t.layout))
+        parts += ["grad"] * t.requires_grad + ["leaf"] * t.is_leaf + ["inference"] * t.is_inference()
+        if t.is_leaf and t.requires_grad and t.grad is not None:
+            parts.append(f"gradient {self.text(t.grad)}")
+        if t.device.type != "meta":
+            plain = t.detach() if t.layout == torch.strided else t.detach().to_dense()
+            parts.append(str(plain.tolist()) if self.exact else self._later(plain))
         return " ".join(parts)
+
+    def _later(self, t: torch.Tensor) -> str:
+        self.values.append(t.detach().clone())
+        return f"<{len(self.values)}>"
+
+
+_TOLERANCES = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.bfloat16: 4e-2, torch.float16: 8e-3}
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether numbers are the same within rounding, relative to the largest of the tensor."""
+    if one.shape != other.shape:
+        return False
+    if not (one.dtype.is_floating_point or one.dtype.is_complex):
+        return torch.equal(one, other)
+    finite = one[one.isfinite()].abs()
+    size = finite.max().item() if finite.numel() else 0.0
+    bound = _TOLERANCES.get(one.dtype, 2e-4) * (1 + size)
+    return torch.allclose(other, one, rtol=0, atol=bound, equal_nan=True)
 
 
 class Silent:
     """Objects that take no part in comparisons."""
+
+    def __init__(self, function: Callable[..., object] | None = None) -> None:
+        self.function = function
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        return self.function(*args, **kwargs)
 
 
 _PLAIN = (bool, int, str, bytes, complex)
@@ -164,8 +208,16 @@ def _states(space: dict) -> str:
     return hashlib.sha256(repr(found).encode()).hexdigest()
 
 
-def observe(space: dict, function, arguments: tuple) -> dict[str, str]:
-    """Everything that a call does which somebody could see."""
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """Everything that a call did which somebody could see: texts, and the numbers that are compared within rounding."""
+
+    texts: dict[str, str]
+    values: list[torch.Tensor]
+
+
+def observe(space: dict, function, arguments: tuple, exact: bool = True) -> Outcome:
+    """Call a function and look at what it did."""
     printed = io.StringIO()
     result = error = None
     with contextlib.redirect_stdout(printed), warnings.catch_warnings():
@@ -176,33 +228,48 @@ def observe(space: dict, function, arguments: tuple) -> dict[str, str]:
             raise
         except Exception as raised:
             error = raised
-    canonical = _Canonical()
+    canonical = _Canonical(exact)
     text = canonical.text
     chain = []
-    while error is not None and len(chain) < 3:
+    while error is not None and len(chain) < (3 if exact else 1):
         words = "" if isinstance(error, RecursionError) else str(error)  # they tell where the last of many calls was
+        if not exact:
+            words = words.partition("\n")[0] if "firebrick" in words.lower() else ""
         chain.append(f"{type(error).__name__}: {_RESUMED.sub('', _ADDRESS.sub('', words))}")
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    driven = "drive" in space
+    names = sorted(name for name in space if name.isupper()) if driven else GLOBALS
     seen = {
         "error": " <- ".join(chain),
         "printed": _ADDRESS.sub("", printed.getvalue()),
         "result": text(result),
-        "arguments": text(list(arguments)),
-        "globals": text({name: space.get(name) for name in GLOBALS}),
+        "arguments": "" if driven else text(list(arguments)),
+        "globals": text({name: space.get(name) for name in names}),
         "classes": text([getattr(space.get("Box"), name, None) for name in ("scale", "made")]),
         "random": _states(space),
-        "state": f"grad {torch.is_grad_enabled()} inference {torch.is_inference_mode_enabled()} autocast {torch.is_autocast_enabled('cpu')} exception {sys.exc_info()[0]}",
+        "state": f"grad {torch.is_grad_enabled()} inference {torch.is_inference_mode_enabled()} autocast {torch.is_autocast_enabled('cpu')} dtype {torch.get_default_dtype()} device {torch.get_default_device()} exception {sys.exc_info()[0]}",
     }
     torch.set_grad_enabled(True)
     torch.set_autocast_enabled("cpu", False)
-    return seen
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    values = canonical.values
+    if space.get("WATCHED"):
+        del result, error, canonical, text
+        gc.collect()
+        seen["dead"] = str([reference() is None for reference in space["WATCHED"]])
+    return Outcome(seen, values)
 
 
-def load(text: str, name: str) -> dict:
-    """Execute a program's text in a namespace of its own."""
+def load(text: str, name: str, compile_: Callable[..., object] = lambda f, **_: f) -> dict:
+    """Execute a program's text in a namespace of its own.
+
+    `COMPILE` there is what compiles, or leaves as it is: for programs that compile more than `main`.
+    """
     module = sys.modules[name] = types.ModuleType(name)  # dataclasses ask for it
     torch.manual_seed(0)
     space = module.__dict__
+    space["COMPILE"] = Silent(compile_)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exec(compile(text, f"<{name}>", "exec"), space)
@@ -212,29 +279,52 @@ def load(text: str, name: str) -> dict:
 def compare(text: str, calls: int = 4, backend: str = "eager") -> Difference | None:
     """The first difference between plain and compiled, over several calls with other arguments; None if there is none.
 
+    Args:
+        text: the program.
+        calls: how often it is called.
+        backend: what compiles it, if it has no `BACKEND` of its own.
+
     Raises:
         TimedOut: a call takes too long.
         Exception: the program itself can't be loaded.
     """
-    plain_space, space = load(text, "program"), load(text, "program")
+    named = re.search(r"^BACKEND = ['\"](\w+)['\"]", text, re.MULTILINE)
+    backend = named.group(1) if named else backend
+    compile_ = functools.partial(firebrick.compile, backend=backend)
+    plain_space, space = load(text, "program"), load(text, "program", compile_)
     plain = plain_space["main"]
-    compiled = firebrick.compile(space["main"], backend=backend)
+    compiled = compile_(space["main"])
+    exact = backend == "eager"
     for call in range(calls):
         outcomes = []
         for where, function in ((plain_space, plain), (space, compiled)):
-            *arguments, (_, n, t) = inputs(call)
-            arguments.append(where["Loud" if call % 2 else "Box"](n, t) if "Box" in where else None)
+            if "drive" in where:
+                function, arguments = where["drive"], (function, call)
+            else:
+                *arguments, (_, n, t) = inputs(call)
+                arguments.append(where["Loud" if call % 2 else "Box"](n, t) if "Box" in where else None)
             with time_limit(SECONDS):
                 torch.manual_seed(call)
                 random.seed(call)
-                outcomes.append(observe(where, function, tuple(arguments)))
-        for key, expected in outcomes[0].items():
-            found = outcomes[1][key]
-            if expected != found:
-                kind = key
-                if key == "error":
-                    kind = f"error {found.partition(':')[0] or '-'} for {expected.partition(':')[0] or '-'}"
-                    if "firebrick" in found or "InternalError" in found:
-                        kind = f"error {found.partition(':')[0]}"
-                return Difference(kind, call, expected, found)
+                outcomes.append(observe(where, function, tuple(arguments), exact))
+        difference = _difference(*outcomes, call)
+        if difference is not None:
+            return difference
+    return None
+
+
+def _difference(wanted: Outcome, got: Outcome, call: int) -> Difference | None:
+    for key, expected in wanted.texts.items():
+        found = got.texts[key]
+        if expected != found:
+            kind = key
+            if key == "error":
+                kind = f"error {found.partition(':')[0] or '-'} for {expected.partition(':')[0] or '-'}"
+                if "firebrick" in found or "InternalError" in found:
+                    kind = f"error {found.partition(':')[0]}"
+            return Difference(kind, call, expected, found)
+    for number, (expected, found) in enumerate(zip(wanted.values, got.values, strict=True), 1):
+        if not _close(expected, found):
+            words = f"<{number}> in {wanted.texts['result']}: "
+            return Difference("value", call, words + str(expected.tolist()), words + str(found.tolist()))
     return None
