@@ -262,6 +262,8 @@ class _Compile:
                 on_report=self.reports.append,
                 choose=self.tuner() if config.autotune else None,
             )
+        if config.check:
+            passes.check_layouts(aten.gm)
         self.show("aten", lambda: autodiff.show(aten))
         with recorder.timed("lowering"):
             program = lowering.lower(aten, config)

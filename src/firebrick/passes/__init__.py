@@ -16,6 +16,7 @@ from firebrick.passes.batched import batch_products
 from firebrick.passes.batchnorm import FeatureBatchNorm, fold_batchnorm, layernorm_to_batchnorm
 from firebrick.passes.convolution import prepack_convolution
 from firebrick.passes.fold import fold_constants
+from firebrick.passes.layout import check_layouts
 from firebrick.passes.linears import FusedLinear, Int8Linear, fuse_qkv, quantize_linear
 from firebrick.passes.modules import Swap, SwapReport, swap
 from firebrick.passes.prepack import prepack_linear
@@ -42,6 +43,7 @@ __all__ = [
     "SwapReport",
     "active_passes",
     "are_shipped",
+    "check_layouts",
     "fold_batchnorm",
     "fuse_qkv",
     "gelu_to_relu",

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from firebrick.errors import LoweringError
+from firebrick.errors import InternalError, LoweringError
 from firebrick.extend.metas import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["propagate_layouts"]
+__all__ = ["check_layouts", "laid_out", "propagate_layouts"]
 
 aten = torch.ops.aten
 
@@ -21,8 +21,8 @@ aten = torch.ops.aten
 def propagate_layouts(gm: fx.GraphModule, changed: Mapping[fx.Node, torch.Tensor]) -> None:
     """Recompute `meta["val"]` of what depends on `changed`: nodes whose strides are new -> their values before.
 
-    A view that the new layout does not allow gets a contiguous copy of its argument. What the graph returns keeps
-    the strides that it had, for the caller may rely on them.
+    A view that the new layout does not allow gets a contiguous copy of its argument. What the graph returns, and what
+    ops see that go by memory, keeps the strides that it had.
 
     Raises:
         LoweringError: an op can't take the new layout.
@@ -35,8 +35,30 @@ def propagate_layouts(gm: fx.GraphModule, changed: Mapping[fx.Node, torch.Tensor
             _recompute(gm, node, moved)
 
 
+def check_layouts(gm: fx.GraphModule) -> None:
+    """Verify that every call's value lies as the op lays it out, which lowering and views of it rely on.
+
+    Raises:
+        InternalError: one doesn't; names the node.
+    """
+    for node in gm.graph.nodes:
+        if node.op != "call_function" or not node.all_input_nodes or node.target is aten.clone.default:
+            continue  # a clone's value says how it is to lie
+        try:
+            value = _run(node)
+        except Exception:  # the ops of a device of one's own need not run on fake values
+            continue
+        if laid_out(value) != laid_out(node.meta["val"]):
+            raise InternalError(f"{node.name} lies as {laid_out(value)}, its value says {laid_out(node.meta['val'])}")
+
+
 def _recompute(gm: fx.GraphModule, node: fx.Node, moved: dict[fx.Node, Any]) -> None:
     before = node.meta["val"]
+    if _sees_memory(node):
+        for source in node.all_input_nodes:
+            if source in moved and isinstance(moved[source], torch.Tensor):
+                node.replace_input_with(source, _as_before(gm, source, moved[source], node))
+        return
     try:
         after = _run(node)
     except (RuntimeError, ValueError):
@@ -44,7 +66,7 @@ def _recompute(gm: fx.GraphModule, node: fx.Node, moved: dict[fx.Node, Any]) -> 
             if source in moved:
                 node.replace_input_with(source, _contiguous(gm, source, node))
         after = _run(node)
-    if _layout(after) != _layout(before):
+    if laid_out(after) != laid_out(before):
         node.meta["val"] = after
         moved[node] = before
 
@@ -63,10 +85,28 @@ def _restore(gm: fx.GraphModule, output: fx.Node, moved: dict[fx.Node, Any]) -> 
     for node in output.all_input_nodes:
         if node not in moved or not isinstance(moved[node], torch.Tensor):
             continue
-        with gm.graph.inserting_before(output):
-            copy = gm.graph.call_function(aten.clone.default, (node,))
-        copy.meta = {"val": moved[node], "stack": node.meta.get("stack", ())}
-        output.replace_input_with(node, copy)
+        output.replace_input_with(node, _as_before(gm, node, moved[node], output))
+
+
+def _sees_memory(node: fx.Node) -> bool:
+    """Whether what a call returns depends on how its arguments lie: it counts in memory, or draws numbers in the order
+    of memory, or nobody knows."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return target in _OF_MEMORY or torch.Tag.nondeterministic_seeded in target.tags or target.namespace not in _KNOWN
+
+
+_OF_MEMORY = frozenset({aten.as_strided.default, aten.as_strided_scatter.default, aten.view.dtype})
+_KNOWN = frozenset({"aten", "prims", "firebrick", "mkldnn"})
+
+
+def _as_before(gm: fx.GraphModule, node: fx.Node, value: torch.Tensor, user: fx.Node) -> fx.Node:
+    """A copy of the node's value in the layout that it had."""
+    with gm.graph.inserting_before(user):
+        copy = gm.graph.call_function(aten.clone.default, (node,))
+    copy.meta = {"val": value, "stack": node.meta.get("stack", ())}
+    return copy
 
 
 def _contiguous(gm: fx.GraphModule, node: fx.Node, before: fx.Node) -> fx.Node:
@@ -77,7 +117,7 @@ def _contiguous(gm: fx.GraphModule, node: fx.Node, before: fx.Node) -> fx.Node:
     return copy
 
 
-def _layout(value: Any) -> Any:
+def laid_out(value: Any) -> Any:
     """Strides and offset of every tensor of a value; axes of one element don't count."""
     return [
         (tuple(s for n, s in zip(t.shape, t.stride(), strict=True) if n != 1), t.storage_offset())

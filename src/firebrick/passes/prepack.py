@@ -19,6 +19,7 @@ import torch
 from firebrick.extend.linear import linear_op, panel_columns
 from firebrick.extend.metas import absorb
 from firebrick.passes.alone import alone
+from firebrick.passes.layout import laid_out, propagate_layouts
 from firebrick.passes.recipe import RecipeBuilder, is_view
 
 if TYPE_CHECKING:
@@ -132,13 +133,20 @@ def prepack_linear(graph: AtenGraph, config: Config, choose: Choose | None = Non
 def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node, RecipeBuilder], str]) -> AtenGraph:
     recipe = RecipeBuilder(graph)
     changed = False
+    moved: dict[fx.Node, torch.Tensor] = {}
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target in (aten.mm.default, aten.addmm.default):
             form = form_of(node, recipe)
             if form != "call":
-                wide = form != "packed" and node.meta["val"].dtype is torch.bfloat16
-                (_widen if wide else _pack)(node, recipe, form)
+                if form != "packed" and node.meta["val"].dtype is torch.bfloat16:
+                    _widen(node, recipe, form)
+                else:
+                    made, before = _pack(node, recipe, form)
+                    if laid_out(made.meta["val"]) != laid_out(before):
+                        moved[made] = before
                 changed = True
+    if moved:
+        propagate_layouts(graph.gm, moved)
     if changed:
         graph.gm.graph.eliminate_dead_code()
         recipe.finish()
@@ -188,7 +196,9 @@ def _followed(node: fx.Node, own: bool) -> list[fx.Node]:
     return found
 
 
-def _pack(node: fx.Node, recipe: RecipeBuilder, form: str) -> None:
+def _pack(node: fx.Node, recipe: RecipeBuilder, form: str) -> tuple[fx.Node, torch.Tensor]:
+    """The call in place of a matmul and what follows it, and the value that it replaces, which may lie otherwise: what
+    is added has decided how the sum lay."""
     bias, x, weight = _factors(node)
     ours = form != "packed"
     graph = recipe.aten.gm.graph
@@ -213,12 +223,14 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: str) -> None:
     made.meta = dict(node.meta)
     if addition is not None:
         absorb(made, [addition])
-    last.replace_all_uses_with(_viewed(graph, made, last, last))
+    result, before = _viewed(graph, made, last, last), last.meta["val"]
+    last.replace_all_uses_with(result)
     graph.erase_node(last)
     if tail is not None:
         absorb(made, [tail])
         tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
         graph.erase_node(tail)
+    return result, before
 
 
 def _widen(node: fx.Node, recipe: RecipeBuilder, form: str) -> None:
@@ -305,7 +317,12 @@ def _activation(node: fx.Node, ours: bool) -> tuple[fx.Node | None, PostOp]:
         if is_view(reader):
             continue
         fused = (own_post_op if ours else post_op)(reader) if reader.op == "call_function" else None
-        same = fused is not None and reader.meta["val"].dtype == node.meta["val"].dtype
+        # Of a view with gaps the result has none.
+        viewed = reader.args[0].meta["val"] if fused is not None else None  # type: ignore[union-attr]
+        same = viewed is not None and (reader.meta["val"].dtype, laid_out(reader.meta["val"])) == (
+            node.meta["val"].dtype,
+            laid_out(viewed),
+        )
         return (reader, fused) if same and fused is not None else (None, NO_POST_OP)
     return None, NO_POST_OP
 
