@@ -5,8 +5,9 @@ Views of a convolution's result that count in memory, and random numbers in the 
 
 import pytest
 import torch
-from repros.same import same
 from torch import nn
+
+from repros.same import same
 
 
 def _module(kind, *sizes):
