@@ -7,22 +7,26 @@ stages receive the `Config` of the compile that they serve.
 
 from __future__ import annotations
 
+import difflib
 import os
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from firebrick.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-__all__ = ["MODES", "Config"]
+__all__ = ["IDLE", "LEVELS", "MODES", "Config", "unknown_variables", "variable_of"]
+
+T = TypeVar("T")
+_PREFIX = "FIREBRICK_"
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "reduce-overhead": {"graphs": True},
-    "max-autotune": {"autotune": True, "graphs": True},
+    "max-autotune": {"autotune": True},
     "max-autotune-no-cudagraphs": {"autotune": True},
 }
 """Mode name -> the settings that it changes (torch.compile's modes)."""
@@ -33,42 +37,59 @@ def _default_cache_dir() -> Path:
     return Path(base) / "firebrick"
 
 
+LEVELS = ("capture", "guards", "graph", "joint", "aten", "loops", "schedule", "code")
+"""What `debug` and `dump` show, in the order of the pipeline."""
+
+IDLE: Mapping[str, str] = {
+    "dynamic": "sizes are not symbolic yet, and each new size is compiled on its own (at most recompile_limit times)",
+    "graphs": "graphs of a GPU are not recorded yet",
+    "fallback_random": "random numbers are eager's in any case",
+    "deterministic": "kernels reduce in a fixed order in any case, library calls do for a fixed number of threads",
+}
+"""Settings that programs for torch.compile ask for and that change nothing here, with the reason."""
+
+
+def _setting(default: T, text: str) -> T:
+    """A field of `Config`, with what it does for `firebrick options`."""
+    return field(default=default, metadata={"text": text})
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """All settings of one compile. Immutable; derive another with `with_options`."""
 
     # Debugging and strictness
-    strict: bool = False  # raise where a failing internal step would fall back to eager
-    check: bool = False  # verify parse(show(x)) == x and IR legality between passes
-    debug: frozenset[str] = frozenset()  # levels to print: capture graph aten loops schedule code guards
-    dump: Path | None = None  # folder that receives every level's text
+    strict: bool = _setting(False, "raise where a failing internal step would fall back to eager")
+    check: bool = _setting(False, "check the legality of the IR and that it parses back, between passes")
+    debug: frozenset[str] = _setting(frozenset(), f"levels to print: {', '.join(LEVELS)}")
+    dump: Path | None = _setting(None, "folder that receives every level's text")  # noqa: RUF009  (it makes a field)
     # Capture
-    recompile_limit: int = 8  # entries of one code object and module before capture gives up on it
-    dynamic: bool | None = None  # None: sizes become symbolic when they are seen to change
-    fullgraph: bool = False  # raise Unsupported at a graph break
+    recompile_limit: int = _setting(8, "compiles of one function or module before others run as plain Python")
+    dynamic: bool | None = _setting(None, "symbolic sizes; has no effect yet")
+    fullgraph: bool = _setting(False, "raise Unsupported at a graph break")
     # Compiler
-    numerics: str = "default"  # "eager": eager's bits for pointwise chains, casts and random ops
-    fallback_random: bool = False  # random ops called in eager's order, with eager's results
-    deterministic: bool = False  # fixed order of every reduction, whatever the thread count
-    prepack: bool = True  # keep constant weights of matmuls and convolutions in the library's layout
-    fold: bool = True  # evaluate what depends on constants alone ahead of time
-    fuse: bool = True  # off: one kernel a loop nest, for bisecting
-    autotune: bool = False  # choose among kernels by measurement
-    graphs: bool = False  # record and replay CUDA graphs
-    disable_passes: frozenset[str] = frozenset()  # names of rewrite rules that are switched off
-    verify_passes: bool = False  # run every rewritten graph against the original on the example inputs
+    numerics: str = _setting("default", "eager: eager's bits for arithmetic, functions, casts and reductions")
+    fallback_random: bool = _setting(False, "eager's random numbers; so in any case")
+    deterministic: bool = _setting(False, "reductions in a fixed order; so in any case")
+    prepack: bool = _setting(True, "keep constant weights of matmuls and convolutions in the kernel's layout")
+    fold: bool = _setting(True, "evaluate what depends on constants alone ahead of time")
+    fuse: bool = _setting(True, "off: one kernel a loop nest, for bisecting")
+    autotune: bool = _setting(False, "choose among kernels by measurement")
+    graphs: bool = _setting(False, "record and replay GPU graphs; has no effect yet")
+    disable_passes: frozenset[str] = _setting(frozenset(), "names of passes and rewrite rules that are switched off")
+    verify_passes: bool = _setting(False, "run every rewritten graph against the original on the example inputs")
     # Target
-    simd: str = "auto"  # auto, scalar, avx2, avx512, neon
-    threads: int = 0  # OpenMP threads that kernels are sized for; 0: torch.get_num_threads()
-    compiler: str = ""  # C++ compiler; empty: $CXX, then g++, clang++, c++
+    simd: str = _setting("auto", "vector instructions: auto, scalar, avx2, avx512, neon")
+    threads: int = _setting(0, "OpenMP threads that kernels are sized for; 0: the cores of this process")
+    compiler: str = _setting("", "C++ compiler; empty: $CXX, then g++, clang++, c++")
     # Runtime
-    cache: bool = True  # read and write the disk cache
-    cache_dir: Path = field(default_factory=_default_cache_dir)
-    cache_size_mb: int = 4096  # least recently used entries go beyond this size
-    build_workers: int = 0  # compiler processes at once; 0: one a core, at most 8
-    build_timeout: int = 120  # seconds that one compiler process may take
-    remote_cache: str = ""  # redis:// address of a shared tier; empty: none
-    remote_cache_key: str = ""  # secret that signs and checks entries of the shared tier
+    cache: bool = _setting(True, "read and write the disk cache")
+    cache_dir: Path = field(default_factory=_default_cache_dir, metadata={"text": "folder of the disk cache"})
+    cache_size_mb: int = _setting(4096, "MiB beyond which the least recently used entries are removed")
+    build_workers: int = _setting(0, "compiler processes at once; 0: one a core, at most 8")
+    build_timeout: int = _setting(120, "seconds that one compiler process may take")
+    remote_cache: str = _setting("", "redis:// address of a shared cache; empty: none")
+    remote_cache_key: str = _setting("", "secret that signs and checks entries of the shared cache")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Config:
@@ -78,8 +99,8 @@ class Config:
             ConfigError: a value can't be read as its setting's type.
         """
         env = os.environ if environ is None else environ
-        found = {f.name: env[key] for f in fields(cls) if (key := f"FIREBRICK_{f.name.upper()}") in env}
-        return cls().with_options(found)
+        known = {variable_of(f.name): f.name for f in fields(cls)}
+        return cls()._changed({known[key]: text for key, text in env.items() if key in known}, variable_of)
 
     def with_mode(self, mode: str | None) -> Config:
         """Apply one of `MODES`.
@@ -101,13 +122,34 @@ class Config:
         """
         if not options:
             return self
-        known = {f.name: getattr(self, f.name) for f in fields(self)}
+        return self._changed(options, lambda name: f"option {name}")
+
+    def _changed(self, values: Mapping[str, Any], shown: Callable[[str], str]) -> Config:
+        """A copy with other values; errors call a setting as `shown` does."""
+        current = {f.name: getattr(self, f.name) for f in fields(self)}
         changes = {}
-        for name, value in options.items():
-            if name not in known:
-                raise ConfigError(f"unknown option {name!r}", fix=f"options are {', '.join(sorted(known))}")
-            changes[name] = _convert(name, value, known[name])
+        for name, value in values.items():
+            if name not in current:
+                raise ConfigError(f"unknown option {name!r}", fix=f"options are {', '.join(sorted(current))}")
+            changes[name] = _convert(name, value, current[name], shown(name))
         return replace(self, **changes)
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"{_PREFIX}{name.upper()}"
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
+    """A sentence on each `FIREBRICK_*` variable that no setting has."""
+    known = {f.name.upper() for f in fields(Config)}
+    env = os.environ if environ is None else environ
+    sentences = []
+    for name in sorted({n.removeprefix(_PREFIX) for n in env if n.startswith(_PREFIX)} - known):
+        near = difflib.get_close_matches(name, known, 1)
+        fix = f"did you mean {_PREFIX}{near[0]}?" if near else "`firebrick options` lists them"
+        sentences.append(f"the environment variable {_PREFIX}{name} is no setting of Firebrick: {fix}")
+    return sentences
 
 
 _CHOICES = {
@@ -117,28 +159,42 @@ _CHOICES = {
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
-def _convert(name: str, value: Any, current: Any) -> Any:
+def _convert(name: str, value: Any, current: Any, shown: str) -> Any:
     if name in _CHOICES and value not in _CHOICES[name]:
-        raise ConfigError(f"option {name} can't be {value!r}", fix=f"use one of {', '.join(_CHOICES[name])}")
+        raise ConfigError(f"{shown} can't be {value!r}", fix=f"use one of {', '.join(_CHOICES[name])}")
     if name == "dynamic":
-        return value if value is None else _to_bool(name, value)
+        return value if value is None else _to_bool(value, shown)
     if name in ("cache_dir", "dump"):
         return Path(value) if value else None
     if isinstance(current, bool):
-        return _to_bool(name, value)
+        return _to_bool(value, shown)
     if isinstance(current, int):
         try:
-            return int(value)
+            number = int(value)
         except (TypeError, ValueError):
-            raise ConfigError(f"option {name} needs a whole number, got {value!r}") from None
+            raise ConfigError(f"{shown} needs a whole number, got {value!r}") from None
+        if number < 0:
+            raise ConfigError(f"{shown} can't be less than 0, got {value!r}")
+        return number
     if isinstance(current, frozenset):
-        return frozenset(value.split(",") if isinstance(value, str) else value) - {""}
+        return _names(name, value, shown)
     if not isinstance(value, str):
-        raise ConfigError(f"option {name} needs text, got {value!r}")
+        raise ConfigError(f"{shown} needs text, got {value!r}")
     return value
 
 
-def _to_bool(name: str, value: Any) -> bool:
+def _names(name: str, value: Any, shown: str) -> frozenset[str]:
+    try:
+        found = frozenset(n.strip() for n in (value.split(",") if isinstance(value, str) else value)) - {""}
+    except (TypeError, AttributeError):
+        raise ConfigError(f"{shown} needs names, separated by commas or in a list, got {value!r}") from None
+    unknown = sorted(found - set(LEVELS)) if name == "debug" else []
+    if unknown:
+        raise ConfigError(f"{shown} has no level {unknown[0]!r}", fix=f"levels are {', '.join(LEVELS)}")
+    return found
+
+
+def _to_bool(value: Any, shown: str) -> bool:
     if isinstance(value, bool):
         return value
     text = str(value).lower()
@@ -146,4 +202,4 @@ def _to_bool(name: str, value: Any) -> bool:
         return True
     if text in _FALSE:
         return False
-    raise ConfigError(f"option {name} needs true or false, got {value!r}")
+    raise ConfigError(f"{shown} needs true or false, got {value!r}")

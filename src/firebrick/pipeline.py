@@ -57,6 +57,9 @@ _NOT_IN_KEY = frozenset(
 )
 """Settings that change nothing in what is generated."""
 
+_BEHIND_THE_CACHE = ("joint", "aten", "loops", "schedule", "code")
+"""Levels of which an entry of the disk cache has no text: to be printed they are made anew, for all layers."""
+
 
 def compile_graph(
     gm: fx.GraphModule,
@@ -220,7 +223,7 @@ class _Compile:
             literal = {"literals": literals.write(made)} if made else {}
             return artifact.with_extra(**literal, **extra())
 
-        if self.content is None:
+        if self.content is None or any(recorder.wants(self.config, level) for level in _BEHIND_THE_CACHE):
             artifact = make()
         else:
             key = runtime.make_key({**self.content, "part": part}, _name(self.gm))
@@ -331,7 +334,7 @@ class _Compile:
 
     def show(self, level: str, text: Callable[[], str]) -> None:
         """Make and print the text of a level, if anyone wants it."""
-        if level in self.config.debug or self.config.dump is not None:
+        if recorder.wants(self.config, level):
             recorder.show(self.config, level, _name(self.gm), text())
 
 

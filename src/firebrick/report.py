@@ -91,6 +91,10 @@ class Recorder:
             self._warned.add(key)
         logger.warning("%s", text)
 
+    def wants(self, config: Config, level: str) -> bool:
+        """Whether anyone wants the text of a level."""
+        return level in config.debug or config.dump is not None
+
     def show(self, config: Config, level: str, name: str, text: str) -> None:
         """Print `text` if `FIREBRICK_DEBUG` names `level`; write it below `FIREBRICK_DUMP` if set."""
         if level in config.debug:

@@ -54,7 +54,7 @@ def ahead(original: Any, signature: inspect.Signature, call: Call, config: Confi
     backend = _Backend(replace(config, fullgraph=True, dynamic=False))
     effects = _Effects()
     with torch.no_grad():
-        capturer = Settings.make(backend, None, True, False, None, ()).capturer(backend, effects.note)
+        capturer = Settings.make(backend, fullgraph=True, dynamic=False).capturer(backend, effects.note)
         result = hook.Wrapped(original, capturer, backend)(*args, **kwargs)
     effects.check()
     numbers = {id(t): -1 - i for i, t in enumerate(tensors)}

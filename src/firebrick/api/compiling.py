@@ -11,7 +11,7 @@ from torch import nn
 from firebrick import backends
 from firebrick.api.calls import Calls
 from firebrick.api.module import calls_of, compile_module, original_of, settings_of
-from firebrick.api.settings import Settings
+from firebrick.api.settings import Settings, check_flag
 from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched, later
 from firebrick.capture import hook
 from firebrick.capture.entry import entry_of
@@ -37,55 +37,89 @@ _CALLS = "_firebrick_calls"
 def compile(
     model: F,
     *,
-    backend: str | Callable[..., Any] = ...,
-    mode: str | None = ...,
     fullgraph: bool = ...,
     dynamic: bool | None = ...,
+    backend: str | Callable[..., Any] | None = ...,
+    mode: str | None = ...,
     options: Mapping[str, Any] | None = ...,
+    name: str | None = ...,
+    disable: bool = ...,
+    recompile_limit: int | None = ...,
+    isolate_recompiles: bool = ...,
+    shapes_spec: Any = ...,
     passes: Sequence[Pass] = ...,
 ) -> F: ...
 @overload
 def compile(
     model: None = None,
     *,
-    backend: str | Callable[..., Any] = ...,
-    mode: str | None = ...,
     fullgraph: bool = ...,
     dynamic: bool | None = ...,
+    backend: str | Callable[..., Any] | None = ...,
+    mode: str | None = ...,
     options: Mapping[str, Any] | None = ...,
+    name: str | None = ...,
+    disable: bool = ...,
+    recompile_limit: int | None = ...,
+    isolate_recompiles: bool = ...,
+    shapes_spec: Any = ...,
     passes: Sequence[Pass] = ...,
 ) -> Callable[[F], F]: ...
 def compile(
     model: Any = None,
     *,
-    backend: str | Callable[..., Any] = backends.FIREBRICK,
-    mode: str | None = None,
     fullgraph: bool = False,
     dynamic: bool | None = None,
+    backend: str | Callable[..., Any] | None = backends.FIREBRICK,
+    mode: str | None = None,
     options: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    disable: bool = False,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
+    shapes_spec: Any = None,
     passes: Sequence[Pass] = (),
 ) -> Any:
     """Compile a function or module: it is captured, and compiled, when it is first called. Also a decorator.
 
+    It takes the arguments of torch.compile, and `passes`. What has no effect yet is told in a warning.
+
     Args:
         model: a function, or an nn.Module; an object of the same kind comes back. A compiled module shares its
             parameters, buffers and attributes with the original.
+        fullgraph: raise `Unsupported` where the function can't be one graph.
+        dynamic: True asks for symbolic sizes, which has no effect yet: each new size is compiled on its own.
         backend: a name of `list_backends()`, or a function `(gm, example_inputs) -> callable`.
         mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs". The two last measure, once
-            a machine, which kernel is fastest for each matmul by a constant weight (seconds for each shape).
-        fullgraph: raise `Unsupported` where the function can't be one graph.
-        dynamic: True compiles with symbolic sizes at once, False never, None when sizes are seen to change.
-        options: settings of `firebrick.config.Config` by name.
+            a machine, which kernel is fastest for each matmul by a constant weight (seconds for each shape);
+            "reduce-overhead" has no effect yet.
+        options: settings by name; `firebrick options` lists them.
+        name: what prints and warnings call its graphs.
+        disable: return `model` as it is.
+        recompile_limit: compiles before other calls run as plain Python; None takes the option's.
+        isolate_recompiles: has no effect, since no compile shares its limit with another.
+        shapes_spec: sizes that vary; has no effect yet, like `dynamic`.
         passes: optimizations of your own, see `firebrick.extend`.
 
     Raises:
-        ConfigError: `model` can't be called, or an unknown mode or option.
+        ConfigError: `model` can't be called, an unknown mode or option, or an argument of the wrong type.
         BackendError: an unknown backend.
     """
-    settings = Settings.make(backend, mode, fullgraph, dynamic, options, passes)
+    check_flag("disable", disable)
+    check_flag("isolate_recompiles", isolate_recompiles)
+    settings = Settings.make(
+        backend,
+        mode=mode,
+        fullgraph=fullgraph,
+        dynamic=True if shapes_spec is not None and dynamic is None else dynamic,
+        options=options,
+        passes=passes,
+        name=name,
+        recompile_limit=recompile_limit,
+    )
     if model is None:
-        return lambda fn: _compile(fn, settings)
-    return _compile(model, settings)
+        return lambda fn: fn if disable else _compile(fn, settings)
+    return model if disable else _compile(model, settings)
 
 
 def _compile(model: Any, settings: Settings) -> Any:
@@ -157,7 +191,7 @@ class optimize:
         nopython: bool = False,
         dynamic: bool | None = None,
     ) -> None:
-        self.settings = Settings.make(backend, None, nopython, dynamic, None, ())
+        self.settings = Settings.make(backend, fullgraph=nopython, dynamic=dynamic)
         self._scope = _Scope()
         self._capturer = self.settings.capturer(self._scope)
         self._active: list[AbstractContextManager[None]] = []

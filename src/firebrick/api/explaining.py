@@ -214,7 +214,7 @@ def explain(fn: Any) -> Callable[..., Explanation]:
         given = settings or Settings()
         reports: list[FrameReport] = []
         scope = object()
-        capturer = Settings.make(watch, None, False, given.dynamic, None, ()).capturer(scope, reports.append)
+        capturer = Settings.make(watch, dynamic=given.dynamic).capturer(scope, reports.append)
 
         def watched(frame: Any) -> Any:
             with record_function(_CAPTURE):

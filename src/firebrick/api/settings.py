@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from firebrick import backends, pipeline
 from firebrick.capture.frame import Capture, FrameReport
-from firebrick.config import Config
+from firebrick.config import IDLE, MODES, Config, unknown_variables
 from firebrick.errors import ConfigError
+from firebrick.report import recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,28 @@ if TYPE_CHECKING:
     from firebrick.extend import Pass
 
 __all__ = ["Settings"]
+
+
+_CALLER = 5
+"""Frames from a warning up to whoever called `compile` or `optimize`."""
+
+
+def check_flag(name: str, value: Any, choices: str = "True or False") -> None:
+    """Refuse what is no bool: any text would be true.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {choices}, got {value!r}")
+
+
+def _warn_of_idle(config: Config, mode: str | None) -> None:
+    for name in (name for name in IDLE if getattr(config, name)):
+        asked = f"mode={mode!r}" if mode is not None and name in MODES[mode] else f"{name}=True"
+        recorder.warn_once(f"idle {name}", f"firebrick: {asked} has no effect: {IDLE[name]}", stacklevel=_CALLER)
+    for sentence in unknown_variables():
+        recorder.warn_once(sentence, f"firebrick: {sentence}", stacklevel=_CALLER)
 
 
 @dataclass(frozen=True)
@@ -30,33 +53,44 @@ class Settings:
     dynamic: bool | None = None
     options: Mapping[str, Any] | None = None
     passes: tuple[Pass, ...] = ()
+    name: str | None = None
+    recompile_limit: int | None = None
     config: Config = field(default_factory=Config.from_env, compare=False)
 
     @classmethod
     def make(
         cls,
-        backend: str | Callable[..., Any],
-        mode: str | None,
-        fullgraph: bool,
-        dynamic: bool | None,
-        options: Mapping[str, Any] | None,
-        passes: Sequence[Pass],
+        backend: str | Callable[..., Any] | None = None,
+        *,
+        mode: str | None = None,
+        fullgraph: bool = False,
+        dynamic: bool | None = None,
+        options: Mapping[str, Any] | None = None,
+        passes: Sequence[Pass] = (),
+        name: str | None = None,
+        recompile_limit: int | None = None,
     ) -> Settings:
-        """Check the arguments of `compile`.
+        """Check the arguments of `compile`, and warn once a process of what changes nothing.
 
         Raises:
-            ConfigError: an unknown mode or option.
+            ConfigError: an unknown mode or option, or an argument of the wrong type.
             BackendError: an unknown backend.
         """
+        backend = backends.FIREBRICK if backend is None else backend
         if not callable(backend) and not isinstance(backend, str):
             raise ConfigError(f"backend is a name or a function, got {type(backend).__name__}")
+        if dynamic is not None:
+            check_flag("dynamic", dynamic, "True, False or None")
+        check_flag("fullgraph", fullgraph)
         config = Config.from_env().with_mode(mode)
         if backend == backends.FIREBRICK:
             config = config.with_options(options)
         else:
             backends.find_backend(backend)
-        config = replace(config, fullgraph=bool(fullgraph), dynamic=dynamic if dynamic is not None else config.dynamic)
-        return cls(backend, mode, bool(fullgraph), dynamic, options, tuple(passes), config)
+        arguments = {"fullgraph": fullgraph or None, "dynamic": dynamic, "recompile_limit": recompile_limit}
+        config = config.with_options({k: v for k, v in arguments.items() if v is not None})
+        _warn_of_idle(config, mode)
+        return cls(backend, mode, fullgraph, dynamic, options, tuple(passes), name, recompile_limit, config)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "config"}
@@ -70,6 +104,8 @@ class Settings:
         if self.backend == backends.FIREBRICK:
 
             def firebrick(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+                if self.name is not None:
+                    gm.meta["name"] = self.name
                 return pipeline.compile_graph(gm, example_inputs, self.config, self.passes)
 
             firebrick.reads_nodes_only = True  # type: ignore[attr-defined]

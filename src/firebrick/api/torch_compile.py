@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from firebrick import pipeline
-from firebrick.config import Config
+from firebrick.api.settings import Settings
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ def torch_compile_backend(
     if not all(isinstance(t, torch.Tensor) and _is_concrete(t) for t in example_inputs):
         recorder.note_once("symbolic", "firebrick: graphs with symbolic sizes run on eager kernels in this version")
         return gm.forward
-    config = Config.from_env().with_mode(mode).with_options(options)
-    return pipeline.compile_graph(_own_copy(gm), example_inputs, replace(config, fullgraph=False))
+    config = Settings.make(mode=mode, options=options).config
+    return pipeline.compile_graph(_own_copy(gm), example_inputs, config)
 
 
 def _is_concrete(tensor: torch.Tensor) -> bool:

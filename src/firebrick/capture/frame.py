@@ -95,6 +95,14 @@ class FrameReport:
     attempts: int = 1
     effects: tuple[tuple[str, Any], ...] = ()
 
+    def show(self, level: str) -> str:
+        """What the levels `capture` and `guards` of `FIREBRICK_DEBUG` print."""
+        lines = [f"{level} {self.name}  {Path(self.file).name}:{self.line}"]
+        if level == "guards":
+            return "\n  ".join([*lines, *self.guards])
+        lines[0] += f"  {self.op_count} ops" + ("" if self.graph is None else " in a graph")
+        return "\n  ".join([*lines, *([f"break: {self.break_}"] if self.break_ is not None else [])])
+
 
 class Capture:
     """The callback that the frame hook asks.
@@ -273,13 +281,17 @@ class Capture:
             for source, tensor, _ in graph.constants():
                 guards.tensor(source, tensor)
         plan = outdated.plan = build_plan(guards.all(), frame.code)
-        if self.on_frame is not None:
+        levels = [level for level in ("capture", "guards") if recorder.wants(self.config, level)]
+        if self.on_frame is not None or levels:
             report = FrameReport(frame.code.co_qualname, frame.code.co_filename, frame.code.co_firstlineno)
             report.graph, report.op_count, report.break_ = module, graph.op_count, reason
             report.guards = tuple(str(guard) for guard in guards.user())
             report.code, report.attempts = code, attempts
             report.effects = (*one.tracer.effects.show(frame.code), *one.tracer.prelude.show())
-            self.on_frame(report)
+            for level in levels:
+                recorder.show(self.config, level, report.name, report.show(level))
+            if self.on_frame is not None:
+                self.on_frame(report)
         return plan, code
 
     def _compile(self, module: fx.GraphModule, inputs: list[Any], switches: set[Any]) -> Callable[..., Any]:

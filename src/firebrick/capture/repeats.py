@@ -249,7 +249,10 @@ class Repeats:
             if at >= 0:
                 nodes[node] = tracer.read(objects[at], sources[at]).realize().as_argument()
             elif node.op != "get_attr":
-                nodes[node] = graph.copy(node, nodes)
+                made = nodes[node] = graph.copy(node, nodes)
+                place = str(made.meta.get("module", ""))
+                if place == template.module.path or place.startswith(f"{template.module.path}_"):
+                    made.meta["module"] = module.path + place.removeprefix(template.module.path)
         return self._result(template.result, nodes, replaced, {})
 
     def _checked(self, template: _Template, objects: list[Any], sources: list[Source]) -> list[tuple[Any, Guard]]:

@@ -169,7 +169,7 @@ def _compile(target: Target, folder: Path) -> _Run:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FirebrickWarning)
         start = time.perf_counter()
-        with offered(Settings.make("firebrick", None, False, None, {"cache_dir": folder, "strict": False}, ())):
+        with offered(Settings.make(options={"cache_dir": folder, "strict": False})):
             target()
         seconds = time.perf_counter() - start
     stats = recorder.stats()

@@ -185,7 +185,7 @@ def capture(target: Target, *, stages: bool = True) -> Captured:
         out.graphs += _parts(gm, tuple(i.detach().clone() if isinstance(i, torch.Tensor) else i for i in inputs))
         return gm.forward
 
-    with offered(Settings.make(keep, None, False, None, None, ()), out.reports.append):
+    with offered(Settings.make(keep), out.reports.append):
         target()
     if not out.graphs:
         causes = "; ".join(b["cause"] for b in out.breaks())
