@@ -34,6 +34,7 @@ from firebrick.loops.check import check as check_loops
 from firebrick.loops.schedule import Launch
 from firebrick.loops.show import show as show_loops
 from firebrick.report import recorder
+from firebrick.targets.by_device import find_targets
 from firebrick.tuning import Tuner
 from firebrick.version import VERSION
 
@@ -201,8 +202,8 @@ class _Compile:
     ) -> None:
         self.gm, self.example_inputs, self.config = gm, example_inputs, config
         self.user_passes = user_passes
-        self.target = codegen.detect(config)
         self.captured = graph_key.constants_of(gm)
+        self.targets = find_targets(_device_types(gm, [*example_inputs, *self.captured.values()]), config)
         self.reports: list[PassReport] = []
         self.content: dict[str, str] | None = None
         self.repeat: Repeat | None = None
@@ -276,7 +277,7 @@ class _Compile:
             check_loops(program)
         self.show("loops", lambda: show_loops(program))
         with recorder.timed("scheduling"):
-            schedule = scheduling.schedule(program, self.target, config, self.repeat)
+            schedule = scheduling.schedule(program, self.targets, config, self.repeat)
         self.show("schedule", lambda: scheduling.show(schedule))
         return aten, program, schedule
 
@@ -286,7 +287,7 @@ class _Compile:
         recorder.count("kernels", len(schedule.kernels))
         recorder.count("launches", sum(isinstance(step, Launch) for step in schedule.steps))
         with recorder.timed("codegen"):
-            artifact = codegen.generate(schedule, self.target, self.config)
+            artifact = codegen.generate(schedule, self.targets, self.config)
         artifact = artifact.with_extra(origins=[[step.parts, library_of(step)] for step in schedule.steps])
         self.show("code", lambda: _show_code(artifact))
         artifact = runtime.build(artifact, self.config)
@@ -316,7 +317,7 @@ class _Compile:
         """What every artifact depends on."""
         return {
             "versions": f"firebrick {VERSION}\nschema {SCHEMA}\ntorch {torch.__version__} {torch.version.git_version}",
-            "target": f"{platform.system()}\n{self.target.key()}\n{self.target.threads} threads",
+            "target": "\n".join([platform.system(), *(target.key() for target in self.targets.values())]),
         }
 
     def tuner(self) -> Tuner:
@@ -324,8 +325,8 @@ class _Compile:
         config, ground = self.config, self.ground()
 
         def build(aten: AtenGraph) -> Artifact:
-            schedule = scheduling.schedule(lowering.lower(aten, config), self.target, config)
-            return runtime.build(codegen.generate(schedule, self.target, config), config)
+            schedule = scheduling.schedule(lowering.lower(aten, config), self.targets, config)
+            return runtime.build(codegen.generate(schedule, self.targets, config), config)
 
         def fetch(parts: Mapping[str, str], make: Callable[[], Artifact]) -> Artifact:
             return runtime.DiskCache(config).fetch(runtime.make_key({**parts, **ground}, "choice of a kernel"), make)
@@ -336,6 +337,12 @@ class _Compile:
         """Make and print the text of a level, if anyone wants it."""
         if recorder.wants(self.config, level):
             recorder.show(self.config, level, _name(self.gm), text())
+
+
+def _device_types(gm: fx.GraphModule, given: Sequence[Any]) -> set[str]:
+    """The types of the devices that a graph's tensors lie on."""
+    values = [*given, *(node.meta.get("val") for node in gm.graph.nodes)]
+    return {value.device.type for value in values if isinstance(value, torch.Tensor)}
 
 
 def _wants_gradients(val: Any) -> bool:

@@ -52,7 +52,7 @@ class Runner:
     def __init__(self, program: LoopProgram, config: Config | None = None) -> None:
         config = config or Config()
         self.target = detect(config)
-        self.schedule: Schedule = schedule(program, self.target, config)
+        self.schedule: Schedule = schedule(program, {"cpu": self.target}, config)
         self.program = self.schedule.program
         self.sources = kernel_units(self.schedule, self.target, config)
         self.functions: dict[str, Any] = {}

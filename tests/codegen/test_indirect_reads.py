@@ -166,7 +166,9 @@ def test_checks_have_a_text_and_are_kept():
     program = parse(CHECKED)
     check(program)
     assert show(program) == CHECKED
-    assert [s.op for s in schedule(program, detect(Config()), Config()).steps if isinstance(s, Extern)] == [CHECK]
+    assert [s.op for s in schedule(program, {"cpu": detect(Config())}, Config()).steps if isinstance(s, Extern)] == [
+        CHECK
+    ]
 
 
 SPANS = {

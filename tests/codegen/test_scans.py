@@ -149,7 +149,7 @@ def test_text_of_programs_and_of_kernels():
     program = parse(TEXT)
     check(program)
     assert show(program) == TEXT
-    (kernel,) = schedule(program, detect(Config()), Config()).kernels
+    (kernel,) = schedule(program, {"cpu": detect(Config())}, Config()).kernels
     assert parse_kernel(show_kernel(kernel)) == kernel
     loop = next(s for s in kernel.body if hasattr(s, "axis"))
     assert [s.reduction for s in loop.body if isinstance(s, Acc) and s.running] == ["sum", "max", "min"]

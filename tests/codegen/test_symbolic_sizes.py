@@ -42,7 +42,7 @@ loops f
 def test_kernels_take_sizes(simd):
     config = Config(simd=simd, build_workers=1)
     target = detect(config)
-    plan = schedule(parse(PROGRAM), target, config)
+    plan = schedule(parse(PROGRAM), {"cpu": target}, config)
     assert len(plan.kernels) == 4
     (library,) = build(kernel_units(plan, target, config), target)
     for rows, columns in [(3, 5), (17, 33), (64, 100), (300, 1000), (2, 70000)]:

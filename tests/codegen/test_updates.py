@@ -7,10 +7,10 @@ from machine import COMPILER
 
 import firebrick
 from firebrick.loops.build import constant, load
+from firebrick.loops.groups import Statement
 from firebrick.loops.ir import Store
-from firebrick.scheduling.build import Statement
-from firebrick.scheduling.order import apart
 from firebrick.symbolic.expr import var
+from firebrick.targets.tree_order import apart
 
 pytestmark = [pytest.mark.compiler, pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")]
 

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from python_target import PythonTarget
 
 import firebrick
-from firebrick import codegen
 from firebrick.backends.engines import engine_backend
 from firebrick.backends.loops import LoopCompiler
 from firebrick.config import Config
@@ -20,6 +19,7 @@ from firebrick.loops.interp import run
 from firebrick.loops.ops import SCALAR_OPS
 from firebrick.lowering import lower
 from firebrick.scheduling import schedule
+from firebrick.targets.cpu.machine import detect
 
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "codegen"), str(TESTS / "lowering")]
@@ -29,7 +29,7 @@ from random_graphs import make  # noqa: E402
 TARGETS = {
     "python": PythonTarget,
     "python in blocks": lambda: PythonTarget(16),
-    "c++": lambda: codegen.detect(Config()),
+    "c++": lambda: detect(Config()),
 }
 
 
@@ -42,7 +42,7 @@ def test_random_programs_in_a_targets_memory(name, seed):
     wanted = run(program, [x.clone() for x in inputs], aten.constants)
     target = TARGETS[name]()
     try:
-        made = DeviceProgram(schedule(program, target, Config()), target, aten.constants, Config())
+        made = DeviceProgram(schedule(program, {"cpu": target}, Config()), target, aten.constants, Config())
     except Refused as error:
         assert "argmax" in str(error) and name != "c++"
         pytest.skip("positions")
@@ -114,7 +114,7 @@ def test_what_a_target_lacks_is_refused_with_a_reason():
 
 
 def test_each_scalar_function_has_a_row_in_c():
-    table = codegen.detect(Config()).functions
+    table = detect(Config()).functions
     for name, row in SCALAR_OPS.items():
         for kind in row.takes.split():
             assert name in ("where", "to") or name in table[kind], (name, kind)
@@ -140,7 +140,7 @@ def test_numbers_and_types():
 def test_inputs_of_another_layout():
     aten = trace(lambda x: x + 1, [torch.randn(3, 4)])
     target = PythonTarget()
-    made = DeviceProgram(schedule(lower(aten, Config()), target, Config()), target, {}, Config())
+    made = DeviceProgram(schedule(lower(aten, Config()), {"cpu": target}, Config()), target, {}, Config())
     x = torch.randn(5, 9).t()[2:5, 1:]
     torch.testing.assert_close(made(x)[0], x + 1)
     with pytest.raises(CompileError, match=r"is \(4, 3\), not \(3, 4\)"):

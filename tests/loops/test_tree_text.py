@@ -40,7 +40,7 @@ loops f
 
 
 def test_round_trip():
-    kernels = schedule(parse(PROGRAM), TARGET, Config()).kernels
+    kernels = schedule(parse(PROGRAM), {"cpu": TARGET}, Config()).kernels
     assert len(kernels) >= 5
     for kernel in kernels:
         text = show_kernel(kernel)

@@ -12,6 +12,7 @@ from firebrick.lowering import lower
 from firebrick.passes import run_passes
 from firebrick.passes.prepack import prepack_linear
 from firebrick.report import recorder
+from firebrick.targets.by_device import find_targets
 
 pytestmark = pytest.mark.compiler
 CONFIG = Config()
@@ -32,8 +33,9 @@ def aten_graph(model, *inputs, config=CONFIG):
 
 
 def compiled(graph, config=CONFIG):
-    schedule = scheduling.schedule(lower(graph, config), codegen.detect(config), config)
-    artifact = runtime.build(codegen.generate(schedule, codegen.detect(config), config), config)
+    targets = find_targets((), config)
+    schedule = scheduling.schedule(lower(graph, config), targets, config)
+    artifact = runtime.build(codegen.generate(schedule, targets, config), config)
     return runtime.load(artifact, graph.constants)
 
 

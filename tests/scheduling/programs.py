@@ -10,7 +10,7 @@ TARGET = CpuTarget("avx512", 64, 4, (), 32)
 
 def plan(text, **options):
     """The schedule of a program in text form, for a machine with wide vectors and 4 threads."""
-    return schedule(parse(text), TARGET, Config(**options))
+    return schedule(parse(text), {"cpu": TARGET}, Config(**options))
 
 
 def steps(result):

@@ -71,7 +71,7 @@ def test_doctor_prints_json_with_versions_and_compiler():
     result = runner.invoke(app, ["doctor", "--json"])
     facts = {fact["name"]: fact for fact in json.loads(result.output)}
     assert facts["torch"]["value"].startswith("2.")
-    assert {"python", "C++ compiler", "SIMD", "cache writable"} <= set(facts)
+    assert {"python", "C++ compiler", "cpu kernels", "cache writable"} <= set(facts)
     assert facts["C++ compiler"]["value"].partition(":")[0] in ("g++", "clang++", "c++", "zig")
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from firebrick import backends, codegen, runtime
+from firebrick import backends, runtime
 from firebrick.api import tree
 from firebrick.api.ahead import Program, ahead
 from firebrick.api.calls import Call
@@ -28,7 +28,9 @@ from firebrick.api.compiling import compiled_calls, compiled_settings, original_
 from firebrick.api.weights import read_tensors, write_tensors
 from firebrick.artifact import decode, encode
 from firebrick.autodiff import graph_key, literals
+from firebrick.config import Config
 from firebrick.errors import CacheError, ConfigError
+from firebrick.targets.by_device import find_targets
 from firebrick.version import VERSION
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bundle", "load", "save"]
 
-_FORMAT = 2
+_FORMAT = 3
 _WEIGHTS = "weights.safetensors"
 
 
@@ -66,7 +68,7 @@ def save(compiled: Any, path: str | Path) -> None:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "simd": codegen.detect(settings.config).simd,
+        "levels": {device: target.level() for device, target in find_targets((), settings.config).items()},
         "state": graph_key.state_text(),
         "signature": tree.write_signature(calls.signature),
         "programs": [
@@ -179,12 +181,14 @@ def _manifest(archive: zipfile.ZipFile, path: str | Path) -> dict[str, Any]:
         raise CacheError(f"{path} has format {found['format']}, this version reads {_FORMAT}", fix=again)
     if found["torch"] != torch.__version__:
         raise CacheError(f"{path} was saved with torch {found['torch']}, this is {torch.__version__}", fix=again)
-    if found["machine"] != platform.machine() or not codegen.runs_here(found["simd"]):
-        here = f"{platform.machine()} with {codegen.best_simd()}"
-        raise CacheError(
-            f"{path} was saved for {found['machine']} with {found['simd']}, this machine is {here}",
-            fix='compile with options={"simd": "avx2"} (or another level that both have) before saving',
-        )
+    here = find_targets(found["levels"], Config())
+    for device, level in found["levels"].items():
+        if found["machine"] != platform.machine() or device not in here or not here[device].runs_level(level):
+            mine = f"{platform.machine()} with {here[device].level() if device in here else f'no {device}'}"
+            raise CacheError(
+                f"{path} was saved for {found['machine']} with {level}, this machine is {mine}",
+                fix='compile with options={"simd": "avx2"} (or another level that both have) before saving',
+            )
     return found
 
 

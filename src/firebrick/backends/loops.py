@@ -68,7 +68,7 @@ class LoopCompiler(SubgraphCompiler):
         config = Config.from_env()
         results: Any = graph.graph.output_node().args[0]
         aten = AtenGraph(graph, {}, outputs=[None] * len(results), name=f"{self.name}_group")
-        return scheduling.schedule(lowering.lower(aten, config), self.target, config)
+        return scheduling.schedule(lowering.lower(aten, config), {"cpu": self.target}, config)
 
     def _lacks(self, schedule: Schedule) -> str:
         for step in schedule.steps:

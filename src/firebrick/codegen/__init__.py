@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from firebrick.artifact import Artifact
+from firebrick.artifact import Artifact, Unit
 from firebrick.codegen.host import host_program, show_table
-from firebrick.targets.cpu.handwritten import own_kernels
-from firebrick.targets.cpu.machine import CpuTarget, best_simd, detect, runs_here
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from firebrick.config import Config
     from firebrick.loops.schedule import Schedule
+    from firebrick.targets.base import Target
 
-__all__ = ["CpuTarget", "best_simd", "detect", "generate", "runs_here", "show_table"]
+__all__ = ["generate", "show_table"]
 
 
-def generate(schedule: Schedule, target: CpuTarget, config: Config) -> Artifact:
+def generate(schedule: Schedule, targets: Mapping[str, Target], config: Config) -> Artifact:
     """Return the artifact of a schedule, not yet built.
 
     Raises:
         LoweringError: a library call or a symbolic size has no place in the host program.
     """
-    names = [*(k.name for k in schedule.kernels), *own_kernels(schedule)]
-    units = target.units(target.source(schedule, config), names)
-    return Artifact(schedule.program.name, host_program(schedule), units)
+    units: list[Unit] = []
+    for device, target in targets.items():
+        mine = tuple([k for k in schedule.kernels if k.device == device])
+        units += target.units(replace(schedule, kernels=mine), config)
+    return Artifact(schedule.program.name, host_program(schedule), tuple(units))

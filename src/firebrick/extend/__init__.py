@@ -11,7 +11,7 @@ from firebrick.extend.rule import Rule, rule
 from firebrick.extend.runner import apply_passes
 from firebrick.extend.trace import trace_torch
 from firebrick.extend.verify import Difference, compare, relative_error
-from firebrick.targets.base import FunctionText, Refused, Target, Templates, View
+from firebrick.targets.base import FunctionText, FusionFacts, Refused, Target, Templates, View
 
 __all__ = [
     "LEVELS",
@@ -21,6 +21,7 @@ __all__ = [
     "Context",
     "Difference",
     "FunctionText",
+    "FusionFacts",
     "Level",
     "Partition",
     "PartitionPass",

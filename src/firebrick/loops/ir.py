@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------- buffers
 
 
+def device_type(device: str) -> str:
+    """The kind of machine that a device is: "cuda" of "cuda:0"."""
+    return device.partition(":")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Storage that a program reads or writes.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from firebrick.loops.ir import Extern, LoopProgram
-    from firebrick.loops.tree import Stmt
     from firebrick.symbolic.expr import Expr
 
 
@@ -24,21 +23,27 @@ class Param:
 class Kernel:
     """One native function. Kernels are canonical: equal work in other buffers is the same Kernel, launched again.
 
-    body: the loop tree that code generation prints (`firebrick.loops.tree`).
+    body: the target's own frozen data, of which it writes the text: on CPUs a loop tree (`firebrick.loops.tree`).
     sizes: names of symbolic sizes that the kernel takes, in order.
     reuse: pairs (written, read) of places in `params` whose buffers may share memory.
+    device: type of the device whose target made it.
     """
 
     name: str
     params: tuple[Param, ...]
-    body: tuple[Stmt, ...]
+    body: Any
     sizes: tuple[str, ...] = ()
     reuse: tuple[tuple[int, int], ...] = ()
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Call `kernel` with these buffers for its params and these values for its sizes."""
+    """Call `kernel` with these buffers for its params and these values for its sizes.
+
+    grid: how many of it run, along each dimension, in terms of the program's sizes; none where the kernel shares its
+    work out itself. attributes: numbers that the driver wants of a launch (warps, bytes of shared memory).
+    """
 
     kernel: str
     args: tuple[str, ...]
@@ -46,6 +51,8 @@ class Launch:
     nodes: tuple[str, ...] = ()  # names of the loop nodes that it does, for prints
     origin: str = ""
     parts: tuple[int, ...] = ()  # numbers of the captured graph's nodes that it computes
+    grid: tuple[Expr, ...] = ()
+    attributes: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
     from firebrick.loops.ir import Value
     from firebrick.symbolic.expr import Expr
 
-__all__ = ["NEAR_STRIDES", "PARALLEL_WORK", "Acc", "Fold", "Let", "Loop", "Scratch", "Stmt", "local", "loops_of"]
-
-PARALLEL_WORK = 150_000
-"""Work, counted in additions, that is worth sharing out among threads."""
-NEAR_STRIDES = (-1, 2, 3, 4)
-"""Distances of elements that lanes read by whole loads, from which they are picked."""
+__all__ = ["Acc", "Fold", "Let", "Loop", "Scratch", "Stmt", "local", "loops_of"]
 
 
 @dataclass(frozen=True, slots=True)

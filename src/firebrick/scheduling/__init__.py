@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from firebrick.loops.ir import Extern
 from firebrick.loops.schedule import Launch, Schedule
+from firebrick.loops.values import Table
 from firebrick.scheduling.copies import forward_copies, update_in_place
 from firebrick.scheduling.fusion import fuse_nodes
 from firebrick.scheduling.inline import drop_dead, escaping, inline
@@ -15,9 +17,10 @@ from firebrick.scheduling.nodes import analyze, dependencies
 from firebrick.scheduling.parts import part_by_part
 from firebrick.scheduling.show import show
 from firebrick.scheduling.unroll import NotAlike, unroll
-from firebrick.scheduling.values import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from firebrick.config import Config
     from firebrick.extend.repeat import Repeat
     from firebrick.loops.ir import LoopProgram
@@ -26,16 +29,19 @@ if TYPE_CHECKING:
 __all__ = ["NotAlike", "schedule", "show"]
 
 
-def schedule(program: LoopProgram, target: Target, config: Config, repeat: Repeat | None = None) -> Schedule:
+def schedule(
+    program: LoopProgram, targets: Mapping[str, Target], config: Config, repeat: Repeat | None = None
+) -> Schedule:
     """Order, fuse and place the work of a program.
 
     Args:
         program: what lowering made.
-        target: the machine (`firebrick.codegen.detect` for this one).
+        targets: the machine of each type of device that the program has loops for.
         config: `fuse` off leaves every nest a kernel of its own.
         repeat: stretches of the graph that the program leaves out; the schedule has them.
 
     Raises:
+        LoweringError: loops touch memory of several devices, or of one that has no target.
         NotAlike: the program does not show what the stretches left out are like.
     """
     facts = Table()
@@ -47,8 +53,9 @@ def schedule(program: LoopProgram, target: Target, config: Config, repeat: Repea
         if repeat is None:
             nodes = part_by_part(nodes)
     known = analyze(nodes)
-    groups, refusals = fuse_nodes(known, dependencies(known), target, config)
-    kernels = KernelSet(facts, target)
+    devices = {b.name: b.device for b in program.buffers}
+    groups, refusals = fuse_nodes(known, dependencies(known), devices, targets, config)
+    kernels = KernelSet(facts, targets)
     outside = escaping(program)
     users: dict[str, int] = {}
     for g in groups:
@@ -62,7 +69,9 @@ def schedule(program: LoopProgram, target: Target, config: Config, repeat: Repea
             steps.append(node)
             continue
         live = {b for b in g.makes if b in outside or users.get(b, 0) > (b in g.uses)}
-        steps.append(kernels.launch(g, live))
+        steps += kernels.launches(g, live)
+    if kernels.scratchpads:
+        program = replace(program, buffers=(*program.buffers, *kernels.scratchpads))
     if repeat is not None:
         program, steps = unroll(program, steps, kernels.kernels(), repeat)
     places, arena, frees = plan_memory(program, steps, kernels.kernels())

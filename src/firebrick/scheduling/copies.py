@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from firebrick.loops.ir import Extern, Load, Nest, Ref, Store
+from firebrick.loops.values import Rewriter
 from firebrick.scheduling.nodes import analyze, extern_writes
-from firebrick.scheduling.values import Rewriter
 from firebrick.symbolic.expr import ONE, ZERO
 
 if TYPE_CHECKING:

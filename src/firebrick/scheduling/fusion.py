@@ -10,14 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from firebrick.errors import LoweringError
 from firebrick.loops.dtypes import DTYPES
+from firebrick.loops.ir import device_type
 from firebrick.loops.schedule import Refusal
-from firebrick.scheduling.order import hint
+from firebrick.loops.values import hint
 from firebrick.scheduling.unify import Names, Unifier
 from firebrick.symbolic.expr import ONE, ZERO, Var
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from firebrick.config import Config
     from firebrick.loops.ir import Nest
@@ -30,11 +32,6 @@ __all__ = ["Fusion", "Group", "Member", "fuse_nodes"]
 _WINDOW = 96
 """Nodes further apart than this are not considered."""
 _MOST_MEMBERS = 256
-_MOST_BUFFERS = 32
-_SMALL = 512
-"""Iterations below which it doesn't matter how loops are nested."""
-_LARGE = 32768
-"""Iterations from which a kernel must have something to share among threads."""
 
 
 @dataclass(slots=True)
@@ -50,7 +47,11 @@ class Member:
 
 @dataclass(slots=True)
 class Group:
-    """Nodes that run as one step. outer: loops that all members share; reads, writes: addresses by buffer."""
+    """Nodes that run as one step.
+
+    outer: loops that all members share. reads, writes: addresses by buffer. device: that of all its buffers; none for
+    a library call.
+    """
 
     key: int
     first: int
@@ -66,6 +67,7 @@ class Group:
     ancestors: int = 0
     bits: int = 0
     gone: bool = False
+    device: str = ""
 
     @property
     def fusible(self) -> bool:
@@ -89,9 +91,17 @@ class Fusion:
 
 
 class _Fuser:
-    def __init__(self, nodes: list[NodeFacts], before: list[set[int]], target: Target, config: Config) -> None:
+    def __init__(
+        self,
+        nodes: list[NodeFacts],
+        before: list[set[int]],
+        devices: Mapping[str, str],
+        targets: Mapping[str, Target],
+        config: Config,
+    ) -> None:
         self.names = Names()
-        self.target = target
+        self.devices = devices
+        self.facts = {device: target.fusion() for device, target in targets.items()}
         self.enabled = config.fuse
         self.refusals: dict[tuple[str, str], str] = {}
         self.groups: list[Group] = []
@@ -131,6 +141,7 @@ class _Fuser:
         if not facts.writes:
             return group
         nest: Nest = facts.node  # type: ignore[assignment]
+        group.device = self._device(facts)
         subs: dict[Var, Expr] = {}
         parallel = []
         for a in nest.axes:
@@ -160,6 +171,16 @@ class _Fuser:
         for access in facts.writes:
             group.writes.setdefault(access.buffer, []).append((access.index.subs(subs), access))
         return group
+
+    def _device(self, facts: NodeFacts) -> str:
+        found = {self.devices[b]: b for b in (*facts.makes, *facts.uses)}
+        if len(found) > 1:
+            (one, a), (two, b), *_ = found.items()
+            raise LoweringError(f"{facts.node.name}: no loop reads {a} on {one} and {b} on {two}")
+        (device,) = found
+        if device_type(device) not in self.facts:
+            raise LoweringError(f"{facts.node.name}: no target writes kernels for {device}")
+        return device
 
     def _grow(self, group: Group) -> None:
         """Join earlier groups to `group`, best first, until none fits."""
@@ -238,9 +259,11 @@ class _Fuser:
         updates = [n.node.name for g in (a, b) for n in g.nodes if n.updates]
         if updates:
             return f"{updates[0]} updates in place at addresses that may meet"
+        if a.device != b.device:
+            return f"they run on {a.device} and {b.device}"
         if len(a.nodes) + len(b.nodes) > _MOST_MEMBERS:
             return "the kernel would get too large"
-        if len(a.uses | b.uses | a.makes | b.makes) > _MOST_BUFFERS:
+        if len(a.uses | b.uses | a.makes | b.makes) > self.facts[device_type(a.device)].buffers:
             return "the kernel would take too many buffers"
         both = a.makes & b.makes
         if both:
@@ -275,9 +298,11 @@ class _Fuser:
         shared = _volume(outer, unifier)
         before = max(_volume(mine, unifier), _volume(theirs, unifier))
         work = max(before * _deepest(a, unifier), before * _deepest(b, unifier))
-        if shared < min(before, self.target.threads) and work >= _LARGE and not (self._one_pass(a, b) and not outer):
-            return "the loops that they share are too few to be divided among threads"
-        if not outer and before > 1 and work >= _SMALL and not self._one_pass(a, b):
+        machine = self.facts[device_type(a.device)]
+        divided = self._one_pass(a, b) and not outer
+        if shared < min(before, machine.independent) and work >= machine.large and not divided:
+            return "the loops that they share have too few iterations to be shared out"
+        if not outer and before > 1 and work >= machine.small and not self._one_pass(a, b):
             return "they share no loop"
         folded = {v for g in (a, b) for m in g.members for v in unifier.expand(m.reduced)}
         lost = [v for v in theirs if v not in set(outer) and v not in folded]
@@ -289,7 +314,7 @@ class _Fuser:
 
     @staticmethod
     def _one_pass(a: Group, b: Group) -> bool:
-        """Whether pointwise work feeds reductions of everything, which one loop divided among threads can do."""
+        """Whether pointwise work feeds reductions of everything, which one loop that is shared out can do."""
         return not any(m.reduced for m in a.members) and all(m.reduced and not m.parallel for m in b.members)
 
     # ------------------------------------------------------------ merging
@@ -420,10 +445,25 @@ def _keeps_rows(group: Group, lost: list[Var], outer: tuple[Var, ...], unifier: 
 
 
 def fuse_nodes(
-    nodes: list[NodeFacts], before: list[set[int]], target: Target, config: Config
+    nodes: list[NodeFacts],
+    before: list[set[int]],
+    devices: Mapping[str, str],
+    targets: Mapping[str, Target],
+    config: Config,
 ) -> tuple[list[Group], tuple[Refusal, ...]]:
-    """Groups of nodes in an order that respects all dependencies, and why neighbours were left apart."""
-    fuser = _Fuser(nodes, before, target, config)
+    """Groups of nodes in an order that respects all dependencies, and why neighbours were left apart.
+
+    Args:
+        nodes: of the program.
+        before: for each, the places of those that must run before it.
+        devices: of all buffers.
+        targets: by type of device.
+        config: `fuse` off leaves all apart.
+
+    Raises:
+        LoweringError: a nest touches memory of several devices, or of one without a target.
+    """
+    fuser = _Fuser(nodes, before, devices, targets, config)
     groups = fuser.run()
     refusals = tuple([Refusal(a, b, why) for (a, b), why in fuser.refusals.items()])
     return _ordered(groups), refusals

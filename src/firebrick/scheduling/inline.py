@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from firebrick.loops.ir import Extern, Load, Nest, Reduce, Ref, Store
+from firebrick.loops.values import Rewriter, hint, walk
 from firebrick.scheduling.nodes import draws, extern_reads, extern_writes, refs_in
-from firebrick.scheduling.order import hint
-from firebrick.scheduling.values import Rewriter, walk
 from firebrick.symbolic.expr import ZERO, FloorDiv, Mod, floordiv, mod
 
 if TYPE_CHECKING:
     from firebrick.loops.ir import LoopProgram, Node, Value
-    from firebrick.scheduling.values import Table
+    from firebrick.loops.values import Table
     from firebrick.symbolic.expr import Expr, Var
 
 __all__ = ["drop_dead", "escaping", "inline"]

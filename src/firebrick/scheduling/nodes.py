@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from firebrick.loops.ir import Extern, Load, Masked, Nest, Op, Reduce, Ref, Scan
-from firebrick.scheduling.values import walk
+from firebrick.loops.values import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.scheduling.order import hint
+from firebrick.loops.values import hint
 from firebrick.symbolic.expr import ZERO, floordiv, mod, var
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """What a machine gives to get loops instead of ops: facts, texts of its kernels, and calls to launch them.
 
-The stages before code generation know no machine. A `Target` tells them how wide its registers are; then it turns the
-kernels of a schedule into text, and runs them in its own memory. The C++ generator is one such target.
+No stage knows a machine. Fusion asks its target what pays (`FusionFacts`); what was fused becomes kernels by
+`Target.plan`, texts by `source`, and runs in the target's own memory. The CPU is one such target.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from firebrick.artifact import Unit
 from firebrick.loops.dtypes import DTYPES
+from firebrick.loops.groups import GroupPlan
 from firebrick.targets.template_text import Refused, kernel_text
+from firebrick.targets.tree_kernels import plan_tree
+from firebrick.targets.tree_order import serial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +22,12 @@ if TYPE_CHECKING:
     import torch
 
     from firebrick.config import Config
+    from firebrick.loops.groups import Work
     from firebrick.loops.schedule import Kernel, Schedule
+    from firebrick.loops.values import Table
     from firebrick.symbolic.expr import Expr
 
-__all__ = ["FunctionText", "Refused", "Target", "Templates", "View"]
+__all__ = ["FunctionText", "FusionFacts", "Refused", "Target", "Templates", "View"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +94,26 @@ class View:
     offset: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class FusionFacts:
+    """What fusion asks of a machine.
+
+    independent: iterations that a kernel needs in order to use all of the machine. buffers: most that a kernel takes.
+    small: iterations below which it doesn't matter how loops are nested. large: iterations from which it matters that a
+    kernel has `independent` ones.
+    """
+
+    independent: int = 1
+    buffers: int = 32
+    small: int = 512
+    large: int = 32768
+
+
 class Target:
     """A machine. Derive from it, fill the tables, and write the calls of its driver.
 
     Attributes:
         name: of the machine; reports and cache keys use it.
-        vector_bytes: width of its registers, when loops are written for lanes one vector wide; 0 when every lane runs
-            a program of its own (a grid of threads, a block of a Triton program).
-        threads: how many kernels' parts run at once.
         dtypes: short dtype -> name of the type in the text. What is missing is refused.
         functions: kind of dtype ("float", "int", "uint", "bool") -> scalar function (`loops.ops.SCALAR_OPS`) -> text.
         templates: how kernels are written, by `kernel`.
@@ -104,8 +122,6 @@ class Target:
     """
 
     name: str = ""
-    vector_bytes: int = 0
-    threads: int = 1
     dtypes: Mapping[str, str] = {}
     functions: Mapping[str, Mapping[str, FunctionText]] = {}
     templates: Templates = Templates()
@@ -113,17 +129,36 @@ class Target:
 
     # ------------------------------------------------------------ facts
 
-    def lanes(self, nbytes: int) -> int:
-        """Elements of `nbytes` in one register; 1 without vectors."""
-        return max(1, self.vector_bytes // nbytes)
+    def fusion(self) -> FusionFacts:
+        """What fusion asks."""
+        return FusionFacts()
 
     def key(self) -> str:
         """Text that belongs into cache keys: what generated code depends on."""
         return self.name
 
+    def level(self) -> str:
+        """What of a family of machines its kernels need, such as an instruction set."""
+        return self.name
+
+    def runs_level(self, level: str) -> bool:
+        """Whether kernels that were made for a level run on this machine."""
+        return level == self.level()
+
     def runs(self, op: str) -> bool:
         """Whether a library call ("namespace::name.overload") runs on the machine."""
         return op.partition(".")[0] in self.library
+
+    # ------------------------------------------------------------ plan
+
+    def plan(self, work: Work, facts: Table) -> GroupPlan:
+        """The kernels that do a group's work: here one whose body is a loop tree, its loops in the order of strides.
+
+        Args:
+            work: statements in common variables.
+            facts: of values, kept from group to group.
+        """
+        return GroupPlan((plan_tree(work, facts, serial),))
 
     # ------------------------------------------------------------ text
 
@@ -175,6 +210,15 @@ class Target:
         """
         del config
         return ["\n\n".join(self.kernel(k) for k in schedule.kernels)] if schedule.kernels else []
+
+    def units(self, schedule: Schedule, config: Config) -> tuple[Unit, ...]:
+        """The texts with the kernels that each defines, as they are kept and built.
+
+        Raises:
+            Refused: as `kernel`.
+        """
+        names = tuple([k.name for k in schedule.kernels])
+        return tuple([Unit(f"{self.name}{i}", text, names) for i, text in enumerate(self.source(schedule, config))])
 
     # ------------------------------------------------------------ launch and memory
 

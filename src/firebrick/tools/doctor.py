@@ -14,7 +14,7 @@ from rich.table import Table
 
 from firebrick import runtime
 from firebrick.errors import FirebrickError
-from firebrick.targets.cpu.machine import detect
+from firebrick.targets.by_device import find_targets
 
 if TYPE_CHECKING:
     from firebrick.config import Config
@@ -78,12 +78,11 @@ def _cache_facts(config: Config) -> list[Fact]:
 
 def examine(config: Config) -> list[Fact]:
     """Collect the facts; nothing is changed."""
-    target = detect(config)
     return [
         Fact("firebrick", _version("firebrick") or "source tree"),
         Fact("python", f"{platform.python_version()} ({sys.executable})"),
         *_torch_facts(),
-        Fact("SIMD", target.simd),
+        *(Fact(f"{device} kernels", target.level()) for device, target in find_targets((), config).items()),
         _compiler_fact(config),
         *_cache_facts(config),
         *(Fact(name, _version(name) or "not installed") for name in ("transformers", "onnxruntime", "openvino")),

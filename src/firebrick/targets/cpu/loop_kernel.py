@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firebrick.loops.tree import PARALLEL_WORK, Acc, Let, Loop
+from firebrick.loops.tree import Acc, Let, Loop
 from firebrick.targets.cpu.accumulators import AccState, combine_one, declare
 from firebrick.targets.cpu.body import TILE, Body
 from firebrick.targets.cpu.cpp_types import SCALAR
+from firebrick.targets.cpu.plan import PARALLEL_WORK
 from firebrick.targets.cpu.tree_facts import deepest_loops, folds, weight
 from firebrick.targets.cpu.unit_writer import Local
 

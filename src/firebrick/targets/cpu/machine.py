@@ -6,7 +6,7 @@ import ctypes
 import os
 import platform
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +15,26 @@ import torch
 from firebrick import _native
 from firebrick.artifact import Artifact, Unit
 from firebrick.loops.dtypes import DTYPES
+from firebrick.loops.groups import GroupPlan
 from firebrick.loops.interp import find_op
 from firebrick.runtime.build import build
-from firebrick.targets.base import Target, View
+from firebrick.targets.base import FusionFacts, Target, View
 from firebrick.targets.cpu.cpp_types import SCALAR, constant_text, index_text
+from firebrick.targets.cpu.handwritten import own_kernels
 from firebrick.targets.cpu.loop_kernel import kernel_text
+from firebrick.targets.cpu.plan import lane_plan
 from firebrick.targets.cpu.scalar_functions import ROWS
 from firebrick.targets.cpu.unit_writer import Unit as Writing
 from firebrick.targets.cpu.units import flags_of, kernel_units
+from firebrick.targets.tree_kernels import plan_tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from firebrick.config import Config
+    from firebrick.loops.groups import Work
     from firebrick.loops.schedule import Kernel, Schedule
+    from firebrick.loops.values import Table
     from firebrick.symbolic.expr import Expr
 
 __all__ = ["CpuTarget", "best_simd", "detect", "runs_here"]
@@ -54,9 +60,29 @@ class CpuTarget(Target):
     dtypes = {d: SCALAR[d] for d in SCALAR if DTYPES[d].loops}  # noqa: RUF012 - a table
     functions = ROWS
 
+    def lanes(self, nbytes: int) -> int:
+        """Elements of `nbytes` in one register; 1 without vectors."""
+        return max(1, self.vector_bytes // nbytes)
+
+    def fusion(self) -> FusionFacts:
+        """A kernel is shared out among threads."""
+        return FusionFacts(independent=self.threads)
+
+    def plan(self, work: Work, facts: Table) -> GroupPlan:
+        """One kernel: a loop tree with lanes and shared loops."""
+        return GroupPlan((plan_tree(work, facts, partial(lane_plan, vector_bytes=self.vector_bytes)),))
+
+    def level(self) -> str:
+        """The SIMD level."""
+        return self.simd
+
+    def runs_level(self, level: str) -> bool:
+        """Whether this machine has a SIMD level."""
+        return runs_here(level)
+
     def key(self) -> str:
         """Text that belongs into cache keys."""
-        return f"{platform.machine()}-{self.simd}-{' '.join(self.flags)}"
+        return f"{platform.machine()}-{self.simd}-{' '.join(self.flags)}\n{self.threads} threads"
 
     def runs(self, op: str) -> bool:
         """All that torch has."""
@@ -78,8 +104,12 @@ class CpuTarget(Target):
         """Translation units, those first that take long to build."""
         return kernel_units(schedule, self, config)
 
-    def units(self, texts: Sequence[str], names: Sequence[str]) -> tuple[Unit, ...]:
+    def units(self, schedule: Schedule, config: Config) -> tuple[Unit, ...]:
         """Texts with the names that each defines and the flags that it is built with."""
+        names = [*(k.name for k in schedule.kernels), *own_kernels(schedule)]
+        return self._units(self.source(schedule, config), names)
+
+    def _units(self, texts: Sequence[str], names: Sequence[str]) -> tuple[Unit, ...]:
         return tuple(
             Unit(
                 f"u{i}",
@@ -92,7 +122,7 @@ class CpuTarget(Target):
 
     def load(self, texts: Sequence[str], names: Sequence[str], config: Config) -> Mapping[str, Any]:
         """Build the units and load them."""
-        built = build(Artifact(self.name, {}, self.units(texts, names)), config)
+        built = build(Artifact(self.name, {}, self._units(texts, names)), config)
         found: dict[str, Any] = {}
         for unit in built.units:
             library = _native.Library(built.code[unit.name], f"firebrick:{unit.name}")

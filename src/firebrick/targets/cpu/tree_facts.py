@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, TypeGuard
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Const, Index, Load, Masked, Op, Store
 from firebrick.loops.ops import SCALAR_OPS
-from firebrick.loops.tree import NEAR_STRIDES, Acc, Fold, Let, Loop, Scratch
+from firebrick.loops.tree import Acc, Fold, Let, Loop, Scratch
 from firebrick.loops.walk import children, values_of
 from firebrick.symbolic.expr import ONE, ZERO
+from firebrick.targets.cpu.plan import NEAR_STRIDES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

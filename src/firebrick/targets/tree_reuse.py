@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Load, Store
 from firebrick.loops.tree import Fold, Let, Loop
-from firebrick.scheduling.values import walk
+from firebrick.loops.values import walk
 
 if TYPE_CHECKING:
     from firebrick.loops.schedule import Param

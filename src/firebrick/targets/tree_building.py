@@ -18,32 +18,24 @@ from typing import TYPE_CHECKING, Any
 from firebrick.loops.ir import Axis, Const, Index, Load, Masked, Op, Reduce, Scan, Store
 from firebrick.loops.ops import SCALAR_OPS
 from firebrick.loops.tree import Acc, Fold, Let, Loop, Scratch, local
-from firebrick.scheduling.values import Rewriter, children_of, ordered, walk
+from firebrick.loops.values import Rewriter, children_of, ordered, walk
 from firebrick.symbolic.expr import ONE, ZERO, total
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from firebrick.loops.groups import Statement
     from firebrick.loops.ir import Value
     from firebrick.loops.tree import Stmt
-    from firebrick.scheduling.values import Table
+    from firebrick.loops.values import Table
     from firebrick.symbolic.expr import Expr, Var
 
-__all__ = ["LoopPlan", "Statement", "buffers_in_order", "build_tree", "rename"]
+__all__ = ["LoopPlan", "buffers_in_order", "build_tree", "rename"]
 
 _SCRATCH_COST = 12
 """A value that costs at least this much is kept in scratch for later phases instead of computed again."""
 _SCRATCH_LIMIT = 16384
 """Most elements of one scratch row."""
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A store of a fused group. inner: the axes that it has beyond the outer loops. late: after all reads of a row."""
-
-    inner: frozenset[Var]
-    store: Store
-    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,16 +376,16 @@ def rename(body: tuple[Stmt, ...], names: dict[str, str], index: dict[Var, Expr]
     return tuple([stmt(s) for s in body])
 
 
-def buffers_in_order(body: tuple[Stmt, ...]) -> tuple[list[str], set[str]]:
-    """Names of buffers in order of appearance, names made inside left out; and those that are written."""
+def buffers_in_order(body: tuple[Stmt, ...]) -> tuple[dict[str, str], set[str]]:
+    """Buffers in order of appearance with their dtypes, names made inside left out; and those that are written."""
     inside: set[str] = set()
-    order: dict[str, None] = {}
+    order: dict[str, str] = {}
     written: set[str] = set()
 
     def note(values: Iterable[Value]) -> None:
         for v in walk(values):
             if isinstance(v, Load) and v.buffer not in inside:
-                order[v.buffer] = None
+                order.setdefault(v.buffer, v.dtype)
 
     def visit(stmts: tuple[Stmt, ...]) -> None:
         for s in stmts:
@@ -409,8 +401,8 @@ def buffers_in_order(body: tuple[Stmt, ...]) -> tuple[list[str], set[str]]:
             else:
                 note([s.value, *(b for _, b in s.binds)])
                 if s.buffer not in inside:
-                    order[s.buffer] = None
+                    order.setdefault(s.buffer, s.value.dtype)
                     written.add(s.buffer)
 
     visit(body)
-    return list(order), written
+    return order, written

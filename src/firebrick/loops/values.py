@@ -14,9 +14,16 @@ if TYPE_CHECKING:
     from firebrick.loops.ir import Axis, Value
     from firebrick.symbolic.expr import Expr, Var
 
-__all__ = ["Facts", "Rewriter", "Table", "children_of", "loads_of", "ordered", "walk"]
+__all__ = ["Facts", "Rewriter", "Table", "children_of", "hint", "loads_of", "ordered", "walk"]
 
 _NONE: frozenset[Var] = frozenset()
+_GUESS = 193
+"""What a symbolic size counts as where sizes are compared."""
+
+
+def hint(e: Expr) -> int:
+    """The value of a size or stride, symbols taken as a middling number."""
+    return e.evaluate({v.name: _GUESS for v in e.vars()}) if e.terms else e.const
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,26 @@
+"""The one table of machines: type of device -> what makes its target."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from firebrick.targets.cpu.machine import detect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from firebrick.config import Config
+    from firebrick.targets.base import Target
+
+__all__ = ["TARGETS", "find_targets"]
+
+TARGETS: Mapping[str, Callable[[Config], Target]] = {"cpu": detect}
+"""Type of device -> the target of this process's machine under the settings of a compile."""
+
+
+def find_targets(devices: Iterable[str], config: Config) -> dict[str, Target]:
+    """The targets of these types of devices; what lies on a device of another type is left to PyTorch's own kernels.
+
+    That of CPUs is always there, since numbers that a program computes are theirs.
+    """
+    return {device: TARGETS[device](config) for device in sorted({"cpu", *devices}) if device in TARGETS}

@@ -1,0 +1,98 @@
+"""A kernel that is a loop tree, made of a group's work: loops ordered, arranged by the target, named canonically."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from firebrick.loops.groups import PlannedLaunch
+from firebrick.loops.ir import Load, Store
+from firebrick.loops.schedule import Param
+from firebrick.loops.tree import Fold, Let, Loop, loops_of
+from firebrick.loops.values import walk
+from firebrick.symbolic.expr import Expr, Var, var
+from firebrick.targets.tree_building import buffers_in_order, build_tree, rename
+from firebrick.targets.tree_order import order_loops
+from firebrick.targets.tree_reuse import reusable
+
+if TYPE_CHECKING:
+    from firebrick.loops.groups import Work
+    from firebrick.loops.tree import Stmt
+    from firebrick.loops.values import Table
+    from firebrick.targets.tree_order import Arrange
+
+__all__ = ["plan_tree"]
+
+
+def plan_tree(work: Work, facts: Table, arrange: Arrange) -> PlannedLaunch:
+    """The one kernel that does all of the work.
+
+    Args:
+        work: statements in common variables.
+        facts: of values, kept from group to group.
+        arrange: what gives loops their kinds.
+    """
+    loops = order_loops(work)
+    body = build_tree(loops.statements, arrange(loops), facts)
+    dtypes, written = buffers_in_order(body)
+    body, sizes = _canonical(body, {name: f"a{k}" for k, name in enumerate(dtypes)})
+    params = tuple([Param(f"a{k}", dtype, name in written) for k, (name, dtype) in enumerate(dtypes.items())])
+    return PlannedLaunch(_kind(body), params, body, tuple(dtypes), tuple(sizes), reuse=reusable(params, body))
+
+
+def _canonical(body: tuple[Stmt, ...], names: dict[str, str]) -> tuple[tuple[Stmt, ...], list[Expr]]:
+    """Rename loop variables i0, i1..., variables bound to data d0, d1... and symbolic sizes s0, s1..."""
+    subs: dict[Var, Expr] = {}
+    for loop in loops_of(body):
+        v = loop.axis.var
+        if v not in subs:
+            subs[v] = v  # placed in order; renamed below, once sizes have their names
+    loops = list(subs)
+    bound, symbols = _other_variables(body, set(loops))
+    table: dict[Var, Expr] = {}
+    for k, v in enumerate(symbols):
+        table[v] = var(f"s{k}", v.lo, v.hi)
+    for k, v in enumerate(bound):
+        table[v] = var(f"d{k}", v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None)
+    for k, v in enumerate(loops):
+        table[v] = var(f"i{k}", v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None)
+    return rename(body, names, table), list(symbols)
+
+
+def _other_variables(body: tuple[Stmt, ...], loops: set[Var]) -> tuple[list[Var], list[Var]]:
+    bound: dict[Var, None] = {}
+    free: dict[Var, None] = {}
+
+    def note(e: Expr) -> None:
+        for v in sorted(e.vars(), key=lambda v: v.name):
+            free[v] = None
+
+    def visit(stmts: tuple[Stmt, ...]) -> None:
+        for s in stmts:
+            if isinstance(s, Loop):
+                note(s.axis.size)
+                visit(s.body)
+                continue
+            roots = [s.value] if isinstance(s, (Let, Fold, Store)) else []
+            if isinstance(s, Store):
+                note(s.index)
+                bound.update((v, None) for v, _ in s.binds)
+                roots += [b for _, b in s.binds]
+            elif isinstance(s, Fold):
+                note(s.position)
+            for v in walk(roots):
+                if isinstance(v, Load):
+                    note(v.index)
+                    bound.update((x, None) for x, _ in v.binds)
+                elif hasattr(v, "expr"):
+                    note(v.expr)
+
+    visit(body)
+    return list(bound), [v for v in free if v not in loops and v not in bound]
+
+
+def _kind(body: tuple[Stmt, ...]) -> str:
+    loops = list(loops_of(body))
+    folds = any(isinstance(s, Fold) for loop in loops for s in loop.body)
+    if not folds:
+        return "map"
+    return "rows" if any(isinstance(s, Store) for loop in loops for s in loop.body) else "reduce"
