@@ -283,12 +283,13 @@ class _Compile:
 
     def generate(self, aten: AtenGraph) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """Return the built artifact of an ATen graph and the constants that the trace made itself."""
+        bits = {"bits": aten.bits_by_place()} if aten.bits else {}
         aten, _, schedule = self.lowered(aten, last=self.traces_again)
         recorder.count("kernels", len(schedule.kernels))
         recorder.count("launches", sum(isinstance(step, Launch) for step in schedule.steps))
         with recorder.timed("codegen"):
             artifact = codegen.generate(schedule, self.targets, self.config)
-        artifact = artifact.with_extra(origins=[[step.parts, library_of(step)] for step in schedule.steps])
+        artifact = artifact.with_extra(origins=[[step.parts, library_of(step)] for step in schedule.steps], **bits)
         self.show("code", lambda: _show_code(artifact))
         artifact = runtime.build(artifact, self.config)
         return artifact, {n: t for n, t in aten.constants.items() if n not in self.captured}
@@ -385,8 +386,8 @@ class _Inference(_Compile):
     def generate(self, aten: AtenGraph) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """As for any graph; where layers prove not to be alike, again for all of them."""
         try:
-            if self.repeat is not None and aten.mutated:
-                raise scheduling.NotAlike("the graph changes its arguments")
+            if self.repeat is not None and (aten.mutated or aten.bits):
+                raise scheduling.NotAlike("the graph changes its arguments, or they have negative bits")
             made = super().generate(aten)
         except scheduling.NotAlike as error:
             recorder.reason("repeats compiled one by one", str(error))

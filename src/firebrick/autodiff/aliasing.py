@@ -13,6 +13,7 @@ import torch
 
 from firebrick.errors import LoweringError
 from firebrick.extend.layout import is_dense
+from firebrick.runtime.bits import bits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,10 +22,24 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensor
 
     from firebrick.autodiff.tape import Record
+    from firebrick.runtime.bits import Bits
 
     Emit = Callable[..., Record]
 
-__all__ = ["Origin", "Storage", "Value", "ViewStep", "overlaps", "read", "replay", "write"]
+__all__ = [
+    "BIT_OPS",
+    "Origin",
+    "Storage",
+    "Value",
+    "ViewStep",
+    "overlaps",
+    "read",
+    "replay",
+    "restrided",
+    "steps_of",
+    "switched",
+    "write",
+]
 
 aten = torch.ops.aten
 
@@ -35,6 +50,25 @@ class ViewStep(NamedTuple):
     op: OpOverload
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...] = ()
+
+
+BIT_OPS: dict[OpOverload, OpOverload] = {
+    aten._conj.default: aten._conj_physical.default,
+    aten._neg_view.default: aten.neg.default,
+}
+"""View that only sets a bit -> what computes its numbers."""
+
+
+def steps_of(bits: Bits) -> tuple[ViewStep, ...]:
+    """The views that give a tensor these bits."""
+    return tuple([ViewStep(op, ()) for op, is_on in zip(BIT_OPS, bits, strict=True) if is_on])
+
+
+def switched(record: Record, bits: Bits, emit: Emit) -> Record:
+    """Return the numbers that memory holds for a tensor of these bits, or those of a tensor on such memory."""
+    for step in steps_of(bits):
+        record = emit(BIT_OPS[step.op], record)
+    return record
 
 
 class Origin(NamedTuple):
@@ -85,6 +119,8 @@ def replay(step: ViewStep, record: Record, storage: Storage, emit: Emit) -> Reco
         if not is_dense(base.shape, base.stride()) or offset < 0 or last >= max(base.numel(), 1):
             raise LoweringError("as_strided of written memory reaches what the tensor that was written does not show")
         return emit(step.op, storage.record, size, stride, offset + storage.record.val.storage_offset())
+    if step.op in BIT_OPS:
+        return emit(BIT_OPS[step.op], record)
     if step.op is aten.view.default and not _viewable(record.val, step.args[0]):
         record = emit(aten.clone.default, record, memory_format=torch.contiguous_format)
     return emit(step.op, record, *step.args, **dict(step.kwargs))
@@ -178,6 +214,7 @@ def _scatter_strided(storage: Storage, like: FakeTensor, new: Record, emit: Emit
     base = storage.base
     if not is_dense(base.shape, base.stride()) or base.dtype != like.dtype:
         raise LoweringError("a write through this view can't be made functional")
+    new = switched(new, bits_of(like), emit)
     offset = like.storage_offset() - base.storage_offset() + storage.record.val.storage_offset()
     return emit(aten.as_strided_scatter.default, storage.record, new, list(like.shape), list(like.stride()), offset)
 
@@ -197,6 +234,10 @@ def _permute(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
 
 def _again(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
     return emit(step.op, new, *step.args)
+
+
+def _bit(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
+    return emit(BIT_OPS[step.op], new)
 
 
 def _scatter(op: OpOverload) -> Callable[[Emit, Record, Record, ViewStep], Record]:
@@ -227,8 +268,7 @@ _INVERSES: dict[OpOverload, Callable[[Emit, Record, Record, ViewStep], Record]] 
     aten.permute.default: _permute,
     aten.transpose.int: _again,
     aten.t.default: _again,
-    aten._conj.default: _again,
-    aten._neg_view.default: _again,
+    **dict.fromkeys(BIT_OPS, _bit),
     aten.select.int: _scatter(aten.select_scatter.default),
     aten.slice.Tensor: _scatter(aten.slice_scatter.default),
     aten.diagonal.default: _scatter(aten.diagonal_scatter.default),

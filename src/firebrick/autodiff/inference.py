@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.immutable_collections import immutable_list
 
-from firebrick.autodiff.aliasing import Origin, Storage, Value, overlaps, restrided
+from firebrick.autodiff.aliasing import Origin, Storage, Value, overlaps, restrided, switched
 from firebrick.autodiff.functions import FUNCTIONS
 from firebrick.autodiff.recurrent import RECURRENT
 from firebrick.autodiff.tape import Record, module_of
@@ -23,11 +23,13 @@ from firebrick.extend.fake import hooks_paused, new_fake_mode
 from firebrick.extend.graph import Alias, AtenGraph
 from firebrick.extend.layout import is_dense
 from firebrick.extend.linear import panel_columns
+from firebrick.runtime.bits import bits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from firebrick.config import Config
+    from firebrick.runtime.bits import Bits
 
 __all__ = ["GRAD_MODE_TARGETS", "Finish", "Trace", "needs_grad", "trace_function", "trace_inference", "tracing_state"]
 
@@ -180,8 +182,7 @@ class Trace:
             fake = fake_like(self.tracer.fake_mode, fake)
         if any(not isinstance(n, int) for n in (*fake.shape, *fake.stride())):
             raise LoweringError(f"graph input {node.name} has symbolic sizes")
-        record = self.tape.add("placeholder", (node.name,), {}, fake)
-        value = self.tracer.fresh(record, fake, Origin("input", node.name, index))
+        value = self.tracer.given("placeholder", fake, Origin("input", node.name, index))
         self.inputs.append(value)
         return value
 
@@ -271,7 +272,21 @@ class Trace:
                 result = NotImplemented if known is None else known(*args, **kwargs)
                 if result is NotImplemented:
                     result = target(*args, **kwargs)
+        if self.tracer.reshaped:
+            self._unshare()
         return self._values(result)
+
+    def _unshare(self) -> None:
+        """Equal calls share the metadata of their results: those that kept their shapes get what was before."""
+        self.templates.clear()
+        self.keys = KeyMaker()
+        for changed, before in self.tracer.reshaped:
+            for value in _leaves(list(self.env.values())):
+                if isinstance(value, Value) and value.fake is changed.fake and value is not changed:
+                    value.fake = before
+                    if value.storage.base is changed.fake:
+                        value.storage.base = before
+        self.tracer.reshaped.clear()
 
     def _bound(self, arg: Any) -> Any:
         if isinstance(arg, Value):
@@ -303,7 +318,12 @@ def _fake_mode(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> FakeTensorM
 
 
 class Finish:
-    """Decides how each output is returned and which inputs are written back, then makes the graph."""
+    """Decides how each output is returned and which inputs are written back, then makes the graph.
+
+    keeps_bits: results have the negative and conjugate bits that they have in eager mode.
+    """
+
+    keeps_bits = True
 
     def __init__(self, trace: Trace, result: Any) -> None:
         self.trace, self.tracer = trace, trace.tracer
@@ -312,6 +332,7 @@ class Finish:
         self.shown: dict[int, FakeTensor] = {}  # position in `flat` -> the tensor of the trace that it is
         self.mutated: dict[Origin, Storage] = {}
         self.outputs: list[Alias | None] = []
+        self.bits: dict[str | int, Bits] = {}  # of outputs that have any
 
     def run(self) -> AtenGraph:
         """Make the graph."""
@@ -324,6 +345,7 @@ class Finish:
             mutated=names,
             outputs=self.outputs,
             frozen=frozenset(constants) - set(names),
+            bits={**self.tracer.bits, **self.bits},
         )
 
     def find_results(self) -> None:
@@ -396,17 +418,19 @@ class Finish:
                 self.flat.append(result)
                 outputs.append(None)
                 continue
+            if self.keeps_bits and any(bits_of(result.fake)):
+                self.bits[len(outputs)] = bits_of(result.fake)
             storage, origin = result.storage, result.storage.origin
             if origin is not None and origin.name not in self.tracer.literals:
                 index = origin.position if origin.kind == "input" else origin.name
-                outputs.append(_alias(origin.kind, index, result))
+                outputs.append(self._alias(origin.kind, index, result))
                 self.flat.append(None)
             elif counts[id(storage)] == 1:
                 self.shown[len(self.flat)] = result.fake
                 self.flat.append(self._returned(result))
                 outputs.append(None)
             elif id(storage) in bases:
-                outputs.append(_alias("output", bases[id(storage)], result))
+                outputs.append(self._alias("output", bases[id(storage)], result))
                 self.flat.append(None)
             elif not result.chain:
                 bases[id(storage)] = len(self.flat)
@@ -417,13 +441,28 @@ class Finish:
                 bases[id(storage)] = first_extra + len(extra)
                 self.shown[first_extra + len(extra)] = storage.base
                 extra.append(_whole(self._own(storage.record, storage, 0), storage))
-                outputs.append(_alias("output", bases[id(storage)], result))
+                outputs.append(self._alias("output", bases[id(storage)], result))
                 self.flat.append(None)
         self.flat += extra
         return outputs
 
+    def _alias(self, kind: str, index: int | str, value: Value) -> Alias:
+        fake, base, origin = value.fake, value.storage.base, value.storage.origin
+        if not self.keeps_bits and (any(bits_of(fake)) or (origin is not None and origin.name in self.tracer.bits)):
+            raise LoweringError("a result that needs gradients is the negative or conjugate view of another tensor")
+        if fake.dtype.itemsize != base.dtype.itemsize:
+            raise LoweringError(
+                "a result shows the parts of complex numbers of another tensor, or its bytes as numbers of another size"
+            )
+        offset = int(fake.storage_offset()) - int(base.storage_offset())
+        dtype = fake.dtype if fake.dtype != base.dtype else None
+        return Alias(kind, index, tuple(fake.shape), tuple(fake.stride()), offset, dtype)
+
     def _returned(self, value: Value) -> Record:
-        record = restrided(self.tracer.read(value), value.fake, self.tracer.emit)
+        record = self.tracer.read(value)
+        if self.keeps_bits:
+            record = switched(record, bits_of(value.fake), self.tracer.emit)
+        record = restrided(record, value.fake, self.tracer.emit)
         root = record
         while root.op not in ("placeholder", "get_attr") and _is_view(root.op):
             root = root.args[0]
@@ -446,12 +485,3 @@ def _is_view(op: Any) -> bool:
 
 def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
     return [n for n in gm.graph.nodes if n.op == "placeholder"]
-
-
-def _alias(kind: str, index: int | str, value: Value) -> Alias:
-    fake, base = value.fake, value.storage.base
-    if (fake.dtype.itemsize, fake.is_conj(), fake.is_neg()) != (base.dtype.itemsize, base.is_conj(), base.is_neg()):
-        raise LoweringError("a result reads the memory of another tensor as numbers of another size or sign")
-    offset = int(fake.storage_offset()) - int(base.storage_offset())
-    dtype = fake.dtype if fake.dtype != base.dtype else None
-    return Alias(kind, index, tuple(fake.shape), tuple(fake.stride()), offset, dtype)

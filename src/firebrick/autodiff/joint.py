@@ -6,7 +6,7 @@ same tracer, so that what it computes lands on the same tape.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from firebrick.autodiff.tape import Record
     from firebrick.extend.graph import Alias
+    from firebrick.runtime.bits import Bits
 
 __all__ = ["JointGraph", "trace_joint"]
 
@@ -41,6 +42,7 @@ class JointGraph:
     dirty: names in `mutated` whose new value has a gradient of its own.
     grads: for each user output, whether it requires a gradient; None for one that does, but has no history: a view
       that was made where gradients were not recorded.
+    bits: of inputs and constants, as an AtenGraph's.
     """
 
     gm: fx.GraphModule
@@ -53,6 +55,7 @@ class JointGraph:
     dirty: frozenset[str]
     grads: list[bool | None]
     name: str = "graph"
+    bits: dict[str | int, Bits] = field(default_factory=dict)
 
     def signature(self) -> tuple[Any, ...]:
         """What passes may not change: inputs, and the number and metadata of results."""
@@ -129,8 +132,7 @@ class _JointTrace(Trace):
                 leaf = self.leaves[node.name] = fake_like(self.tracer.fake_mode, real, grad=True)
                 fake = _Entry.apply(leaf, fake)
             self.entries[id(fake)] = fake.grad_fn
-        record = self.tape.add("placeholder", (node.name,), {}, fake)
-        value = self.tracer.fresh(record, fake, Origin("input", node.name, index))
+        value = self.tracer.given("placeholder", fake, Origin("input", node.name, index))
         self.inputs.append(value)
         return value
 
@@ -166,9 +168,15 @@ class _JointFinish(Finish):
     """Runs the backward of what the forward returns, then makes the graph."""
 
     trace: _JointTrace
+    keeps_bits = False
 
     def run_joint(self) -> JointGraph:
         self.find_results()
+        bits = self.tracer.bits
+        if any(o.name in bits for o in self.mutated):
+            raise LoweringError(
+                "a tensor with a negative or conjugate bit is written to, and the graph needs gradients"
+            )
         names = [o.name for o in self.mutated]
         dirty = frozenset(o.name for o, s in self.mutated.items() if self._has_history(s.base))
         tangents = [
@@ -180,7 +188,8 @@ class _JointFinish(Finish):
         gradients = self._backward(tangents)
         count = len(self.flat)
         gm, constants = self.graph([*self.flat, *gradients])
-        return JointGraph(gm, constants, names, self.outputs, count, tangents, list(self.trace.leaves), dirty, grads)
+        leaves = list(self.trace.leaves)
+        return JointGraph(gm, constants, names, self.outputs, count, tangents, leaves, dirty, grads, bits=bits)
 
     def _has_history(self, fake: FakeTensor) -> bool:
         return fake.grad_fn is not None and fake.grad_fn is not self.trace.entries.get(id(fake))

@@ -163,7 +163,9 @@ class _Divider:
         gm = module_of(graph, self.joint.constants)
         used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
         constants = {n: t for n, t in self.joint.constants.items() if n in used}
-        return AtenGraph(gm=gm, constants=constants, mutated=list(mutated), name=self.joint.name)
+        return AtenGraph(
+            gm=gm, constants=constants, mutated=list(mutated), name=self.joint.name, bits={**self.joint.bits}
+        )
 
     def _backward(self, gradients: list[Any]) -> tuple[AtenGraph, tuple[int | None, ...]]:
         """The backward's graph, each gradient once."""

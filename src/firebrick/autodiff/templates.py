@@ -46,10 +46,6 @@ class KeyMaker:
             raise NotKeyed
         return known[1]
 
-    def forget(self, fake: FakeTensor) -> None:
-        """Drop what is known of `fake`, whose metadata changed."""
-        self._by_fake.pop(id(fake), None)
-
     def _number(self, fake: FakeTensor) -> int | None:
         if fake.layout != torch.strided or fake.constant is not None or fake.is_conj() or fake.is_neg():
             return None

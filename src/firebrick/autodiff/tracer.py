@@ -14,7 +14,18 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from firebrick.autodiff.aliasing import Origin, Storage, Value, ViewStep, read, replay, write
+from firebrick.autodiff.aliasing import (
+    BIT_OPS,
+    Origin,
+    Storage,
+    Value,
+    ViewStep,
+    read,
+    replay,
+    steps_of,
+    switched,
+    write,
+)
 from firebrick.autodiff.decompositions import EXACT, decompositions
 from firebrick.autodiff.mutation import functional_of, written_arguments
 from firebrick.autodiff.tape import Record, Tape
@@ -23,11 +34,14 @@ from firebrick.extend.fake import fake_of
 from firebrick.extend.foreach import calls_of, op_of
 from firebrick.extend.metas import tensors_in
 from firebrick.extend.recurrent import recorded_lstm
+from firebrick.runtime.bits import bits_of, toggled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torch._ops import OpOverload
+
+    from firebrick.runtime.bits import Bits
 
 __all__ = ["Tracer", "fake_like"]
 
@@ -36,7 +50,7 @@ aten = torch.ops.aten
 
 def fake_like(mode: FakeTensorMode, like: torch.Tensor, grad: bool = False) -> FakeTensor:
     """Make a new fake tensor with the metadata of `like`; `grad`: a leaf that requires a gradient if `like` does."""
-    if like.layout != torch.strided or like.is_quantized or like.is_conj() or like.is_neg() or like.is_nested:
+    if like.layout != torch.strided or like.is_quantized or like.is_nested:
         return mode.from_tensor(like, static_shapes=True)
     return fake_of(mode, like, grad)
 
@@ -52,7 +66,9 @@ class Tracer(TorchDispatchMode):
         self.tape = Tape()
         self.constants: dict[str, torch.Tensor] = {}
         self.literals: set[str] = set()  # constants that no attribute of the traced module holds
+        self.bits: dict[str | int, Bits] = {}  # of inputs and constants that have any
         self.writes = 0
+        self.reshaped: list[tuple[Value, FakeTensor]] = []  # what took another shape in place, and its old metadata
         self._values: dict[int, Value] = {}
         self._keep: list[Any] = []
         self._constant_values: dict[int, Value] = {}
@@ -76,6 +92,18 @@ class Tracer(TorchDispatchMode):
         """Return a value that covers a storage of its own."""
         return self._register(Value(fake, Storage(record, fake, origin), (), record))
 
+    def given(self, op: str, fake: FakeTensor, origin: Origin) -> Value:
+        """Return the value of an input or a constant; one with a negative or conjugate bit is a view of its memory."""
+        bits = bits_of(fake)
+        if not any(bits):
+            return self.fresh(self.tape.add(op, (origin.name,), {}, fake), fake, origin)
+        self.bits[origin.name] = bits
+        base = fake_like(self.fake_mode, toggled(fake, bits))
+        storage = Storage(self.tape.add(op, (origin.name,), {}, base), base, origin)
+        value = Value(fake, storage, steps_of(bits), storage.record)
+        value.version = -1
+        return self._register(value)
+
     def _register(self, value: Value) -> Value:
         self._values[id(value.fake)] = value
         self._keep.append(value.fake)
@@ -96,8 +124,7 @@ class Tracer(TorchDispatchMode):
         if value is None:
             if fake is None or id(fake) in self._values:
                 fake = fake_like(self.fake_mode, tensor, grad=True)
-            record = self.tape.add("get_attr", (name,), {}, fake)
-            value = self.fresh(record, fake, Origin("const", name, -1))
+            value = self.given("get_attr", fake, Origin("const", name, -1))
             self._constant_values[id(tensor)] = value
             self.constants[name] = tensor
             if literal:
@@ -265,6 +292,18 @@ def _view_rule(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: 
     return tracer.view(source, fake, (step,), record)
 
 
+def _bit(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`_conj` and `_neg_view`: views for the program, calls that compute for the graph; a second undoes the first."""
+    source = tracer.value_of(args[0])
+    fake = tracer.fakes(func, (source.fake,), {})
+    step = ViewStep(func, ())
+    chain = source.chain[:-1] if source.chain[-1:] == (step,) else (*source.chain, step)
+    value = Value(fake, source.storage, chain, source.record)
+    value.version = -1
+    tracer._register(value)
+    return fake
+
+
 def _same_layout(a: FakeTensor, b: FakeTensor) -> bool:
     return (
         a.shape == b.shape
@@ -288,6 +327,8 @@ def _as_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: di
 def _fresh_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`_unsafe_view`: a view by memory, a tensor of its own for whoever writes to it."""
     source = tracer.value_of(args[0])
+    if any(bits_of(source.fake)):
+        return _as_view(tracer, func, args, kwargs)
     # Of the view: of `_unsafe_view` the fake result is dense, whatever strides it has.
     fake = tracer.fakes(aten.view.default, (source.fake, args[1]), {})
     record = tracer.read(source)
@@ -311,6 +352,8 @@ def _as_strided(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs:
     if offset is None:
         offset = source.fake.storage_offset()
     storage = source.storage
+    if source.fake.dtype != storage.base.dtype:
+        raise LoweringError("as_strided counts in numbers of another type than the memory that it looks at was made of")
     fake = tracer.fakes(func, (source.fake, size, stride, offset), {})
     base = storage.record
     inside = offset - storage.base.storage_offset()
@@ -319,8 +362,11 @@ def _as_strided(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs:
     reach, end = _reach(size, stride), _reach(storage.base.shape, storage.base.stride())
     if isinstance(reach, int) and isinstance(end, int) and 0 not in size and not 0 <= inside <= end - reach:
         raise LoweringError("as_strided reads memory outside of the tensor that the graph knows")
-    record = tracer.tape.add(func, (base, size, stride, inside + base.val.storage_offset()), {}, fake)
-    value = Value(fake, storage, (ViewStep(func, (size, stride, inside)),), record)
+    bits = bits_of(fake)
+    plain = fake_like(tracer.fake_mode, toggled(fake, bits)) if any(bits) else fake
+    record = tracer.tape.add(func, (base, size, stride, inside + base.val.storage_offset()), {}, plain)
+    record = switched(record, bits, tracer.emit)
+    value = Value(fake, storage, (ViewStep(func, (size, stride, inside)), *steps_of(bits)), record)
     tracer._register(value)
     return fake
 
@@ -461,6 +507,8 @@ def _inplace_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwarg
     if value.storage.base is fake:
         value.storage.base = before
     tracer.fakes(func, (fake, *args[1:]), kwargs)
+    tracer.writes += 1
+    tracer.reshaped.append((value, before))
     value.chain, value.record, value.version = viewed.chain, viewed.record, viewed.version
     return args[0]
 
@@ -472,6 +520,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.lift_fresh.default: _lift,
     aten._reshape_alias.default: _as_view,
     aten._unsafe_view.default: _fresh_view,
+    **dict.fromkeys(BIT_OPS, _bit),
     aten.as_strided.default: _as_strided,
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split,

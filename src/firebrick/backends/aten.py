@@ -8,6 +8,7 @@ import torch
 
 from firebrick import autodiff, runtime
 from firebrick.autodiff import graph_key
+from firebrick.errors import LoweringError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +28,9 @@ def run_aten(aten: AtenGraph, forward: Callable[..., Any] | None = None) -> Call
     names = [n.name for n in aten.gm.graph.nodes if n.op == "placeholder"]
     written: list[int | str] = [names.index(n) if n in names else n for n in aten.mutated]
     first, last = len(written), len(written) + len(aten.outputs)
+    bits = aten.bits_by_place()
+    if bits["consts"]:
+        raise LoweringError("a captured tensor has a negative or conjugate bit")
 
     def run(*inputs: torch.Tensor) -> tuple[Any, ...]:
         with torch.no_grad():
@@ -42,7 +46,8 @@ def run_aten(aten: AtenGraph, forward: Callable[..., Any] | None = None) -> Call
             pairs = zip(aten.outputs, flat[first:last], strict=True)
             return tuple(value if alias is None else seen_as(base(alias), alias) for alias, value in pairs)
 
-    return run
+    inputs, outputs = ({int(i): pair for i, pair in bits[kind].items()} for kind in ("inputs", "outputs"))
+    return runtime.WithBits(run, inputs, outputs) if aten.bits else run
 
 
 def run_joint(

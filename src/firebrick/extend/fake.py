@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from firebrick.extend.foreach import calls_of, op_of
 from firebrick.extend.layout import contiguous, dense_strides
 from firebrick.extend.shapes import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
+from firebrick.runtime.bits import bits_of, toggled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -177,8 +178,6 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and tensor.layout == torch.strided
         and not tensor.is_quantized
         and not tensor.is_nested
-        and not tensor.is_conj()
-        and not tensor.is_neg()
         and not (tensor.requires_grad and tensor._is_view())
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
@@ -197,8 +196,14 @@ def _twin(fake: FakeTensor) -> torch.Tensor:
     """Return the meta tensor of a fake one."""
     meta: torch.Tensor | None = fake.__dict__.get(_TWIN)
     if meta is None:
-        meta = fake.__dict__[_TWIN] = _empty(tuple(fake.shape), fake.stride(), fake.dtype, int(fake.storage_offset()))
+        meta = fake.__dict__[_TWIN] = _meta_of(fake)
     return meta
+
+
+def _meta_of(tensor: torch.Tensor) -> torch.Tensor:
+    return toggled(
+        _empty(tuple(tensor.shape), tensor.stride(), tensor.dtype, int(tensor.storage_offset())), bits_of(tensor)
+    )
 
 
 def _empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
@@ -211,7 +216,7 @@ def _empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, 
 def fake_of(mode: FakeTensorMode, tensor: torch.Tensor, grad: bool = True) -> FakeTensor:
     """Make a new fake tensor with the metadata of a plain or fake tensor; `grad`: also whether it requires one."""
     with torch._C._DisableTorchDispatch():
-        meta = _empty(tuple(tensor.shape), tensor.stride(), tensor.dtype, int(tensor.storage_offset()))
+        meta = _meta_of(tensor)
     device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
     fake = _fake(mode, meta, device, requires_grad=grad and tensor.requires_grad)
     if isinstance(tensor, torch.nn.Parameter):

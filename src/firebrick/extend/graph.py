@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     import torch
     from torch import fx
 
+    from firebrick.runtime.bits import Bits
+
 
 @dataclass(frozen=True, slots=True)
 class Alias:
@@ -41,6 +43,8 @@ class AtenGraph:
     recipe: how derived constants are computed from frozen ones: get_attr nodes of constants and calls of OpOverloads,
       each with meta["val"]. Where `gm` uses a derived constant it has a get_attr node whose target is the name of
       the recipe's node. No output node. None: nothing is derived.
+    bits: of inputs and constants by name, and of user outputs by position, that the program sees with the conjugate or
+      negative bit; the graph is about their memory as it is.
     """
 
     gm: fx.GraphModule
@@ -50,6 +54,16 @@ class AtenGraph:
     frozen: frozenset[str] = frozenset()
     name: str = "graph"
     recipe: fx.Graph | None = None
+    bits: dict[str | int, Bits] = field(default_factory=dict)
+
+    def bits_by_place(self) -> dict[str, dict[str, Bits]]:
+        """The bits as an artifact keeps them: of inputs and outputs by position, of constants by name."""
+        names = [n.name for n in self.gm.graph.nodes if n.op == "placeholder"]
+        return {
+            "inputs": {str(names.index(n)): bits for n, bits in self.bits.items() if n in names},
+            "consts": {str(n): bits for n, bits in self.bits.items() if n in self.constants},
+            "outputs": {str(n): bits for n, bits in self.bits.items() if isinstance(n, int)},
+        }
 
     def derived(self) -> frozenset[str]:
         """Names of derived constants: the recipe's calls."""

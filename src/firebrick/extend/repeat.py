@@ -16,6 +16,8 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from firebrick.runtime.bits import bits_of
+
 __all__ = ["Repeat", "find_repeat", "shortened"]
 
 _FEWEST_CALLS = 4
@@ -103,7 +105,7 @@ def _kind_of(arg: Any) -> Any:
 
 def _shape(val: Any) -> Any:
     if isinstance(val, torch.Tensor):
-        return (tuple(val.shape), val.stride(), val.dtype, val.device, val.requires_grad)
+        return (tuple(val.shape), val.stride(), val.dtype, val.device, val.requires_grad, *bits_of(val))
     return tuple([_shape(item) for item in val]) if isinstance(val, (tuple, list)) else repr(val)
 
 

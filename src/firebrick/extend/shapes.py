@@ -90,6 +90,8 @@ def _pointwise(kind: str, count: int) -> _Rule:
         operands = [a for a in args[:count] if a is not None]
         tensors = [a for a in operands if isinstance(a, torch.Tensor)]
         dtype = promote(operands)
+        if kind == "number" and dtype is torch.bool:
+            raise NoRule  # PyTorch's code says what is wrong
         if kind == "float" or (kind == "div" and not kwargs.get("rounding_mode")):
             dtype = as_float(dtype)
         elif kind == "self":
@@ -103,7 +105,7 @@ def _pointwise(kind: str, count: int) -> _Rule:
 
 
 _POINTWISE: dict[str, tuple[str, int]] = {
-    **dict.fromkeys(("neg", "relu", "sign", "floor", "ceil", "trunc", "round", "bitwise_not", "abs"), ("same", 1)),
+    **dict.fromkeys(("relu", "sign", "floor", "ceil", "trunc", "round", "bitwise_not", "abs"), ("same", 1)),
     **dict.fromkeys(("gelu", "silu", "hardswish", "hardsigmoid", "mish", "leaky_relu", "elu", "softplus"), ("same", 1)),
     **dict.fromkeys(("selu", "celu", "hardtanh", "threshold", "nan_to_num", "frac", "positive", "relu6"), ("same", 1)),
     **dict.fromkeys(("softshrink", "hardshrink"), ("same", 1)),
@@ -120,6 +122,7 @@ _POINTWISE: dict[str, tuple[str, int]] = {
     **dict.fromkeys(("clamp_min", "clamp_max", "logaddexp2"), ("same", 2)),
     **dict.fromkeys(("atan2", "copysign", "xlogy", "special_xlog1py"), ("float", 2)),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"), ("bool", 2)),
+    "neg": ("number", 1),
     "div": ("div", 2),
     "true_divide": ("float", 2),
     "pow": ("power", 2),
@@ -130,8 +133,8 @@ _POINTWISE: dict[str, tuple[str, int]] = {
 }
 """Op name -> (how its dtype follows, number of operands).
 
-same: the promoted dtype. float: integers become the default float. bool. self: the first operand's. power: bool
-becomes int64. div: float unless rounded.
+same: the promoted dtype. number: that too, and no bool. float: integers become the default float. bool. self: the
+first operand's. power: bool becomes int64. div: float unless rounded.
 """
 
 
@@ -162,9 +165,13 @@ def _no_complex(dtype: torch.dtype) -> torch.dtype:
 
 
 def _sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Spec:
+    return Spec(_reduced(tuple(x.shape), dim, keepdim), _dtype_of_sums(x, dtype))
+
+
+def _dtype_of_sums(x: Any, dtype: torch.dtype | None) -> torch.dtype:
     if dtype is None:
-        dtype = x.dtype if x.dtype.is_floating_point else torch.int64
-    return Spec(_reduced(tuple(x.shape), dim, keepdim), _no_complex(dtype))
+        dtype = x.dtype if x.dtype.is_floating_point or x.dtype.is_complex else torch.int64
+    return _no_complex(dtype)
 
 
 def _mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Spec:
@@ -214,9 +221,7 @@ def _softmax(x: Any, dim: int, to_float: bool) -> Spec:
 
 
 def _cumulative(x: Any, dim: int, *, dtype: Any = None) -> Spec:
-    if dtype is None:
-        dtype = x.dtype if x.dtype.is_floating_point else torch.int64
-    return Spec(tuple(x.shape), _no_complex(dtype))
+    return Spec(tuple(x.shape), _dtype_of_sums(x, dtype))
 
 
 def _topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Spec, Spec]:

@@ -1,5 +1,6 @@
 """What runs at call time, and what keeps and builds it: compiler processes, disk cache, executables."""
 
+from firebrick.runtime.bits import ConstantsChanged, WithBits
 from firebrick.runtime.build import Compiler, build, find_compiler
 from firebrick.runtime.cache import (
     DiskCache,
@@ -10,7 +11,7 @@ from firebrick.runtime.cache import (
     make_key,
     why_miss,
 )
-from firebrick.runtime.load import ConstantsChanged, Executable, TorchViews, load
+from firebrick.runtime.load import Executable, TorchViews, load
 from firebrick.runtime.training import Place, Tangent, Training, TrainingPlan
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "TorchViews",
     "Training",
     "TrainingPlan",
+    "WithBits",
     "build",
     "cache_entries",
     "cache_state",

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick import _native
-from firebrick.errors import CompileError, FirebrickError, LoweringError
+from firebrick.errors import CompileError, LoweringError
 from firebrick.report import recorder
+from firebrick.runtime.bits import ConstantsChanged, WithBits, bits_of, toggled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from firebrick.artifact import Artifact
+    from firebrick.runtime.bits import Bits
 
-__all__ = ["ConstantsChanged", "Executable", "TorchViews", "load"]
+__all__ = ["Executable", "TorchViews", "load"]
 
 Executable = _native.Executable
 """A compiled graph: called with the graph's tensor inputs, it returns the tuple of its outputs."""
@@ -61,12 +63,9 @@ class TorchViews:
         with torch.no_grad():
             for i, base in self.base_of.items():
                 like = results[i]
-                results[i] = inputs[base].as_strided(like.shape, like.stride(), like.storage_offset())
+                seen = inputs[base].as_strided(like.shape, like.stride(), like.storage_offset())
+                results[i] = toggled(seen, [a != b for a, b in zip(bits_of(seen), bits_of(like), strict=True)])
         return tuple(results)
-
-
-class ConstantsChanged(FirebrickError, RuntimeError):
-    """A captured tensor has another dtype, device, shape or strides than its graph was compiled for."""
 
 
 def load(
@@ -76,7 +75,7 @@ def load(
     uncounted: Collection[int | str] = (),
     *,
     at_once: bool = False,
-) -> _native.Executable:
+) -> Callable[..., tuple[Any, ...]]:
     """Return the executable of a built artifact; `constants` binds captured tensors by name.
 
     labels: what profilers show of each kernel and library call, in order.
@@ -105,8 +104,14 @@ def load(
         if uncounted:
             slots = dict(enumerate([*range(len(table["inputs"])), *table["consts"]]))
             table["mutated"] = [slot for slot in table["mutated"] if slots[slot] not in uncounted]
-        tensors = [constants[name] for name in table["consts"]]
-        return _native.Executable(
+        bits: Mapping[str, Mapping[str, Bits]] = artifact.extra.get("bits", {})
+        odd = {name: (constants[name], toggled(constants[name], pair)) for name, pair in bits.get("consts", {}).items()}
+        if any(any(bits_of(plain)) for _, plain in odd.values()):
+            raise CompileError(
+                f"{artifact.name} is about tensors with negative or conjugate bits, which these have not"
+            )
+        tensors = [odd[name][1] if name in odd else constants[name] for name in table["consts"]]
+        run = _native.Executable(
             table=table,
             kernels=kernels,
             resolve=resolve,
@@ -117,6 +122,10 @@ def load(
             libraries=libraries,
             **({"labels": list(labels)} if labels is not None else {}),
         )
+        if not bits:
+            return run
+        inputs, outputs = ({int(i): pair for i, pair in bits[kind].items()} for kind in ("inputs", "outputs"))
+        return WithBits(run, inputs, outputs, list(odd.values()))
 
 
 def resolve(kind: str, name: str) -> Any:

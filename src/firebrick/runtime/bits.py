@@ -1,0 +1,67 @@
+"""Negative and conjugate bits: memory that holds the negatives or conjugates of a tensor's numbers.
+
+Graphs are about memory as it is. An executable gets arguments and constants without the bits, and results that have
+them in eager mode get them when all is computed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.errors import FirebrickError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+__all__ = ["Bits", "ConstantsChanged", "WithBits", "bits_of", "toggled"]
+
+Bits = tuple[bool, bool]
+"""Whether a tensor has the conjugate and the negative bit."""
+
+
+class ConstantsChanged(FirebrickError, RuntimeError):
+    """A captured tensor has another dtype, device, shape or strides than its graph was compiled for."""
+
+
+def bits_of(tensor: torch.Tensor) -> Bits:
+    """The bits of a tensor."""
+    return tensor.is_conj(), tensor.is_neg()
+
+
+def toggled(tensor: torch.Tensor, bits: Iterable[bool]) -> torch.Tensor:
+    """The same memory seen with these bits the other way round."""
+    conjugate, negative = bits
+    with torch.no_grad():
+        if conjugate:
+            tensor = torch._conj(tensor)
+        return torch._neg_view(tensor) if negative else tensor
+
+
+class WithBits:
+    """An executable some of whose arguments, constants or results have such bits.
+
+    inputs, outputs: position -> bits. constants: those that have bits, with what the executable has in their place.
+    """
+
+    def __init__(
+        self,
+        run: Callable[..., tuple[Any, ...]],
+        inputs: Mapping[int, Bits],
+        outputs: Mapping[int, Bits],
+        constants: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
+    ) -> None:
+        self.run, self.inputs, self.outputs, self.constants = run, inputs, outputs, constants
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        """Run it."""
+        if any(given.data_ptr() != plain.data_ptr() for given, plain in self.constants):
+            raise ConstantsChanged("a captured tensor lies in other memory")
+        plain = list(inputs)
+        for i, bits in self.inputs.items():
+            plain[i] = toggled(plain[i], bits)
+        results = list(self.run(*plain))
+        for i, bits in self.outputs.items():
+            results[i] = toggled(results[i], bits)
+        return tuple(results)
