@@ -85,7 +85,9 @@ def _linear(lw: Lowering, x: TensorValue, weight: Any, scale: Any, bias: Any, ot
 
 def _convolution(lw: Lowering, x: TensorValue, packed: Any, bias: Any, other: TensorValue | None, *args: Any) -> Any:
     """A convolution with packed weights: its kernel wants the channels of a pixel side by side."""
-    strides = x.strides if x.ref is None else x.ref.strides
+    # What is not stored yet is stored without gaps, in another order than its strides say if these have gaps.
+    computed = x.ref is None and x.base is None
+    strides = dense_strides(x.shape, x.strides) if computed else lw.realize(x).strides
     whole = len(packed.shape) == 5 and any(args[2])  # a dense one that pads by itself takes lines as wholes
     moved = strides[1] is not ONE or (whole and strides[3] != x.shape[1])
     apart = _collide(lw, packed, x.shape[1] if moved else strides[3], *args)
