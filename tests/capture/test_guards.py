@@ -8,6 +8,8 @@ import types
 import pytest
 import torch
 from plans import Plain, X, Y, agree, frame, plan, two
+from torch._functorch import eager_transforms
+from torch.autograd import forward_ad
 
 from firebrick import _native
 from firebrick.capture import sources as s
@@ -285,6 +287,7 @@ def modes():
             torch._C.DisableTorchFunctionSubclass,
             lambda: torch.device("meta"),
         ],
+        "TRANSFORMS": [forward_ad.dual_level, eager_transforms.grad_increment_nesting],
     }
 
 

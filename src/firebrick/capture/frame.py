@@ -38,7 +38,7 @@ from firebrick.capture.plan import build_plan
 from firebrick.capture.regions import last_on_numbers
 from firebrick.capture.resume import can_break, emit_break, emit_plain
 from firebrick.capture.sources import Cell, Local
-from firebrick.capture.state import has_user_modes, recording, restoring_modes, starts_recording
+from firebrick.capture.state import is_watched, recording, restoring_modes, starts_recording
 from firebrick.capture.tracer import PROGRAMS, Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue
@@ -136,8 +136,8 @@ class Capture:
         code = frame.code
         if not is_capturable(code, frame.globals):
             return run_plain(frame)
-        if torch._C._functorch.maybe_current_level() is not None or has_user_modes():
-            return None  # inside vmap or grad, or watched by a mode: calls are not what they seem
+        if is_watched():
+            return None
         if self._over_limit(frame):
             return SKIP_SCOPE
         with recorder.timed("capture"), collector_paused(), hooks_paused():

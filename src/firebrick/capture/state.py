@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from firebrick import _native
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STATE_KINDS",
-    "has_user_modes",
+    "is_watched",
     "recording",
     "restoring_modes",
     "starts_recording",
@@ -33,6 +34,10 @@ STATE_KINDS: dict[str, tuple[str, str]] = {
     "TORCH_FUNCTION": (
         "torch function",
         "Whether __torch_function__ is on, and how many function and dispatch modes are.",
+    ),
+    "TRANSFORMS": (
+        "transforms",
+        "Whether torch.jit traces or a transform of torch.func runs, and how many levels of forward-mode gradients do.",
     ),
     "THREADS": ("torch.get_num_threads()", "Threads of an operation."),
     "MATMUL_PRECISION": ("torch.get_float32_matmul_precision()", "Precision of float32 matmuls."),
@@ -71,12 +76,20 @@ def _torch_function() -> int:
     return disabled | torch._C._len_torch_function_stack() << 8 | torch._C._len_torch_dispatch_stack() << 24
 
 
+def _transforms() -> int:
+    inside = torch._C._functorch.maybe_current_level() is not None
+    return bool(torch._C._get_tracing_state()) | inside << 1 | (forward_ad._current_level + 1) << 8
+
+
 _PRECISIONS = ("highest", "high", "medium")
 
 
-def has_user_modes() -> bool:
-    """Whether a mode of the user's sees the calls of this thread; one that only sets a device is none."""
-    if torch._C._len_torch_dispatch_stack():
+def is_watched() -> bool:
+    """Whether calls of this thread are not what they seem: a trace, a transform or a mode of the user's sees them.
+
+    A mode that only sets a device is none.
+    """
+    if torch._C._len_torch_dispatch_stack() or _transforms():
         return True
     stack = range(torch._C._len_torch_function_stack())
     return any(not isinstance(torch._C._get_function_stack_at(place), DeviceContext) for place in stack)
@@ -89,12 +102,17 @@ _READERS = {
     "DETERMINISTIC": _deterministic,
     "DEFAULT_DTYPE": lambda: _NUMBERS[torch.get_default_dtype()],
     "TORCH_FUNCTION": _torch_function,
+    "TRANSFORMS": _transforms,
     "THREADS": torch.get_num_threads,
     "MATMUL_PRECISION": lambda: _PRECISIONS.index(torch.get_float32_matmul_precision()),
     "ABSTRACT_CLASSES": abc.get_cache_token,
 }
 
-_native.set_state_readers(tuple(_READERS[name] for name in _native.STATES))
+_native.set_state_readers(
+    tuple(_READERS[name] for name in _native.STATES),
+    vars(forward_ad),
+    int(torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode),
+)
 
 
 def state_value(kind: str) -> int:
@@ -119,6 +137,9 @@ def state_text(kind: str, value: int) -> str:
             if count := value >> shift & 0xFFFF:
                 parts.append(f"{count} {name} modes")
         return ", ".join(parts)
+    if kind == "TRANSFORMS" and value:
+        parts = [name for bit, name in ((1, "torch.jit traces"), (2, "torch.func transforms")) if value & bit]
+        return ", ".join([*parts, *[f"{value >> 8} levels of forward-mode gradients"] * (value > 0xFF)])
     if kind == "MATMUL_PRECISION":
         return _PRECISIONS[value]
     if kind in ("THREADS", "ABSTRACT_CLASSES"):

@@ -13,6 +13,8 @@
 
 static PyObject *readers[STATE_COUNT];
 static char trusted[STATE_COUNT];
+static PyObject *forward_ad; /* variables of the module of forward-mode gradients, which counts their levels */
+static uint16_t functorch_key; /* the dispatch key that is on inside of a transform of torch.func */
 
 /* ---- native readers ----------------------------------------------------------------- */
 
@@ -31,6 +33,8 @@ static struct {
     int8_t (*function_disabled)(void);
     int64_t (*function_modes)(void);
     int64_t (*dispatch_modes)(void);
+    void *const *(*tracing)(void);
+    bool (*key_included)(uint16_t key);
 } torch_state;
 
 static const struct {
@@ -48,12 +52,20 @@ static const struct {
     {"_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", offsetof(__typeof__(torch_state), function_disabled)},
     {"_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", offsetof(__typeof__(torch_state), function_modes)},
     {"_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", offsetof(__typeof__(torch_state), dispatch_modes)},
+    {"_ZN5torch3jit6tracer15getTracingStateEv", offsetof(__typeof__(torch_state), tracing)},
+    {"_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE", offsetof(__typeof__(torch_state), key_included)},
 };
 
 /* Enabled flags of CPU and CUDA, the cache flag, and the dtypes of those that are enabled. */
 static int64_t autocast_number(int64_t cpu, int64_t cuda, int64_t cpu_dtype, int64_t cuda_dtype, int64_t cache) {
     if (!cpu && !cuda) return 0;
     return cpu | cuda << 1 | (cache != 0) << 2 | (cpu ? cpu_dtype << 8 : 0) | (cuda ? cuda_dtype << 16 : 0);
+}
+
+/* Levels of forward-mode gradients that are open; -1 where that is not known. */
+static int64_t forward_levels(void) {
+    PyObject *level = forward_ad == NULL ? NULL : PyDict_GetItemString(forward_ad, "_current_level");
+    return level == NULL || !PyLong_CheckExact(level) ? -1 : PyLong_AsLongLong(level) + 1;
 }
 
 /* -1 where a function is missing. */
@@ -74,6 +86,9 @@ static int64_t read_native(int kind) {
     case STATE_TORCH_FUNCTION:
         if (torch_state.function_disabled == NULL || torch_state.function_modes == NULL || torch_state.dispatch_modes == NULL) return -1;
         return torch_state.function_disabled() | torch_state.function_modes() << 8 | torch_state.dispatch_modes() << 24;
+    case STATE_TRANSFORMS:
+        if (torch_state.tracing == NULL || torch_state.key_included == NULL || forward_levels() < 0) return -1;
+        return (*torch_state.tracing() != NULL) | torch_state.key_included(functorch_key) << 1 | forward_levels() << 8;
     default: return -1;
     }
 }
@@ -100,11 +115,14 @@ static PyObject *state_read(PyObject *self, PyObject *args) {
     return PyLong_FromLongLong(native < 0 ? fb_state_read(kind) : native ? read_native(kind) : read_python(kind));
 }
 
-static PyObject *set_state_readers(PyObject *self, PyObject *functions) {
-    if (!PyTuple_Check(functions) || PyTuple_GET_SIZE(functions) != STATE_COUNT) {
+static PyObject *set_state_readers(PyObject *self, PyObject *args) {
+    PyObject *functions, *variables;
+    if (!PyArg_ParseTuple(args, "O!O!H:set_state_readers", &PyTuple_Type, &functions, &PyDict_Type, &variables, &functorch_key)) return NULL;
+    if (PyTuple_GET_SIZE(functions) != STATE_COUNT) {
         PyErr_Format(PyExc_ValueError, "expected a tuple of %d functions", STATE_COUNT);
         return NULL;
     }
+    Py_XSETREF(forward_ad, Py_NewRef(variables));
     for (int i = 0; i < STATE_COUNT; i++) Py_XSETREF(readers[i], Py_NewRef(PyTuple_GET_ITEM(functions, i)));
     for (int i = 0; i < STATE_COUNT; i++) trusted[i] = read_native(i) >= 0 && read_native(i) == read_python(i);
     Py_RETURN_NONE;
@@ -112,7 +130,9 @@ static PyObject *set_state_readers(PyObject *self, PyObject *functions) {
 
 static PyMethodDef methods[] = {
     {"state_read", state_read, METH_VARARGS, "state_read(kind, native=None): one kind of torch's global state as a number."},
-    {"set_state_readers", set_state_readers, METH_O, "Python functions, one a kind; a native reader that agrees with its function replaces it."},
+    {"set_state_readers", set_state_readers, METH_VARARGS,
+     "set_state_readers(functions, forward_ad, key): Python functions, one a kind; a native reader that agrees with its function replaces it. "
+     "The variables of the module of forward-mode gradients, and the number of functorch's dispatch key, are what two of those read."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -343,15 +343,18 @@ def call_hooked_module(module, *args, **kwargs):
     for key, hook in (*_GLOBALS._global_forward_pre_hooks.items(), *module._forward_pre_hooks.items()):
         if key in module._forward_pre_hooks_with_kwargs:
             changed = hook(module, args, kwargs)
-            if changed is not None:
+            if isinstance(changed, tuple) and len(changed) == 2:
                 args, kwargs = changed
+            elif changed is not None:
+                what = f"a tuple of (new_args, new_kwargs), but got {changed}."
+                raise RuntimeError(f"forward pre-hook must return None or {what}")
         else:
             changed = hook(module, args)
             if changed is not None:
                 args = changed if isinstance(changed, tuple) else (changed,)
     result = module.forward(*args, **kwargs)
     for key, hook in (*_GLOBALS._global_forward_hooks.items(), *module._forward_hooks.items()):
-        if key in module._forward_hooks_with_kwargs:
+        if key in module._forward_hooks_with_kwargs or key in _GLOBALS._global_forward_hooks_with_kwargs:
             changed = hook(module, args, kwargs, result)
         else:
             changed = hook(module, args, result)

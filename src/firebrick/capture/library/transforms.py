@@ -293,6 +293,8 @@ def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     options = {name: named.pop(name).realize().as_constant() for name in _CHECKPOINT_OPTIONS if name in named}
     if not torch.is_grad_enabled():
         return args[0].realize().call(interp, args[1:], named)
+    if options.get("use_reentrant") is not False:
+        raise Break("unsupported-call", "checkpoint() with use_reentrant=True, which runs a backward of its own")
     return _transformed(interp, _PLAIN_CHECKPOINT, args[0], options, args[1:], named, direct=True)
 
 

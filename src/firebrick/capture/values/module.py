@@ -1,12 +1,12 @@
 """torch.nn.Module trees, and Python's own modules.
 
 A module tree is guarded as a whole by its version at the root, so reading attributes, parameters
-and submodules costs no guard of its own. `__call__` runs `forward` directly when there are no hooks.
+and submodules costs no guard of its own. `__call__` runs `forward` directly when there are no hooks; what autograd
+itself must call, or code that raised, is set up by plain Python.
 """
 
 from __future__ import annotations
 
-import itertools
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["ModuleValue", "NewModuleValue", "PythonModuleValue"]
 
 _TABLES = ("_parameters", "_buffers", "_modules")
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 _MODULES = Namespace("torch.nn.modules.module", vars(torch.nn.modules.module))
-_GLOBAL_HOOKS = {f"_global{name}": Global(f"_global{name}", _MODULES) for name in _HOOKS}
 _CALL: Any = torch.nn.Module._wrapped_call_impl  # what a class's `__call__` is that nobody has replaced
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
 
@@ -54,7 +54,7 @@ class ModuleValue(ObjectValue):
         if found is not None:
             return found
         namespace = self.obj.__dict__
-        if name in _TABLES or name in _HOOKS:
+        if name in (*_TABLES, *_FORWARD_HOOKS, *_BACKWARD_HOOKS):
             value: Value = interp.tracer.module_table(self, name)
         elif name in namespace:
             value = interp.tracer.module_attribute(self, name, namespace[name], InstanceAttr(self.base(interp), name))
@@ -127,28 +127,20 @@ class ModuleValue(ObjectValue):
         return interp.tracer.repeats.call(self, args, kwargs, lambda: self.execute(interp, args, kwargs))
 
     def execute(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """`forward`, if the class does not override `__call__` and there are no hooks."""
+        """`forward` and its hooks, if the class does not override `__call__`."""
         if interp.lookup(self.cls, "__call__")[0] is not _CALL:
             return super().call(interp, args, kwargs)
-        if self.has_hooks(interp):
-            return interp.inline(interp.stand_in("call_hooked_module"), [self, *args], kwargs)
-        return self.get_attr(interp, "forward").realize().call(interp, args, kwargs)
+        return _call_forward(interp, self, args, kwargs)
 
-    def has_hooks(self, interp: Interpreter) -> bool:
-        """Whether hooks are set on it or globally, backward ones where gradients are recorded; guarded."""
-        namespace = self.obj.__dict__
-        guards, count = interp.tracer.guards, 4 if torch.is_grad_enabled() else 2
-        for name in _HOOKS[:count]:
-            changed = interp.tracer.objects.get(id(namespace.get(name)))
-            if namespace.get(name) if changed is None else changed.truth(interp):
-                return True
-            if name in namespace and changed is None:
-                guards.length(InstanceAttr(self.base(interp), name), 0)
-        for name in itertools.islice(_GLOBAL_HOOKS, count):
-            if _MODULES.variables[name]:
-                return True
-            guards.length(_GLOBAL_HOOKS[name], 0)
-        return False
+    def has_hooks(self, interp: Interpreter, name: str) -> bool:
+        """Whether hooks of a kind are set on it; guarded."""
+        hooks = self.obj.__dict__.get(name)
+        changed = interp.tracer.objects.get(id(hooks))
+        if changed is not None:
+            return changed.truth(interp)
+        if hooks is not None:
+            interp.tracer.guards.length(InstanceAttr(self.base(interp), name), len(hooks))
+        return bool(hooks)
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Submodules of containers; keys of ModuleDict."""
@@ -197,12 +189,46 @@ class NewModuleValue(ObjectValue):
     __slots__ = ()
 
     def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """`forward`, if the class does not override `__call__` and there are no hooks."""
-        if interp.lookup(self.cls, "__call__")[0] is _CALL and not any(
-            self.own(interp, name).truth(interp) for name in _HOOKS
-        ):
-            return self.get_attr(interp, "forward").realize().call(interp, args, kwargs)
-        return super().call(interp, args, kwargs)
+        """`forward` and its hooks, if the class does not override `__call__`."""
+        if interp.lookup(self.cls, "__call__")[0] is not _CALL:
+            return super().call(interp, args, kwargs)
+        return _call_forward(interp, self, args, kwargs)
+
+    def has_hooks(self, interp: Interpreter, name: str) -> bool:
+        """Whether hooks of a kind are set on it."""
+        hooks = self.own(interp, name)
+        return hooks is not MISSING and hooks.truth(interp)
+
+
+def _call_forward(
+    interp: Interpreter, module: ModuleValue | NewModuleValue, args: Sequence[Value], kwargs: Mapping[str, Value]
+) -> Value:
+    """Call a module whose class has torch's own `__call__`.
+
+    Raises:
+        Break: the engine calls hooks of the module in the backward, or hooks are called even if `forward` raises.
+    """
+    if torch.is_grad_enabled() and _is_hooked(interp, module, _BACKWARD_HOOKS):
+        raise Break("unsupported-call", f"{module.describe()} has hooks that are called in the backward")
+    if not _is_hooked(interp, module, _FORWARD_HOOKS):
+        return module.get_attr(interp, "forward").realize().call(interp, args, kwargs)
+    if _is_hooked(interp, module, ("_forward_hooks_always_called",)):
+        raise Break("unsupported-call", f"{module.describe()} has hooks that are called even if it raises")
+    return interp.inline(interp.stand_in("call_hooked_module"), [module, *args], kwargs)
+
+
+def _is_hooked(interp: Interpreter, module: ModuleValue | NewModuleValue, names: tuple[str, ...]) -> bool:
+    """Whether hooks of one of the kinds are set on a module or on all modules; guarded."""
+    return any(module.has_hooks(interp, name) or _has_global_hooks(interp, f"_global{name}") for name in names)
+
+
+def _has_global_hooks(interp: Interpreter, name: str) -> bool:
+    hooks = _MODULES.variables[name]
+    changed = interp.tracer.objects.get(id(hooks))
+    if changed is not None:
+        return changed.truth(interp)
+    interp.tracer.guards.length(Global(name, _MODULES), len(hooks))
+    return bool(hooks)
 
 
 class PythonModuleValue(Value):
