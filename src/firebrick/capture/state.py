@@ -111,7 +111,7 @@ _READERS = {
 _native.set_state_readers(
     tuple(_READERS[name] for name in _native.STATES),
     vars(forward_ad),
-    int(torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode),
+    int(torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode),  # type: ignore[call-overload]
 )
 
 
