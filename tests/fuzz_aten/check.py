@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from firebrick import pipeline
 from firebrick.errors import LoweringError
 from firebrick.loops import interp
+from firebrick.runtime.bits import bits_of, toggled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,8 +70,15 @@ def ours(programs: list[Program], counts: list[int]) -> dict[str, list[Run]]:
     with torch.no_grad():
         stages = pipeline.inspect_graph(gm, [t for p in programs for t in copies(p.arguments)], CONFIG)
         executable, _ = build(stages)
+    bits = stages.aten.bits
+
+    def interpret(inputs: list[torch.Tensor]) -> list[Any]:
+        plain = [toggled(t, bits_of(t)) for t in inputs]
+        results = interp.run(stages.program, plain, stages.aten.constants)
+        return [toggled(r, bits[k]) if k in bits else r for k, r in enumerate(results)]
+
     ways: dict[str, Callable[[list[torch.Tensor]], Any]] = {
-        "interpreted": lambda inputs: interp.run(stages.program, inputs, stages.aten.constants),
+        "interpreted": interpret,
         "compiled": lambda inputs: executable(*inputs),
     }
     return {name: _each(programs, counts, run) for name, run in ways.items()}

@@ -49,9 +49,31 @@ class Program:
         return compiled(self.text())
 
 
+def _weights(size: int) -> torch.Tensor:
+    return torch.linspace(-1, 1, size * size + 1)[1:].reshape(size, size).sin()
+
+
+WEIGHTS = {size: _weights(size) for size in SIZES if size}
+"""The matrix of a linear layer for each size: a constant of the graphs."""
+
+
+def dense(x: torch.Tensor) -> torch.Tensor:
+    """A linear layer on the last dimension."""
+    weight = WEIGHTS[x.shape[-1]].to(x.dtype)
+    return torch.nn.functional.linear(x, weight, weight[0])
+
+
+def norm(x: torch.Tensor) -> torch.Tensor:
+    """A layer norm of the last dimension."""
+    return torch.nn.functional.layer_norm(x, x.shape[-1:])
+
+
+NAMES: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "dense": dense, "norm": norm}
+
+
 def compiled(text: str) -> Callable[..., tuple[Any, ...]]:
     """The function that a text defines."""
-    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "__name__": __name__}
+    scope: dict[str, Any] = {**NAMES, "__name__": __name__}
     exec(compile(text, "<program>", "exec"), scope)
     return scope["f"]
 
@@ -62,7 +84,7 @@ class _Maker:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.torch_rng = torch.Generator().manual_seed(seed)
-        self.values: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
+        self.values: dict[str, Any] = {**NAMES}
         self.exact: dict[str, bool] = {}
         self.lines: list[str] = []
         self.count = 0
@@ -73,7 +95,7 @@ class _Maker:
         """A tensor with odd strides every other time."""
         rng = self.rng
         base = list(shape)
-        kind = rng.choice(["plain"] * 4 + ["step", "turned", "offset", "expanded"])
+        kind = rng.choice(["plain"] * 4 + ["step", "turned", "turned", "offset", "expanded", "negated"])
         if kind == "step" and base:
             base[-1] = 2 * base[-1] + 1
         order = list(range(len(base)))
@@ -91,6 +113,8 @@ class _Maker:
             made = made.permute([order.index(d) for d in range(len(order))])
         if kind == "offset" and base:
             made = made[2:]
+        if kind == "negated" and made.dtype.is_floating_point:
+            return torch._neg_view(made)
         return made.expand(shape) if kind == "expanded" else made
 
     def data(self, shape: list[int], dtype: str) -> torch.Tensor:
@@ -485,6 +509,14 @@ VIEWS = [
     "{x}.ravel()",
     "torch.broadcast_to({x}, (3, *{x}.shape))",
 ]
+LAYERS = [
+    "dense({x})",
+    "{x} + dense(norm({x}))",
+    "dense({x}) + {y}",
+    "norm({x})",
+    "dense({x}).transpose(-1, -2)",
+    "({x} + dense({x})).transpose(-1, -2).contiguous()",
+]
 JOINS = [
     "torch.cat([{x}, {y}], {d})",
     "torch.cat([{x}, {x}], {d})",
@@ -565,6 +597,8 @@ MUTATIONS_LIST = [
     "{x}.exp_()",
     "{x}.logical_not_()",
     "{x}.swapaxes_(0, -1)",
+    "{x}.unsqueeze_({d})",
+    "{x}.squeeze_()",
     "torch._foreach_mul_([{x}, {y}], 2)",
 ]
 DISCRETE = frozenset(DISCRETE_LIST)
@@ -578,10 +612,11 @@ TABLES = {
     "reduction": REDUCTIONS,
     "view": VIEWS,
     "join": JOINS,
+    "layer": LAYERS,
     "mutation": MUTATIONS_LIST,
 }
 MIX = ["unary", "unary", "binary", "binary", "discrete", "reduction", "reduction", "view", "view", "view"] + [
-    *("join", "join", "mutation", "mutation")
+    *("join", "join", "mutation", "mutation", "layer")
 ]
 
 

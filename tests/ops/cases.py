@@ -9,6 +9,8 @@ import torch
 from torch.testing._internal import common_methods_invocations as database
 from torch.utils import _pytree as pytree
 
+from firebrick.runtime.bits import bits_of, toggled
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -60,14 +62,15 @@ def copies(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     made = []
     for t in tensors:
         if id(t) not in objects:
-            if t.layout != torch.strided or t.is_conj() or t.is_neg() or t.is_quantized:
+            if t.layout != torch.strided or t.is_quantized:
                 objects[id(t)] = t.clone()
             else:
                 key = t.untyped_storage()._cdata
                 if key not in storages:
                     storages[key] = torch.empty(0, dtype=torch.uint8).set_(t.untyped_storage().clone())
                 whole = torch.empty(0, dtype=t.dtype).set_(storages[key].untyped_storage())
-                objects[id(t)] = torch.as_strided(whole, t.shape, t.stride(), t.storage_offset())
+                plain = torch.as_strided(whole, t.shape, t.stride(), t.storage_offset())
+                objects[id(t)] = toggled(plain, bits_of(t))
         made.append(objects[id(t)])
     return made
 

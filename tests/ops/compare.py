@@ -179,6 +179,7 @@ def module_of(cases: list[Case], counts: list[int]) -> tuple[fx.GraphModule, lis
 def build(stages: pipeline.Stages) -> tuple[Any, Artifact]:
     """The executable of a graph and what it was loaded from."""
     artifact = runtime.build(codegen.generate(stages.schedule, find_targets((), CONFIG), CONFIG), CONFIG)
+    artifact = artifact.with_extra(bits=stages.aten.bits_by_place()) if stages.aten.bits else artifact
     return runtime.load(artifact, stages.aten.constants), artifact
 
 
