@@ -134,7 +134,7 @@ def _compile(model: Any, settings: Settings) -> Any:
 def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
     """Return a function that runs `fn` compiled."""
     fn = getattr(fn, _ORIGINAL, fn)
-    scope = _Scope()
+    scope = hook.Scope()
     calls = Calls(fn)
     call = hook.Wrapped(entry_of(fn), calls.watched(settings.capturer(scope)), scope)
 
@@ -148,12 +148,6 @@ def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[...
     setattr(compiled, _SETTINGS, settings)
     setattr(compiled, _CALLS, calls)
     return compiled
-
-
-class _Scope:
-    """What the entries of one compiled function belong to."""
-
-    __slots__ = ("__weakref__",)
 
 
 def original_callable(fn: Any) -> Any:
@@ -192,7 +186,7 @@ class optimize:
         dynamic: bool | None = None,
     ) -> None:
         self.settings = Settings.make(backend, fullgraph=nopython, dynamic=dynamic)
-        self._scope = _Scope()
+        self._scope = hook.Scope()
         self._capturer = self.settings.capturer(self._scope)
         self._active: list[AbstractContextManager[None]] = []
 

@@ -39,6 +39,7 @@ __all__ = [
     "SKIP_SCOPE",
     "Entry",
     "Frame",
+    "Scope",
     "Wrapped",
     "bind",
     "disabled",
@@ -47,6 +48,12 @@ __all__ = [
     "reset",
     "run_only",
 ]
+
+
+class Scope:
+    """What the entries of one compiled function or module belong to."""
+
+    __slots__ = ("__weakref__",)
 
 
 def run_only(scope: object = None) -> installed:
