@@ -58,11 +58,11 @@ class Recorder:
             self.reasons[kind][text] += 1
 
     def event(self, kind: str, **data: Any) -> None:
-        """Append an event (JSON-able data) for reports; the list keeps the last 10,000."""
+        """Append an event (JSON-able data) for reports; the list keeps the last 1,500 at least."""
         with self._lock:
             self.events.append((kind, data))
-            if len(self.events) > 10_000:
-                del self.events[:1_000]
+            if len(self.events) > 2_000:
+                del self.events[:500]
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

@@ -10,6 +10,7 @@ the stack's items, the top first.
 from __future__ import annotations
 
 import inspect
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,10 +67,17 @@ def unread(value: Any) -> Any:
 class Origin:
     """Where a continuation comes from: the user's code, where it goes on, and the user's index of each instruction."""
 
-    code: CodeType
+    reference: weakref.ref[CodeType]
     index: int
     indices: tuple[int, ...]  # -1 for instructions of its own
     region: Region | None  # what it runs to the end of, in the user's indices; None for the function
+
+    @property
+    def code(self) -> CodeType:
+        """The user's code."""
+        code = self.reference()
+        assert code is not None
+        return code
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ _origins = ByCode(_no_origin)
 def origin(code: CodeType) -> Origin | None:
     """Where a continuation comes from; None for the user's own code."""
     found = _origins(code)
-    return found[0] if found else None
+    return found[0] if found and found[0].reference() is not None else None
 
 
 def line_only(i: Instruction, code: CodeType) -> Position:
@@ -267,7 +275,7 @@ def _make(code: CodeType, shape: Shape) -> CodeType:
     items = expand(items, layout)
     made = assemble(items, layout)
     indices = tuple(body.indices.get(id(item), -1) for item in items if isinstance(item, Instr))
-    _origins(made).append(Origin(code, shape.index, indices, region))
+    _origins(made).append(Origin(weakref.ref(code), shape.index, indices, region))
     return made
 
 

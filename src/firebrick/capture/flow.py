@@ -8,6 +8,7 @@ by two sets of bits: those that are bound on every path, and those that are boun
 from __future__ import annotations
 
 import inspect
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,10 +56,10 @@ class State:
 class Flow:
     """Successors, predecessors and slots of one code object."""
 
-    __slots__ = ("code", "instructions", "predecessors", "slots", "successors")
+    __slots__ = ("_code", "instructions", "predecessors", "slots", "successors")
 
     def __init__(self, code: CodeType) -> None:
-        self.code = code
+        self._code = weakref.ref(code)  # the cache of these goes by it
         self.instructions = decode(code)
         self.slots: dict[str, int] = {}  # name -> bit; the local, where a free variable has the same name
         for i, name in enumerate(slot_names(code)):
@@ -68,6 +69,13 @@ class Flow:
         for i, after in enumerate(self.successors):
             for j in after:
                 self.predecessors[j].append(i)
+
+    @property
+    def code(self) -> CodeType:
+        """The code object, which whoever asks has a reference to."""
+        code = self._code()
+        assert code is not None
+        return code
 
     def _successors(self, i: Instruction) -> Iterator[int]:
         if i.row.falls_through:

@@ -47,6 +47,7 @@ from firebrick.capture.values.made import MadeTensor, NumberValue
 from firebrick.errors import BackendError, FirebrickError, InternalError
 from firebrick.extend.collector import collector_paused
 from firebrick.extend.fake import hooks_paused
+from firebrick.extend.metas import release
 from firebrick.report import recorder
 from firebrick.runtime import ConstantsChanged
 
@@ -292,6 +293,8 @@ class Capture:
                 recorder.show(self.config, level, report.name, report.show(level))
             if self.on_frame is not None:
                 self.on_frame(report)
+        elif isinstance(compiled, _native.Executable) and getattr(self.backend, "reads_nodes_only", False):
+            release(graph.graph)
         return plan, code
 
     def _compile(self, module: fx.GraphModule, inputs: list[Any], switches: set[Any]) -> Callable[..., Any]:

@@ -296,6 +296,9 @@ def build_plan(guards: Iterable[Guard], code: CodeType) -> Plan:
     ]
     plan.check_guards = [*check_guards, *(guard for guard, *_ in builder.groups)]
     plan.state_guards = builder.states
+    for node, *_ in order:  # they refer to each other, and to the user's objects
+        node.checks.clear()
+        node.by_place.clear()
     return plan
 
 

@@ -92,7 +92,6 @@ def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 def _by_class(kind: type) -> Any:
     for cls, wrapper in _CLASSES:
         if issubclass(kind, cls):
-            _EXACT[kind] = wrapper
             return wrapper
     return None
 

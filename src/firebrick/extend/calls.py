@@ -175,7 +175,6 @@ def _aten_name(target: torch._ops.OpOverload) -> str:
     return name if namespace == "aten" else f"{namespace}::{name}"
 
 
-@lru_cache(maxsize=4096)
 def _function_name(target: Any) -> str:
     if target in _OPERATORS:
         return _OPERATORS[target]
@@ -210,15 +209,25 @@ def _schema_parameters(schema: Any) -> tuple[_Parameter, ...]:
     )
 
 
-@lru_cache(maxsize=4096)
 def _signatures(name: str, target: Any) -> tuple[tuple[_Parameter, ...], ...]:
-    """Candidate parameter lists of a torch function or tensor method: ATen's schemas, else Python's signature."""
+    """Candidate parameter lists of a torch function or tensor method: Python's signature, ATen's schemas."""
+    if not inspect.isfunction(target):
+        return _schemas(name)
+    lasts = (target.__module__ or "").startswith("torch.")  # a cache would keep a user's function, and all it holds
+    return ((_signature if lasts else _signature.__wrapped__)(target), *_schemas(name))
+
+
+@lru_cache(maxsize=4096)
+def _signature(function: Any) -> tuple[_Parameter, ...]:
+    try:
+        return _python_parameters(inspect.signature(function))
+    except (TypeError, ValueError):
+        return ()
+
+
+@lru_cache(maxsize=4096)
+def _schemas(name: str) -> tuple[tuple[_Parameter, ...], ...]:
     found = []
-    if target is not None and inspect.isfunction(target):
-        try:
-            found.append(_python_parameters(inspect.signature(target)))
-        except (TypeError, ValueError):
-            found.append(())
     for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
         arguments = schema.arguments
         if any(a.is_out for a in arguments) or not arguments or "Tensor" not in str(arguments[0].type):

@@ -40,11 +40,15 @@ def drop_dead(graph: fx.Graph) -> None:
 
 
 def release(graph: fx.Graph) -> None:
-    """Empty a graph that nothing needs any more: its nodes are cycles, which would live on while none are collected."""
+    """Empty a graph that nothing needs any more, and the module around it: its nodes are cycles, which would live on
+    while none are collected, and the weights with them."""
     for node in reversed(list(graph.nodes)):
         node.meta.clear()
         graph.erase_node(node)
     graph._graph_namespace._obj_to_name.clear()
+    if graph.owning_module is not None:
+        graph.owning_module._parameters.clear()
+        graph.owning_module._buffers.clear()
 
 
 def number_nodes(graph: fx.Graph) -> None:

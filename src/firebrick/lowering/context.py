@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -328,14 +329,9 @@ def _size(n: Any) -> Expr | int:
     raise LoweringError(f"size {n} is symbolic")
 
 
-_known_tuples: dict[tuple[int, ...], tuple[Expr, ...]] = {}
-
-
+@lru_cache(maxsize=1024)
 def _exprs(values: tuple[int, ...]) -> tuple[Expr, ...]:
-    found = _known_tuples.get(values)
-    if found is None:
-        found = _known_tuples[tuple(values)] = exprs(_size(n) for n in values)
-    return found
+    return exprs(_size(n) for n in values)
 
 
 def shape_of(fake: torch.Tensor) -> tuple[Expr, ...]:

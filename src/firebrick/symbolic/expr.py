@@ -15,6 +15,8 @@ import operator
 from math import gcd
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from firebrick.symbolic.intern import RECENT, Interned
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -32,7 +34,7 @@ Terms = tuple[tuple["Expr", int], ...]
 class Expr:
     """An interned integer expression. `lo` and `hi` bound its value, inclusive; -INF and INF where nothing does."""
 
-    __slots__ = ("_text", "_vars", "const", "hi", "lo", "terms")
+    __slots__ = ("__weakref__", "_text", "_vars", "const", "hi", "lo", "terms")
 
     const: int
     terms: Terms
@@ -312,11 +314,10 @@ class Max(_Call):
 
 # ---------------------------------------------------------------- interning
 
-# Expressions live as long as the process, as few as there are shapes. `setdefault` is atomic: threads agree.
-_interned: dict[Any, Expr] = {}
+_interned: dict[Any, Expr] = Interned()
 _quotients: dict[tuple[Expr, Expr], Expr] = {}
 _remainders: dict[tuple[Expr, Expr], Expr] = {}
-_MEMO_LIMIT = 1 << 18
+_MEMO_LIMIT = RECENT
 
 
 def _new(cls: type[Any], const_: int, terms: Terms | None, lo: int, hi: int) -> Any:

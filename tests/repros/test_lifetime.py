@@ -1,0 +1,130 @@
+"""What was compiled lived on after the last reference to it: modules with their weights and kernels, classes, code."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import firebrick
+from firebrick.capture import hook
+from firebrick.symbolic import expr
+from firebrick.symbolic.intern import RECENT
+
+X = torch.randn(4, 8)
+
+
+@pytest.fixture(autouse=True)
+def _only_references_count() -> Any:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_compiled_module_dies_with_its_last_reference() -> None:
+    module = nn.Linear(8, 8)
+    compiled = firebrick.compile(module)
+    with torch.no_grad():
+        compiled(X)
+    entries = [weakref.ref(entry.plan) for entry in hook.entries(nn.Linear.forward.__code__)]
+    assert entries
+    dropped = [weakref.ref(module), weakref.ref(module.weight), *entries]
+    del module, compiled
+    assert [ref() for ref in dropped] == [None] * len(dropped)
+
+
+def test_a_module_that_was_trained_dies_with_its_last_reference() -> None:
+    module = nn.Linear(8, 8)
+    compiled = firebrick.compile(module)
+    compiled(X).sum().backward()
+    weight = weakref.ref(module.weight)
+    del module, compiled
+    gc.collect()
+    assert weight() is None
+
+
+def test_a_compiled_closure_dies_with_what_it_closes_over() -> None:
+    module = nn.Linear(8, 8)
+
+    @firebrick.compile
+    def through(x: torch.Tensor) -> torch.Tensor:
+        y = module(x)
+        firebrick.graph_break()
+        return module(y)
+
+    through(X)
+    dropped = [weakref.ref(module), weakref.ref(through), weakref.ref(through.__wrapped__)]  # type: ignore[attr-defined]
+    del module, through
+    gc.collect()
+    assert [ref() for ref in dropped] == [None] * 3
+
+
+def test_a_module_dies_though_the_function_that_was_compiled_for_it_lives() -> None:
+    @firebrick.compile
+    def call(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return module(x)
+
+    module = nn.Linear(8, 8)
+    with torch.no_grad():
+        call(module, X)
+    dropped = [weakref.ref(module), weakref.ref(module.weight)]
+    del module
+    assert [ref() for ref in dropped] == [None] * 2
+
+
+def test_classes_of_captured_objects_die() -> None:
+    class Scale(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    firebrick.compile(Scale())(X)
+    dropped = weakref.ref(Scale)
+    del Scale
+    gc.collect()
+    assert dropped() is None
+
+
+def test_code_that_was_broken_dies() -> None:
+    names: dict[str, Any] = {"firebrick": firebrick}
+    exec("def f(x):\n    for k in range(3):\n        firebrick.graph_break()\n        x = x * k\n    return x", names)
+    firebrick.compile(names["f"])(X)
+    dropped = weakref.ref(names.pop("f").__code__)
+    gc.collect()
+    assert dropped() is None
+
+
+def test_expressions_of_sizes_that_nobody_uses_die() -> None:
+    start = 1_000_000
+    kept = expr.var("i", 0, start) + 1
+    dropped = weakref.ref(expr.var("i", 0, start + 1))
+    for n in range(start, start + 3 * RECENT):
+        expr.var("i", 0, n)
+    assert len(expr._interned) <= RECENT
+    assert expr.var("i", 0, start) + 1 is kept
+    gc.collect()
+    assert dropped() is None
+
+
+def test_a_module_at_the_place_of_a_dead_one_is_compiled_anew() -> None:
+    @firebrick.compile
+    def scaled(module: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * module.by + module.weight.sum()
+
+    class Scale(nn.Module):
+        def __init__(self, by: int) -> None:
+            super().__init__()
+            self.by, self.weight = by, nn.Parameter(torch.full((2,), float(by)))
+
+    places = set()
+    for n in range(50):
+        module = Scale(n)
+        places.add(id(module))
+        with torch.no_grad():
+            assert torch.allclose(scaled(module, X), X * n + 2 * n)
+        del module
+    assert len(places) < 50
