@@ -49,7 +49,8 @@ def test_a_module_that_was_trained_dies_with_its_last_reference() -> None:
 
 
 def test_a_compiled_closure_dies_with_what_it_closes_over() -> None:
-    module = nn.Linear(8, 8)
+    module: Any = nn.Linear(8, 8)
+    through: Any
 
     @firebrick.compile
     def through(x: torch.Tensor) -> torch.Tensor:
@@ -59,7 +60,7 @@ def test_a_compiled_closure_dies_with_what_it_closes_over() -> None:
 
     through(X)
     dropped = [weakref.ref(module), weakref.ref(through), weakref.ref(through.__wrapped__)]  # type: ignore[attr-defined]
-    del module, through
+    module, through = None, None
     gc.collect()
     assert [ref() for ref in dropped] == [None] * 3
 
