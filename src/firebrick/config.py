@@ -18,7 +18,7 @@ from firebrick.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["IDLE", "LEVELS", "MODES", "Config", "unknown_variables", "variable_of"]
+__all__ = ["IDLE", "LEVELS", "MODES", "Config", "Setting", "settings", "unknown_variables", "variable_of"]
 
 T = TypeVar("T")
 _PREFIX = "FIREBRICK_"
@@ -133,6 +133,33 @@ class Config:
                 raise ConfigError(f"unknown option {name!r}", fix=f"options are {', '.join(sorted(current))}")
             changes[name] = _convert(name, value, current[name], shown(name))
         return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A row of the list of settings; values as they are written in the environment."""
+
+    name: str
+    value: str
+    default: str
+    text: str
+
+
+def settings(config: Config) -> list[Setting]:
+    """Every setting with its value in a configuration."""
+    plain = Config()
+    return [
+        Setting(f.name, _written(f.name, config), _written(f.name, plain), f.metadata["text"]) for f in fields(Config)
+    ]
+
+
+def _written(name: str, config: Config) -> str:
+    value = getattr(config, name)
+    if name.startswith("remote_cache") and value:
+        return "(set)"  # a secret, and an address that may hold one
+    if isinstance(value, frozenset):
+        return ",".join(sorted(value))
+    return "" if value is None else str(value)
 
 
 def variable_of(name: str) -> str:

@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import json
+from dataclasses import fields
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 import firebrick
 from firebrick.artifact import Artifact
 from firebrick.config import Config
+from firebrick.errors import ConfigError, FirebrickError
 from firebrick.runtime import DiskCache, make_key
 from firebrick.tools import bench as benchmark
 from firebrick.tools.cli import app, main
@@ -31,6 +33,7 @@ COMMANDS = [
     ["cache", "clear"],
     ["cache", "why"],
     ["minify"],
+    ["options"],
 ]
 
 
@@ -80,12 +83,139 @@ def test_unknown_model_is_one_clear_message(monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 2
-    assert "unknown model 'no_such_model'" in capsys.readouterr().err
+    assert "unknown target 'no_such_model'" in capsys.readouterr().err
 
 
 def test_unknown_contender_is_named():
     with pytest.raises(Exception, match="unknown contender 'nobody'"):
         benchmark.bench(["bert"], ["nobody"])
+
+
+def test_models_are_looked_up_before_anything_is_measured(monkeypatch):
+    monkeypatch.setattr(benchmark, "_Process", None)
+    for name, text in (("berd", "unknown model 'berd'"), ("no_module_here:make", "no module 'no_module_here'")):
+        with pytest.raises(ConfigError, match=text):
+            benchmark.bench(["lstm", name])
+
+
+class Answering:
+    """Stands for a contender's process."""
+
+    started = []  # noqa: RUF012
+
+    def __init__(self, contender, caches):
+        self.contender = contender
+        Answering.started.append((contender, caches))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def ask(self, do, **request):
+        Answering.started.append(do)
+        if self.contender == "torch.compile":
+            raise FirebrickError("it broke")
+        times = {"times": [0.5 if self.contender == "firebrick" else 1.0], "peak_mb": 1.0}
+        return {"first": {"seconds": 2.0, "stats": {"counts": {}, "seconds": {}}}, "time": times}.get(do, {})
+
+
+@pytest.fixture
+def answering(monkeypatch):
+    monkeypatch.setattr(Answering, "started", [])
+    monkeypatch.setattr(benchmark, "_Process", Answering)
+    return Answering.started
+
+
+def test_a_line_is_printed_as_each_contender_is_compiled_and_measured(answering):
+    out = io.StringIO()
+    benchmark.bench(["lstm"], seconds=0.1, console=Console(file=out))
+    assert out.getvalue().rstrip().splitlines() == [
+        "lstm  eager: first call 2.00 s",
+        "lstm  firebrick: first call 2.00 s, warm start 2.00 s",
+        "lstm  torch.compile: failed: it broke",
+        "lstm  eager: 1000 ms, 1.00 x eager, error -",
+        "lstm  firebrick: 500 ms, 2.00 x eager, error -",
+    ]
+
+
+def test_cold_starts_can_be_left_out(answering):
+    (eager, ours, _) = benchmark.bench(["lstm"], seconds=0.1, cold=False, console=Console(file=io.StringIO()))
+    assert ours.cold != ours.cold and ours.warm == 2.0 and ours.run == 0.5
+    assert ("firebrick", None) in answering, "the caches that there are"
+    assert all("-" in line for line in [benchmark._cells(ours)])
+
+
+def test_the_version_is_printed():
+    assert runner.invoke(app, ["--version"]).output == f"firebrick {firebrick.__version__}\n"
+
+
+def test_options_lists_every_setting_with_its_value(monkeypatch):
+    monkeypatch.setenv("FIREBRICK_FUSE", "0")
+    monkeypatch.setenv("FIREBRICK_REMOTE_CACHE_KEY", "very secret")
+    monkeypatch.setenv("FIREBRICK_FUS", "0")
+    done = runner.invoke(app, ["options"], env={"COLUMNS": "200"})
+    names = [field.name for field in fields(Config)]
+    assert set(names) <= set(done.stdout.split())
+    assert "mode='reduce-overhead': graphs=True" in done.stdout
+    assert "did you mean FIREBRICK_FUSE?" in done.stderr
+    rows = {row["name"]: row for row in json.loads(runner.invoke(app, ["options", "--json"]).stdout)}
+    assert list(rows) == names
+    assert (rows["fuse"]["value"], rows["fuse"]["default"]) == ("False", "True")
+    assert "very secret" not in done.stdout + str(rows)
+
+
+SCRIPT = """
+import torch
+def scripted(x):
+    return x.sin() + 1
+scripted(torch.ones(3))
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    (tmp_path / "scripted.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    return "scripted.py"
+
+
+def test_a_script_is_explained(script):
+    assert "frame scripted scripted.py:3" in runner.invoke(app, ["explain", script]).stdout
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    ("command", "option", "file"),
+    [
+        ("explain", "--html", "e.html"),
+        ("graph", "-o", "g.html"),
+        ("report", "-o", "r.html"),
+        ("profile", "--trace", "t.json"),
+    ],
+)
+def test_missing_folders_of_results_are_made(script, tmp_path, command, option, file):
+    done = runner.invoke(app, [command, script, option, f"new/folder/{file}"])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "new" / "folder" / file).exists()
+
+
+def test_a_folder_that_can_not_be_made_is_an_error_at_once(script, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = runner.invoke(app, ["graph", script, "-o", "file/g.html"])
+    assert isinstance(done.exception, ConfigError) and "can't write file/g.html" in str(done.exception)
+
+
+def test_what_a_script_raises_is_one_message_with_its_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "raising.py").write_text("import torch\n\nprint(torch.ones(3)[7])\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["firebrick", "explain", "raising.py"])
+    with pytest.raises(SystemExit):
+        main()
+    shown = capsys.readouterr().err
+    assert "raising.py raises IndexError: index 7 is out of bounds" in shown
+    assert "at raising.py:3" in shown and "Traceback" not in shown
 
 
 def rows():
@@ -160,13 +290,14 @@ def test_geomean_is_geometric():
 
 
 def test_an_interrupted_bench_keeps_the_models_before(monkeypatch):
-    def measure(model, rows, *args):
-        if model == "b":
+    def measure(self, *args):
+        if self.model == "b":
             raise KeyboardInterrupt
-        for row in rows:
+        for row in self.rows:
             row.run = 1.0
 
-    monkeypatch.setattr(benchmark, "_bench_model", measure)
+    monkeypatch.setattr(benchmark, "check_name", lambda name: None)
+    monkeypatch.setattr(benchmark._Measure, "run", measure)
     console = Console(file=io.StringIO())
     results = benchmark.bench(["a", "b", "c"], ["eager", "firebrick"], console=console)
     assert [(row.model, row.contender) for row in results] == [("a", "eager"), ("a", "firebrick")]

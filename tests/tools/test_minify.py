@@ -106,7 +106,7 @@ def test_a_process_that_dies_or_hangs_is_a_problem_too(here, backend, problem):
 
 
 def test_what_compiles_right_is_an_error(here):
-    with pytest.raises(ConfigError, match=r"net compiles, and its 1 graphs compute what eager does"):
+    with pytest.raises(ConfigError, match=r"net compiles, and its 1 graph do what they do in eager mode"):
         shrink("eager")
 
 
@@ -118,12 +118,59 @@ def test_problems_are_alike_apart_from_names_and_numbers():
     assert not first.is_like(None)
 
 
-def test_a_program_that_eager_refuses_shows_nothing():
-    class Bad(torch.nn.Module):
-        def forward(self, x):
-            return x @ x
+class Bad(torch.nn.Module):
+    def forward(self, x):
+        return x @ x
 
+
+def test_a_program_that_both_refuse_shows_nothing():
     assert check(Bad(), (torch.ones(2, 3),), "eager") is None
+
+
+def test_a_result_where_eager_raises_is_a_problem(here):
+    (here / "lenient.py").write_text("def compiled(gm, inputs):\n    return lambda x: (x.relu(),)\n")
+
+    class Indexed(torch.nn.Module):
+        def forward(self, x):
+            return x[torch.tensor([7])]
+
+    found = check(Indexed(), (torch.ones(3),), "lenient:compiled")
+    assert found == Problem("accepts", "eager raises IndexError: index 7 is out of bounds for dimension 0 with size 3")
+
+
+SCRIPT = """
+import torch
+def f(x):
+    return x.sin()[torch.tensor([3])] + 1
+f(torch.ones(4))
+{ending}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "text"),
+    [
+        ("f(torch.ones(2))", r"raised.py raises IndexError: .*, compiled or not; what was compiled before, 1 graph"),
+        ("try: f(torch.ones(2))\nexcept IndexError: pass", r"do what they do .*, 1 of which raises the same error"),
+    ],
+    ids=["that ends it", "that it handles"],
+)
+def test_a_script_in_which_eager_raises_does_not_compute_what_eager_does(here, ending, text):
+    (here / "raised.py").write_text(SCRIPT.format(ending=ending))
+    captured = capture(Target.load("raised.py"), stages=False, errors=False)
+    with pytest.raises(ConfigError, match=text):
+        minify(captured, "eager", seconds=60, timeout=60)
+
+
+def test_a_script_is_cut_down_to_the_op_that_should_raise(here):
+    (here / "lenient.py").write_text(
+        "def compiled(gm, inputs):\n    return lambda *args: tuple(a * 2 for a in args)[:1]\n"
+    )
+    (here / "raised.py").write_text(SCRIPT.format(ending="try: f(torch.ones(2))\nexcept IndexError: pass"))
+    captured = capture(Target.load("raised.py"), stages=False)
+    captured.graphs = captured.graphs[1:]
+    found = minify(captured, "lenient:compiled", seconds=60, timeout=60)
+    assert (found.problem.kind, found.after) == ("accepts", 1)
 
 
 @pytest.mark.compiler

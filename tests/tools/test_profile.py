@@ -75,6 +75,26 @@ def test_modules_stand_eager_beside_compiled(found):
     assert 0 < rows["LayerNorm"].compiled_ms < rows["Block"].compiled_ms <= rows["Net"].compiled_ms * 1.001
 
 
+def test_the_tables_agree(found):
+    for rows, whole in ((found.eager_ops, found.eager_profiled_ms), (found.compiled_ops, found.compiled_profiled_ms)):
+        assert sum(row.ms for row in rows) == pytest.approx(whole)
+        assert sum(row.share for row in rows) == pytest.approx(1)
+    modules = {row.name: row for row in found.modules}
+    kernels = sum(row.ms for row in found.compiled_ops if row.calls)
+    assert 0.5 * found.eager_profiled_ms < modules["Net"].eager_ms <= found.eager_profiled_ms
+    assert modules["Net"].compiled_ms == pytest.approx(kernels)
+    parts = sum(modules[name].compiled_ms for name in ("Linear", "LayerNorm"))
+    assert parts <= modules["Block"].compiled_ms == pytest.approx(modules["Net"].compiled_ms)
+
+
+def test_the_last_line_of_a_table_is_the_sum_of_those_shown_and_left_out(found):
+    table = tables(found, top=2)[0]
+    cells = [column._cells for column in table.columns if column.header in ("name", "ms")]
+    names, times = cells
+    assert names[2:] == [f"{len(found.eager_ops) - 2} more", "all, under the profiler"]
+    assert sum(map(float, times[:3])) == pytest.approx(float(times[3]), abs=0.002)
+
+
 def test_fused_results_take_less_memory(found):
     assert 0 < found.compiled_mib <= found.eager_mib
 
@@ -92,8 +112,9 @@ def test_tables_and_json_print(here, tmp_path):
 def test_a_script_is_profiled_whole_and_prints_to_stderr(here, capsys):
     found = profile_target(Target.load("profiled_script.py"))
     assert capsys.readouterr().out == ""
-    row = next(r for r in found.compiled_ops if r.name == "fused_sin_mul_add")
-    assert row.calls == 3
+    rows = {r.name: r for r in found.compiled_ops}
+    assert rows["fused_sin_mul_add"].calls == 3
+    assert "aten::sin" not in rows, "what was compiled in a run before is met again"
     assert len(tables(found)) == 2
 
 

@@ -60,6 +60,22 @@ def test_kernels_have_names_and_loops(report):
     assert kernel["loops"] == "[8, 64]"
 
 
+def test_a_scripts_prints_are_shown_once(tmp_path, monkeypatch, capsys):
+    (tmp_path / "printing.py").write_text("import torch\nprint('hello')\n(lambda x: x.sin())(torch.ones(3))\n")
+    monkeypatch.chdir(tmp_path)
+    make_report(Target.load("printing.py"), Config.from_env())
+    assert capsys.readouterr().err.count("hello") == 1
+
+
+def test_counts_are_those_of_the_tables(report):
+    found = summary(report)
+    (graph,) = rows(report, "Graphs")
+    assert (found["kernels, each call"], found["library calls, each call"]) == (
+        graph["kernels"],
+        graph["library calls"],
+    )
+
+
 def broken(x):
     y = torch.sin(x)
     print(end="")

@@ -12,6 +12,7 @@ import tempfile
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,14 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from firebrick.errors import FirebrickError
 from firebrick.tools.contender import CONTENDERS
-from firebrick.tools.models import MEMORY_BOUND
+from firebrick.tools.models import MEMORY_BOUND, check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["Figures", "bench", "geomean", "markdown", "table"]
 
@@ -65,10 +67,10 @@ class Figures:
 class _Process:
     """A contender's process and its JSON-lines channel."""
 
-    def __init__(self, contender: str, caches: Path) -> None:
+    def __init__(self, contender: str, caches: Path | None) -> None:
         env = dict(os.environ)
-        for name in _CACHES:
-            env[name] = str(caches / name.lower())
+        if caches is not None:
+            env |= {name: str(caches / name.lower()) for name in _CACHES}
         command = [sys.executable, "-m", "firebrick.tools.contender"]
         self.popen = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
@@ -101,14 +103,17 @@ class _Process:
 
 
 def _first_calls(
-    stack: ExitStack, model: str, figures: Figures, caches: Path, sizes: dict[str, Any], warm: frozenset[str]
+    stack: ExitStack, model: str, figures: Figures, caches: Path | None, sizes: dict[str, Any], warm: frozenset[str]
 ) -> _Process | None:
-    """Cold first call in a process that is kept, then a warm one in another; None when the contender fails."""
+    """First call in a process that is kept, then a warm one in another; None when the contender fails.
+
+    caches: folder of empty caches, None for those that there are.
+    """
     process = stack.enter_context(_Process(figures.contender, caches))
     try:
         process.ask("setup", model=model, contender=figures.contender, sizes=sizes)
         answer = process.ask("first")
-        figures.cold = answer["seconds"]
+        figures.cold = answer["seconds"] if caches is not None else float("nan")
         counts = answer["stats"]["counts"]
         figures.graphs, figures.breaks = counts.get("graphs", 0), counts.get("breaks", 0)
         figures.kernels = counts.get("kernels built", 0)
@@ -129,39 +134,42 @@ def bench(
     *,
     seconds: float = 6.0,
     warm: bool | Sequence[str] = True,
+    cold: bool = True,
     sizes: dict[str, Any] | None = None,
     console: Console | None = None,
 ) -> list[Figures]:
-    """Measure each model under each contender.
+    """Measure each model under each contender, and print a line as each is compiled and as each is measured.
 
     seconds: measuring time of one contender on one model, spent in interleaved rounds.
     warm: whether to measure the warm start too, or of which contenders.
+    cold: whether each begins with empty caches; False takes those of former runs.
 
     Interrupted (Ctrl-C), it returns what was measured before the model at hand.
 
     Raises:
-        FirebrickError: an unknown contender.
+        FirebrickError: an unknown contender or model.
         KeyboardInterrupt: interrupted in the first model.
     """
     unknown = [name for name in contenders if name not in CONTENDERS]
     if unknown:
         raise FirebrickError(f"unknown contender {unknown[0]!r}", fix=f"contenders are {', '.join(CONTENDERS)}")
+    for model in models:
+        check_name(model)
     console = console or Console(stderr=True)
     results: list[Figures] = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
+
+        def say(row: Figures, text: str) -> None:
+            line = Text(f"{row.model}  {row.contender}: {f'failed: {row.failed}' if row.failed else text}")
+            progress.console.print(line, soft_wrap=True)
+
         for model in models:
             rows = [Figures(model, name) for name in contenders]
             task = progress.add_task(model, total=len(rows) + _ROUNDS)
+            measure = _Measure(model, rows, sizes or {}, say, partial(progress.update, task, advance=1))
             try:
-                _bench_model(
-                    model,
-                    rows,
-                    seconds,
-                    frozenset(_COMPILING if warm is True else warm or ()),
-                    sizes or {},
-                    lambda text, t=task: progress.update(t, advance=1, description=text),
-                )
+                measure.run(seconds, frozenset(_COMPILING if warm is True else warm or ()), cold)
             except KeyboardInterrupt:
                 if not results:
                     raise
@@ -175,32 +183,59 @@ def bench(
 _ROUNDS = 11  # odd: a median is one round's ratio
 
 
-def _bench_model(
-    model: str, rows: list[Figures], seconds: float, warm: frozenset[str], sizes: dict[str, Any], step: Any
-) -> None:
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="firebrick-bench-")))
-        processes: dict[str, _Process] = {}
-        for figures in rows:
-            step(f"{model}: compiling with {figures.contender}")
-            process = _first_calls(stack, model, figures, folder / str(len(processes)), sizes, warm)
-            if process is not None:
-                processes[figures.contender] = process
+@dataclass(frozen=True, slots=True)
+class _Measure:
+    """One model under its contenders. say: prints a line; step: shows what goes on."""
+
+    model: str
+    rows: list[Figures]
+    sizes: dict[str, Any]
+    say: Callable[[Figures, str], None]
+    step: Callable[..., None]
+
+    def run(self, seconds: float, warm: frozenset[str], cold: bool) -> None:
+        """Fill in the rows."""
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="firebrick-bench-")))
+            processes: dict[str, _Process] = {}
+            for k, row in enumerate(self.rows):
+                self.step(description=f"{self.model}: compiling with {row.contender}")
+                caches = folder / str(k) if cold else None
+                process = _first_calls(stack, self.model, row, caches, self.sizes, warm)
+                if process is not None:
+                    processes[row.contender] = process
+                starts = {"first call": row.cold, "warm start": row.warm}
+                told = [f"{name} {value:.2f} s" for name, value in starts.items() if value == value]
+                self.say(row, ", ".join(told) or "ready")
+            times = self._rounds(stack, processes, folder, seconds)
+            _compare(self.model, self.rows, processes, folder, self.sizes)
+            for row in self.rows:
+                if rounds := times.get(row.contender):
+                    row.run = statistics.median(chain.from_iterable(rounds))
+                    if "eager" in times:
+                        row.speedup = ratio(times["eager"], rounds)
+                    _, _, run, speedup, _, _, error, _ = _cells(row)
+                    self.say(row, f"{run} ms, {speedup} x eager, error {error}")
+
+    def _rounds(
+        self, stack: ExitStack, processes: Mapping[str, _Process], folder: Path, seconds: float
+    ) -> dict[str, list[list[float]]]:
+        """Call the contenders in turn; returns the times of each, by rounds."""
         copying: _Process | None = None
-        if model in MEMORY_BOUND and "firebrick" in processes:
+        if self.model in MEMORY_BOUND and "firebrick" in processes:
             copying = stack.enter_context(_Process("copy", folder))
-            copying.ask("setup", model=model, contender="eager", sizes=sizes)
+            copying.ask("setup", model=self.model, contender="eager", sizes=self.sizes)
             copying.ask("first")
         copies: dict[str, list[float]] = {"there": [], "fresh": []}
         times: dict[str, list[list[float]]] = {name: [] for name in processes}
         order = list(processes)
         for _ in range(_ROUNDS):
-            step(f"{model}: measuring")
+            self.step(description=f"{self.model}: measuring")
             order.reverse()  # who comes after whom changes from round to round
             for name in order:
                 answer = processes[name].ask("time", seconds=seconds / _ROUNDS, least=2)
                 times[name].append(answer["times"])
-                mine = next(r for r in rows if r.contender == name)
+                mine = next(r for r in self.rows if r.contender == name)
                 mine.peak = answer["peak_mb"]
                 if name == "firebrick" and copying is not None:
                     answer = copying.ask("copy", seconds=seconds / _ROUNDS / 2)
@@ -208,12 +243,7 @@ def _bench_model(
                         found += answer[kind]
                     mine.copy, mine.fresh = (statistics.median(found) for found in copies.values())
                     mine.traffic = answer["bytes"]
-        _compare(model, rows, processes, folder, sizes)
-        for figures in rows:
-            if rounds := times.get(figures.contender):
-                figures.run = statistics.median(chain.from_iterable(rounds))
-                if "eager" in times:
-                    figures.speedup = ratio(times["eager"], rounds)
+        return times
 
 
 def ratio(theirs: Sequence[Sequence[float]], ours: Sequence[Sequence[float]]) -> float:
@@ -257,10 +287,10 @@ def _cells(row: Figures) -> list[str]:
         row.model,
         row.contender,
         f"{row.run * 1e3:.4g}",
-        f"{row.speedup:.2f}",
+        _seconds(row.speedup),
         _seconds(row.cold),
         _seconds(row.warm),
-        f"{row.error:.1e}",
+        "-" if row.error != row.error else f"{row.error:.1e}",
         f"{row.peak:.0f}",
     ]
 

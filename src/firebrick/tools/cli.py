@@ -9,22 +9,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 import firebrick
 from firebrick import runtime
-from firebrick.config import Config
-from firebrick.errors import FirebrickError
+from firebrick.config import MODES, Config, settings, unknown_variables
+from firebrick.errors import ConfigError, FirebrickError
 from firebrick.tools import bench as benchmark
 from firebrick.tools import byo as bringing
 from firebrick.tools import doctor as doctoring
 from firebrick.tools import minify as minifying
 from firebrick.tools import profile as profiling
 from firebrick.tools import report as reporting
-from firebrick.tools.graph_files import SUFFIXES, Views, view_files, wait_for_end
-from firebrick.tools.models import MODELS, load_target
+from firebrick.tools.graph_files import SUFFIXES, Views, check_suffix, view_files, wait_for_end
+from firebrick.tools.models import MODELS
 from firebrick.tools.target import Target, capture
 
 app = typer.Typer(
@@ -37,10 +39,37 @@ app = typer.Typer(
 cache_app = typer.Typer(help="Look at and clear the disk cache. Example: firebrick cache ls", no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
 
+
+def _in_a_folder(found: Any) -> Any:
+    """Make the folders of the files that a command is to write, before it begins."""
+    for path in found if isinstance(found, list) else [found] if found is not None else []:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"can't write {path}: {error}") from error
+    return found
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 _TARGET = "A script, package.module:function, or a model's name."
+_OUT = {"callback": _in_a_folder, "dir_okay": False}
 console = Console()
 progress = Console(stderr=True)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"firebrick {firebrick.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 def _print_json(value: Any) -> None:
@@ -57,7 +86,10 @@ def bench(
     layers: Annotated[int | None, typer.Option(help="Layers, where a model has them.")] = None,
     batch: Annotated[int, typer.Option(help="Batch size.")] = 1,
     warm: Annotated[bool, typer.Option(help="Also measure the warm start in a second process.")] = True,
-    out: Annotated[Path | None, typer.Option("--markdown", help="Append the results to this file.")] = None,
+    cold: Annotated[
+        bool, typer.Option(help="Begin with empty caches; without, torch.compile may find its code of former runs.")
+    ] = True,
+    out: Annotated[Path | None, typer.Option("--markdown", help="Append the results to this file.", **_OUT)] = None,
     byo: Annotated[
         bool, typer.Option("--byo", help="Every way to bring an optimization of one's own instead; --markdown writes.")
     ] = False,
@@ -79,6 +111,7 @@ def bench(
         contender or (benchmark.CPU_CONTENDERS if cpu else benchmark.DEFAULT),
         seconds=seconds,
         warm=["firebrick"] if cpu and warm else warm,
+        cold=cold,
         sizes=sizes,
         console=Console(stderr=True),
     )
@@ -107,14 +140,12 @@ def _bench_byo(names: list[str], *, seconds: float, layers: int | None, out: Pat
 
 @app.command(epilog="Example: `firebrick explain bert --html report.html`")
 def explain(
-    target: Annotated[str, typer.Argument(help="A model's name or package.module:function.")],
-    html: Annotated[Path | None, typer.Option(help="Also write a page.")] = None,
+    target: Annotated[str, typer.Argument(help=_TARGET)],
+    html: Annotated[Path | None, typer.Option(help="Also write a page.", **_OUT)] = None,
     as_json: Json = False,
 ) -> None:
     """Show the graphs, graph breaks and guards of one call, and how much of it was captured."""
-    fn, args, kwargs = load_target(target)
-    with torch.no_grad():
-        explanation = firebrick.explain(fn)(*args, **kwargs)
+    explanation = firebrick.explain(Target.load(target))()
     if html:
         explanation.to_html(html)
     if as_json:
@@ -126,7 +157,7 @@ def explain(
 @app.command(epilog="Example: `firebrick profile bert --trace trace.json`")
 def profile(
     target: Annotated[str, typer.Argument(help=_TARGET)],
-    trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace here (chrome://tracing).")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace here (chrome://tracing).", **_OUT)] = None,
     top: Annotated[int, typer.Option(help="Rows a table.")] = 15,
     as_json: Json = False,
 ) -> None:
@@ -145,7 +176,8 @@ def graph(
     target: Annotated[str, typer.Argument(help=_TARGET)],
     module: Annotated[str | None, typer.Option(help="Only the first call of this submodule.")] = None,
     out: Annotated[
-        list[Path] | None, typer.Option("-o", "--out", help=f"Write a file ({', '.join(SUFFIXES)}); repeat the option.")
+        list[Path] | None,
+        typer.Option("-o", "--out", help=f"Write a file ({', '.join(SUFFIXES)}); repeat the option.", **_OUT),
     ] = None,
     view: Annotated[
         bool, typer.Option(help="Open it in Netron on localhost, or else the page in the browser.")
@@ -153,6 +185,8 @@ def graph(
     as_json: Json = False,
 ) -> None:
     """Show the captured graph: which kernel or library call computes each op, what was not fused, which rules match."""
+    for path in out or ():
+        check_suffix(path)
     with progress.status(f"capturing {target}"):
         loaded = Target.load(target)
         views = Views(capture(loaded.submodule(module) if module else loaded))
@@ -171,7 +205,7 @@ def graph(
 @app.command(epilog="Example: `firebrick report bert -o report.html`")
 def report(
     target: Annotated[str, typer.Argument(help=_TARGET)],
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write a page.")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write a page.", **_OUT)] = None,
     as_json: Json = False,
 ) -> None:
     """Compile with an empty cache and again with a filled one, and report on all of it."""
@@ -189,7 +223,7 @@ def report(
 @app.command(epilog="Example: `firebrick minify bert -o repro.py`")
 def minify(
     target: Annotated[str, typer.Argument(help=_TARGET)],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Write the script here.")] = Path("repro.py"),
+    out: Annotated[Path, typer.Option("-o", "--out", help="Write the script here.", **_OUT)] = Path("repro.py"),
     module: Annotated[str | None, typer.Option(help="Only the first call of this submodule.")] = None,
     backend: Annotated[str, typer.Option(help="A backend's name, or package.module:function.")] = "firebrick",
     seconds: Annotated[float, typer.Option(help="Stop shrinking after this time.")] = 600.0,
@@ -199,7 +233,7 @@ def minify(
     """Cut what compiles wrongly (raises, differs from eager, dies or hangs) down to a small script."""
     with progress.status(f"minifying {target}"):
         loaded = Target.load(target)
-        captured = capture(loaded.submodule(module) if module else loaded, stages=False)
+        captured = capture(loaded.submodule(module) if module else loaded, stages=False, errors=False)
         found = minifying.minify(captured, backend, seconds=seconds, timeout=timeout)
     found.write(out)
     if as_json:
@@ -222,6 +256,27 @@ def doctor(as_json: Json = False) -> None:
         console.print(doctoring.show(facts))
     if not all(fact.ok for fact in facts):
         raise typer.Exit(1)
+
+
+@app.command(epilog="Example: `FIREBRICK_FUSE=0 firebrick options`")
+def options(as_json: Json = False) -> None:
+    """List the settings: for `firebrick.compile(options=...)` by name, for all compiles as FIREBRICK_NAME=value."""
+    rows = settings(Config.from_env())
+    if as_json:
+        _print_json([asdict(row) for row in rows])
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for head in ("option", "value", "what it does"):
+        table.add_column(head, overflow="fold")
+    for row in rows:
+        mark = "" if row.value == row.default else f"\n(default: {row.default})"
+        table.add_row(row.name, Text(f"{row.value}{mark}", style="bold" if mark else ""), Text(row.text))
+    console.print(table)
+    for mode, changes in MODES.items():
+        text = ", ".join(f"{name}={value}" for name, value in changes.items()) or "the defaults"
+        console.print(f"mode={mode!r}: {text}", markup=False, highlight=False)
+    for sentence in unknown_variables():
+        progress.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command(
@@ -287,9 +342,11 @@ def main() -> None:
     try:
         app()
     except FirebrickError as error:
-        Console(stderr=True).print(
-            f"[red]error:[/] {error.what}" + (f"\n  [yellow]fix:[/] {error.fix}" if error.fix else ""), highlight=False
-        )
+        lines = [("error: ", "red", error.what)]
+        lines += [("  at ", "", str(error.where))] if error.where is not None else []
+        lines += [("  fix: ", "yellow", error.fix)] if error.fix else []
+        text = Text("\n").join(Text.assemble((head, style), rest) for head, style, rest in lines)
+        Console(stderr=True).print(text, soft_wrap=True)
         sys.exit(2)
 
 

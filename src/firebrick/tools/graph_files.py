@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from firebrick.tools.graph_view import GraphView
     from firebrick.tools.target import Captured, Graph
 
-__all__ = ["SUFFIXES", "Views", "view_files", "wait_for_end"]
+__all__ = ["SUFFIXES", "Views", "check_suffix", "view_files", "wait_for_end"]
 
 
 class Views:
@@ -60,9 +60,8 @@ class Views:
         Raises:
             ConfigError: no such kind, or the graph can't be written so.
         """
-        make = SUFFIXES.get(path.suffix)
-        if make is None:
-            raise ConfigError(f"can't write {path.name}", fix=f"end the name in {', '.join(SUFFIXES)}")
+        check_suffix(path)
+        make = SUFFIXES[path.suffix]
         if path.suffix in (".html", ".txt", ".json"):
             path.write_bytes(make(self, 0))
             return [path]
@@ -81,6 +80,16 @@ SUFFIXES: dict[str, Callable[[Views, int], bytes]] = {
     ".json": lambda views, _: json.dumps(views.to_dict(), indent=2).encode(),
 }
 """What a file's name may end in -> its content for one of the graphs."""
+
+
+def check_suffix(path: Path) -> None:
+    """Refuse a file whose kind can't be written.
+
+    Raises:
+        ConfigError: no such kind.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"can't write {path.name}", fix=f"end the name in {', '.join(SUFFIXES)}")
 
 
 def _onnx_bytes(graph: Graph, view: GraphView) -> bytes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from firebrick.errors import ConfigError
+from firebrick.errors import ConfigError, FirebrickError
 from firebrick.extend.metas import attribute_of
 from firebrick.tools.probe import Prober, Problem
 
@@ -61,27 +61,43 @@ def minify(captured: Captured, backend: str, *, seconds: float, timeout: float) 
     """Find the first graph that compiles wrongly and shrink it as long as the same thing is wrong.
 
     Raises:
-        ConfigError: every graph compiles and computes the same as eager, or can't be written as a script.
+        ConfigError: every graph does what it does in eager mode, or can't be written as a script.
     """
     with TemporaryDirectory(prefix="firebrick-minify-") as folder:
         search = _Search(backend, Path(folder), timeout, time.monotonic() + seconds)
         try:
             for graph in captured.graphs:
-                case = Case(graph.gm, _values_of(graph.gm, graph.inputs))
+                case = Case(graph.gm, _values_of(graph.gm, graph.inputs)[0])
                 for keep in (False, True):  # random data make a script without a file
                     found = search.begin(case, keep)
                     if found is not None:
                         return search.run(case)
         finally:
             search.prober.close()
-    raise ConfigError(
-        f"{captured.target.name} compiles, and its {len(captured.graphs)} graphs compute what eager does",
-        fix="give the inputs that fail, or name another backend by --backend",
-    )
+    fix = "give the inputs that fail, or name another backend by --backend" if captured.error is None else ""
+    raise ConfigError(_no_problem(captured), fix=fix or "make it run in plain Python first")
 
 
-def _values_of(gm: fx.GraphModule, inputs: tuple[Any, ...]) -> dict[str, Any]:
-    """The value of every node, computed by eager kernels; those that are written later as they were before."""
+def _no_problem(captured: Captured) -> str:
+    name, count = captured.target.name, len(captured.graphs)
+    what = f"{count} graph{'s' * (count != 1)}"
+    error = captured.error
+    if error is None:
+        refused = sum(_values_of(g.gm, g.inputs)[1] is not None for g in captured.graphs)
+        also = f", {refused} of which raise{'s' * (refused == 1)} the same error in both" if refused else ""
+        return f"{name} compiles, and its {what} do what they do in eager mode{also}"
+    try:
+        captured.target()
+    except FirebrickError:
+        return f"{error.what}, compiled or not; what was compiled before, {what}, does what it does in eager mode"
+    return f"{error.what} only while its graphs are captured, and no graph shows that"
+
+
+def _values_of(gm: fx.GraphModule, inputs: tuple[Any, ...]) -> tuple[dict[str, Any], Exception | None]:
+    """The value of every node, computed by eager kernels; those that are written later as they were before.
+
+    They end where eager raises, with its error.
+    """
     values: dict[str, Any] = {}
 
     class Keep(fx.Interpreter):
@@ -90,9 +106,13 @@ def _values_of(gm: fx.GraphModule, inputs: tuple[Any, ...]) -> dict[str, Any]:
             values[n.name] = result.detach().clone() if isinstance(result, torch.Tensor) else result
             return result
 
-    with torch.no_grad():
-        Keep(gm, garbage_collect_values=False).run(*[i.clone() if isinstance(i, torch.Tensor) else i for i in inputs])
-    return values
+    try:
+        with torch.no_grad():
+            copies = [i.clone() if isinstance(i, torch.Tensor) else i for i in inputs]
+            Keep(gm, garbage_collect_values=False).run(*copies)
+    except Exception as error:  # noqa: BLE001  the program's own
+        return values, error
+    return values, None
 
 
 class _Search:
@@ -146,6 +166,9 @@ def _smaller(case: Case) -> Iterator[Case]:
     """Cases with fewer calls, the greatest steps first: cut from the end, from the start, then chunk by chunk."""
     calls = [n.name for n in case.gm.graph.nodes if n.op.startswith("call")]
     tensors = [name for name in calls if isinstance(case.values.get(name), torch.Tensor)]
+    raising = next((name for name in calls if name not in case.values), None)  # what follows never ran
+    if raising is not None and [n.name for n in _results(case.gm.graph)] != [raising]:
+        yield from _made(case, partial(_end_at, raising))
     step = len(tensors) // 2
     while step:
         for name in tensors[len(tensors) - 1 - step :: -step]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
+import importlib.util
 import os
 import sys
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from firebrick.tools import programs
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["MEMORY_BOUND", "MODELS", "NamedModel", "build_model", "load_target"]
+__all__ = ["MEMORY_BOUND", "MODELS", "NamedModel", "build_model", "check_name", "load_target"]
 
 Built = tuple[torch.nn.Module, dict[str, Any]]
 
@@ -148,6 +150,34 @@ def build_model(name: str, **sizes: Any) -> Built:
     return model.eval(), inputs
 
 
+def check_name(name: str) -> None:
+    """Look whether there is what a target names, without running any of it.
+
+    Raises:
+        ConfigError: there is no such model or module.
+    """
+    if ":" not in name:
+        if name not in MODELS:
+            near = difflib.get_close_matches(name, MODELS, 3) or list(MODELS)
+            fix = f"name a model ({', '.join(near)}) or package.module:function"
+            raise ConfigError(f"unknown model {name!r}", fix=fix)
+        return
+    module = name.partition(":")[0]
+    _add_here()
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise ConfigError(f"there is no module {module!r} for {name!r}", fix="give package.module:function")
+
+
+def _add_here() -> None:
+    """Modules are found in the current folder, as `python -m` does."""
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
 def load_target(target: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """Turn a command-line target into (callable, args, kwargs).
 
@@ -161,12 +191,15 @@ def load_target(target: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[
         model, inputs = build_model(target)
         return model, (), inputs
     module_name, _, attribute = target.partition(":")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as `python -m` does
+    _add_here()
     try:
-        made = getattr(importlib.import_module(module_name), attribute)()
+        make = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"target {target!r} can't be loaded: {error}", fix="give package.module:function") from error
+    try:
+        made = make()
+    except Exception as error:
+        raise ConfigError(f"target {target!r} raises {type(error).__name__}: {error}") from error
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         raise ConfigError(f"target {target!r} must return (callable, args) or (callable, args, kwargs)")
     return made[0], tuple(made[1]), dict(made[2]) if len(made) == 3 else {}

@@ -36,7 +36,7 @@ _LOOSE = 50
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong. kind: raises, differs, dies (the process is killed) or hangs."""
+    """What is wrong. kind: raises, differs, accepts (what eager refuses), dies (its process is killed) or hangs."""
 
     kind: str
     text: str
@@ -45,7 +45,7 @@ class Problem:
         """Whether both are the same trouble: the same exception, apart from names and numbers in its text."""
         if other is None or self.kind != other.kind:
             return False
-        return self.kind != "raises" or _pattern(self.text) == _pattern(other.text)
+        return self.kind not in ("raises", "accepts") or _pattern(self.text) == _pattern(other.text)
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}"
@@ -62,24 +62,39 @@ def find_backend(name: str) -> str | Callable[..., Any]:
 
 
 def check(model: torch.nn.Module, args: Sequence[Any], backend: str = "firebrick") -> Problem | None:
-    """Compile a module, run it beside eager, and say what is wrong."""
+    """Compile a module, run it beside eager, and say what is wrong. Where eager raises, the same error is right."""
     found = find_backend(backend)
     options = {"strict": True, "cache": False} if found == "firebrick" else None
     firebrick.reset()
     tolerance = max((tolerance_of(a.dtype) for a in args if isinstance(a, torch.Tensor)), default=0.0) or 2e-5
+    refused: Exception | None = None
     try:
-        model(*[a.clone() if isinstance(a, torch.Tensor) else a for a in args])
-    except Exception:  # noqa: BLE001  a program that eager refuses too shows nothing
-        return None
+        model(*_copies(args))
+    except Exception as error:  # noqa: BLE001  what eager refuses must be refused
+        refused = error
     try:
         compiled = firebrick.compile(model, backend=found, options=options)
+        if refused is not None:
+            compiled(*_copies(args))
+            return Problem("accepts", f"eager raises {_first_line(refused)}")
         result = compare(model, compiled, args, tolerance=_LOOSE * tolerance, aliasing=False)
     except Exception as error:  # noqa: BLE001  it is what the caller looks for
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        return Problem("raises", f"{type(cause).__name__}: {cause}".partition("\n")[0])
+        if type(cause) is type(refused):
+            return None
+        text = _first_line(cause)
+        return Problem("raises", text if refused is None else f"{text}, where eager raises {_first_line(refused)}")
     return Problem("differs", result.text) if isinstance(result, Difference) else None
+
+
+def _copies(args: Sequence[Any]) -> list[Any]:
+    return [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 class Prober:

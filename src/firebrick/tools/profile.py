@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections import Counter, defaultdict
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,12 +62,17 @@ class ModuleRow:
 
 @dataclass(slots=True)
 class Profile:
-    """Rows by time, of the eager and of the compiled call. mib: memory for intermediate results, at most."""
+    """Rows by time, of the eager and of the compiled call. mib: memory for intermediate results, at most.
+
+    ms: the fastest call alone; profiled_ms: the mean of the calls under the profiler, whose parts all rows are.
+    """
 
     target: str
     ceilings: Ceilings
     eager_ms: float = 0.0
     compiled_ms: float = 0.0
+    eager_profiled_ms: float = 0.0
+    compiled_profiled_ms: float = 0.0
     eager_mib: float = 0.0
     compiled_mib: float = 0.0
     eager_ops: list[Row] = field(default_factory=list)
@@ -89,36 +97,55 @@ def ceilings() -> Ceilings:
     return Ceilings(2 * 1024**3 / _best(lambda: a @ b) / 1e9, 2 * 2**26 / _best(lambda: target.copy_(source)) / 1e9)
 
 
-def _trace(call: Callable[[], Any], runs: int, costs: Mapping[str, Cost], path: Path | None) -> list[Row]:
-    """Rows of the outermost ops that `costs` names, children included, and one for the rest."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
-        for _ in range(runs):
-            call()
+@contextmanager
+def _stderr_off() -> Iterator[None]:
+    """Nothing is printed on file descriptor 2: the profiler writes lines there as it starts and stops."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _trace(call: Callable[[], Any], runs: int, costs: Mapping[str, Cost], path: Path | None) -> tuple[list[Row], float]:
+    """Rows of the outermost ops that `costs` names, children included, and one for the rest; and the mean ms of a call.
+
+    Their times add up to that.
+    """
+    found = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with _stderr_off():
+        found.start()
+    begin = time.perf_counter()
+    for _ in range(runs):
+        call()
+    whole = time.perf_counter() - begin
+    with _stderr_off():
+        found.stop()
     if path is not None:
         found.export_chrome_trace(str(path))
     spent, counts, kib = defaultdict[str, float](float), Counter[str](), defaultdict[str, float](float)
-    whole = 0.0
     for event in found.events():
-        whole += event.self_cpu_time_total
         if event.name not in costs or _inside(event, costs):
             continue
         spent[event.name] += event.cpu_time_total / 1e6
         counts[event.name] += 1
         kib[event.name] += max(event.cpu_memory_usage, 0) / 1024
+    whole = max(whole, sum(spent.values()))
     rows = []
     for name, seconds in spent.items():
         cost, times = costs[name], counts[name] / max(costs[name].calls, 1)
         text, _, where = name.rpartition(" ") if ".py:" in name else (name, "", "")
         speeds = (times * cost.flops / seconds / 1e9, times * cost.nbytes / seconds / 1e9) if seconds else (0.0, 0.0)
         rows.append(
-            Row(
-                text, where, counts[name] / runs, seconds / runs * 1e3, seconds * 1e6 / whole, kib[name] / runs, *speeds
-            )
+            Row(text, where, counts[name] / runs, seconds / runs * 1e3, seconds / whole, kib[name] / runs, *speeds)
         )
-    rest = whole / 1e6 - sum(spent.values())
-    if rest > 0.001 * whole / 1e6:
-        rows.append(Row("dispatch and what has no row", "", 0, rest / runs * 1e3, rest * 1e6 / whole))
-    return sorted(rows, key=lambda row: -row.ms)
+    rest = whole - sum(spent.values())
+    rows.append(Row("Python and what has no row", "", 0, rest / runs * 1e3, rest / whole))
+    return sorted(rows, key=lambda row: -row.ms), whole / runs * 1e3
 
 
 def _inside(event: Any, costs: Mapping[str, Cost]) -> bool:
@@ -144,38 +171,60 @@ def _steps(found: Captured) -> Iterator[tuple[str, Cost, list[str]]]:
             yield label, Cost(1, sum(flops[p] // users[p] for p in step.parts), nbytes), modules
 
 
-def _modules(root: torch.nn.Module, call: Callable[[], Any], runs: int) -> dict[str, ModuleRow]:
-    """Wall time by module class."""
-    rows: dict[str, ModuleRow] = {}
+@dataclass(slots=True)
+class _Spent:
+    """What was seen of one module. own: seconds without its children."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    own: float = 0.0
+
+
+@contextmanager
+def _watched(root: torch.nn.Module | None, seen: dict[str, _Spent]) -> Iterator[None]:
+    """Note the wall time of each module's calls in the block, by its path."""
     starts: list[float] = []
+    inside: list[float] = [0.0]
 
     def enter(module: torch.nn.Module, args: Any) -> None:
         starts.append(time.perf_counter())
+        inside.append(0.0)
 
-    def leave(module: torch.nn.Module, args: Any, result: Any) -> None:
-        row = rows.setdefault(type(module).__name__, ModuleRow(type(module).__name__))
-        row.eager_ms += (time.perf_counter() - starts.pop()) / runs * 1e3
-        row.calls += 1 / runs
+    def leave(path: str, module: torch.nn.Module, args: Any, result: Any) -> None:
+        seconds, children = time.perf_counter() - starts.pop(), inside.pop()
+        inside[-1] += seconds
+        row = seen.setdefault(path, _Spent())
+        row.calls, row.seconds, row.own = row.calls + 1, row.seconds + seconds, row.own + seconds - children
 
     with ExitStack() as hooks:
-        for module in root.modules():
+        for path, module in () if root is None else root.named_modules():
             hooks.enter_context(module.register_forward_pre_hook(enter))
-            hooks.enter_context(module.register_forward_hook(leave))
-        for _ in range(runs):
-            call()
-    return rows
+            hooks.enter_context(module.register_forward_hook(partial(leave, path)))
+        yield
 
 
-def _compiled_modules(root: torch.nn.Module, found: Captured, ops: list[Row], rows: dict[str, ModuleRow]) -> None:
-    """Give each module its part of the steps that compute its nodes."""
-    each = {f"{row.name} {row.where}".strip(): row.ms / row.calls for row in ops if row.calls}
+def _module_rows(
+    root: torch.nn.Module, found: Captured, ops: list[Row], seen: dict[str, _Spent], runs: int
+) -> list[ModuleRow]:
+    """Rows by class. A step that computes nodes of several modules is divided as eager's time in them is."""
+    rows: dict[str, ModuleRow] = {}
     kinds = {name: type(module).__name__ for name, module in root.named_modules()}
-    for label, _, modules in _steps(found):
-        for path in modules:
+    for path, spent in seen.items():
+        row = rows.setdefault(kinds[path], ModuleRow(kinds[path]))
+        row.calls, row.eager_ms = row.calls + spent.calls / runs, row.eager_ms + spent.seconds / runs * 1e3
+    each = {f"{row.name} {row.where}".strip(): row.ms / row.calls for row in ops if row.calls}
+    steps = list(_steps(found))
+    nodes = Counter(path for _, _, modules in steps for path in modules)
+    for label, _, modules in steps:
+        weights = [seen[path].own / nodes[path] if path in seen else 0.0 for path in modules]
+        whole = sum(weights)
+        for path, weight in zip(modules, weights, strict=True):
             parts = path.split(".") if path else []
             above = {".".join(parts[:n]) for n in range(len(parts) + 1)}
+            share = weight / whole if whole else 1 / len(modules)
             for kind in {kinds[p] for p in above if p in kinds} & rows.keys():
-                rows[kind].compiled_ms += each.get(label, 0.0) / len(modules)
+                rows[kind].compiled_ms += each.get(label, 0.0) * share
+    return sorted(rows.values(), key=lambda row: -row.eager_ms)
 
 
 def profile_target(target: Target, *, runs: int = 5, trace: Path | None = None) -> Profile:
@@ -184,30 +233,30 @@ def profile_target(target: Target, *, runs: int = 5, trace: Path | None = None) 
     trace: a Chrome trace of the compiled call is written here, and one of the eager call beside it (`.eager`).
     """
     out, runs = Profile(target.name, ceilings()), 1 if target.script else runs
-    compiled = target.fn if target.script else firebrick.compile(target.fn)
+    compiled = target if target.script else replace(target, fn=firebrick.compile(target.fn))
+    block = firebrick.optimize()
 
     def compiled_call() -> Any:
-        if not target.script:
-            return Target(target.name, compiled, target.args, target.kwargs)()
-        with firebrick.optimize():
-            return target()
+        with block if target.script else nullcontext():
+            return compiled()
 
     with CostMode() as mode:
         target()
     found = capture(target)
     compiled_call(), compiled_call()
-    out.eager_ms, out.compiled_ms = _best(target, runs) * 1e3, _best(compiled_call, runs) * 1e3
+    pairs = [(_best(target, 1) * 1e3, _best(compiled_call, 1) * 1e3) for _ in range(runs)]  # in turn: machines vary
+    out.eager_ms, out.compiled_ms = map(min, zip(*pairs, strict=True))
     eager_trace = trace.with_suffix(".eager" + trace.suffix) if trace else None
-    out.eager_ops = _trace(target, runs, mode.costs, eager_trace)
+    seen: dict[str, _Spent] = {}
+    with _watched(target.root, seen):
+        out.eager_ops, out.eager_profiled_ms = _trace(target, runs, mode.costs, eager_trace)
     costs: dict[str, Cost] = defaultdict(Cost, {} if target.root is not None and not found.breaks() else mode.costs)
     for label, cost, _ in _steps(found):
         known = costs[label]
         known.calls, known.flops, known.nbytes = (known.calls + 1, known.flops + cost.flops, known.nbytes + cost.nbytes)
-    out.compiled_ops = _trace(compiled_call, runs, costs, trace)
+    out.compiled_ops, out.compiled_profiled_ms = _trace(compiled_call, runs, costs, trace)
     if target.root is not None:
-        rows = _modules(target.root, target, runs)
-        _compiled_modules(target.root, found, out.compiled_ops, rows)
-        out.modules = sorted(rows.values(), key=lambda row: -row.eager_ms)
+        out.modules = _module_rows(target.root, found, out.compiled_ops, seen, runs)
     out.eager_mib = mode.peak / 2**20
     schedules = [g.stages.schedule for g in found.graphs if g.stages is not None]
     out.compiled_mib = max(map(peak_bytes, schedules), default=0) / 2**20
@@ -244,11 +293,25 @@ def _op_table(title: str, rows: list[Row], found: Ceilings, top: int, width: int
         }
         where = [row.where if wide else row.where.rpartition("/")[2]] if places else []
         out.add_row(row.name, *where, *(cells[h] for h in heads))
+    below = {
+        "calls": "",
+        "ms": f"{sum(r.ms for r in rows[top:]):.3f}",
+        "share": f"{sum(r.share for r in rows[top:]):.1%}",
+    }
+    if len(rows) > top:
+        out.add_row(f"{len(rows) - top} more", *([""] if places else []), *(below.get(h, "") for h in heads))
+    whole = {"ms": f"{sum(r.ms for r in rows):.3f}", "share": "100.0%"}
+    out.add_row("all, under the profiler", *([""] if places else []), *(whole.get(h, "") for h in heads), style="bold")
     return out
 
 
 def _module_table(rows: list[ModuleRow], top: int) -> Table:
-    out = Table(title="modules, children included", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    out = Table(
+        title="modules, children included, under the profiler",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+    )
     for head in ("module", "calls", "eager ms", "compiled ms", "times faster"):
         out.add_column(head, justify="left" if head == "module" else "right", no_wrap=True)
     for row in rows[:top]:

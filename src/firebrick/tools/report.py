@@ -18,6 +18,7 @@ from rich.text import Text
 
 import firebrick
 from firebrick.api.settings import Settings
+from firebrick.extend.labels import library_of
 from firebrick.report import FirebrickWarning, recorder
 from firebrick.tools import doctor
 from firebrick.tools.graph_view import view_graph
@@ -179,6 +180,7 @@ def _compile(target: Target, folder: Path) -> _Run:
 
 def _summary(explained: Any, captured: Captured, runs: dict[str, _Run]) -> Section:
     cold, warm = runs.values()
+    steps = [step for g in captured.graphs if g.stages is not None for step in g.stages.schedule.steps]
     rows = [
         ("graphs", str(len(captured.graphs))),
         ("graph breaks", str(len(captured.breaks()))),
@@ -188,8 +190,8 @@ def _summary(explained: Any, captured: Captured, runs: dict[str, _Run]) -> Secti
         ("first call, filled cache", f"{warm.seconds:.2f} s"),
         ("graphs compiled", str(cold.counts.get("graphs compiled", 0))),
         ("cache hits, second time", f"{warm.counts.get('cache hits', 0)} of {sum(_lookups(warm))}"),
-        ("kernels, equal ones once", str(cold.counts.get("kernels", 0))),
-        ("kernel launches", str(cold.counts.get("launches", 0))),
+        ("kernels, each call", str(sum(not library_of(step) for step in steps))),
+        ("library calls, each call", str(sum(bool(library_of(step)) for step in steps))),
     ]
     rows += [("recompiled because", f"{why} ({n})") for why, n in cold.reasons.get("recompile", {}).items()]
     rows += [("warning", text) for text in dict.fromkeys(cold.warned + warm.warned)]

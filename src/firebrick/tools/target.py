@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import runpy
+import os
 import sys
+import traceback
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +18,7 @@ from firebrick import pipeline
 from firebrick.api.settings import Settings
 from firebrick.capture import hook
 from firebrick.config import Config
-from firebrick.errors import ConfigError, FirebrickError
+from firebrick.errors import ConfigError, FirebrickError, UserLocation
 from firebrick.extend.nested import Nested
 from firebrick.extend.segments import is_cut, segments
 from firebrick.extend.verify import example_tensors
@@ -34,7 +36,7 @@ __all__ = ["Captured", "Graph", "Target", "capture", "dotted_names", "offered"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A call. script: it is a program of its own, whose prints go to stderr."""
+    """A call. script: it is a program of its own, whose prints go to stderr, those of its first run only."""
 
     name: str
     fn: Callable[..., Any]
@@ -52,7 +54,7 @@ class Target:
         if text.endswith(".py"):
             if not Path(text).is_file():
                 raise ConfigError(f"there is no script {text}", fix="give the path of a Python file")
-            return cls(text, lambda: _run_script(text), script=True)
+            return cls(text, _Script(text), script=True)
         if ":" not in text and text not in MODELS:
             near = difflib.get_close_matches(text, MODELS, 3) or list(MODELS)
             fix = f"name a model ({', '.join(near)}), package.module:function or script.py"
@@ -60,9 +62,19 @@ class Target:
         return cls(text, *load_target(text))
 
     def __call__(self) -> Any:
-        """Make the call; only a script decides itself about gradients."""
-        with nullcontext() if self.script else torch.no_grad():
-            return self.fn(*self.args, **self.kwargs)
+        """Make the call; only a script decides itself about gradients.
+
+        Raises:
+            FirebrickError: it raises, which is the cause.
+        """
+        try:
+            with nullcontext() if self.script else torch.no_grad():
+                return self.fn(*self.args, **self.kwargs)
+        except FirebrickError:
+            raise
+        except Exception as error:
+            text = f"{self.name} raises {type(error).__name__}: {error}".partition("\n")[0]
+            raise FirebrickError(text, where=_user_place(error), fix="make it run in plain Python first") from error
 
     @property
     def root(self) -> torch.nn.Module | None:
@@ -109,19 +121,38 @@ def _near(path: str, names: list[str]) -> list[str]:
     return list(dict.fromkeys([*difflib.get_close_matches(path, names, 4, 0.5), *ending[:2]]))
 
 
-def _run_script(path: str) -> None:
-    before, directory = sys.argv, str(Path(path).resolve().parent)
-    sys.argv = [path]
-    sys.path.insert(0, directory)
-    try:
-        with redirect_stdout(sys.stderr):
-            runpy.run_path(path, run_name="__main__")
-    except SystemExit as end:
-        if end.code:
-            raise ConfigError(f"{path} ended with {end.code!r}") from None
-    finally:
-        sys.argv = before
-        sys.path.remove(directory)
+def _user_place(error: BaseException) -> UserLocation | None:
+    """The innermost line of the user's own code in a traceback."""
+    installed = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, pipeline))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((*installed, "<"))]
+    own = [f for f in frames if "site-packages" not in f.filename] or frames
+    return UserLocation(own[-1].filename, own[-1].lineno or 0, function=own[-1].name) if own else None
+
+
+class _Script:
+    """A program that can be run again and again: its code is the same each time, so that what was compiled is met."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.code: CodeType | None = None
+
+    def __call__(self) -> None:
+        first, path = self.code is None, self.path
+        self.code = self.code or compile(Path(path).read_bytes(), path, "exec")
+        before, directory, main = sys.argv, str(Path(path).resolve().parent), sys.modules["__main__"]
+        module = ModuleType("__main__")
+        module.__file__ = path
+        sys.argv, sys.modules["__main__"] = [path], module
+        sys.path.insert(0, directory)
+        try:
+            with nullcontext(sys.stderr) if first else open(os.devnull, "w") as out, redirect_stdout(out):
+                exec(self.code, module.__dict__)
+        except SystemExit as end:
+            if end.code:
+                raise ConfigError(f"{path} ended with {end.code!r}") from None
+        finally:
+            sys.argv, sys.modules["__main__"] = before, main
+            sys.path.remove(directory)
 
 
 @dataclass(slots=True)
@@ -141,11 +172,15 @@ class Graph:
 
 @dataclass(slots=True)
 class Captured:
-    """All graphs of one call, in the order in which they first ran, and the reports of its frames."""
+    """All graphs of one call, in the order in which they first ran, and the reports of its frames.
+
+    error: what ended the call, if it did not end by itself.
+    """
 
     target: Target
     graphs: list[Graph] = field(default_factory=list)
     reports: list[FrameReport] = field(default_factory=list)
+    error: FirebrickError | None = None
 
     def breaks(self) -> list[dict[str, str]]:
         """Place, cause and fix of each graph break."""
@@ -173,11 +208,14 @@ def _parts(gm: fx.GraphModule, inputs: tuple[Any, ...]) -> Iterator[Graph]:
             yield from _parts(part, tuple(example_tensors(values)))
 
 
-def capture(target: Target, *, stages: bool = True) -> Captured:
+def capture(target: Target, *, stages: bool = True, errors: bool = True) -> Captured:
     """Call a target once with its graphs run on eager kernels, and keep them; `stages` also looks at what they become.
+
+    errors: what the call raises is raised, not kept.
 
     Raises:
         ConfigError: nothing was captured.
+        FirebrickError: the target raises.
     """
     out = Captured(target)
 
@@ -185,8 +223,13 @@ def capture(target: Target, *, stages: bool = True) -> Captured:
         out.graphs += _parts(gm, tuple(i.detach().clone() if isinstance(i, torch.Tensor) else i for i in inputs))
         return gm.forward
 
-    with offered(Settings.make(keep), out.reports.append):
-        target()
+    try:
+        with offered(Settings.make(keep), out.reports.append):
+            target()
+    except FirebrickError as error:
+        if errors or not out.graphs:
+            raise
+        out.error = error
     if not out.graphs:
         causes = "; ".join(b["cause"] for b in out.breaks())
         raise ConfigError(f"no graph was captured from {target.name}", fix=causes or "it calls no torch functions")
