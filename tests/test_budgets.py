@@ -40,6 +40,9 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # the order of several late stores 4, copies of numbers 2, results of equal calls 12.
 # Mends of results, errors and lifetimes go before the cut to 60,000 lines: what only measures leaves the package there.
 PACKAGE_LINES = 68_500
+# A machine has a folder and a ceiling of its own.
+CUDA = PACKAGE / "targets" / "cuda"
+CUDA_LINES = 3_500
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
@@ -51,7 +54,9 @@ def lines(path: Path) -> int:
 
 
 def test_package_lines():
-    assert sum(map(lines, [*PYTHON, *NATIVE])) <= PACKAGE_LINES
+    cuda = sum(map(lines, CUDA.rglob("*.py")))
+    assert cuda <= CUDA_LINES
+    assert sum(map(lines, [*PYTHON, *NATIVE])) - cuda <= PACKAGE_LINES
 
 
 def test_file_lines():

@@ -1,0 +1,164 @@
+"""A group as launches: one kernel, or several where its reductions are split over programs, in canonical names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from firebrick.loops.groups import GroupPlan, PlannedLaunch
+from firebrick.loops.ir import Axis, Index, Load, Reduce, Store
+from firebrick.loops.schedule import Param
+from firebrick.loops.values import ordered, walk
+from firebrick.symbolic.expr import var
+from firebrick.targets.cuda.planner import plan_tiles, roots_of
+from firebrick.targets.cuda.split import split_folds
+from firebrick.targets.cuda.terms import Terms
+from firebrick.targets.cuda.tile import Body, Dim, Fold, Online, Part, Phase, grid_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from firebrick.loops.groups import Work
+    from firebrick.loops.ir import Value
+    from firebrick.symbolic.expr import Expr, Var
+    from firebrick.targets.cuda.facts import CardFacts
+
+__all__ = ["beside", "canonical", "plan_group"]
+
+
+def plan_group(work: Work, card: CardFacts) -> GroupPlan:
+    """The launches of a group.
+
+    Raises:
+        Refused: something in it has no form as tiles.
+    """
+    works, pads = split_folds(work, card)
+    bodies = []
+    for side_by_side in works:
+        planned = [plan_tiles(w, card) for w in side_by_side]
+        bodies.append(_merged(planned))
+    return GroupPlan(tuple([canonical(b) for b in bodies]), pads)
+
+
+def beside(steps: list[PlannedLaunch]) -> PlannedLaunch:
+    """One launch that does the work of several, none of which reads or writes what another one writes."""
+    bodies = []
+    for s in steps:
+        names = {p.name: arg for p, arg in zip(s.params, s.args, strict=True)}
+        symbols = {v.name: v for v in _symbols(s.body)}
+        table = {symbols[f"s{k}"]: e for k, e in enumerate(s.sizes)}
+        bodies.append(_renamed(s.body, names, table))
+    return canonical(_merged(bodies))
+
+
+def _merged(bodies: list[Body]) -> Body:
+    parts = tuple([p for b in bodies for p in b.parts])
+    return Body(parts, max(b.warps for b in bodies), any(b.wide for b in bodies))
+
+
+# ---------------------------------------------------------------- names
+
+
+def canonical(body: Body) -> PlannedLaunch:
+    """Buffers a0, a1... and symbolic sizes s0, s1... in the order in which they appear."""
+    dtypes: dict[str, str] = {}
+    written: set[str] = set()
+    results: set[str] = set()
+    for item in _items(body):
+        if isinstance(item, Online):
+            results |= {item.best, item.total}
+        elif isinstance(item, Fold):
+            results.add(item.name)
+        for v in _values(item):
+            if isinstance(v, Load) and v.buffer not in results:
+                dtypes.setdefault(v.buffer, v.dtype)
+        if isinstance(item, Store):
+            dtypes.setdefault(item.buffer, item.value.dtype)
+            written.add(item.buffer)
+    sizes = _symbols(body)
+    table: dict[Var, Expr] = {v: var(f"s{k}", v.lo, v.hi) for k, v in enumerate(sizes)}
+    names = {b: f"a{k}" for k, b in enumerate(dtypes)}
+    params = tuple([Param(names[b], dtype, b in written) for b, dtype in dtypes.items()])
+    kind = "rows" if any(p.inner for p in body.parts) else "map"
+    return PlannedLaunch(
+        kind if len(body.parts) == 1 else "parts",
+        params,
+        _renamed(body, names, table),
+        tuple(dtypes),
+        tuple(sizes),
+        (grid_size(body),),
+        (("warps", body.warps),),
+    )
+
+
+def _items(body: Body) -> Iterator[Fold | Online | Store]:
+    for part in body.parts:
+        for phase in part.phases:
+            yield from phase.items
+
+
+def _values(item: Fold | Online | Store) -> list[Value]:
+    return ordered(roots_of(item) if isinstance(item, Store) else [item.value], lambda _: False)
+
+
+def _symbols(body: Body) -> list[Var]:
+    """Symbolic sizes: variables that are no dimension, no loop and not bound to data."""
+    found: dict[Var, None] = {}
+    own: set[Var] = set()
+
+    def note(e: Expr) -> None:
+        found.update(dict.fromkeys(sorted(e.vars(), key=lambda v: v.name)))
+
+    for part in body.parts:
+        for d in (*part.grid, *part.inner):
+            own.add(d.var)
+            note(d.size)
+    for item in _items(body):
+        for v in _values(item):
+            if isinstance(v, Load):
+                own.update(x for x, _ in v.binds)
+                note(v.index)
+            elif isinstance(v, Index):
+                note(v.expr)
+            elif isinstance(v, Reduce):
+                own.update(a.var for a in v.axes)
+                for a in v.axes:
+                    note(a.size)
+        if isinstance(item, Store):
+            own.update(x for x, _ in item.binds)
+            note(item.index)
+    return [v for v in found if v not in own]
+
+
+def _renamed(body: Body, names: Mapping[str, str], table: Mapping[Var, Expr]) -> Body:
+    parts = []
+    for part in body.parts:
+        subs: dict[Var, Expr] = dict(table)
+        for v in _inner_vars(part) if table else ():
+            subs[v] = var(v.name, v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None)
+        terms = Terms(subs, None, names)
+        grid, inner = (tuple([_dim(d, terms) for d in dims]) for dims in (part.grid, part.inner))
+        phases = tuple([Phase(p.dim, tuple([_item(i, terms) for i in p.items])) for p in part.phases])
+        parts.append(Part(grid, inner, phases))
+    return Body(tuple(parts), body.warps, body.wide)
+
+
+def _dim(d: Dim, terms: Terms) -> Dim:
+    return Dim(terms.index(d.var), terms.index(d.size), d.block, d.kind)  # type: ignore[arg-type]
+
+
+def _item(i: Fold | Online | Store, terms: Terms) -> Fold | Online | Store:
+    if isinstance(i, Store):
+        return terms.store(i)
+    if isinstance(i, Online):
+        return Online(i.best, i.total, terms(i.value), i.finite)
+    return Fold(i.name, i.reduction, terms(i.value), terms.index(i.position))
+
+
+def _inner_vars(part: Part) -> list[Var]:
+    found = [d.var for d in (*part.grid, *part.inner)]
+    for phase in part.phases:
+        for i in phase.items:
+            for v in walk(roots_of(i) if isinstance(i, Store) else [i.value]):
+                if isinstance(v, Reduce):
+                    found += [a.var for a in v.axes if isinstance(a, Axis)]
+    return found

@@ -1,0 +1,84 @@
+"""Writes kernels as Triton text: one function a kernel, constants in the text, masks where sizes need them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from firebrick.symbolic.expr import ZERO
+from firebrick.targets.cuda.functions import helpers_of
+from firebrick.targets.cuda.part_text import PartWriter
+from firebrick.targets.cuda.scopes import INDENT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from firebrick.symbolic.expr import Expr
+    from firebrick.targets.cuda.tile import Body
+
+__all__ = ["HEADER", "kernel_text", "unit_text"]
+
+HEADER = """import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+"""
+
+_DEPENDENT = (
+    "tl.extra.cuda.gdc_launch_dependents()  # the next kernel may start once all programs of this one have",
+    "tl.extra.cuda.gdc_wait()  # for what earlier kernels write",
+)
+
+
+def unit_text(kernels: Sequence[str]) -> str:
+    """A module of kernels' texts, with the helpers that they call."""
+    text = "\n\n\n".join(kernels)
+    helpers = [f"@triton.jit\n{h}\n" for h in helpers_of(text)]
+    return "\n\n".join([HEADER, *helpers, text + "\n"])
+
+
+def kernel_text(
+    name: str, body: Body, params: Sequence[str], sizes: Sequence[str] = (), origin: str = "", dependent: bool = False
+) -> str:
+    """The text of one kernel.
+
+    Args:
+        name: of the function.
+        body: what it does.
+        params: names of its buffers, in order; symbolic sizes follow.
+        sizes: names of those.
+        origin: the user's file:line, for a comment.
+        dependent: it is launched while the kernel before it still runs, and waits for it itself.
+    """
+    given = [*params, *sizes]
+    before = [f"# {origin}"] if origin else []
+    lines = list(_DEPENDENT) if dependent else []
+    if len(body.parts) == 1:
+        lines += PartWriter(body.parts[0], body.wide).lines("tl.program_id(0)")
+    else:
+        functions, calls = _parts(name, body, given)
+        before = [*functions, *before]
+        lines += calls
+    return "\n".join([*before, "@triton.jit", f"def {name}({', '.join(given)}):", *(INDENT + s for s in lines)])
+
+
+def _parts(name: str, body: Body, given: list[str]) -> tuple[list[str], list[str]]:
+    """Parts as functions, equal ones as one, and the lines by which a program picks its own."""
+    known: dict[str, str] = {}
+    lines = ["pid = tl.program_id(0)"]
+    start: Expr = ZERO
+    for k, part in enumerate(body.parts):
+        text = "\n".join(INDENT + s for s in PartWriter(part, body.wide).lines("pid"))
+        used = [p for p in given if re.search(rf"\b{p}\b", text)]
+        formal = {p: f"p{n}" for n, p in enumerate(used)}
+        text = re.sub(r"\b[as]\d+\b", lambda m, formal=formal: formal.get(m[0], m[0]), text)  # type: ignore[misc]
+        text = f"({', '.join(['pid', *formal.values()])}):\n{text}"
+        function = known.setdefault(text, f"{name}_part{len(known)}")
+        place = "pid" if start is ZERO else f"pid - ({start.show()})"
+        end = start + part.programs
+        if k == len(body.parts) - 1:
+            lines.append("else:")
+        else:
+            lines.append(f"{'elif' if k else 'if'} pid < {end.show()}:")
+        lines.append(f"{INDENT}{function}({', '.join([place, *used])})")
+        start = end
+    return [f"@triton.jit\ndef {function}{text}\n\n" for text, function in known.items()], lines

@@ -1,0 +1,60 @@
+"""Runs a function through lowering, fusion, tiles and Triton's interpreter, and compares it with eager."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.append(str(Path(__file__).parents[2] / "lowering"))
+
+from graphs import compare, trace  # noqa: E402
+from groups import schedule_for  # noqa: E402
+from interpreted import Runner  # noqa: E402
+
+from firebrick.autodiff.decompositions import decompositions  # noqa: E402
+from firebrick.config import Config  # noqa: E402
+from firebrick.loops.bounds import CHECK  # noqa: E402
+from firebrick.loops.ir import Extern  # noqa: E402
+from firebrick.lowering import lower  # noqa: E402
+
+
+def launches(schedule):
+    """How many kernels one call runs."""
+    return sum(not isinstance(s, Extern) for s in schedule.steps)
+
+
+def calls(schedule):
+    """The library calls of one call, checks of indices not counted."""
+    return [s.op for s in schedule.steps if isinstance(s, Extern) and s.op != CHECK]
+
+
+def run_interpreted(fn, *inputs):
+    """The results of a function's kernels, and the schedule."""
+    graph = trace(fn, inputs, decompositions())
+    schedule, texts = schedule_for(lower(graph, Config()))
+    return Runner(schedule, texts)(inputs, graph.constants), schedule
+
+
+def agree(fn, *inputs, tolerance=2e-6, exact=True):
+    """The schedule of a function whose kernels give what eager gives, and float64 as nearly as `tolerance`."""
+    want = _tuple(fn(*[t.clone() for t in inputs]))
+    made, schedule = run_interpreted(fn, *[_same_layout(t) for t in inputs])
+    for a, b in zip(want, made, strict=True):
+        compare(a, b, tolerance, tolerance, stride=False)
+    if exact and any(t.dtype == torch.float32 for t in inputs):
+        wide = _tuple(fn(*[t.double() if t.is_floating_point() else t for t in inputs]))
+        for a, b in zip(wide, made, strict=True):
+            if b.is_floating_point():
+                torch.testing.assert_close(b.double(), a.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+    return schedule
+
+
+def _tuple(value):
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _same_layout(t):
+    once = t[tuple(slice(0, 1) if s == 0 else slice(None) for s in t.stride())]
+    return torch.empty_strided(once.shape, t.stride(), dtype=t.dtype).copy_(once).expand(t.shape)
