@@ -33,7 +33,7 @@ def warned(**arguments):
     ("arguments", "asked", "setting"),
     [
         ({"dynamic": True}, "dynamic=True", "dynamic"),
-        ({"shapes_spec": object()}, "dynamic=True", "dynamic"),
+        ({"shapes_spec": "two sizes"}, "dynamic=True", "dynamic"),
         ({"options": {"dynamic": True}}, "dynamic=True", "dynamic"),
         ({"mode": "reduce-overhead"}, "mode='reduce-overhead'", "graphs"),
         ({"options": {"graphs": True}}, "graphs=True", "graphs"),
