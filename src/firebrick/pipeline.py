@@ -34,6 +34,8 @@ from firebrick.loops.check import check as check_loops
 from firebrick.loops.schedule import Launch
 from firebrick.loops.show import show as show_loops
 from firebrick.report import recorder
+from firebrick.symbolic.expr import NeedsNumber
+from firebrick.symbolic.sizes import has_symbols, size_of
 from firebrick.targets.by_device import find_targets
 from firebrick.tuning import Tuner
 from firebrick.version import VERSION
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from firebrick.extend.repeat import Repeat
     from firebrick.loops.ir import LoopProgram
     from firebrick.loops.schedule import Schedule
+    from firebrick.symbolic.sizes import Sizes
 
 __all__ = ["Stages", "compile_ahead", "compile_graph", "graphs_compiled", "inspect_graph"]
 
@@ -80,9 +83,10 @@ def compile_graph(
     compiler = _Training if autodiff.needs_grad(gm, example_inputs) else _Inference
     try:
         if is_cut(gm):
+            _number_sizes(gm)
             return _compile_segments(gm, config, user_passes)
         with collector_paused():
-            compiled = compiler(gm, example_inputs, config, user_passes).run()
+            compiled = _with_symbols(gm, lambda: compiler(gm, example_inputs, config, user_passes).run())
     except Exception as error:
         if config.strict:
             raise
@@ -91,6 +95,55 @@ def compile_graph(
         return gm.forward
     recorder.count("graphs compiled")
     return compiled
+
+
+class _Again(Exception):
+    """What was decided about sizes meanwhile changes what was made before."""
+
+
+def _with_symbols(gm: fx.GraphModule, run: Callable[[], Any]) -> Any:
+    """Compile a graph whose sizes may be symbols; those that something needs as numbers become numbers."""
+    sizes = _sizes_of(gm)
+    if sizes is None:
+        return run()
+    sizes.general = True
+    try:
+        while sizes.are_open():
+            try:
+                return run()
+            except _Again:
+                continue
+            except NeedsNumber as error:
+                why: Exception = error
+                sizes.fix(error.expr)
+            except Exception as error:  # noqa: BLE001  whatever it is, numbers may do; if not, it is raised again
+                why = error
+                sizes.fix_all()
+            recorder.count("sizes compiled as numbers")
+            recorder.reason("size as a number", f"{type(why).__name__}: {why}")
+        return run()
+    finally:
+        sizes.general = False
+
+
+def _sizes_of(gm: fx.GraphModule) -> Sizes | None:
+    """The symbols of a graph; None if it has none."""
+    sizes: Sizes | None = getattr(gm.meta.get("fake_mode"), "sizes", None)
+    return sizes if sizes is not None and sizes.symbols else None
+
+
+def _number_sizes(gm: fx.GraphModule) -> None:
+    """Put numbers in the places of a graph's sizes."""
+    sizes = _sizes_of(gm)
+    if sizes is None:
+        return
+    sizes.fix_all()
+    for node in list(gm.graph.nodes):
+        if isinstance(val := node.meta.get("val"), torch.SymInt):
+            for user in list(node.users):
+                user.args = fx.map_arg(user.args, lambda n, node=node, val=val: size_of(val) if n is node else n)
+                user.kwargs = fx.map_arg(user.kwargs, lambda n, node=node, val=val: size_of(val) if n is node else n)
+            gm.graph.erase_node(node)
 
 
 def compile_ahead(
@@ -219,16 +272,25 @@ class _Compile:
     ) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """Fetch or make the artifact of one part, and read the constants that its trace made."""
 
+        sizes = _sizes_of(self.gm)
+
         def make() -> Artifact:
+            before = 0 if sizes is None else len(sizes.facts)
             artifact, made = self.generate(trace())
-            literal = {"literals": literals.write(made)} if made else {}
-            return artifact.with_extra(**literal, **extra())
+            more = {"literals": literals.write(made)} if made else {}
+            if sizes is not None:
+                more["facts"] = sizes.to_json(before)
+            return artifact.with_extra(**more, **extra())
 
         if self.content is None or any(recorder.wants(self.config, level) for level in _BEHIND_THE_CACHE):
             artifact = make()
         else:
-            key = runtime.make_key({**self.content, "part": part}, _name(self.gm))
-            artifact = runtime.DiskCache(self.config).fetch(key, make)
+            content, cache = {**self.content, "part": part}, runtime.DiskCache(self.config)
+            artifact = cache.fetch(runtime.make_key(content, _name(self.gm)), make)
+            if sizes is not None and not sizes.take(artifact.extra.get("facts", ())):  # it was made for other sizes
+                content["values"] = repr(sizes.hints)
+                artifact = cache.fetch(runtime.make_key(content, _name(self.gm)), make)
+                sizes.take(artifact.extra.get("facts", ()))
         return artifact, literals.read(artifact.extra.get("literals", {}))
 
     def load(self, artifact: Artifact, made: dict[str, torch.Tensor]) -> Callable[..., tuple[Any, ...]]:
@@ -269,6 +331,8 @@ class _Compile:
         if config.check:
             passes.check_layouts(aten.gm)
         self.show("aten", lambda: autodiff.show(aten))
+        sizes = _sizes_of(self.gm)
+        version = 0 if sizes is None else sizes.version
         with recorder.timed("lowering"):
             program = lowering.lower(aten, config)
         if last:
@@ -278,6 +342,8 @@ class _Compile:
         self.show("loops", lambda: show_loops(program))
         with recorder.timed("scheduling"):
             schedule = scheduling.schedule(program, self.targets, config, self.repeat)
+        if sizes is not None and sizes.version != version:
+            raise _Again
         self.show("schedule", lambda: scheduling.show(schedule))
         return aten, program, schedule
 
@@ -305,7 +371,8 @@ class _Compile:
         options = {k: sorted(v) if isinstance(v, frozenset) else v for k, v in options.items()}
         return {
             "graph": graph,
-            "inputs": graph_key.metas_text(self.example_inputs),
+            "inputs": graph_key.metas_text(self.metas()),
+            **({} if (sizes := _sizes_of(self.gm)) is None else {"sizes": sizes.key()}),
             "constants": graph_key.metas_text(constants),
             "sharing": graph_key.sharing_text([*self.example_inputs, *constants]),
             "state": graph_key.state_text(),
@@ -313,6 +380,13 @@ class _Compile:
             "passes": active,
             **self.ground(),
         }
+
+    def metas(self) -> list[Any]:
+        """The inputs, those that have symbols as fake tensors."""
+        nodes = [node for node in self.gm.graph.nodes if node.op == "placeholder"]
+        fakes = [node.meta.get("val") for node in nodes]
+        pairs = zip(self.example_inputs, fakes, strict=True) if len(fakes) == len(self.example_inputs) else ()
+        return [f if isinstance(f, torch.Tensor) and has_symbols(f) else t for t, f in pairs] or [*self.example_inputs]
 
     def ground(self) -> dict[str, str]:
         """What every artifact depends on."""
@@ -416,6 +490,8 @@ class _Training(_Compile):
     division: autodiff.Division | None = None
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
+        if (sizes := _sizes_of(self.gm)) is not None:
+            sizes.fix_all()
         self.begin()
         self.state = TracingState()
         artifact, made = self.built("forward", lambda: self.divided().forward, self.plan_of_forward)

@@ -39,6 +39,7 @@ from firebrick.capture.regions import last_on_numbers
 from firebrick.capture.resume import can_break, emit_break, emit_plain
 from firebrick.capture.sources import Cell, Local
 from firebrick.capture.state import is_watched, recording, restoring_modes, starts_recording
+from firebrick.capture.symbols import changed_sizes
 from firebrick.capture.tracer import PROGRAMS, Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue
@@ -125,12 +126,14 @@ class Capture:
         scope: object = None,
     ) -> None:
         self.backend, self.config, self.on_frame, self.scope = backend, config, on_frame, scope
+        self.takes_symbols = bool(getattr(backend, "takes_symbols", False))
         self.tries: int | None = None
         """Captures left once a frame has come to the limit: the same values vary in the frames that it calls."""
         self.replaced: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
         self.skipped: WeakKeyDictionary[CodeType, int] = WeakKeyDictionary()
         self.changed: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
         self.numbers: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
+        self.varying: WeakKeyDictionary[CodeType, frozenset[tuple[Source, int]]] = WeakKeyDictionary()
 
     def __call__(self, frame: Frame) -> Any:
         """Capture a frame: None to run it as it is, SKIP never to ask again, or plan and code."""
@@ -172,6 +175,7 @@ class Capture:
         why, guard = found[0].plan.explain_failure(frame), found[0].plan.failing_guard(frame)
         self._note_replaced(frame, found[0].plan)
         self._note_changing(frame, found[0].plan)
+        self._note_sizes(frame, found[0].plan)
         recorder.reason("recompile", why)
         if len(found) < self.config.recompile_limit:
             return False
@@ -195,6 +199,17 @@ class Capture:
                     if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
                         found.add(guard.source)
         self.replaced[frame.code] = frozenset(found)
+
+    def _note_sizes(self, frame: Frame, plan: Plan) -> None:
+        """A size that was another in an earlier call becomes a symbol."""
+        found = set(self.varying.get(frame.code, ()))
+        for guard in plan.guards:
+            if guard.kind == "TENSOR" and guard.source is not None and not guard.holds(frame):
+                with contextlib.suppress(LookupError, AttributeError, TypeError):
+                    value = guard.source.evaluate(frame)
+                    if isinstance(value, torch.Tensor):
+                        found.update((guard.source, d) for d in changed_sizes(guard.payload.sizes, value))
+        self.varying[frame.code] = frozenset(found)
 
     def _note_changing(self, frame: Frame, plan: Plan) -> None:
         """A constant that was another in an earlier round of a loop is none, nor is a float that was another."""
@@ -228,6 +243,8 @@ class Capture:
             one = Attempt(frame, break_step, through)
             one.tracer.numbers = numbers
             one.tracer.replaced = self.replaced.get(frame.code, one.tracer.replaced)
+            one.tracer.symbols.varying = self.varying.get(frame.code, frozenset())
+            one.tracer.symbols.dynamic = self.config.dynamic if self.takes_symbols else False
             self._mark_changing(one.tracer, frame.code)
             try:
                 one.run()
@@ -278,6 +295,8 @@ class Capture:
         outdated = _Outdated(frame.code)
         code = one.assemble(compiled, outdated)
         guards = one.tracer.guards
+        for shape in one.tracer.symbols.guards():
+            guards.shape(shape)
         if not isinstance(compiled, _native.Executable):  # that one looks at its constants itself
             for source, tensor, _ in graph.constants():
                 guards.tensor(source, tensor)

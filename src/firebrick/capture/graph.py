@@ -28,6 +28,7 @@ from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import Overridden
 from firebrick.capture.values.random_state import Draws, drawn
 from firebrick.capture.values.sequence import ListValue, TupleValue
+from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.extend.fake import fake_of, new_fake_mode
 from firebrick.extend.layout import dense_strides
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from firebrick.capture.sources import Source
     from firebrick.capture.values.base import Value
     from firebrick.capture.values.context import ContextValue
+    from firebrick.symbolic.expr import Expr, Var
 
 __all__ = ["GraphBuilder", "arguments", "examples", "has_tensor"]
 
@@ -85,6 +87,9 @@ class GraphBuilder:
         self._argument_names: set[str] = set()
         self._output_index: dict[TensorValue, int] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
+        self.sizes = SizeNodes(self)
+        if outer is not None:
+            self.sizes.leaves = outer.sizes.leaves
         self.switches: set[Any] = set()  # functions that the graph calls to switch modes of the thread
 
     # -- leaves ---------------------------------------------------------------
@@ -118,6 +123,17 @@ class GraphBuilder:
         """Such tensors whose versions do not say so."""
         counted = {id(fake) for fake, version in self._versions if fake._version != version}
         return [value for value in self.changed() if id(value.fake) not in counted]
+
+    def symbolic_input(
+        self, tensor: torch.Tensor, source: Source, shape: list[Expr], strides: list[Expr], symbols: Mapping[int, Var]
+    ) -> TensorValue:
+        """A placeholder for a tensor whose sizes in some dimensions are symbols."""
+        with _versions_kept():
+            self.mode.from_layout(tensor, shape, strides)  # type: ignore[attr-defined]
+        value = self.input(tensor, source)
+        for dim, symbol in symbols.items():
+            self.sizes.leaves.setdefault(symbol.name, (value, value.node, dim))
+        return value
 
     def input(self, tensor: torch.Tensor, source: Source) -> TensorValue:
         """A placeholder for a tensor that is read from `source`."""
@@ -518,12 +534,14 @@ PURE: frozenset[Any] = frozenset(
         operator.add,
         operator.and_,
         operator.eq,
+        operator.floordiv,
         operator.ge,
         operator.gt,
         operator.invert,
         operator.le,
         operator.lt,
         operator.matmul,
+        operator.mod,
         operator.mul,
         operator.ne,
         operator.neg,
@@ -534,6 +552,8 @@ PURE: frozenset[Any] = frozenset(
         torch.cat,
         torch.matmul,
         torch.ones,
+        torch.sym_max,
+        torch.sym_min,
         torch.zeros,
         getattr,
     }

@@ -19,6 +19,9 @@ from firebrick.capture.sources import (
 from firebrick.capture.values.constant import LITERAL_TYPES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from firebrick.capture.shapes import Shape
     from firebrick.capture.sources import Source
     from firebrick.capture.values.base import Value
 
@@ -142,9 +145,13 @@ class Guards:
         """No such attribute in the object's own dict."""
         self.lacks_key(InstanceDict(source), name)
 
-    def tensor(self, source: Source, tensor: torch.Tensor) -> None:
-        """A tensor with the same metadata."""
-        self._add("TENSOR", source, None, tensor_guard(source, tensor))
+    def tensor(self, source: Source, tensor: torch.Tensor, dynamic: Iterable[int] = ()) -> None:
+        """A tensor with the same metadata, but for the sizes of some dimensions."""
+        self._add("TENSOR", source, None, tensor_guard(source, tensor, dynamic))
+
+    def shape(self, shape: Shape) -> None:
+        """A condition on sizes."""
+        self._put(("SHAPE", shape), Guard("SHAPE", None, shape))
 
     def distinct(self, sources: list[Source]) -> None:
         """Different objects."""

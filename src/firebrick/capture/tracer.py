@@ -32,12 +32,14 @@ from firebrick.capture.sources import (
     Source,
     Variables,
 )
+from firebrick.capture.symbols import Symbols
 from firebrick.capture.values.base import LazyValue, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, is_literal
 from firebrick.capture.values.function import CellValue, FunctionValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue, bind, class_lookup
 from firebrick.capture.values.sequence import TupleValue
+from firebrick.capture.values.size import size_value
 from firebrick.capture.wrap import fresh, wrap
 
 if TYPE_CHECKING:
@@ -96,6 +98,12 @@ class Tracer:
         """What was another number, text, function or class in an earlier round."""
         self.numbers: frozenset[Source] = frozenset()
         """Where an earlier capture found another float: an argument of the graph, if that can be."""
+        self.symbols = Symbols(self.graph.sizes.sizes)
+        self.symbols.sizes.where = self._where
+
+    def _where(self) -> str:
+        stack = self.current.user_stack()
+        return str(stack[-1]) if stack else ""
 
     # -- reading real objects -------------------------------------------------
 
@@ -116,6 +124,8 @@ class Tracer:
 
     def known(self, obj: Any) -> Value:
         """The value of an object that compiled code may refer to itself."""
+        if type(obj) is torch.SymInt:
+            return size_value(obj, self.graph.sizes)
         if is_literal(obj):
             return ConstantValue(obj) if type(obj) is not tuple else TupleValue([self.known(item) for item in obj])
         found = self.objects.get(id(obj))

@@ -21,6 +21,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from firebrick.capture.breaks import Break, SkipFrame
+from firebrick.capture.guards import TensorMeta
 from firebrick.capture.library import registry
 from firebrick.capture.regions import ON_STACK
 from firebrick.capture.sources import (
@@ -46,6 +47,7 @@ from firebrick.capture.values.module import ModuleValue, PythonModuleValue
 from firebrick.capture.values.object import ObjectValue, builtin_base
 from firebrick.capture.values.random_state import GeneratorState, RandomNumbers
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
+from firebrick.capture.values.size import size_value
 from firebrick.capture.values.subclass import SubclassValue, is_plain_subclass
 from firebrick.capture.values.tensor import TensorValue
 
@@ -240,8 +242,14 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
         _identity(tracer, obj, source, pinned)
         tracer.guards.requires_grad(source, obj)
         return tracer.graph.attribute(obj, path, source)
-    tracer.guards.tensor(source, obj)
-    return tracer.graph.input(obj, source)
+    varying = tracer.symbols.of(obj, source)
+    tracer.guards.tensor(source, obj, varying)
+    if not varying:
+        return tracer.graph.input(obj, source)
+    shape, strides = tracer.symbols.layout(obj, varying)
+    meta = TensorMeta.of(obj, varying)
+    tracer.symbols.guard_strides(source, strides, meta.strides)
+    return tracer.graph.symbolic_input(obj, source, shape, strides, varying)
 
 
 def _subclass(tracer: Tracer, obj: torch.Tensor, source: Source) -> Value:
@@ -464,6 +472,8 @@ def fresh(tracer: Tracer, obj: Any) -> Value:
     kind = type(obj)
     if kind in LITERAL_TYPES:
         return ConstantValue(obj)
+    if kind is torch.SymInt:
+        return size_value(obj, tracer.graph.sizes)
     make = _FRESH.get(kind)
     if make is not None:
         return make(tracer, obj)

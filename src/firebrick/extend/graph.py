@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from firebrick.runtime.bits import Bits
+    from firebrick.symbolic.expr import Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,9 @@ class Alias:
 
     base: str  # "input" or "output" or "const"
     index: int | str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
+    shape: tuple[Expr | int, ...]
+    strides: tuple[Expr | int, ...]
+    offset: Expr | int
     dtype: torch.dtype | None = None
 
 

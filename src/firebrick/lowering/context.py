@@ -14,8 +14,10 @@ from firebrick.loops.build import cast, constant, reduce
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.loops.ir import Axis, Buffer, Const, Enum, Extern, Index, Nest, Node, Op, Ref, Store, Value
 from firebrick.loops.ops import reduction_identity
+from firebrick.loops.values import hint
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
 from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, exprs, total, var
+from firebrick.symbolic.sizes import size_of, sizes_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,12 +158,13 @@ class Lowering:
             self.realize(made)
         return made
 
-    def prefer(self, loops: float, library: float, count: int) -> None:
+    def prefer(self, loops: float, library: float, count: Any) -> None:
         """Leave a node of `count` elements that is alone to the library where that is faster, in additions an element.
 
         Raises:
             Declined: the loops would take more than a tenth longer, the price of a call included.
         """
+        count = hint(as_expr(size_of(count)))
         if self.alone and count * loops > 1.1 * (count * library + CALL):
             raise Declined
 
@@ -257,7 +260,7 @@ class Lowering:
         if value is None or isinstance(value, (bool, int, float, complex, str, Expr)):
             return value
         if isinstance(value, torch.SymInt):
-            return as_expr(_size(value))
+            return as_expr(size_of(value))
         raise LoweringError(f"argument {value!r} of {self.node.target} can't be passed to a library call")
 
     def extern(self, op: str, args: Sequence[object], kwargs: dict[str, object], into: bool = False) -> Any:
@@ -323,15 +326,13 @@ def loop_axes(prefix: str, sizes: Sequence[Expr]) -> list[Axis]:
     ]
 
 
-def _size(n: Any) -> Expr | int:
-    if isinstance(n, int):
-        return n
-    raise LoweringError(f"size {n} is symbolic")
-
-
 @lru_cache(maxsize=1024)
-def _exprs(values: tuple[int, ...]) -> tuple[Expr, ...]:
-    return exprs(_size(n) for n in values)
+def _numbers(values: tuple[int, ...]) -> tuple[Expr, ...]:
+    return exprs(values)
+
+
+def _exprs(values: tuple[Any, ...]) -> tuple[Expr, ...]:
+    return exprs(map(size_of, values)) if sizes_in(values) is not None else _numbers(values)
 
 
 def shape_of(fake: torch.Tensor) -> tuple[Expr, ...]:

@@ -35,6 +35,7 @@ from firebrick.lowering.duplicates import representatives, used_results, user_co
 from firebrick.lowering.exact import CALLED
 from firebrick.lowering.tensors import TensorValue
 from firebrick.symbolic.expr import ONE, ZERO, exprs, total
+from firebrick.symbolic.sizes import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,7 +209,7 @@ class _Lowerer:
             return self.env[value]
         if isinstance(value, (list, tuple)):
             return [self._arguments(v) for v in value]
-        return value
+        return size_of(value) if isinstance(value, torch.SymInt) else value
 
     # ------------------------------------------------------------ outputs
 
