@@ -35,7 +35,7 @@ from firebrick.loops.schedule import Launch
 from firebrick.loops.show import show as show_loops
 from firebrick.report import recorder
 from firebrick.symbolic.expr import NeedsNumber
-from firebrick.symbolic.sizes import has_symbols, size_of
+from firebrick.symbolic.sizes import Sizes, has_symbols, size_of
 from firebrick.targets.by_device import find_targets
 from firebrick.tuning import Tuner
 from firebrick.version import VERSION
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from firebrick.extend.repeat import Repeat
     from firebrick.loops.ir import LoopProgram
     from firebrick.loops.schedule import Schedule
-    from firebrick.symbolic.sizes import Sizes
-
 __all__ = ["Stages", "compile_ahead", "compile_graph", "graphs_compiled", "inspect_graph"]
 
 _NOT_IN_KEY = frozenset(
@@ -106,8 +104,7 @@ def _with_symbols(gm: fx.GraphModule, run: Callable[[], Any]) -> Any:
     sizes = _sizes_of(gm)
     if sizes is None:
         return run()
-    sizes.general = True
-    try:
+    with sizes.asked("ones"):
         while sizes.are_open():
             try:
                 return run()
@@ -122,8 +119,6 @@ def _with_symbols(gm: fx.GraphModule, run: Callable[[], Any]) -> Any:
             recorder.count("sizes compiled as numbers")
             recorder.reason("size as a number", f"{type(why).__name__}: {why}")
         return run()
-    finally:
-        sizes.general = False
 
 
 def _sizes_of(gm: fx.GraphModule) -> Sizes | None:
@@ -318,6 +313,15 @@ class _Compile:
 
     def lowered(self, aten: AtenGraph, *, last: bool = False) -> tuple[AtenGraph, LoopProgram, Schedule]:
         """Run the stages from an ATen graph to its schedule; the `last` to read the graph empty it."""
+        sizes = _sizes_of(self.gm) or Sizes()
+        version = sizes.version
+        with sizes.asked("loosely"):
+            made = self._lowered(aten, last)
+        if sizes.version != version:
+            raise _Again
+        return made
+
+    def _lowered(self, aten: AtenGraph, last: bool) -> tuple[AtenGraph, LoopProgram, Schedule]:
         config = self.config
         with recorder.timed("passes"):
             aten = passes.run_passes(
@@ -331,8 +335,6 @@ class _Compile:
         if config.check:
             passes.check_layouts(aten.gm)
         self.show("aten", lambda: autodiff.show(aten))
-        sizes = _sizes_of(self.gm)
-        version = 0 if sizes is None else sizes.version
         with recorder.timed("lowering"):
             program = lowering.lower(aten, config)
         if last:
@@ -342,8 +344,6 @@ class _Compile:
         self.show("loops", lambda: show_loops(program))
         with recorder.timed("scheduling"):
             schedule = scheduling.schedule(program, self.targets, config, self.repeat)
-        if sizes is not None and sizes.version != version:
-            raise _Again
         self.show("schedule", lambda: scheduling.show(schedule))
         return aten, program, schedule
 

@@ -24,7 +24,7 @@ from firebrick.extend.graph import Alias, AtenGraph
 from firebrick.extend.layout import is_dense
 from firebrick.extend.linear import panel_columns
 from firebrick.runtime.bits import bits_of
-from firebrick.symbolic.sizes import has_symbols, size_of
+from firebrick.symbolic.sizes import expressions, has_symbols, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -455,7 +455,7 @@ class Finish:
             )
         offset = size_of(fake.storage_offset()) - size_of(base.storage_offset())
         dtype = fake.dtype if fake.dtype != base.dtype else None
-        return Alias(kind, index, tuple(map(size_of, fake.shape)), tuple(map(size_of, fake.stride())), offset, dtype)
+        return Alias(kind, index, expressions(fake.shape), expressions(fake.stride()), offset, dtype)
 
     def _returned(self, value: Value) -> Record:
         record = self.tracer.read(value)

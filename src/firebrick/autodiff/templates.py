@@ -13,7 +13,7 @@ import torch
 
 from firebrick.autodiff.aliasing import Storage, Value, ViewStep
 from firebrick.autodiff.tape import Record
-from firebrick.symbolic.sizes import size_of
+from firebrick.symbolic.sizes import expressions, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,8 +54,8 @@ class KeyMaker:
         if fake.layout != torch.strided or fake.constant is not None or fake.is_conj() or fake.is_neg():
             return None
         meta = (
-            tuple(map(size_of, fake.shape)),
-            tuple(map(size_of, fake.stride())),
+            expressions(fake.shape),
+            expressions(fake.stride()),
             size_of(fake.storage_offset()),
             fake.dtype,
             fake.fake_device,

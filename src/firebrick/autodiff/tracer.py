@@ -35,6 +35,7 @@ from firebrick.extend.foreach import calls_of, op_of
 from firebrick.extend.metas import tensors_in
 from firebrick.extend.recurrent import recorded_lstm
 from firebrick.runtime.bits import bits_of, toggled
+from firebrick.symbolic.sizes import expressions, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -306,10 +307,10 @@ def _bit(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[s
 
 def _same_layout(a: FakeTensor, b: FakeTensor) -> bool:
     return (
-        a.shape == b.shape
-        and a.stride() == b.stride()
+        expressions(a.shape) == expressions(b.shape)
+        and expressions(a.stride()) == expressions(b.stride())
         and a.dtype == b.dtype
-        and a.storage_offset() == b.storage_offset()
+        and size_of(a.storage_offset()) == size_of(b.storage_offset())
         and a.is_conj() == b.is_conj()
         and a.is_neg() == b.is_neg()
     )

@@ -28,7 +28,7 @@ from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import SequenceValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.symbolic.sizes import size_of
+from firebrick.symbolic.sizes import expressions, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -333,8 +333,8 @@ def _metadata(tensor: torch.Tensor) -> tuple[Any, ...]:
     if tensor.layout is not torch.strided:
         raise _Differs
     return (
-        tuple(map(size_of, tensor.shape)),
-        tuple(map(size_of, tensor.stride())),
+        expressions(tensor.shape),
+        expressions(tensor.stride()),
         tensor.dtype,
         tensor.device,
         tensor.requires_grad,

@@ -142,7 +142,7 @@ class _FakeMode(FakeTensorMode):
             path = _PATHS[func] = _choose(func)
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()) and _is_random(func, args, kwargs):
             self.has_drawn = True
-        general, self.sizes.general = self.sizes.general, func not in _TELLS_ONE
+        how, self.sizes.how = self.sizes.how, "exactly" if func in _TELLS_ONE else "ones"
         try:
             if path is not _lift and _all_known(args):
                 return _compute(self, func, args, kwargs)
@@ -150,7 +150,7 @@ class _FakeMode(FakeTensorMode):
         except (_Slow, NotImplementedError):
             return _dispatch(self, func, types, args, kwargs)
         finally:
-            self.sizes.general = general
+            self.sizes.how = how
 
     def from_tensor(self, tensor: torch.Tensor, **options: Any) -> FakeTensor:
         """Return the fake tensor of `tensor`, the same one each time."""

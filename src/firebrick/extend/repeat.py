@@ -17,7 +17,7 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.runtime.bits import bits_of
-from firebrick.symbolic.sizes import size_of
+from firebrick.symbolic.sizes import expressions
 
 __all__ = ["Repeat", "find_repeat", "shortened"]
 
@@ -106,7 +106,7 @@ def _kind_of(arg: Any) -> Any:
 
 def _shape(val: Any) -> Any:
     if isinstance(val, torch.Tensor):
-        sizes = tuple(map(size_of, val.shape)), tuple(map(size_of, val.stride()))
+        sizes = expressions(val.shape), expressions(val.stride())
         return (*sizes, val.dtype, val.device, val.requires_grad, *bits_of(val))
     return tuple([_shape(item) for item in val]) if isinstance(val, (tuple, list)) else repr(val)
 

@@ -30,6 +30,7 @@ __all__ = [
     "Declined",
     "Lowering",
     "broadcast",
+    "count_of",
     "dense_strides",
     "is_loop_dtype",
     "loop_axes",
@@ -158,13 +159,12 @@ class Lowering:
             self.realize(made)
         return made
 
-    def prefer(self, loops: float, library: float, count: Any) -> None:
+    def prefer(self, loops: float, library: float, count: int) -> None:
         """Leave a node of `count` elements that is alone to the library where that is faster, in additions an element.
 
         Raises:
             Declined: the loops would take more than a tenth longer, the price of a call included.
         """
-        count = hint(as_expr(size_of(count)))
         if self.alone and count * loops > 1.1 * (count * library + CALL):
             raise Declined
 
@@ -224,7 +224,7 @@ class Lowering:
         self.nest(axes, Store(buffer, total(i * s for i, s in zip(index, strides, strict=True)), result))
         return TensorValue(shape, result.dtype, strides, ref=Ref(buffer, shape, strides, ZERO))
 
-    def check(self, index: TensorValue, low: int, high: int, error: str, text: str) -> None:
+    def check(self, index: TensorValue, low: Expr | int, high: Expr | int, error: str, text: str) -> None:
         """Let the program raise `error` unless all elements of `index` are in low..high."""
         # What an expanded tensor repeats is looked at once.
         still = [index.ref is not None and s is ZERO for s in (index.ref or index).strides]
@@ -333,6 +333,11 @@ def _numbers(values: tuple[int, ...]) -> tuple[Expr, ...]:
 
 def _exprs(values: tuple[Any, ...]) -> tuple[Expr, ...]:
     return exprs(map(size_of, values)) if sizes_in(values) is not None else _numbers(values)
+
+
+def count_of(fake: torch.Tensor) -> int:
+    """Elements of a fake tensor, about as many where its sizes are symbols: for choices that are right either way."""
+    return hint(as_expr(size_of(fake.numel())))
 
 
 def shape_of(fake: torch.Tensor) -> tuple[Expr, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,9 @@ from firebrick.symbolic.expr import Expr, Mul, Var, as_expr, floordiv, maximum, 
 from firebrick.symbolic.parse import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = ["Fact", "SizeNode", "Sizes", "below", "has_symbols", "settled", "size_of", "sizes_in"]
+__all__ = ["Fact", "SizeNode", "Sizes", "below", "expressions", "has_symbols", "settled", "size_of", "sizes_in"]
 
 
 _MOST = (1 << 62) - 1
@@ -90,9 +91,9 @@ def _general(e: Expr) -> Expr:
 class Sizes:
     """The symbols of one capture: their values in the call at hand, and what was decided about them.
 
-    general: equality with 1 is answered as for larger sizes, which is right wherever a dimension of one element
-    differs from others in nothing but strides; `assumed` keeps what was answered so. frozen: the guards are written;
-    nothing may be decided any more.
+    how: how questions are answered that do not say it, see `ask`. `assumed` keeps what was answered for larger sizes
+    than may come, which is right wherever a dimension of one element differs from others in nothing but strides.
+    frozen: the guards are written; nothing may be decided any more.
     """
 
     def __init__(self) -> None:
@@ -102,7 +103,7 @@ class Sizes:
         self.assumed: dict[tuple[str, Expr], bool] = {}
         self.replaced: dict[Var, Expr] = {}
         self.version = 0
-        self.general = False
+        self.how = "exactly"
         self.frozen = False
         self.where: Callable[[], str] = str
 
@@ -129,16 +130,35 @@ class Sizes:
 
     # ---- questions
 
-    def ask(self, sign: str, left: Expr | int, right: Expr | int, *, general: bool | None = None) -> bool:
-        """Whether `left sign right`; what no range tells becomes a fact."""
+    def ask(self, sign: str, left: Expr | int, right: Expr | int, how: str = "") -> bool:
+        """Whether `left sign right`; what no range tells becomes a fact.
+
+        how: "exactly"; "ones": equality with 1 is answered as for larger sizes; "generally": all is answered so, if
+        that is certain then; "certainly": no, unless it is certain; "loosely": sizes are different unless it is certain
+        that they are not, and which is larger is told from the values at hand, for choices that are right either way.
+        """
         base, swap, negated = _SIGNS[sign]
         d = _reduced(self.settled(as_expr(right) - left if swap else as_expr(left) - right))
         found = _CERTAIN[base](d)
-        if found is None and (self.general and base == "==" if general is None else general):
+        how = how or self.how
+        if found is None and how == "certainly":
+            return False
+        if found is None and how == "loosely":
+            found = base == "<" and self.hint(d) < 0
+        if found is None and (how == "generally" or (how == "ones" and base == "==")):
             found = _CERTAIN[base](_general(d))
             if found is not None:
                 self.assumed[base, d] = found
         return (self._decide(base, d) if found is None else found) is not negated
+
+    @contextmanager
+    def asked(self, how: str) -> Iterator[None]:
+        """Answer questions so for a while."""
+        before, self.how = self.how, how
+        try:
+            yield
+        finally:
+            self.how = before
 
     def number(self, e: Expr | int) -> int:
         """The number that an expression is, from here on."""
@@ -169,7 +189,7 @@ class Sizes:
     def enforce(self) -> None:
         """Make facts of what was assumed."""
         for (sign, d), truth in self.assumed.items():
-            if self.ask(sign, d, 0, general=False) is not truth:
+            if self.ask(sign, d, 0, "exactly") is not truth:
                 raise LoweringError(f"{self.settled(d)} {sign} 0 matters here, and is {not truth} in this call only")
         self.assumed.clear()
 
@@ -217,7 +237,7 @@ class Sizes:
         made = [(sign, parse(text, self.symbols), truth) for sign, text, truth, _ in rows]
         if any((self.hint(d) == 0 if sign == "==" else self.hint(d) < 0) != truth for sign, d, truth in made):
             return False
-        return all(self.ask(sign, d, 0, general=False) is truth for sign, d, truth in made)
+        return all(self.ask(sign, d, 0, "exactly") is truth for sign, d, truth in made)
 
 
 _SIGNS: Mapping[str, tuple[str, bool, bool]] = {
@@ -388,7 +408,7 @@ def _arithmetic(function: Callable[..., Expr]) -> Any:
 
 
 def _comparison(sign: str) -> Any:
-    return lambda self, other: TestNode(lambda: self.sizes.ask(sign, self.expr, other.expr), f"{self} {sign} {other}")
+    return lambda self, other: TestNode(lambda how: self.sizes.ask(sign, self.expr, other.expr, how), self.sizes)
 
 
 _ARITHMETIC: Mapping[str, Callable[..., Expr]] = {
@@ -407,16 +427,16 @@ for _name, _sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt
 
 
 class TestNode(_Node):
-    """A comparison of sizes, decided when someone needs to know."""
+    """A comparison of sizes, decided when someone needs to know: by a function of how it is asked."""
 
-    __slots__ = ("_test", "_text")
+    __slots__ = ("_test", "sizes")
     __test__ = False
 
-    def __init__(self, test: Callable[[], bool], text: str) -> None:
-        self._test, self._text = test, text
+    def __init__(self, test: Callable[[str], bool], sizes: Sizes) -> None:
+        self._test, self.sizes = test, sizes
 
     def __repr__(self) -> str:
-        return self._text
+        return "a comparison of sizes"
 
     def is_bool(self) -> bool:
         """Yes."""
@@ -424,25 +444,42 @@ class TestNode(_Node):
 
     def wrap_bool(self, value: bool) -> TestNode:
         """A bool as such a node."""
-        return TestNode(lambda: value, str(value))
+        return TestNode(lambda _: value, self.sizes)
 
     def bool_(self, *_: Any) -> bool:
         """The answer."""
-        return self._test()
+        return self._test("")
 
-    guard_bool = guard_size_oblivious = guard_or_false = guard_or_true = expect_true = statically_known_true = bool_
+    def expect_true(self, *_: Any) -> bool:
+        """The answer, where another one is an error."""
+        return self._test("exactly")
+
+    def guard_or_false(self, *_: Any) -> bool:
+        """The answer where either will do."""
+        return self._test("generally")
+
+    def guard_bool(self, *_: Any) -> bool:
+        """The answer for torch's own code, to which a size of 1 is in question only for strides and broadcasting."""
+        return self._test("" if self.sizes.how != "exactly" else "ones")
+
+    def statically_known_true(self, *_: Any) -> bool:
+        """Whether it is certain."""
+        return self._test("certainly")
+
+    guard_or_true = guard_or_false
+    guard_size_oblivious = guard_bool
 
     def sym_not(self) -> TestNode:
         """The contrary."""
-        return TestNode(lambda: not self._test(), f"not ({self._text})")
+        return TestNode(lambda how: not self._test(how), self.sizes)
 
     def and_(self, other: TestNode) -> TestNode:
         """Both."""
-        return TestNode(lambda: self._test() and other._test(), f"({self._text}) and ({other._text})")
+        return TestNode(lambda how: self._test(how) and other._test(how), self.sizes)
 
     def or_(self, other: TestNode) -> TestNode:
         """Either."""
-        return TestNode(lambda: self._test() or other._test(), f"({self._text}) or ({other._text})")
+        return TestNode(lambda how: self._test(how) or other._test(how), self.sizes)
 
     sym_and, sym_or = and_, or_
 
@@ -464,6 +501,11 @@ def size_of(size: Any) -> Expr | int:
     return size  # type: ignore[no-any-return]
 
 
+def expressions(values: Iterable[Any]) -> tuple[Expr | int, ...]:
+    """Sizes as the algebra has them; they are equal where the sizes are certain to be."""
+    return tuple(map(size_of, values))
+
+
 def settled(values: Iterable[Any]) -> tuple[Any, ...]:
     """Sizes by what is known now: SymInts and numbers."""
     return tuple([v.node.sizes.size(v.node.expr) if isinstance(v, torch.SymInt) else v for v in values])
@@ -477,4 +519,4 @@ def sizes_in(values: Iterable[Any]) -> Sizes | None:
 def below(a: Any, b: Any) -> bool:
     """Whether a size or stride is less than another, where symbols are 2 or more."""
     sizes = sizes_in((a, b))
-    return bool(a < b) if sizes is None else sizes.ask("<", size_of(a), size_of(b), general=True)
+    return bool(a < b) if sizes is None else sizes.ask("<", size_of(a), size_of(b), "generally")
