@@ -239,18 +239,24 @@ class Capture:
         reason: Break | None = None
         through = -1
         numbers = self.numbers.get(frame.code, frozenset())
+        dynamic = self.config.dynamic if self.takes_symbols else False
         for attempt in range(_MAX_ATTEMPTS):
             one = Attempt(frame, break_step, through)
             one.tracer.numbers = numbers
             one.tracer.replaced = self.replaced.get(frame.code, one.tracer.replaced)
             one.tracer.symbols.varying = self.varying.get(frame.code, frozenset())
-            one.tracer.symbols.dynamic = self.config.dynamic if self.takes_symbols else False
+            one.tracer.symbols.dynamic = dynamic
             self._mark_changing(one.tracer, frame.code)
             try:
                 one.run()
             except Break as error:
                 if numbers and error.kind.name == "changing-value" and not self._is_left_to_python(frame.code):
                     numbers = frozenset()  # they are constants, then: the break would be for them
+                    continue
+                if one.tracer.symbols.in_use() and error.kind.name == "fake-tensor-failed":
+                    recorder.count("sizes compiled as numbers")
+                    recorder.reason("size as a number", str(error))
+                    dynamic = False
                     continue
                 reason = reason or error
                 if self.config.fullgraph:

@@ -67,6 +67,10 @@ class Symbols:
             self._guards.append(("<=", leaf, hi))
         return made
 
+    def in_use(self) -> bool:
+        """Whether there are any."""
+        return bool(self._leaves)
+
     def layout(self, tensor: torch.Tensor, symbols: Mapping[int, Var]) -> tuple[list[Expr], list[Expr]]:
         """Sizes and strides of a tensor; those of dimensions that lie side by side follow from its sizes."""
         shape, strides = list(tensor.shape), tensor.stride()

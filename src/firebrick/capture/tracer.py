@@ -100,10 +100,11 @@ class Tracer:
         """Where an earlier capture found another float: an argument of the graph, if that can be."""
         self.symbols = Symbols(self.graph.sizes.sizes)
         self.symbols.sizes.where = self._where
+        self.innermost: Interpreter | None = None
+        """The interpreter of the function that runs now, if it is not that of the root frame."""
 
     def _where(self) -> str:
-        stack = self.current.user_stack()
-        return str(stack[-1]) if stack else ""
+        return str((self.innermost or self.current).location())
 
     # -- reading real objects -------------------------------------------------
 

@@ -444,10 +444,8 @@ def _index(x: Any, indices: Sequence[Any]) -> Spec:
     if 0 in made:
         raise NoRule
     whole = (*[1] * start, *shape, *[1] * after)
-    with torch._C._DisableTorchDispatch():
-        plain = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in found]
-        views = [t.expand(shape).reshape(whole) for t in plain]
-    operands = [broadcast_strides(whole, v.stride(), made) for v in views]
+    laid = [(*[1] * start, *broadcast_strides(tuple(t.shape), t.stride(), shape), *[1] * after) for t in found]
+    operands = [broadcast_strides(whole, strides, made) for strides in laid]
     source = (*x.stride()[:start], *[0] * len(shape), *x.stride()[end:])
     return Spec(made, x.dtype, packed(made, [source, *operands]))
 
