@@ -233,8 +233,8 @@ class _Writer:
                 slots = [self.slots[name] for name in step.args]
                 steps.append(["kernel", step.kernel, slots, self._numbers(step.sizes)])
             elif step.op in OWN:
-                shape, names = OWN[step.op](step, self.buffers)
-                steps.append(["kernel", shape.name, [self.slots[name] for name in names], []])
+                shape, names, sizes = OWN[step.op](step, self.buffers)
+                steps.append(["kernel", shape.name, [self.slots[name] for name in names], self._numbers(sizes)])
             else:
                 steps.append(self._call(step))
             dead = self.schedule.free_after[position] if position < len(self.schedule.free_after) else ()

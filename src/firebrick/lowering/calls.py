@@ -77,10 +77,15 @@ def _linear(lw: Lowering, x: TensorValue, weight: Any, scale: Any, bias: Any, ot
         sides = zip(weight.shape[1:], lw.realize(weight).strides[1:], strict=True)
         weight = weight if any(ONE in side for side in sides) else _stored(lw, weight, contiguous_strides(weight.shape))
     x, other = (
-        _stored(lw, t, contiguous_strides(t.shape)) if t is not None and lw.realize(t).strides[-1] is not ONE else t
+        _stored(lw, t, contiguous_strides(t.shape)) if t is not None and not _in_rows(lw.realize(t)) else t
         for t in (x, other)
     )
     return lw.extern("firebrick::linear.out", (x, weight, scale, bias, other, *args), {}, into=True)
+
+
+def _in_rows(ref: Ref) -> bool:
+    """Whether a kernel can read it: elements of a row side by side, rows a known number of elements apart."""
+    return ref.strides[-1] is ONE and ref.offset.is_const and all(s.is_const for s in ref.strides)
 
 
 def _convolution(lw: Lowering, x: TensorValue, packed: Any, bias: Any, other: TensorValue | None, *args: Any) -> Any:

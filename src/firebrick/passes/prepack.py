@@ -167,6 +167,8 @@ def _forms(node: fx.Node, recipe: RecipeBuilder, own: bool) -> list[str]:
         return ["call"]
     val = weight.meta["val"]
     rows = x.meta["val"].shape[0]
+    if not isinstance(rows, int):
+        return ["own"] if own and val.dtype in (torch.float32, torch.bfloat16) else ["call"]
     ours = ["own", "dots", "panels"] if 1 in (val.stride(0), val.shape[0]) else ["own"]
     ours = ours if own and val.dtype in (torch.float32, torch.bfloat16) else []
     packed = ["packed"] if is_packable(val.dtype) else []
@@ -263,7 +265,8 @@ def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None) -> b
     """Whether kernels for constant weights take it."""
     out, given, w = node.meta["val"], x.meta["val"], weight.meta["val"]
     sizes = (*given.shape, *w.shape)
-    if out.device.type != "cpu" or not all(isinstance(n, int) for n in sizes) or not math.prod(sizes):
+    known = given.dim() == 2 and all(isinstance(n, int) for n in sizes[1:])  # rows may be any number
+    if out.device.type != "cpu" or not known or not math.prod(sizes):
         return False
     if given.dtype != out.dtype or w.dtype != out.dtype:
         return False

@@ -78,14 +78,18 @@ def _indivisible(d: Expr) -> bool:
     return d.const % math.gcd(*[c for _, c in d.terms]) != 0
 
 
+_SMALL: Mapping[str, tuple[int, ...]] = {"ones": (1,), "layout": (0, 1), "generally": (0, 1)}
+"""Way of asking -> sizes that others are taken to be larger than."""
+
+
 @cache
-def _large(v: Var) -> Var:
-    return var(v.name, max(v.lo, 2), max(v.hi, 2))
+def _larger(v: Var, least: int) -> Var:
+    return var(v.name, max(v.lo, least), max(v.hi, least))
 
 
-def _general(e: Expr) -> Expr:
-    """The expression of symbols that are 2 or more."""
-    return e.subs({v: _large(v) for v in e.vars() if v.lo < 2})
+def _least(e: Expr, least: int) -> Expr:
+    """The expression of symbols that are no smaller than that."""
+    return e.subs({v: _larger(v, least) for v in e.vars() if v.lo < least})
 
 
 class Sizes:
@@ -133,9 +137,10 @@ class Sizes:
     def ask(self, sign: str, left: Expr | int, right: Expr | int, how: str = "") -> bool:
         """Whether `left sign right`; what no range tells becomes a fact.
 
-        how: "exactly"; "ones": equality with 1 is answered as for larger sizes; "generally": all is answered so, if
-        that is certain then; "certainly": no, unless it is certain; "loosely": sizes are different unless it is certain
-        that they are not, and which is larger is told from the values at hand, for choices that are right either way.
+        how: "exactly"; "ones": equality with 1 is answered as for large sizes; "layout": that with 0 too; "generally":
+        and all else as for sizes of 2 and more, if that is certain then; "certainly": no, unless it is certain;
+        "loosely": sizes are different unless it is certain that they are not, and which is larger is told from the
+        values at hand, for choices that are right either way.
         """
         base, swap, negated = _SIGNS[sign]
         d = _reduced(self.settled(as_expr(right) - left if swap else as_expr(left) - right))
@@ -145,8 +150,11 @@ class Sizes:
             return False
         if found is None and how == "loosely":
             found = base == "<" and self.hint(d) < 0
-        if found is None and (how == "generally" or (how == "ones" and base == "==")):
-            found = _CERTAIN[base](_general(d))
+        if found is None and how in _SMALL:
+            if base == "==" and any(type(n) is int and n in _SMALL[how] for n in (size_of(left), size_of(right))):
+                found = _CERTAIN[base](_least(d, 1 << 20))
+            elif how == "generally" or base == "==":
+                found = _CERTAIN[base](_least(d, 2))
             if found is not None:
                 self.assumed[base, d] = found
         return (self._decide(base, d) if found is None else found) is not negated
@@ -460,7 +468,7 @@ class TestNode(_Node):
 
     def guard_bool(self, *_: Any) -> bool:
         """The answer for torch's own code, to which a size of 1 is in question only for strides and broadcasting."""
-        return self._test("" if self.sizes.how != "exactly" else "ones")
+        return self._test("layout" if self.sizes.how in ("exactly", "ones") else "")
 
     def statically_known_true(self, *_: Any) -> bool:
         """Whether it is certain."""
@@ -494,6 +502,8 @@ def has_symbols(tensor: torch.Tensor) -> bool:
 
 def size_of(size: Any) -> Expr | int:
     """A size as the algebra has it: an expression of what is known now, or a number."""
+    if isinstance(size, Expr):
+        return size if size.terms else size.const
     if isinstance(size, torch.SymInt):
         node: Any = size.node
         e: Expr = node.sizes.settled(node.expr)

@@ -15,16 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from firebrick.loops.schedule import Schedule
+    from firebrick.symbolic.expr import Expr
     from firebrick.targets.cpu.unit_writer import Unit
 
 __all__ = ["OWN", "kind_of", "own_kernels", "own_text"]
 
-OWN: Mapping[str, Callable[[Extern, Mapping[str, Any]], tuple[Linear | Call | Recurrent, tuple[str, ...]]]] = {
+Shape = Linear | Call | Recurrent
+
+OWN: Mapping[str, Callable[[Extern, Mapping[str, Any]], tuple[Shape, tuple[str, ...], tuple[Expr, ...]]]] = {
     matmul_kernel.OP: Linear.of,
     dense_kernel.OP: Call.of,
     recurrent_kernel.OP: Recurrent.of,
 }
-"""Op -> what makes a kernel's shape of a call, with the buffers that the kernel is given."""
+"""Op -> what makes a kernel's shape of a call, with the buffers and sizes that the kernel is given."""
 
 
 def own_kernels(schedule: Schedule) -> dict[str, Linear | Call | Recurrent]:
