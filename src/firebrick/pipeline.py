@@ -359,13 +359,10 @@ class _Inference(_Compile):
         self.begin()
         artifact, made = self.built("inference", self.trace_few)
         run = self.load(artifact, made)
-        if torch.is_inference_mode_enabled():
-            return run
-        bases = {i for i, t in enumerate(self.example_inputs) if isinstance(t, torch.Tensor) and t.is_inference()}
         results: Any = self.gm.graph.output_node().args[0]
         given = results if isinstance(results, (tuple, list)) else [results]
         leaves = {i for i, r in enumerate(given) if isinstance(r, fx.Node) and _wants_gradients(r.meta.get("val"))}
-        return runtime.TorchViews.of(run, artifact, bases, leaves)
+        return runtime.TorchViews.of(run, artifact, self.example_inputs, {**self.captured, **made}, leaves)
 
     def trace_few(self) -> AtenGraph:
         """Trace four of many equal layers, from which the others follow, or all where there are no such layers."""
