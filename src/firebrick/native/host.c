@@ -387,12 +387,12 @@ static int run_steps(const Program *program, Space *space) {
     return 0;
 }
 
-static PyObject *output_tensor(const Program *program, Space *space, const Output *output) {
-    const View *view = &program->views[output->view];
+static PyObject *output_tensor(const Program *program, Space *space, int index) {
+    const View *view = &program->views[index];
     const Slot *slot = &program->slots[view->slot];
     FbHandle made, typed;
-    /* A result on the memory of an argument or of another is a tensor of its own: what the caller makes of it is not the other's. */
-    if (view->whole && !output->again && slot->kind != SLOT_INPUT && slot->kind != SLOT_CONST) {
+    /* A result on the memory of an argument is a tensor of its own: what the caller makes of it is not the argument's. */
+    if (view->whole && slot->kind != SLOT_INPUT && slot->kind != SLOT_CONST) {
         if (space->handles[view->slot] == NULL) {
             PyErr_SetString(PyExc_RuntimeError, "an output was never allocated");
             return NULL;
@@ -431,7 +431,7 @@ static PyObject *make_outputs(const Program *program, Space *space) {
         const Output *output = &program->outputs[i];
         PyObject *value;
         switch (output->kind) {
-        case ARG_VIEW: value = output_tensor(program, space, output); break;
+        case ARG_VIEW: value = output_tensor(program, space, output->view); break;
         case ARG_INT: value = PyLong_FromLongLong(fb_num(space->registers, output->num)); break;
         default: value = Py_NewRef(output->object);
         }

@@ -110,7 +110,7 @@ typedef struct {
 
 typedef struct {
     ArgKind kind; /* ARG_VIEW, ARG_INT, or another with `object` */
-    int view, again; /* again: an output before it is the tensor that this one views as a whole */
+    int view;
     Num num;
     PyObject *object;
 } Output;

@@ -495,10 +495,6 @@ static int parse_outputs(Program *program, PyObject *list) {
         output->view = arg.view;
         output->num = arg.num;
         output->object = arg.kind == ARG_NONE ? Py_None : arg.object;
-        for (Py_ssize_t j = 0; output->kind == ARG_VIEW && j < i; j++) {
-            const View *view = &program->views[output->view], *before = &program->views[program->outputs[j].view];
-            output->again |= program->outputs[j].kind == ARG_VIEW && view->whole && before->whole && view->slot == before->slot;
-        }
     }
     return 0;
 }

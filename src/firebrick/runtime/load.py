@@ -30,12 +30,18 @@ Executable = _native.Executable
 
 class TorchViews:
     """An executable some of whose results are views that torch alone can make: of tensors of another inference mode
-    than the call's, and of tensors that want gradients where none are recorded, which want them too."""
+    than the call's, of tensors that want gradients where none are recorded, which want them too, and of other results.
+
+    apart: (position, position before) of results that may be one tensor here and are two in eager mode.
+    """
 
     def __init__(
-        self, run: Callable[..., tuple[Any, ...]], base_of: Mapping[int, tuple[int | torch.Tensor, bool]]
+        self,
+        run: Callable[..., tuple[Any, ...]],
+        base_of: Mapping[int, tuple[int | torch.Tensor, bool]],
+        apart: Sequence[tuple[int, int]],
     ) -> None:
-        self.run, self.base_of = run, base_of
+        self.run, self.base_of, self.apart = run, base_of, apart
 
     @classmethod
     def of(
@@ -45,6 +51,7 @@ class TorchViews:
         inputs: Sequence[Any],
         constants: Mapping[str, torch.Tensor],
         leaves: Collection[int],
+        apart: Sequence[tuple[int, int]],
     ) -> Callable[..., tuple[Any, ...]]:
         """The executable, within this if need be.
 
@@ -58,7 +65,7 @@ class TorchViews:
             # Bytes read as another type are no view, in eager mode as here.
             if slot < len(given) and dtype is None and (given[slot].is_inference() != mode or i in leaves):
                 base_of[i] = (slot if slot < len(inputs) else given[slot]), i in leaves
-        return cls(run, base_of) if base_of else run
+        return cls(run, base_of, apart) if base_of or apart else run
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run it."""
@@ -68,6 +75,9 @@ class TorchViews:
                 like, base = results[i], inputs[place] if isinstance(place, int) else place
                 seen = (base if is_leaf else base.detach()).as_strided(like.shape, like.stride(), like.storage_offset())
                 results[i] = toggled(seen, [a != b for a, b in zip(bits_of(seen), bits_of(like), strict=True)])
+        for i, before in self.apart:
+            if results[i] is results[before]:
+                results[i] = results[i].view_as(results[i])
         return tuple(results)
 
 

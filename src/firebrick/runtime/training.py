@@ -108,11 +108,7 @@ class Training:
     def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
         """Run the forward; gradients flow through what it returns."""
         found = _Node.apply(self, len(inputs), *inputs, *self.constants)
-        outputs = [self._output(place, grad, inputs, found) for place, grad in self.plan.outputs]
-        for i, value in enumerate(outputs):  # what the caller makes of one result is not another's
-            if isinstance(value, torch.Tensor) and any(value is other for other in outputs[:i]):
-                outputs[i] = value.view_as(value)
-        return tuple(outputs)
+        return tuple([self._output(place, grad, inputs, found) for place, grad in self.plan.outputs])
 
     def _output(self, place: Place, grad: bool | None, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
         value = self.fetch(place, inputs, results)
