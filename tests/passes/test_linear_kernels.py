@@ -7,7 +7,7 @@ from torch import nn
 
 import firebrick
 from firebrick.extend.linear import ACTIVATIONS
-from firebrick.passes import prepack
+from firebrick.targets.cpu import choices
 from firebrick.targets.cpu.machine import _SIMD, _cpu_features
 
 pytestmark = pytest.mark.compiler
@@ -91,7 +91,7 @@ def test_every_tail(level, side):
 @pytest.mark.parametrize("side", [False, True])
 @pytest.mark.parametrize("level", [level for level in LEVELS if level != "scalar"])
 def test_every_tail_of_bfloat16(level, side, monkeypatch):
-    monkeypatch.setattr(prepack, "_FEW_ROWS", 1000)
+    monkeypatch.setattr(choices, "_FEW_ROWS", 1000)
     model, given = Many(SHAPES, APPLIED["none"], side).bfloat16(), [x.bfloat16() for x in inputs(SHAPES)]
     with torch.no_grad():
         eager, run = model(*given), compiled(model, level)
