@@ -270,7 +270,7 @@ class _Compile:
             passes.check_layouts(aten.gm)
         self.show("aten", lambda: autodiff.show(aten))
         with recorder.timed("lowering"):
-            program = lowering.lower(aten, config)
+            program = lowering.lower(aten, config, self.computes)
         if last:
             release(aten.gm.graph)
         if config.check:
@@ -326,13 +326,18 @@ class _Compile:
         config, ground = self.config, self.ground()
 
         def build(aten: AtenGraph) -> Artifact:
-            schedule = scheduling.schedule(lowering.lower(aten, config), self.targets, config)
+            schedule = scheduling.schedule(lowering.lower(aten, config, self.computes), self.targets, config)
             return runtime.build(codegen.generate(schedule, self.targets, config), config)
 
         def fetch(parts: Mapping[str, str], make: Callable[[], Artifact]) -> Artifact:
             return runtime.DiskCache(config).fetch(runtime.make_key({**parts, **ground}, "choice of a kernel"), make)
 
         return Tuner(build, partial(runtime.load, at_once=True), fetch)
+
+    def computes(self, device: str, dtype: str) -> bool:
+        """Whether the machine behind a type of device computes loops of a short dtype."""
+        target = self.targets.get(device)
+        return target is not None and target.computes(dtype)
 
     def show(self, level: str, text: Callable[[], str]) -> None:
         """Make and print the text of a level, if anyone wants it."""

@@ -79,11 +79,13 @@ class Lowering:
 
     # ------------------------------------------------------------ buffers
 
-    def buffer(self, dtype: str, shape: Sequence[Expr], strides: Sequence[Expr], kind: str = "temp") -> str:
-        """Declare storage for a computed tensor."""
+    def buffer(
+        self, dtype: str, shape: Sequence[Expr], strides: Sequence[Expr], kind: str = "temp", device: str = ""
+    ) -> str:
+        """Declare storage for a computed tensor, on the device of the node if none is named."""
         name = f"%{self._temps}"
         self._temps += 1
-        self.buffers.append(Buffer(name, dtype, tuple(shape), tuple(strides), kind))
+        self.buffers.append(Buffer(name, dtype, tuple(shape), tuple(strides), kind, device or device_of(self.node)))
         return name
 
     def declare(self, name: str, fake: torch.Tensor, kind: str) -> TensorValue:
@@ -114,7 +116,7 @@ class Lowering:
                 return seen
         value.span = self.span(value)
         layout = dense_strides(value.shape, value.strides if strides is None else tuple(strides))
-        name = self.buffer(value.dtype, value.shape, layout)
+        name = self.buffer(value.dtype, value.shape, layout, device=value.device)
         ref = Ref(name, value.shape, layout, ZERO)
         self.store(value, ref)
         value.stored(ref)
@@ -241,6 +243,18 @@ class Lowering:
 
     # ------------------------------------------------------------ library calls
 
+    def moved(self, name: str, device: str = "cpu") -> str:
+        """A buffer that holds what another does, on that device: itself if it lies there."""
+        source = next(b for b in reversed(self.buffers) if b.name == name)
+        if source.device == device:
+            return name
+        copy = self.buffer(source.dtype, source.shape, source.strides, device=device)
+        ref = Ref(name, source.shape, source.strides, ZERO)
+        where = (("device", Enum("device", device)),)
+        op = "aten::_to_copy"
+        self.nodes.append(Extern(f"n{len(self.nodes)}", op, (ref,), where, (copy,), False, (), self.origin, self.own))
+        return copy
+
     def argument(self, value: object) -> object:
         """An argument of a library call; formulas among it are stored first."""
         if isinstance(value, TensorValue):
@@ -284,6 +298,14 @@ class Lowering:
 
 
 # ---------------------------------------------------------------- helpers of rules
+
+
+def device_of(node: fx.Node) -> str:
+    """Where a node's result lies, the first tensor of it: "cuda:0"."""
+    val = node.meta.get("val")
+    first = next((v for v in val if isinstance(v, torch.Tensor)), None) if isinstance(val, (list, tuple)) else val
+    return str(first.device) if isinstance(first, torch.Tensor) else "cpu"
+
 
 Rule = Callable[..., Any]
 

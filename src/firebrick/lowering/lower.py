@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,19 +31,25 @@ from firebrick.lowering import (
     updates,
     views,
 )
-from firebrick.lowering.context import Declined, Lowering, strides_of
+from firebrick.lowering.context import Declined, Lowering, device_of, strides_of
 from firebrick.lowering.duplicates import representatives, used_results, user_counts
 from firebrick.lowering.exact import CALLED
 from firebrick.lowering.tensors import TensorValue
 from firebrick.symbolic.expr import ONE, ZERO, exprs, total
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from firebrick.config import Config
     from firebrick.extend.graph import Alias, AtenGraph
 
 __all__ = ["RULES", "lower"]
+
+Computes = Callable[[str, str], bool]
+
+
+def on_cpu(device: str, _dtype: str) -> bool:
+    """Loops are written for CPUs alone."""
+    return device == "cpu"
+
 
 RULES: dict[Any, Callable[..., Any]] = {
     **pointwise.RULES,
@@ -63,13 +70,15 @@ RULES: dict[Any, Callable[..., Any]] = {
 """OpOverload -> rule, a function of the lowering and the op's arguments."""
 
 
-def lower(aten: AtenGraph, config: Config) -> LoopProgram:
+def lower(aten: AtenGraph, config: Config, computes: Computes = on_cpu) -> LoopProgram:
     """Lower a functional graph to loops and library calls.
+
+    computes: whether loops are written for a device (by its type) and short dtype.
 
     Raises:
         LoweringError: the graph holds something that is neither; the caller runs the graph on eager kernels.
     """
-    return _Lowerer(aten, config).run()
+    return _Lowerer(aten, config, computes).run()
 
 
 def _is_rounded(node: fx.Node) -> bool:
@@ -80,12 +89,13 @@ def _is_rounded(node: fx.Node) -> bool:
 class _Lowerer:
     """Walks the graph once."""
 
-    def __init__(self, aten: AtenGraph, config: Config) -> None:
-        self.aten = aten
+    def __init__(self, aten: AtenGraph, config: Config, computes: Computes) -> None:
+        self.aten, self.computes = aten, computes
         self.lw = Lowering(config)
         self.env: dict[fx.Node, Any] = {}
         self.known: dict[fx.Node, bool] = {}
         self.used: dict[fx.Node, set[int]] = {}
+        self.near: dict[tuple[fx.Node, str], TensorValue] = {}
         self.returned: set[str] = set()
         self.inputs: list[TensorValue] = []
         self.consts: dict[str, TensorValue] = {}
@@ -170,13 +180,16 @@ class _Lowerer:
         lw.used = self.used.get(node, set())
         lw.given = tuple([v for v in (self.env[n] for n in node.all_input_nodes) if isinstance(v, TensorValue)])
         lw.alone = all(v.ref is not None or not v.cost for v in lw.given) and not _feeds_loops(node)
-        args = self._arguments(node.args)
-        kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
         rule = RULES.get(node.target)
         if lw.config.numerics == "eager" and node.target in CALLED and _is_rounded(node):
             rule = None
         result: Any = None
-        if rule is not None and (node.target in views.RULES or self._computable(node)):
+        by_loops = rule is not None and (node.target in views.RULES or self._computable(node))
+        here = by_loops and node.target not in calls.RULES
+        device = device_of(node)
+        args = self._arguments(node.args, device if here else "cpu")
+        kwargs = {k: self._arguments(v, device if here else "cpu") for k, v in node.kwargs.items()}
+        if rule is not None and by_loops:
             try:
                 result = rule(lw, *args, **kwargs)
             except Declined:
@@ -188,8 +201,8 @@ class _Lowerer:
                 raise LoweringError(f"{node.target} is not an operator")
             result = calls.call(lw, *args, **kwargs)
         for made in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(made, TensorValue) and made.ref is None and not made.parts:
-                made.parts = lw.parts
+            if isinstance(made, TensorValue) and made.ref is None:
+                made.parts, made.device = made.parts or lw.parts, device
         return result
 
     def _computable(self, node: fx.Node) -> bool:
@@ -198,16 +211,37 @@ class _Lowerer:
         for n in (node, *node.all_input_nodes):
             found = known.get(n)
             if found is None:
-                found = known[n] = _known_to_loops(n.meta["val"])
+                found = known[n] = self._known_to_loops(n.meta["val"])
             if not found:
                 return False
         return True
 
-    def _arguments(self, value: Any) -> Any:
+    def _known_to_loops(self, val: Any) -> bool:
+        """Whether loops compute with a value: every tensor of it of a dtype, layout and device that they know."""
+        if isinstance(val, torch.Tensor):
+            row = BY_TORCH[val.dtype]
+            return row.loops and val.layout is torch.strided and self.computes(val.device.type, row.name)
+        if isinstance(val, (list, tuple)):
+            return all(self._known_to_loops(v) for v in val)
+        return val is None
+
+    def _near(self, node: fx.Node, device: str) -> Any:
+        """A node's value; a number that lies on a CPU as a copy on the device where loops compute with it."""
+        value = self.env[node]
+        if device == "cpu" or not isinstance(value, TensorValue) or device_of(node) != "cpu":
+            return value
+        copy = self.near.get((node, device))
+        if copy is None:
+            ref = self.lw.realize(value)
+            ref = replace(ref, buffer=self.lw.moved(ref.buffer, device))
+            copy = self.near[node, device] = TensorValue(value.shape, value.dtype, value.strides, ref=ref)
+        return copy
+
+    def _arguments(self, value: Any, device: str = "cpu") -> Any:
         if isinstance(value, fx.Node):
-            return self.env[value]
+            return self._near(value, device)
         if isinstance(value, (list, tuple)):
-            return [self._arguments(v) for v in value]
+            return [self._arguments(v, device) for v in value]
         return value
 
     # ------------------------------------------------------------ outputs
@@ -259,7 +293,7 @@ class _Lowerer:
         if ref is not None and ref.buffer not in taken | self.returned and _same_layout(ref, strides):
             self.returned.add(ref.buffer)
             return Ref(ref.buffer, ref.shape, strides, ref.offset, ref.dtype)
-        name = lw.buffer(value.dtype, value.shape, strides)
+        name = lw.buffer(value.dtype, value.shape, strides, device=value.device)
         made = Ref(name, value.shape, strides, ZERO)
         lw.store(value, made)
         if ref is None:
@@ -282,7 +316,7 @@ class _Lowerer:
                 safe = self._reads_in_place(value, place, taken)
             if not safe:
                 copy = TensorValue(value.shape, value.dtype, value.strides, formula=value.at, cost=value.cost)
-                copy.parts = value.parts
+                copy.parts, copy.device = value.parts, value.device
                 lw.realize(copy)
                 value = copy
             pending.append((value, place))
@@ -311,15 +345,6 @@ def _feeds_loops(node: fx.Node) -> bool:
         elif user.target in RULES and user.target not in calls.RULES:
             return True
     return False
-
-
-def _known_to_loops(val: Any) -> bool:
-    """Whether loops compute with a node's value: every tensor of it of a dtype, layout and device that they know."""
-    if isinstance(val, torch.Tensor):
-        return BY_TORCH[val.dtype].loops and val.device.type == "cpu" and val.layout is torch.strided
-    if isinstance(val, (list, tuple)):
-        return all(_known_to_loops(v) for v in val)
-    return val is None
 
 
 def _same_layout(ref: Ref, strides: tuple[Any, ...]) -> bool:
