@@ -27,7 +27,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what compilers print is no answer
     with tempfile.TemporaryDirectory(prefix="firebrick-triton-") as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder
+        triton.knobs.cache.dir = folder
         while select.select([sys.stdin], [], [], _IDLE)[0]:
             line = sys.stdin.readline()
             if not line:
