@@ -175,7 +175,8 @@ class Capture:
         why, guard = found[0].plan.explain_failure(frame), found[0].plan.failing_guard(frame)
         self._note_replaced(frame, found[0].plan)
         self._note_changing(frame, found[0].plan)
-        self._note_sizes(frame, found[0].plan)
+        if self.config.dynamic:
+            self._note_sizes(frame, found[0].plan)
         recorder.reason("recompile", why)
         if len(found) < self.config.recompile_limit:
             return False

@@ -25,6 +25,7 @@ from firebrick.extend.layout import (
 )
 from firebrick.extend.promotion import NoRule, as_float, category_of, promote
 from firebrick.extend.view_shapes import view
+from firebrick.symbolic.sizes import has_symbols
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -444,7 +445,12 @@ def _index(x: Any, indices: Sequence[Any]) -> Spec:
     if 0 in made:
         raise NoRule
     whole = (*[1] * start, *shape, *[1] * after)
-    laid = [(*[1] * start, *broadcast_strides(tuple(t.shape), t.stride(), shape), *[1] * after) for t in found]
+    if any(map(has_symbols, found)):
+        laid = [(*[1] * start, *broadcast_strides(tuple(t.shape), t.stride(), shape), *[1] * after) for t in found]
+    else:
+        with torch._C._DisableTorchDispatch():
+            plain = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in found]
+            laid = [t.expand(shape).reshape(whole).stride() for t in plain]
     operands = [broadcast_strides(whole, strides, made) for strides in laid]
     source = (*x.stride()[:start], *[0] * len(shape), *x.stride()[end:])
     return Spec(made, x.dtype, packed(made, [source, *operands]))

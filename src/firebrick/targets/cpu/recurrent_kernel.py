@@ -7,7 +7,6 @@ alone, not on threads.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from firebrick.targets.cpu.tiles import dot
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from firebrick.symbolic.expr import Expr
     from firebrick.targets.cpu.unit_writer import Unit
 
 __all__ = ["OP", "Recurrent"]
@@ -167,7 +165,7 @@ class Recurrent:
     state: int | None
 
     @staticmethod
-    def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Recurrent, tuple[str, ...], tuple[Expr, ...]]:
+    def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Recurrent, tuple[str, ...]]:
         """The shape of a call, and the names of its buffers in the order of the kernel's arguments."""
         cell, *tensors = call.args
         projected, weights, biases, (hidden,), state = (
@@ -189,15 +187,19 @@ class Recurrent:
             as_int(state[0].offset) if state else None,
         )
         given = (*projected, *weights, *biases, hidden, *state)
-        return made, (*(ref.buffer for ref in given), out, last), ()
+        return made, (*(ref.buffer for ref in given), out, last)
 
     @property
-    def name(self) -> str:
-        """Name of the kernel: equal shapes have the same."""
-        digest = hashlib.blake2s(repr(self).encode(), digest_size=3).hexdigest()
-        return f"{self.cell}_{self.steps}x{self.batch}x{self.size}_{digest}"
+    def kind(self) -> str:
+        """A word for the kernel's name."""
+        return f"{self.cell}_{self.steps}x{self.batch}x{self.size}"
 
-    def text(self, unit: Unit, threads: int) -> str:
+    def shares(self, unit: Unit) -> str:
+        """What kernels have in common that take the same tiles."""
+        del unit
+        return "recurrent"
+
+    def text(self, unit: Unit, name: str) -> str:
         """The kernel, less what `unit` puts before it."""
         unit.helpers["fb_together"] = _TOGETHER
         lanes = max(unit.target.vector_bytes // 4, 4)
@@ -232,7 +234,7 @@ class Recurrent:
             "last": next(places),
         }
         return _KERNEL.format(
-            name=self.name,
+            name=name,
             finish=finish,
             apart=", ".join(f"{{{p[1]}, {p[2]}}}" for p in self.projected),
             steps=self.steps,
@@ -243,7 +245,7 @@ class Recurrent:
             columns=columns,
             calls=f"        {text}",
             parts=blocks * directions,
-            threads=max(1, min(work // _SHARE, blocks * directions, threads)),
+            threads=max(1, min(work // _SHARE, blocks * directions, unit.target.threads)),
             **sizes,
             **given,
         )
