@@ -34,7 +34,7 @@ from firebrick.loops.check import check as check_loops
 from firebrick.loops.schedule import Launch
 from firebrick.loops.show import show as show_loops
 from firebrick.report import recorder
-from firebrick.symbolic.expr import NeedsNumber
+from firebrick.symbolic.number import NeedsNumber
 from firebrick.symbolic.sizes import Sizes, has_symbols, size_of
 from firebrick.targets.by_device import find_targets
 from firebrick.tuning import Tuner
@@ -133,12 +133,15 @@ def _number_sizes(gm: fx.GraphModule) -> None:
     if sizes is None:
         return
     sizes.fix_all()
-    for node in list(gm.graph.nodes):
-        if isinstance(val := node.meta.get("val"), torch.SymInt):
-            for user in list(node.users):
-                user.args = fx.map_arg(user.args, lambda n, node=node, val=val: size_of(val) if n is node else n)
-                user.kwargs = fx.map_arg(user.kwargs, lambda n, node=node, val=val: size_of(val) if n is node else n)
-            gm.graph.erase_node(node)
+    numbers = {n: size_of(val) for n in gm.graph.nodes if isinstance(val := n.meta.get("val"), torch.SymInt)}
+
+    def number(node: fx.Node) -> Any:
+        return numbers.get(node, node)
+
+    for user in [user for node in numbers for user in node.users]:
+        user.args, user.kwargs = fx.map_arg(user.args, number), fx.map_arg(user.kwargs, number)
+    for node in reversed(list(numbers)):
+        gm.graph.erase_node(node)
 
 
 def compile_ahead(
@@ -272,7 +275,7 @@ class _Compile:
         def make() -> Artifact:
             before = 0 if sizes is None else len(sizes.facts)
             artifact, made = self.generate(trace())
-            more = {"literals": literals.write(made)} if made else {}
+            more: dict[str, Any] = {"literals": literals.write(made)} if made else {}
             if sizes is not None:
                 more["facts"] = sizes.to_json(before)
             return artifact.with_extra(**more, **extra())

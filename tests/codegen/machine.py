@@ -18,7 +18,7 @@ from firebrick.loops.interp import _Machine
 from firebrick.loops.ir import Extern
 from firebrick.runtime.build import find_compiler
 from firebrick.scheduling import schedule
-from firebrick.symbolic.expr import as_int
+from firebrick.symbolic.number import as_int
 from firebrick.targets.cpu.machine import CpuTarget, detect
 from firebrick.targets.cpu.units import flags_of, kernel_units
 

@@ -9,20 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firebrick.symbolic.expr import (
-    INF,
-    ONE,
-    ZERO,
-    Expr,
-    as_int,
-    const,
-    known_less,
-    maximum,
-    minimum,
-    product,
-    total,
-    var,
-)
+from firebrick.symbolic.expr import INF, ONE, ZERO, Expr, const, known_less, maximum, minimum, product, total, var
+from firebrick.symbolic.number import as_int
 from firebrick.symbolic.parse import parse
 
 RANGES = {"i": (0, 3), "j": (0, 7), "k": (0, 63), "s": (1, 12), "n": (-5, 5)}

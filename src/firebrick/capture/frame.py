@@ -176,7 +176,7 @@ class Capture:
         self._note_replaced(frame, found[0].plan)
         self._note_changing(frame, found[0].plan)
         if self.config.dynamic:
-            self._note_sizes(frame, found[0].plan)
+            self.varying[frame.code] = self.varying.get(frame.code, frozenset()) | changed_sizes(frame, found[0].plan)
         recorder.reason("recompile", why)
         if len(found) < self.config.recompile_limit:
             return False
@@ -200,17 +200,6 @@ class Capture:
                     if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
                         found.add(guard.source)
         self.replaced[frame.code] = frozenset(found)
-
-    def _note_sizes(self, frame: Frame, plan: Plan) -> None:
-        """A size that was another in an earlier call becomes a symbol."""
-        found = set(self.varying.get(frame.code, ()))
-        for guard in plan.guards:
-            if guard.kind == "TENSOR" and guard.source is not None and not guard.holds(frame):
-                with contextlib.suppress(LookupError, AttributeError, TypeError):
-                    value = guard.source.evaluate(frame)
-                    if isinstance(value, torch.Tensor):
-                        found.update((guard.source, d) for d in changed_sizes(guard.payload.sizes, value))
-        self.varying[frame.code] = frozenset(found)
 
     def _note_changing(self, frame: Frame, plan: Plan) -> None:
         """A constant that was another in an earlier round of a loop is none, nor is a float that was another."""
@@ -302,8 +291,8 @@ class Capture:
         outdated = _Outdated(frame.code)
         code = one.assemble(compiled, outdated)
         guards = one.tracer.guards
-        for shape in one.tracer.symbols.guards():
-            guards.shape(shape)
+        for guard in one.tracer.symbols.guards():
+            guards.put((guard.kind, guard.payload), guard)
         if not isinstance(compiled, _native.Executable):  # that one looks at its constants itself
             for source, tensor, _ in graph.constants():
                 guards.tensor(source, tensor)

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from firebrick.capture.sources import Source
     from firebrick.capture.values.base import Value
     from firebrick.capture.values.context import ContextValue
-    from firebrick.symbolic.expr import Expr, Var
 
 __all__ = ["GraphBuilder", "arguments", "examples", "has_tensor"]
 
@@ -123,17 +122,6 @@ class GraphBuilder:
         """Such tensors whose versions do not say so."""
         counted = {id(fake) for fake, version in self._versions if fake._version != version}
         return [value for value in self.changed() if id(value.fake) not in counted]
-
-    def symbolic_input(
-        self, tensor: torch.Tensor, source: Source, shape: list[Expr], strides: list[Expr], symbols: Mapping[int, Var]
-    ) -> TensorValue:
-        """A placeholder for a tensor whose sizes in some dimensions are symbols."""
-        with _versions_kept():
-            self.mode.from_layout(tensor, shape, strides)  # type: ignore[attr-defined]
-        value = self.input(tensor, source)
-        for dim, symbol in symbols.items():
-            self.sizes.leaves.setdefault(symbol.name, (value, value.node, dim))
-        return value
 
     def input(self, tensor: torch.Tensor, source: Source) -> TensorValue:
         """A placeholder for a tensor that is read from `source`."""

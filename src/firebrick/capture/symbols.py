@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
+from firebrick.capture.guards import Guard
 from firebrick.capture.marks import DYNAMIC, STATIC
 from firebrick.extend.fake import is_plain
 from firebrick.symbolic.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from firebrick._native import Frame
+    from firebrick.capture.plan import Plan
     from firebrick.capture.shapes import Shape
     from firebrick.capture.sources import Source
     from firebrick.symbolic.sizes import Sizes
@@ -89,9 +93,12 @@ class Symbols:
             if fixed is None:
                 self._guards.append(("==", ("stride", source, d), self.shape_of(stride)))
 
-    def guards(self) -> Iterator[Shape]:
+    def guards(self) -> Iterator[Guard]:
         """The conditions under which what was captured is right; nothing more may be decided from here on."""
         self.sizes.frozen = True
+        yield from (Guard("SHAPE", None, shape) for shape in self._shapes())
+
+    def _shapes(self) -> Iterator[Shape]:
         yield from self._guards
         for fact in self.sizes.facts.values():
             d = fact.difference
@@ -124,8 +131,14 @@ class Symbols:
         return made
 
 
-def changed_sizes(before: tuple[int | None, ...], tensor: torch.Tensor) -> list[int]:
-    """The dimensions whose sizes are not those that a guard asks for."""
-    if len(before) != tensor.dim():
-        return []
-    return [d for d, (was, now) in enumerate(zip(before, tensor.shape, strict=True)) if was is not None and was != now]
+def changed_sizes(frame: Frame, plan: Plan) -> frozenset[tuple[Source, int]]:
+    """The dimensions of a frame's tensors whose sizes are not those that a plan asks for."""
+    found: set[tuple[Source, int]] = set()
+    for guard in plan.guards:
+        if guard.kind == "TENSOR" and guard.source is not None and not guard.holds(frame):
+            with contextlib.suppress(LookupError, AttributeError, TypeError):
+                sizes, tensor = guard.payload.sizes, guard.source.evaluate(frame)
+                if tensor.dim() == len(sizes):
+                    both = enumerate(zip(sizes, tensor.shape, strict=True))
+                    found.update((guard.source, d) for d, (was, now) in both if was is not None and was != now)
+    return frozenset(found)

@@ -249,7 +249,10 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
     shape, strides = tracer.symbols.layout(obj, varying)
     meta = TensorMeta.of(obj, varying)
     tracer.symbols.guard_strides(source, strides, meta.strides)
-    return tracer.graph.symbolic_input(obj, source, shape, strides, varying)
+    tracer.graph.mode.from_layout(obj, shape, strides)  # type: ignore[attr-defined]
+    value = tracer.graph.input(obj, source)
+    tracer.graph.sizes.read_from(value, varying)
+    return value
 
 
 def _subclass(tracer: Tracer, obj: torch.Tensor, source: Source) -> Value:

@@ -12,7 +12,8 @@ from firebrick.errors import CompileError
 from firebrick.loops.bounds import CHECK, check_index
 from firebrick.loops.dtypes import DTYPES, enum_value
 from firebrick.loops.ir import Enum, Extern, Ref
-from firebrick.symbolic.expr import ZERO, Expr, as_int
+from firebrick.symbolic.expr import ZERO, Expr
+from firebrick.symbolic.number import as_int
 from firebrick.targets.base import View
 from firebrick.targets.template_text import lane_count
 

@@ -229,7 +229,7 @@ def _meta_of(tensor: torch.Tensor) -> torch.Tensor:
     return toggled(_empty(shape, stride, tensor.dtype, offset), bits_of(tensor))
 
 
-def _empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
+def _empty(shape: tuple[Any, ...], stride: tuple[Any, ...], dtype: torch.dtype, offset: Any = 0) -> torch.Tensor:
     if type(offset) is int and not offset:
         return torch.empty_strided(shape, stride, dtype=dtype, device=_META)
     extent = offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True) if n)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
     from torch import fx
 
     from firebrick.runtime.bits import Bits
-    from firebrick.symbolic.expr import Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +21,9 @@ class Alias:
 
     base: str  # "input" or "output" or "const"
     index: int | str
-    shape: tuple[Expr | int, ...]
-    strides: tuple[Expr | int, ...]
-    offset: Expr | int
+    shape: tuple[Any, ...]  # numbers, or expressions where sizes are symbols
+    strides: tuple[Any, ...]
+    offset: Any
     dtype: torch.dtype | None = None
 
 

@@ -32,7 +32,8 @@ from firebrick.loops.ir import (
     Value,
 )
 from firebrick.loops.ops import REDUCTIONS, SCALAR_OPS, SCANS
-from firebrick.symbolic.expr import Expr, Var, as_int
+from firebrick.symbolic.expr import Expr, Var
+from firebrick.symbolic.number import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,7 +15,8 @@ from firebrick.loops.dtypes import DTYPES
 from firebrick.lowering.context import Declined, Lowering, only_first, rules
 from firebrick.lowering.indirect import Place, Places, check
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
-from firebrick.symbolic.expr import ZERO, Expr, as_int, exprs, var
+from firebrick.symbolic.expr import ZERO, Expr, exprs, var
+from firebrick.symbolic.number import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Callable

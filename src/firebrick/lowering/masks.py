@@ -16,7 +16,8 @@ from firebrick.lowering.context import Declined, Lowering, broadcast, rules, sha
 from firebrick.lowering.indirect import place
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
 from firebrick.lowering.views import reshape_map
-from firebrick.symbolic.expr import ONE, ZERO, Expr, as_int, const, product, total
+from firebrick.symbolic.expr import ONE, ZERO, Expr, const, product, total
+from firebrick.symbolic.number import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

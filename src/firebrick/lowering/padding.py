@@ -14,7 +14,8 @@ import torch
 from firebrick.loops.ir import Ref
 from firebrick.lowering.context import Declined, Lowering, dense_strides, rules, shape_of, strides_of
 from firebrick.lowering.tensors import TensorValue
-from firebrick.symbolic.expr import ZERO, Expr, as_expr, as_int, const, maximum, minimum
+from firebrick.symbolic.expr import ZERO, Expr, as_expr, const, maximum, minimum
+from firebrick.symbolic.number import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

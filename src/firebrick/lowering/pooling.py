@@ -28,7 +28,8 @@ from firebrick.lowering.context import (
     strides_of,
 )
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
-from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, as_int, const, floordiv, maximum, minimum, total
+from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, const, floordiv, maximum, minimum, total
+from firebrick.symbolic.number import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -18,7 +18,8 @@ from firebrick.loops.build import TRUE, cast, constant, index_value, load, op, w
 from firebrick.loops.dtypes import DTYPES
 from firebrick.lowering.context import Declined, Lowering, rules
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
-from firebrick.symbolic.expr import ZERO, Expr, as_expr, as_int, total, var
+from firebrick.symbolic.expr import ZERO, Expr, as_expr, total, var
+from firebrick.symbolic.number import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

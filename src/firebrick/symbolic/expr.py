@@ -20,24 +20,9 @@ from firebrick.symbolic.intern import RECENT, Interned
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = [
-    "INF",
-    "ONE",
-    "ZERO",
-    "Add",
-    "Const",
-    "Expr",
-    "FloorDiv",
-    "Max",
-    "Min",
-    "Mod",
-    "Mul",
-    "NeedsNumber",
-    "Terms",
-    "Var",
-]
-__all__ += ["as_expr", "as_int", "const", "exprs", "floordiv", "known_less", "maximum", "minimum", "mod", "product"]
-__all__ += ["NeedsNumber", "total", "var"]
+__all__ = ["INF", "ONE", "ZERO", "Add", "Const", "Expr", "FloorDiv", "Max", "Min", "Mod", "Mul", "Terms", "Var"]
+__all__ += ["as_expr", "const", "exprs", "floordiv", "known_less", "maximum", "minimum", "mod", "product"]
+__all__ += ["total", "var"]
 
 INF = 1 << 100
 """Stands for no bound in ranges; every true bound is far smaller."""
@@ -195,14 +180,6 @@ class Expr:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("expressions travel between processes as text, see symbolic.parse")
-
-
-class NeedsNumber(ValueError):
-    """Something takes numbers only, and got an expression."""
-
-    def __init__(self, expr: Expr) -> None:
-        self.expr = expr
-        super().__init__(f"{expr.show()} is not a constant")
 
 
 class Const(Expr):
@@ -385,17 +362,6 @@ def as_expr(value: Expr | int) -> Expr:
 def exprs(values: Iterable[Expr | int]) -> tuple[Expr, ...]:
     """Each of `values` as an expression."""
     return tuple(v if isinstance(v, Expr) else const(v) for v in values)
-
-
-def as_int(e: Expr | int) -> int:
-    """The number that a constant expression is.
-
-    Raises:
-        NeedsNumber: it is not constant.
-    """
-    if isinstance(e, Expr) and e.terms:
-        raise NeedsNumber(e)
-    return e.const if isinstance(e, Expr) else e
 
 
 ZERO = const(0)

@@ -408,7 +408,7 @@ class FloatNode(_Node):
         """The number."""
         return self.value
 
-    guard_float = maybe_as_float = float_
+    guard_float = maybe_as_float = float_  # type: ignore[assignment]
 
 
 def _arithmetic(function: Callable[..., Expr]) -> Any:

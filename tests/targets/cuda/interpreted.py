@@ -20,7 +20,7 @@ import torch
 
 from firebrick.loops.interp import _Machine
 from firebrick.loops.ir import Extern
-from firebrick.symbolic.expr import as_int
+from firebrick.symbolic.number import as_int
 from firebrick.targets.cuda.triton_text import unit_text
 
 AVAILABLE = importlib.util.find_spec("triton") is not None

@@ -82,6 +82,11 @@ class SizeNodes:
         self.leaves: dict[str, tuple[TensorValue, fx.Node, int]] = {}
         self._nodes: dict[Expr, fx.Node] = {}
 
+    def read_from(self, tensor: TensorValue, symbols: Mapping[int, Var]) -> None:
+        """Read symbols that are new from an input."""
+        for dim, symbol in symbols.items():
+            self.leaves.setdefault(symbol.name, (tensor, tensor.node, dim))
+
     def argument(self, expr: Expr) -> Any:
         """A node of the graph, or the number."""
         expr = self.sizes.settled(expr)
@@ -98,7 +103,7 @@ class SizeNodes:
     def _is_shown(self, symbol: Var) -> bool:
         """Whether the tensor that had a size first still has it."""
         tensor, _, dim = self.leaves[symbol.name]
-        size = tensor.fake.shape[dim] if dim < tensor.fake.dim() else 0
+        size: Any = tensor.fake.shape[dim] if dim < tensor.fake.dim() else 0
         return isinstance(size, torch.SymInt) and self.sizes.settled(size.node.expr) is symbol
 
     def _compute(self, expr: Expr) -> fx.Node:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.errors import LoweringError
 from firebrick.loops.ir import Extern, Ref
-from firebrick.symbolic.expr import as_int
+from firebrick.symbolic.number import as_int
 from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.matmul_kernel import MOST_ROWS, PIECE, REGISTERS, SERIAL
 from firebrick.targets.cpu.tiles import pixels

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from firebrick.loops.ir import Ref
-from firebrick.symbolic.expr import ONE, Expr, as_expr, as_int
+from firebrick.symbolic.expr import ONE, Expr, as_expr
+from firebrick.symbolic.number import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

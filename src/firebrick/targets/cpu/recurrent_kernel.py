@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.errors import LoweringError
 from firebrick.loops.ir import Extern, Ref
-from firebrick.symbolic.expr import as_int
+from firebrick.symbolic.number import as_int
 from firebrick.targets.cpu.matmul_kernel import REGISTERS
 from firebrick.targets.cpu.tiles import dot
 
