@@ -81,7 +81,10 @@ CASES = {
     "scatter add": (lambda x, i, s: x.scatter_add(1, i, s), lambda: (rand(5, 10), places(10, 5, 30), rand(5, 30))),
     "index": (lambda x, i: x[i] * 2, lambda: (rand(50, 10), places(50, 300))),
     "cross entropy": (lambda x, y: F.cross_entropy(x, y), lambda: (rand(64, 1000), places(1000, 64))),
-    "convolution": (lambda x, w: F.relu(F.conv2d(x, w, padding=1)) + 1, lambda: (rand(2, 8, 14, 14), rand(16, 8, 3, 3))),
+    "convolution": (
+        lambda x, w: F.relu(F.conv2d(x, w, padding=1)) + 1,
+        lambda: (rand(2, 8, 14, 14), rand(16, 8, 3, 3)),
+    ),
     "max pool": (lambda x: F.max_pool2d(x, 3, 2, 1) * 2, lambda: (rand(2, 8, 14, 14),)),
     "average pool": (lambda x: F.adaptive_avg_pool2d(x, 1) * 2, lambda: (rand(2, 8, 14, 14),)),
     "interpolate": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), lambda: (rand(2, 8, 14, 14),)),

@@ -12,17 +12,18 @@ from firebrick.errors import LoweringError
 from firebrick.loops.bounds import CHECK, span
 from firebrick.loops.build import cast, constant, reduce
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.loops.ir import Axis, Buffer, Const, Enum, Extern, Index, Nest, Node, Op, Ref, Store, Value
+from firebrick.loops.ir import Axis, Buffer, Const, Enum, Extern, Index, Nest, Node, Op, Ref, Store, Value, device_type
 from firebrick.loops.ops import reduction_identity
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
 from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, exprs, total, var
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import fx
 
     from firebrick.config import Config
+    from firebrick.targets.base import Target
 
 __all__ = [
     "Declined",
@@ -55,15 +56,17 @@ class Lowering:
     """Collects the program. Rules get it as their first argument; `node` is the node being lowered.
 
     used: which of the node's results are used, if it has several.
+    device: where the node is computed.
     alone: no loops around the node would run together with it, so loops for it must be worth it by themselves.
     """
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    def __init__(self, targets: Mapping[str, Target], config: Config) -> None:
+        self.targets, self.config = targets, config
         self.buffers: list[Buffer] = []
         self.nodes: list[Node] = []
         self.names: set[str] = set()
         self.node: fx.Node
+        self.device = "cpu"
         self.origin = ""
         self.own: tuple[int, ...] = ()
         self.used: set[int] = set()
@@ -71,6 +74,11 @@ class Lowering:
         self.alone = False
         self._temps = 0
         self._checked: set[tuple[object, ...]] = set()
+
+    @property
+    def target(self) -> Target:
+        """The machine that computes the node."""
+        return self.targets[device_type(self.device)]
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -82,10 +90,10 @@ class Lowering:
     def buffer(
         self, dtype: str, shape: Sequence[Expr], strides: Sequence[Expr], kind: str = "temp", device: str = ""
     ) -> str:
-        """Declare storage for a computed tensor, on the device of the node if none is named."""
+        """Declare storage for a computed tensor, on the node's device unless another is named."""
         name = f"%{self._temps}"
         self._temps += 1
-        self.buffers.append(Buffer(name, dtype, tuple(shape), tuple(strides), kind, device or device_of(self.node)))
+        self.buffers.append(Buffer(name, dtype, tuple(shape), tuple(strides), kind, device or self.device))
         return name
 
     def declare(self, name: str, fake: torch.Tensor, kind: str) -> TensorValue:
@@ -96,7 +104,7 @@ class Lowering:
         dtype = BY_TORCH[fake.dtype].name
         shape, strides = shape_of(fake), strides_of(fake)
         self.buffers.append(Buffer(name, dtype, shape, strides, kind, str(fake.device)))
-        return TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO))
+        return TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO), device=str(fake.device))
 
     # ------------------------------------------------------------ nodes
 
@@ -239,21 +247,11 @@ class Lowering:
         ends = [reduce(name, axes, element) for name in ("max", "min")]
         self.nest((), *(Store(seen, as_expr(k), end) for k, end in enumerate(ends)), parts=index.parts)
         args = (Ref(seen, (two,), (ONE,), ZERO), low, high, error, text)
-        self.nodes.append(Extern(f"n{len(self.nodes)}", CHECK, args, (), (), origin=self.origin, parts=self.own))
+        self.nodes.append(
+            Extern(f"n{len(self.nodes)}", CHECK, args, (), (), origin=self.origin, parts=self.own, device=self.device)
+        )
 
     # ------------------------------------------------------------ library calls
-
-    def moved(self, name: str, device: str = "cpu") -> str:
-        """A buffer that holds what another does, on that device: itself if it lies there."""
-        source = next(b for b in reversed(self.buffers) if b.name == name)
-        if source.device == device:
-            return name
-        copy = self.buffer(source.dtype, source.shape, source.strides, device=device)
-        ref = Ref(name, source.shape, source.strides, ZERO)
-        where = (("device", Enum("device", device)),)
-        op = "aten::_to_copy"
-        self.nodes.append(Extern(f"n{len(self.nodes)}", op, (ref,), where, (copy,), False, (), self.origin, self.own))
-        return copy
 
     def argument(self, value: object) -> object:
         """An argument of a library call; formulas among it are stored first."""
@@ -274,6 +272,15 @@ class Lowering:
             return as_expr(_size(value))
         raise LoweringError(f"argument {value!r} of {self.node.target} can't be passed to a library call")
 
+    def moved(self, value: TensorValue, device: str) -> TensorValue:
+        """A copy of a tensor on another device."""
+        ref, op = self.realize(value), "aten::_to_copy"
+        strides, where = dense_strides(value.shape, ref.strides), (("device", Enum("device", device)),)
+        name = self.buffer(value.dtype, value.shape, strides, device=device)
+        self.nodes.append(Extern(f"n{len(self.nodes)}", op, (ref,), where, (name,), origin=self.origin, device=device))
+        copy = Ref(name, value.shape, strides, ZERO)
+        return TensorValue(value.shape, value.dtype, strides, ref=copy, device=device)
+
     def extern(self, op: str, args: Sequence[object], kwargs: dict[str, object], into: bool = False) -> Any:
         """Append a call of the library that makes the node's result."""
         val = self.node.meta["val"]
@@ -291,21 +298,15 @@ class Lowering:
                 raise LoweringError(f"{op} returns a number that the graph uses")
             dtype, shape, strides = BY_TORCH[fake.dtype].name, shape_of(fake), strides_of(fake)
             name = self.buffer(dtype, shape, strides)
-            results.append(TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO)))
+            ref = Ref(name, shape, strides, ZERO)
+            results.append(TensorValue(shape, dtype, strides, ref=ref, device=self.device))
         outs = tuple(r.ref.buffer if r is not None and r.ref is not None else None for r in results)
-        self.nodes.append(Extern(f"n{len(self.nodes)}", op, passed, named, outs, into, (), self.origin, self.own))
+        call = f"n{len(self.nodes)}", op, passed, named, outs, into, (), self.origin, self.own, self.device
+        self.nodes.append(Extern(*call))
         return tuple(results) if many else results[0]
 
 
 # ---------------------------------------------------------------- helpers of rules
-
-
-def device_of(node: fx.Node) -> str:
-    """Where a node's result lies, the first tensor of it: "cuda:0"."""
-    val = node.meta.get("val")
-    first = next((v for v in val if isinstance(v, torch.Tensor)), None) if isinstance(val, (list, tuple)) else val
-    return str(first.device) if isinstance(first, torch.Tensor) else "cpu"
-
 
 Rule = Callable[..., Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from torch import fx
 from firebrick.errors import LoweringError
 from firebrick.extend.metas import origins
 from firebrick.loops.dtypes import BY_TORCH
-from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref
+from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref, device_type
 from firebrick.loops.walk import values_of
 from firebrick.lowering import (
     bags,
@@ -31,25 +30,20 @@ from firebrick.lowering import (
     updates,
     views,
 )
-from firebrick.lowering.context import Declined, Lowering, device_of, strides_of
+from firebrick.lowering.context import Declined, Lowering, strides_of
 from firebrick.lowering.duplicates import representatives, used_results, user_counts
 from firebrick.lowering.exact import CALLED
 from firebrick.lowering.tensors import TensorValue
 from firebrick.symbolic.expr import ONE, ZERO, exprs, total
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from firebrick.config import Config
     from firebrick.extend.graph import Alias, AtenGraph
+    from firebrick.targets.base import Target
 
 __all__ = ["RULES", "lower"]
-
-Computes = Callable[[str, str], bool]
-
-
-def on_cpu(device: str, _dtype: str) -> bool:
-    """Loops are written for CPUs alone."""
-    return device == "cpu"
-
 
 RULES: dict[Any, Callable[..., Any]] = {
     **pointwise.RULES,
@@ -70,15 +64,13 @@ RULES: dict[Any, Callable[..., Any]] = {
 """OpOverload -> rule, a function of the lowering and the op's arguments."""
 
 
-def lower(aten: AtenGraph, config: Config, computes: Computes = on_cpu) -> LoopProgram:
+def lower(aten: AtenGraph, targets: Mapping[str, Target], config: Config) -> LoopProgram:
     """Lower a functional graph to loops and library calls.
-
-    computes: whether loops are written for a device (by its type) and short dtype.
 
     Raises:
         LoweringError: the graph holds something that is neither; the caller runs the graph on eager kernels.
     """
-    return _Lowerer(aten, config, computes).run()
+    return _Lowerer(aten, targets, config).run()
 
 
 def _is_rounded(node: fx.Node) -> bool:
@@ -89,11 +81,11 @@ def _is_rounded(node: fx.Node) -> bool:
 class _Lowerer:
     """Walks the graph once."""
 
-    def __init__(self, aten: AtenGraph, config: Config, computes: Computes) -> None:
-        self.aten, self.computes = aten, computes
-        self.lw = Lowering(config)
+    def __init__(self, aten: AtenGraph, targets: Mapping[str, Target], config: Config) -> None:
+        self.aten = aten
+        self.lw = Lowering(targets, config)
         self.env: dict[fx.Node, Any] = {}
-        self.known: dict[fx.Node, bool] = {}
+        self.known: dict[fx.Node, str] = {}
         self.used: dict[fx.Node, set[int]] = {}
         self.near: dict[tuple[fx.Node, str], TensorValue] = {}
         self.returned: set[str] = set()
@@ -153,6 +145,7 @@ class _Lowerer:
                 self.env[node] = self.consts[node.target]
             else:
                 lw.node, lw.origin, lw.own, lw.given, lw.used = node, "", (), (), used.get(node, set())
+                lw.device = device_of(node.meta["val"])
                 kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
                 self.env[node] = self.derived[node.name] = calls.call_on_constants(
                     lw, *self._arguments(node.args), **kwargs
@@ -177,7 +170,7 @@ class _Lowerer:
         lw = self.lw
         stack = node.meta.get("stack")
         lw.node, lw.origin, lw.own = node, str(stack[-1]) if stack else "", origins(node)
-        lw.used = self.used.get(node, set())
+        lw.used, lw.device = self.used.get(node, set()), device_of(node.meta["val"])
         lw.given = tuple([v for v in (self.env[n] for n in node.all_input_nodes) if isinstance(v, TensorValue)])
         lw.alone = all(v.ref is not None or not v.cost for v in lw.given) and not _feeds_loops(node)
         rule = RULES.get(node.target)
@@ -185,10 +178,9 @@ class _Lowerer:
             rule = None
         result: Any = None
         by_loops = rule is not None and (node.target in views.RULES or self._computable(node))
-        here = by_loops and node.target not in calls.RULES
-        device = device_of(node)
-        args = self._arguments(node.args, device if here else "cpu")
-        kwargs = {k: self._arguments(v, device if here else "cpu") for k, v in node.kwargs.items()}
+        device = lw.device if by_loops and node.target not in calls.RULES else "cpu"
+        args = self._arguments(node.args, device)
+        kwargs = {k: self._arguments(v, device) for k, v in node.kwargs.items()}
         if rule is not None and by_loops:
             try:
                 result = rule(lw, *args, **kwargs)
@@ -201,40 +193,42 @@ class _Lowerer:
                 raise LoweringError(f"{node.target} is not an operator")
             result = calls.call(lw, *args, **kwargs)
         for made in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(made, TensorValue) and made.ref is None:
-                made.parts, made.device = made.parts or lw.parts, device
+            if isinstance(made, TensorValue):
+                made.device = made.device or lw.device
+                if made.ref is None and not made.parts:
+                    made.parts = lw.parts
         return result
 
     def _computable(self, node: fx.Node) -> bool:
         """Whether loops may compute the node; views are only looked at."""
-        known = self.known
+        known, device = self.known, self.lw.device
+        if device_type(device) not in self.lw.targets:
+            return False
         for n in (node, *node.all_input_nodes):
             found = known.get(n)
             if found is None:
-                found = known[n] = self._known_to_loops(n.meta["val"])
-            if not found:
+                found = known[n] = device_of(n.meta["val"]) if self._known_to_loops(n.meta["val"]) else ""
+            if found not in (device, "cpu"):
                 return False
         return True
 
     def _known_to_loops(self, val: Any) -> bool:
-        """Whether loops compute with a value: every tensor of it of a dtype, layout and device that they know."""
+        """Whether loops compute with a node's value: every tensor of it of a dtype and layout that they know."""
         if isinstance(val, torch.Tensor):
-            row = BY_TORCH[val.dtype]
-            return row.loops and val.layout is torch.strided and self.computes(val.device.type, row.name)
+            row, target = BY_TORCH[val.dtype], self.lw.targets.get(val.device.type)
+            return row.loops and val.layout is torch.strided and target is not None and target.computes(row.name)
         if isinstance(val, (list, tuple)):
             return all(self._known_to_loops(v) for v in val)
         return val is None
 
     def _near(self, node: fx.Node, device: str) -> Any:
-        """A node's value; a number that lies on a CPU as a copy on the device where loops compute with it."""
+        """A node's value; what lies on a CPU as a copy on the device where loops compute with it."""
         value = self.env[node]
-        if device == "cpu" or not isinstance(value, TensorValue) or device_of(node) != "cpu":
+        if device == "cpu" or not isinstance(value, TensorValue) or value.device != "cpu":
             return value
         copy = self.near.get((node, device))
         if copy is None:
-            ref = self.lw.realize(value)
-            ref = replace(ref, buffer=self.lw.moved(ref.buffer, device))
-            copy = self.near[node, device] = TensorValue(value.shape, value.dtype, value.strides, ref=ref)
+            copy = self.near[node, device] = self.lw.moved(value, device)
         return copy
 
     def _arguments(self, value: Any, device: str = "cpu") -> Any:
@@ -286,14 +280,14 @@ class _Lowerer:
         if not isinstance(value, TensorValue):
             raise LoweringError(f"output {result} is not a tensor")
         lw = self.lw
-        lw.node = result
+        lw.node, lw.device = result, value.device
         strides = strides_of(result.meta["val"])
         ref = lw.realize(value) if value.base is not None else value.ref
         # Results that eager makes apart don't share memory here either, nor with arguments, whatever a pass left out.
         if ref is not None and ref.buffer not in taken | self.returned and _same_layout(ref, strides):
             self.returned.add(ref.buffer)
             return Ref(ref.buffer, ref.shape, strides, ref.offset, ref.dtype)
-        name = lw.buffer(value.dtype, value.shape, strides, device=value.device)
+        name = lw.buffer(value.dtype, value.shape, strides)
         made = Ref(name, value.shape, strides, ZERO)
         lw.store(value, made)
         if ref is None:
@@ -306,7 +300,7 @@ class _Lowerer:
         lw = self.lw
         pending: list[tuple[TensorValue, Ref]] = []
         for target, value in zip(targets, values, strict=True):
-            place = target.ref
+            place, lw.device = target.ref, value.device
             assert place is not None
             if value.ref is not None and value.ref == place:
                 continue
@@ -316,7 +310,7 @@ class _Lowerer:
                 safe = self._reads_in_place(value, place, taken)
             if not safe:
                 copy = TensorValue(value.shape, value.dtype, value.strides, formula=value.at, cost=value.cost)
-                copy.parts, copy.device = value.parts, value.device
+                copy.parts = value.parts
                 lw.realize(copy)
                 value = copy
             pending.append((value, place))
@@ -345,6 +339,12 @@ def _feeds_loops(node: fx.Node) -> bool:
         elif user.target in RULES and user.target not in calls.RULES:
             return True
     return False
+
+
+def device_of(val: Any) -> str:
+    """The device of a node's value."""
+    tensors = val if isinstance(val, (list, tuple)) else [val]
+    return next((str(t.device) for t in tensors if isinstance(t, torch.Tensor)), "cpu")
 
 
 def _same_layout(ref: Ref, strides: tuple[Any, ...]) -> bool:

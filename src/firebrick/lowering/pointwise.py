@@ -12,7 +12,7 @@ from firebrick.loops.build import cast, constant, op, where
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.loops.ir import Op
 from firebrick.loops.ops import SCALAR_OPS
-from firebrick.lowering.context import Declined, Lowering, broadcast, device_of, rules, shape_of
+from firebrick.lowering.context import Declined, Lowering, broadcast, rules, shape_of
 from firebrick.lowering.exact import are_exact, is_exact
 from firebrick.lowering.tensors import TensorValue
 
@@ -613,10 +613,7 @@ def _select(lw: Lowering, cond: TensorValue, a: Any, b: Any) -> TensorValue:
 
 
 @_rule(aten._to_copy.default, prims.convert_element_type.default, prims.device_put.default)
-def _to(lw: Lowering, a: TensorValue, *_args: Any, **kwargs: Any) -> TensorValue:
-    # What comes from a CPU has been copied near before.
-    if device_of(lw.node.args[0]) not in ("cpu", device_of(lw.node)):  # type: ignore[arg-type]
-        raise Declined
+def _to(lw: Lowering, a: TensorValue, *_args: Any, **_kwargs: Any) -> TensorValue:
     dtype = BY_TORCH[lw.node.meta["val"].dtype].name
     rounds = dtype in _HALVES and DTYPES[a.dtype].is_float and a.dtype not in _HALVES
     return elementwise(lw, (lambda x: rounded(x, dtype)) if rounds else lambda x: x, (a,), None, 0)
