@@ -253,6 +253,20 @@ class Lowering:
 
     # ------------------------------------------------------------ library calls
 
+    def moved(self, name: str, device: str = "cpu") -> str:
+        """A buffer that holds what another does, on that device: itself if it lies there."""
+        source = next(b for b in reversed(self.buffers) if b.name == name)
+        if source.device == device:
+            return name
+        copy = self.buffer(source.dtype, source.shape, source.strides, device=device)
+        ref = Ref(name, source.shape, source.strides, ZERO)
+        where = (("device", Enum("device", device)),)
+        op = "aten::_to_copy"
+        self.nodes.append(
+            Extern(f"n{len(self.nodes)}", op, (ref,), where, (copy,), False, (), self.origin, self.own, self.device)
+        )
+        return copy
+
     def argument(self, value: object) -> object:
         """An argument of a library call; formulas among it are stored first."""
         if isinstance(value, TensorValue):
@@ -271,15 +285,6 @@ class Lowering:
         if isinstance(value, torch.SymInt):
             return as_expr(_size(value))
         raise LoweringError(f"argument {value!r} of {self.node.target} can't be passed to a library call")
-
-    def moved(self, value: TensorValue, device: str) -> TensorValue:
-        """A copy of a tensor on another device."""
-        ref, op = self.realize(value), "aten::_to_copy"
-        strides, where = dense_strides(value.shape, ref.strides), (("device", Enum("device", device)),)
-        name = self.buffer(value.dtype, value.shape, strides, device=device)
-        self.nodes.append(Extern(f"n{len(self.nodes)}", op, (ref,), where, (name,), origin=self.origin, device=device))
-        copy = Ref(name, value.shape, strides, ZERO)
-        return TensorValue(value.shape, value.dtype, strides, ref=copy, device=device)
 
     def extern(self, op: str, args: Sequence[object], kwargs: dict[str, object], into: bool = False) -> Any:
         """Append a call of the library that makes the node's result."""
@@ -307,6 +312,7 @@ class Lowering:
 
 
 # ---------------------------------------------------------------- helpers of rules
+
 
 Rule = Callable[..., Any]
 
