@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture.guards import Guard
+from firebrick.capture.guards.guard_kinds import Guard
 from firebrick.capture.marks import DYNAMIC, STATIC
-from firebrick.extend.fake import is_plain
-from firebrick.symbolic.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
+from firebrick.fakes.mode import is_plain
+from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import torch
 
     from firebrick._native import Frame
-    from firebrick.capture.plan import Plan
-    from firebrick.capture.shapes import Shape
-    from firebrick.capture.sources import Source
-    from firebrick.symbolic.sizes import Sizes
+    from firebrick.capture.guards.guard_plan import Plan
+    from firebrick.capture.guards.size_conditions import Shape
+    from firebrick.capture.guards.sources import Source
+    from firebrick.ir.index.sizes import Sizes
 
 __all__ = ["Symbols", "changed_sizes"]
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from firebrick.extend.promotion import NoRule
+from firebrick.fakes.promotion import NoRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from firebrick.extend.layout import Shape
+    from firebrick.fakes.strides import Shape
 
 __all__ = ["VIEWS", "Seen", "view"]
 

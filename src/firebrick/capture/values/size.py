@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.capture.values.constant import ConstantValue
-from firebrick.symbolic.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr, floordiv, maximum, minimum, mod
+from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr, floordiv, maximum, minimum, mod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import fx
 
+    from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.graph import GraphBuilder
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
     from firebrick.capture.values.tensor import TensorValue
 

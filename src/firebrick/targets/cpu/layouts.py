@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from firebrick.loops.ir import Ref
-from firebrick.symbolic.expr import ONE, Expr, as_expr
-from firebrick.symbolic.number import as_int
+from firebrick.ir.index.expr import ONE, Expr, as_expr
+from firebrick.ir.index.number import as_int
+from firebrick.ir.loops.program import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
