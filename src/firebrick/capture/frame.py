@@ -34,13 +34,13 @@ from firebrick.capture.entry import is_entry
 from firebrick.capture.graph import arguments, examples
 from firebrick.capture.guards.alias_guards import guard_aliases
 from firebrick.capture.guards.guard_plan import build_plan
+from firebrick.capture.guards.size_symbols import changed_sizes
 from firebrick.capture.guards.sources import Cell, Local
 from firebrick.capture.guards.torch_state import is_watched, recording, restoring_modes, starts_recording
 from firebrick.capture.hook import SKIP, SKIP_SCOPE, Wrapped, entries
 from firebrick.capture.interpreter.frame_tracer import PROGRAMS, Tracer, is_library
 from firebrick.capture.interpreter.interpreter import BreakHere, Interpreter
 from firebrick.capture.plain import run_plain
-from firebrick.capture.symbols import changed_sizes
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue
 from firebrick.capture.values.function import CellValue

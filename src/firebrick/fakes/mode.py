@@ -29,10 +29,10 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from firebrick.extend.view_shapes import VIEWS
 from firebrick.fakes.foreach import calls_of, op_of
 from firebrick.fakes.shape_rules import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
 from firebrick.fakes.strides import contiguous, dense_strides
+from firebrick.fakes.view_rules import VIEWS
 from firebrick.ir.index.sizes import Sizes, has_symbols, settled
 from firebrick.runtime.bits import bits_of, toggled
 

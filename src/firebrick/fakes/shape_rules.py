@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from firebrick.extend.view_shapes import view
 from firebrick.fakes.promotion import NoRule, as_float, category_of, promote
 from firebrick.fakes.strides import (
     Shape,
@@ -25,6 +24,7 @@ from firebrick.fakes.strides import (
     is_dense,
     packed,
 )
+from firebrick.fakes.view_rules import view
 from firebrick.ir.index.sizes import has_symbols
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from firebrick.errors import LoweringError
-from firebrick.extend.view_shapes import view
 from firebrick.fakes.promotion import NoRule
 from firebrick.fakes.strides import by_stride, is_dense
+from firebrick.fakes.view_rules import view
 from firebrick.ir.index.sizes import expressions
 from firebrick.runtime.bits import bits_of
 

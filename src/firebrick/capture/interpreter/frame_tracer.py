@@ -14,6 +14,7 @@ from firebrick.capture.emit.prelude import Prelude
 from firebrick.capture.graph import GraphBuilder
 from firebrick.capture.guards.guard_kinds import describe
 from firebrick.capture.guards.guard_set import Guards
+from firebrick.capture.guards.size_symbols import Symbols
 from firebrick.capture.guards.sources import (
     Attr,
     Builtin,
@@ -32,7 +33,6 @@ from firebrick.capture.guards.sources import (
 from firebrick.capture.library import known_callables as registry
 from firebrick.capture.marks import DISABLED
 from firebrick.capture.replay import Repeats
-from firebrick.capture.symbols import Symbols
 from firebrick.capture.values.base import LazyValue, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, is_literal
 from firebrick.capture.values.function import CellValue, FunctionValue
