@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from firebrick.ir.graph.equal_layers import Repeat
     from firebrick.ir.kernels.schedule import Schedule
     from firebrick.ir.loops.program import LoopProgram
+
 __all__ = ["Stages", "compile_ahead", "compile_graph", "graphs_compiled", "inspect_graph"]
 
 _NOT_IN_KEY = frozenset(
