@@ -16,7 +16,6 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from firebrick.ir.index.sizes import expressions
 from firebrick.runtime.bits import bits_of
 
 __all__ = ["Repeat", "find_repeat", "shortened"]
@@ -106,8 +105,8 @@ def _kind_of(arg: Any) -> Any:
 
 def _shape(val: Any) -> Any:
     if isinstance(val, torch.Tensor):
-        sizes = expressions(val.shape), expressions(val.stride())
-        return (*sizes, val.dtype, val.device, val.requires_grad, *bits_of(val))
+        sizes = repr((*val.shape, *val.stride()))  # symbols can't be hashed
+        return (sizes, val.dim(), val.dtype, val.device, val.requires_grad, *bits_of(val))
     return tuple([_shape(item) for item in val]) if isinstance(val, (tuple, list)) else repr(val)
 
 
