@@ -39,7 +39,7 @@ from firebrick.capture.regions import last_on_numbers
 from firebrick.capture.resume import can_break, emit_break, emit_plain
 from firebrick.capture.sources import Cell, Local
 from firebrick.capture.state import is_watched, recording, restoring_modes, starts_recording
-from firebrick.capture.tracer import PROGRAMS, Tracer, is_library
+from firebrick.capture.tracer import Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue
 from firebrick.capture.values.function import CellValue
@@ -384,9 +384,7 @@ def is_capturable(code: CodeType, variables: dict[str, Any]) -> bool:
     if is_entry(code):
         return True
     module = variables.get("__name__")
-    if code.co_flags & _GENERATOR_OR_ASYNC or (
-        code.co_filename.startswith((_PACKAGE, "<frozen")) and module != PROGRAMS
-    ):
+    if code.co_flags & _GENERATOR_OR_ASYNC or (code.co_filename.startswith((_PACKAGE, "<frozen"))):
         return False
     if code.co_name == "<module>":
         return False
