@@ -260,6 +260,7 @@ class _Compile:
         with recorder.timed("passes"):
             aten = passes.run_passes(
                 aten,
+                self.targets,
                 config,
                 passes=self.user_passes,
                 trace=autodiff.trace_function,
@@ -270,7 +271,7 @@ class _Compile:
             passes.check_layouts(aten.gm)
         self.show("aten", lambda: autodiff.show(aten))
         with recorder.timed("lowering"):
-            program = lowering.lower(aten, config)
+            program = lowering.lower(aten, self.targets, config)
         if last:
             release(aten.gm.graph)
         if config.check:
@@ -326,7 +327,7 @@ class _Compile:
         config, ground = self.config, self.ground()
 
         def build(aten: AtenGraph) -> Artifact:
-            schedule = scheduling.schedule(lowering.lower(aten, config), self.targets, config)
+            schedule = scheduling.schedule(lowering.lower(aten, self.targets, config), self.targets, config)
             return runtime.build(codegen.generate(schedule, self.targets, config), config)
 
         def fetch(parts: Mapping[str, str], make: Callable[[], Artifact]) -> Artifact:
@@ -401,7 +402,7 @@ class _Inference(_Compile):
     def trace(self) -> tuple[fx.GraphModule, AtenGraph]:
         gm = self.rewritten()
         with recorder.timed("autodiff"):
-            aten = autodiff.trace_inference(gm, self.example_inputs, self.config, kernels=True)
+            aten = autodiff.trace_inference(gm, self.example_inputs, self.config, self.targets)
         aten.name = _name(gm)
         return gm, aten
 

@@ -31,7 +31,6 @@ from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Buffer, Enum, Extern, Ref
 from firebrick.loops.schedule import Launch
 from firebrick.symbolic.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
-from firebrick.targets.cpu.handwritten import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -232,9 +231,6 @@ class _Writer:
             if isinstance(step, Launch):
                 slots = [self.slots[name] for name in step.args]
                 steps.append(["kernel", step.kernel, slots, self._numbers(step.sizes)])
-            elif step.op in OWN:
-                shape, names = OWN[step.op](step, self.buffers)
-                steps.append(["kernel", shape.name, [self.slots[name] for name in names], []])
             else:
                 steps.append(self._call(step))
             dead = self.schedule.free_after[position] if position < len(self.schedule.free_after) else ()

@@ -12,7 +12,7 @@ from torch import fx
 from firebrick.errors import LoweringError
 from firebrick.extend.metas import origins
 from firebrick.loops.dtypes import BY_TORCH
-from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref
+from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref, device_type
 from firebrick.loops.walk import values_of
 from firebrick.lowering import (
     bags,
@@ -37,10 +37,11 @@ from firebrick.lowering.tensors import TensorValue
 from firebrick.symbolic.expr import ONE, ZERO, exprs, total
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from firebrick.config import Config
     from firebrick.extend.graph import Alias, AtenGraph
+    from firebrick.targets.base import Target
 
 __all__ = ["RULES", "lower"]
 
@@ -63,13 +64,13 @@ RULES: dict[Any, Callable[..., Any]] = {
 """OpOverload -> rule, a function of the lowering and the op's arguments."""
 
 
-def lower(aten: AtenGraph, config: Config) -> LoopProgram:
+def lower(aten: AtenGraph, targets: Mapping[str, Target], config: Config) -> LoopProgram:
     """Lower a functional graph to loops and library calls.
 
     Raises:
         LoweringError: the graph holds something that is neither; the caller runs the graph on eager kernels.
     """
-    return _Lowerer(aten, config).run()
+    return _Lowerer(aten, targets, config).run()
 
 
 def _is_rounded(node: fx.Node) -> bool:
@@ -80,11 +81,11 @@ def _is_rounded(node: fx.Node) -> bool:
 class _Lowerer:
     """Walks the graph once."""
 
-    def __init__(self, aten: AtenGraph, config: Config) -> None:
+    def __init__(self, aten: AtenGraph, targets: Mapping[str, Target], config: Config) -> None:
         self.aten = aten
-        self.lw = Lowering(config)
+        self.lw = Lowering(targets, config)
         self.env: dict[fx.Node, Any] = {}
-        self.known: dict[fx.Node, bool] = {}
+        self.known: dict[fx.Node, str] = {}
         self.used: dict[fx.Node, set[int]] = {}
         self.returned: set[str] = set()
         self.inputs: list[TensorValue] = []
@@ -143,6 +144,7 @@ class _Lowerer:
                 self.env[node] = self.consts[node.target]
             else:
                 lw.node, lw.origin, lw.own, lw.given, lw.used = node, "", (), (), used.get(node, set())
+                lw.device = device_of(node.meta["val"])
                 kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
                 self.env[node] = self.derived[node.name] = calls.call_on_constants(
                     lw, *self._arguments(node.args), **kwargs
@@ -167,7 +169,7 @@ class _Lowerer:
         lw = self.lw
         stack = node.meta.get("stack")
         lw.node, lw.origin, lw.own = node, str(stack[-1]) if stack else "", origins(node)
-        lw.used = self.used.get(node, set())
+        lw.used, lw.device = self.used.get(node, set()), device_of(node.meta["val"])
         lw.given = tuple([v for v in (self.env[n] for n in node.all_input_nodes) if isinstance(v, TensorValue)])
         lw.alone = all(v.ref is not None or not v.cost for v in lw.given) and not _feeds_loops(node)
         args = self._arguments(node.args)
@@ -188,18 +190,22 @@ class _Lowerer:
                 raise LoweringError(f"{node.target} is not an operator")
             result = calls.call(lw, *args, **kwargs)
         for made in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(made, TensorValue) and made.ref is None and not made.parts:
-                made.parts = lw.parts
+            if isinstance(made, TensorValue):
+                made.device = made.device or lw.device
+                if made.ref is None and not made.parts:
+                    made.parts = lw.parts
         return result
 
     def _computable(self, node: fx.Node) -> bool:
         """Whether loops may compute the node; views are only looked at."""
-        known = self.known
+        known, device = self.known, self.lw.device
+        if device_type(device) not in self.lw.targets:
+            return False
         for n in (node, *node.all_input_nodes):
             found = known.get(n)
             if found is None:
-                found = known[n] = _known_to_loops(n.meta["val"])
-            if not found:
+                found = known[n] = device_of(n.meta["val"]) if _known_to_loops(n.meta["val"]) else ""
+            if found != device:
                 return False
         return True
 
@@ -252,7 +258,7 @@ class _Lowerer:
         if not isinstance(value, TensorValue):
             raise LoweringError(f"output {result} is not a tensor")
         lw = self.lw
-        lw.node = result
+        lw.node, lw.device = result, value.device
         strides = strides_of(result.meta["val"])
         ref = lw.realize(value) if value.base is not None else value.ref
         # Results that eager makes apart don't share memory here either, nor with arguments, whatever a pass left out.
@@ -272,7 +278,7 @@ class _Lowerer:
         lw = self.lw
         pending: list[tuple[TensorValue, Ref]] = []
         for target, value in zip(targets, values, strict=True):
-            place = target.ref
+            place, lw.device = target.ref, value.device
             assert place is not None
             if value.ref is not None and value.ref == place:
                 continue
@@ -314,12 +320,18 @@ def _feeds_loops(node: fx.Node) -> bool:
 
 
 def _known_to_loops(val: Any) -> bool:
-    """Whether loops compute with a node's value: every tensor of it of a dtype, layout and device that they know."""
+    """Whether loops compute with a node's value: every tensor of it of a dtype and layout that they know."""
     if isinstance(val, torch.Tensor):
-        return BY_TORCH[val.dtype].loops and val.device.type == "cpu" and val.layout is torch.strided
+        return BY_TORCH[val.dtype].loops and val.layout is torch.strided
     if isinstance(val, (list, tuple)):
         return all(_known_to_loops(v) for v in val)
     return val is None
+
+
+def device_of(val: Any) -> str:
+    """The device of a node's value."""
+    tensors = val if isinstance(val, (list, tuple)) else [val]
+    return next((str(t.device) for t in tensors if isinstance(t, torch.Tensor)), "cpu")
 
 
 def _same_layout(ref: Ref, strides: tuple[Any, ...]) -> bool:
