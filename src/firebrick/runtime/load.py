@@ -29,42 +29,55 @@ Executable = _native.Executable
 
 
 class TorchViews:
-    """An executable some of whose results are views that torch alone can make: of inference tensors outside inference
-    mode, and of tensors that want gradients where none are recorded, which want them too."""
+    """An executable some of whose results are views that torch alone can make: of tensors of another inference mode
+    than the call's, of tensors that want gradients where none are recorded, which want them too, and of other results.
 
-    def __init__(self, run: Callable[..., tuple[Any, ...]], base_of: Mapping[int, int]) -> None:
-        self.run, self.base_of = run, base_of
+    apart: (position, position before) of results that may be one tensor here and are two in eager mode.
+    """
+
+    def __init__(
+        self,
+        run: Callable[..., tuple[Any, ...]],
+        base_of: Mapping[int, tuple[int | torch.Tensor, bool]],
+        apart: Sequence[tuple[int, int]],
+    ) -> None:
+        self.run, self.base_of, self.apart = run, base_of, apart
 
     @classmethod
     def of(
         cls,
         run: Callable[..., tuple[Any, ...]],
         artifact: Artifact,
-        inference: Collection[int],
-        leaves: Collection[int] = (),
+        inputs: Sequence[Any],
+        constants: Mapping[str, torch.Tensor],
+        leaves: Collection[int],
+        apart: Sequence[tuple[int, int]],
     ) -> Callable[..., tuple[Any, ...]]:
         """The executable, within this if need be.
 
-        inference: positions of inputs that are inference tensors. leaves: positions of results that want gradients.
+        inputs: examples of them. leaves: positions of results that want gradients.
         """
-        table = artifact.table
-        views = {i: table["views"][value[1]] for i, value in enumerate(table["outputs"]) if value[0] == "t"}
-        # Inputs have the first slots. Bytes read as another type are no view, in eager mode as here.
-        base_of = {
-            i: view[0]
-            for i, view in views.items()
-            if view[4] is None and (view[0] in inference or (i in leaves and view[0] < len(table["inputs"])))
-        }
-        return cls(run, base_of) if base_of else run
+        table, mode = artifact.table, torch.is_inference_mode_enabled()
+        given: list[Any] = [*inputs, *(constants[name] for name in table["consts"])]  # they have the first slots
+        base_of: dict[int, tuple[int | torch.Tensor, bool]] = {}
+        for i, value in enumerate(table["outputs"]):
+            slot, *_, dtype = table["views"][value[1]] if value[0] == "t" else (len(given), None)
+            # Bytes read as another type are no view, in eager mode as here.
+            if slot < len(given) and dtype is None and (given[slot].is_inference() != mode or i in leaves):
+                base_of[i] = (slot if slot < len(inputs) else given[slot]), i in leaves
+        return cls(run, base_of, apart) if base_of or apart else run
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run it."""
         results = list(self.run(*inputs))
         with torch.no_grad():
-            for i, base in self.base_of.items():
-                like = results[i]
-                seen = inputs[base].as_strided(like.shape, like.stride(), like.storage_offset())
+            for i, (place, is_leaf) in self.base_of.items():
+                like, base = results[i], inputs[place] if isinstance(place, int) else place
+                seen = (base if is_leaf else base.detach()).as_strided(like.shape, like.stride(), like.storage_offset())
                 results[i] = toggled(seen, [a != b for a, b in zip(bits_of(seen), bits_of(like), strict=True)])
+        for i, before in self.apart:
+            if results[i] is results[before]:
+                results[i] = results[i].view_as(results[i])
         return tuple(results)
 
 
