@@ -17,7 +17,7 @@ from firebrick.tools import bench
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from firebrick.tools.target import Target
+    from firebrick.tools.subject import Target
 
 __all__ = ["CONTENDERS", "Contender"]
 

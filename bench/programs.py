@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from firebrick.errors import ConfigError
 from firebrick.tools import models
-from firebrick.tools.target import Target
+from firebrick.tools.subject import Target
 
 __all__ = [
     "MEMORY_BOUND",

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map
 
 import firebrick
 from firebrick.passes.modules import output_error, tensors_of
-from firebrick.tools.target import Target
+from firebrick.tools.subject import Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
