@@ -22,8 +22,9 @@ from firebrick.artifact import SCHEMA, Artifact
 from firebrick.autodiff import graph_key, literals
 from firebrick.autodiff.state import TracingState, fakes_of
 from firebrick.backends.aten import run_aten
-from firebrick.errors import CompileError, FirebrickError, InternalError, PassError
+from firebrick.errors import CompileError, FirebrickError, InternalError, PassError, RefusedBackward
 from firebrick.extend.collector import collector_paused
+from firebrick.extend.fake import function_modes_paused
 from firebrick.extend.labels import library_of, step_labels
 from firebrick.extend.metas import number_nodes, release
 from firebrick.extend.nested import Body, Nested
@@ -77,20 +78,52 @@ def compile_graph(
         with torch.no_grad():
             inner = compile_graph(autodiff.without_switches(gm), example_inputs, config, user_passes)
         return autodiff.GradOff(inner, after)
+    if "meta" in _device_types(gm, example_inputs):
+        recorder.count("graphs run eagerly: meta device")  # nothing is computed, so there is nothing to compile
+        return _eager(gm)
     compiler = _Training if autodiff.needs_grad(gm, example_inputs) else _Inference
     try:
         if is_cut(gm):
             return _compile_segments(gm, config, user_passes)
-        with collector_paused():
+        with collector_paused(), function_modes_paused():
             compiled = compiler(gm, example_inputs, config, user_passes).run()
+    except RefusedBackward as error:
+        recorder.count("graphs run eagerly: backward raises")
+        recorder.reason("fallback", str(error))
+        return _eager(gm)
     except Exception as error:
         if config.strict:
             raise
         _note_fallback(gm, error)
-        _LazyGraphModule.force_recompile(gm)
-        return gm.forward
+        return _eager(gm)
+    views = _views(gm) if torch.is_grad_enabled() and not torch.is_inference_mode_enabled() else []
+    compiled = runtime.AutogradViews(compiled, views) if views else compiled
     recorder.count("graphs compiled")
     return compiled
+
+
+def _results(gm: fx.GraphModule) -> Sequence[Any]:
+    results: Any = gm.graph.output_node().args[0]
+    return results if isinstance(results, (tuple, list)) else [results]
+
+
+def _views(gm: fx.GraphModule) -> list[runtime.ViewRow]:
+    """The results that are views to autograd, what each is a view of, and how it may be written to."""
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    results = _results(gm)
+    rows, bases = [], {id(node.meta.get("val")): ("input", i) for i, node in enumerate(placeholders)}
+    vals = [r.meta.get("val") if isinstance(r, fx.Node) else None for r in results]
+    bases |= {id(val): ("result", i) for i, val in enumerate(vals) if val is not None}
+    for i, val in enumerate(vals):
+        if isinstance(val, torch.Tensor) and val._is_view() and bases.get(id(val)) == ("result", i):
+            creation = torch._C._autograd._get_creation_meta(val)  # type: ignore[attr-defined]
+            rows.append(runtime.ViewRow(i, *bases.get(id(val._base), ("result", i)), creation))
+    return rows
+
+
+def _eager(gm: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
+    _LazyGraphModule.force_recompile(gm)
+    return gm.forward
 
 
 def compile_ahead(
@@ -362,9 +395,8 @@ class _Inference(_Compile):
         if torch.is_inference_mode_enabled():
             return run
         bases = {i for i, t in enumerate(self.example_inputs) if isinstance(t, torch.Tensor) and t.is_inference()}
-        results: Any = self.gm.graph.output_node().args[0]
-        given = results if isinstance(results, (tuple, list)) else [results]
-        leaves = {i for i, r in enumerate(given) if isinstance(r, fx.Node) and _wants_gradients(r.meta.get("val"))}
+        vals = [r.meta.get("val") if isinstance(r, fx.Node) else None for r in _results(self.gm)]
+        leaves = {i for i, val in enumerate(vals) if _wants_gradients(val)}
         return runtime.TorchViews.of(run, artifact, bases, leaves)
 
     def trace_few(self) -> AtenGraph:
@@ -452,7 +484,7 @@ class _Training(_Compile):
     def backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
         """Compile the backward for the tangents that are given."""
         try:
-            with collector_paused():
+            with collector_paused(), function_modes_paused():
                 artifact, made = self.built(
                     f"backward {given}",
                     lambda: self.backward_given(given).backward,

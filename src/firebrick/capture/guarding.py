@@ -16,6 +16,7 @@ from firebrick.capture.sources import (
     InstanceDict,
     Variables,
 )
+from firebrick.capture.state import default_device
 from firebrick.capture.values.constant import LITERAL_TYPES
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Guards:
         self._asked: list[Any] = []
         self._listeners = 0
         self._states = [Guard(kind, None, _native.state_read(_native.STATES[kind])) for kind in _STATES]
+        if default_device() is not None:
+            self._states.append(state_guard("DEFAULT_DEVICE"))
 
     def all(self) -> list[Guard]:
         """User guards, then torch's global state."""
