@@ -104,9 +104,8 @@ def compile_graph(
 
 def _views(gm: fx.GraphModule) -> list[runtime.ViewRow]:
     """The results that are views to autograd, what each is a view of, and how it may be written to."""
-    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    rows, bases = [], {id(node.meta.get("val")): ("input", i) for i, node in enumerate(placeholders)}
-    vals = _results(gm)
+    given = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    rows, vals, bases = [], _results(gm), {id(val): ("input", i) for i, val in enumerate(given)}
     bases |= {id(val): ("result", i) for i, val in enumerate(vals) if val is not None}
     for i, val in enumerate(vals):
         if isinstance(val, torch.Tensor) and val._is_view() and bases.get(id(val)) == ("result", i):

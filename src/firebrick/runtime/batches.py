@@ -38,10 +38,8 @@ class Batch:
     def _holds(self, tensor: torch.Tensor) -> bool:
         if not self.legacy:
             return bool(_functorch.is_batchedtensor(tensor)) and _functorch.maybe_get_level(tensor) == self.level
-        if not _functorch.is_legacy_batchedtensor(tensor):
-            return False
-        sizes = {torch._remove_batch_dim(tensor, self.level, size, 0).shape[0] for size in (1, 2)}
-        return len(sizes) == 1  # a tensor that is not in the batch is repeated as often as it is asked to be
+        one, two = (torch._remove_batch_dim(tensor, self.level, size, 0) for size in (1, 2))
+        return one.shape == two.shape  # a tensor that is not in the batch is repeated as often as it is asked to be
 
     def _rows(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor with the batch as its first dimension."""
@@ -54,11 +52,10 @@ class Batch:
         self, function: Callable[..., tuple[torch.Tensor | None, ...]], tensors: Sequence[torch.Tensor | None]
     ) -> tuple[torch.Tensor | None, ...]:
         """What a function gives for each of the batch, as a batch."""
-        rows = [(self._rows(t), True) if t is not None and self._holds(t) else (t, False) for t in tensors]
-        size = next(len(t) for t, inside in rows if inside and t is not None)
-        calls = [function(*[t[i] if inside and t is not None else t for t, inside in rows]) for i in range(size)] or [
-            function(*[t.new_zeros(t.shape[1:]) if inside and t is not None else t for t, inside in rows])
-        ]
+        rows = {i: self._rows(t) for i, t in enumerate(tensors) if t is not None and self._holds(t)}
+        size = len(next(iter(rows.values())))
+        rows = rows if size else {i: row.new_zeros(1, *row.shape[1:]) for i, row in rows.items()}
+        calls = [function(*[rows[k][i] if k in rows else t for k, t in enumerate(tensors)]) for i in range(size or 1)]
         add = torch._add_batch_dim if self.legacy else _functorch._add_batch_dim
         results = [None if column[0] is None else torch.stack(column)[:size] for column in zip(*calls, strict=True)]
         return tuple([None if r is None else add(r, 0, self.level) for r in results])
