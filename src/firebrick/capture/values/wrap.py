@@ -242,6 +242,8 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
         _identity(tracer, obj, source, pinned)
         tracer.guards.requires_grad(source, obj)
         return tracer.graph.attribute(obj, path, source)
+    if obj.is_nested:
+        raise Break("unsupported-operation", f"{source} is a nested tensor")
     varying = tracer.symbols.of(obj, source)
     tracer.guards.tensor(source, obj, varying)
     if not varying:
