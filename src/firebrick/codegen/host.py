@@ -6,11 +6,12 @@ The table is JSON-able data:
                scratch (of the recipe), arena, fresh (allocated by the program) or call (made by a library call)
     registers  [op, a, b]: numbers computed at each call from the inputs' sizes, for symbolic shapes
     views      [slot, sizes, strides, offset, dtype or null]: what library calls and outputs see of a slot
-    steps      ["kernel", name, slots, sizes] | ["call", op, args, types, positional, keywords, outs, into, plain]
-               | ["alloc", slots] | ["free", slots] | ["check", slot, low, high, error, text before, text after];
+    steps      ["kernel", name, slots, sizes, device, grid] | ["alloc", slots] | ["free", slots]
+               | ["call", op, args, types, positional, keywords, outs, into, plain]
+               | ["check", slot, low, high, error, text before, text after];
                a call may end with a derived slot and the call that is made instead while that slot is not packed yet
     outputs    arguments as below
-    arena      bytes
+    arena      [bytes, device]
     recipe     call steps that compute derived slots from const slots
     sources    positions of constants that the recipe reads
     mutated    slots of inputs and constants that the steps write
@@ -28,7 +29,7 @@ import torch
 from firebrick.errors import LoweringError
 from firebrick.loops.bounds import CHECK
 from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.ir import Buffer, Enum, Extern, Ref
+from firebrick.loops.ir import Buffer, Enum, Extern, Ref, device_type
 from firebrick.loops.schedule import Launch
 from firebrick.symbolic.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
 
@@ -37,11 +38,14 @@ if TYPE_CHECKING:
 
     from firebrick.loops.schedule import Schedule
 
-__all__ = ["RELEASE_BYTES", "host_program", "show_table"]
+__all__ = ["CHECK_KERNEL", "RELEASE_BYTES", "host_program", "show_table"]
 
 RELEASE_BYTES = 1 << 20
 """A program that touches more than this lets other Python threads run meanwhile; taking the GIL back costs more than
 smaller programs take."""
+
+CHECK_KERNEL = "check"
+"""What the names of kernels begin with that stop the device unless indices are in range; targets write them."""
 
 _KINDS = {"input": "input", "const": "const", "derived": "derived"}
 
@@ -89,7 +93,7 @@ class _Writer:
             "views": self.views,
             "steps": steps,
             "outputs": outputs,
-            "arena": self.schedule.arena_bytes,
+            "arena": [self.schedule.arena_bytes, self._arena_device()],
             "recipe": recipe,
             "sources": self._sources(),
             "mutated": self._mutated(),
@@ -229,8 +233,9 @@ class _Writer:
                 steps.append(["alloc", [self.slots[name] for name in needed]])
                 pending.difference_update(needed)
             if isinstance(step, Launch):
-                slots = [self.slots[name] for name in step.args]
-                steps.append(["kernel", step.kernel, slots, self._numbers(step.sizes)])
+                steps.append(self._launch(step.kernel, step.args, step.sizes, step.grid))
+            elif step.op == CHECK and (call := self._check_kernel(step)) is not None:
+                steps.append(call)
             else:
                 steps.append(self._call(step))
             dead = self.schedule.free_after[position] if position < len(self.schedule.free_after) else ()
@@ -239,6 +244,25 @@ class _Writer:
         if pending:  # outputs without elements that no kernel writes
             steps.append(["alloc", sorted(self.slots[name] for name in pending)])
         return steps
+
+    def _launch(
+        self, kernel: str, buffers: Sequence[str], sizes: Sequence[Any] = (), grid: Sequence[Any] = ()
+    ) -> list[Any]:
+        device = next((self.buffers[name].device for name in buffers), "cpu")
+        slots = [self.slots[name] for name in buffers]
+        return ["kernel", kernel, slots, self._numbers(sizes), device, self._numbers(grid)]
+
+    def _check_kernel(self, call: Extern) -> list[Any] | None:
+        """A check that a kernel makes where the indices lie, since to read them would mean to wait."""
+        extremes, low, high, _, _ = call.args
+        assert isinstance(extremes, Ref)
+        if self.buffers[extremes.buffer].device == "cpu":
+            return None
+        kernel = f"{CHECK_KERNEL}_{device_type(self.buffers[extremes.buffer].device)}"
+        return self._launch(kernel, [extremes.buffer], (low, high), (1,))
+
+    def _arena_device(self) -> str:
+        return next((self.buffers[p.buffer].device for p in self.schedule.places if p.where == "arena"), "cpu")
 
     def _check(self, call: Extern) -> list[Any]:
         """A slot that holds a greatest and a least index, what they may be, and the error to raise otherwise."""
@@ -427,7 +451,8 @@ def show_table(table: dict[str, Any]) -> str:
             return f"{kind} {', '.join(names[s] for s in step[1])}"
         if kind == "kernel":
             sizes = "".join(f", {number(n)}" for n in step[3])
-            return f"{step[1]}({', '.join(names[s] for s in step[2])}{sizes})"
+            grid = f"[{', '.join(map(number, step[5]))}]" if step[5] else ""
+            return f"{step[1]}{grid}({', '.join(names[s] for s in step[2])}{sizes})"
         if kind == "check":
             return f"check {names[step[1]]} in {number(step[2])}..{number(step[3])} or {step[4]}"
         _, op, args, _, positional, keywords, outs, _, _ = step
@@ -436,7 +461,7 @@ def show_table(table: dict[str, Any]) -> str:
         made = ", ".join("_" if s is None else names[s] for s in outs)
         return f"{made + ' = ' if made.strip('_, ') else ''}{op}({', '.join(texts)})"
 
-    lines = [f"arena {number(table['arena'])} bytes"]
+    lines = [f"arena {number(table['arena'][0])} bytes"]
     lines += [f"r{i} = {op} {number(a)} {number(b)}" for i, (op, a, b) in enumerate(table["registers"])]
     lines += [f"recipe {line(step)}" for step in table["recipe"]]
     lines += [line(step) for step in table["steps"]]

@@ -253,6 +253,20 @@ class Lowering:
 
     # ------------------------------------------------------------ library calls
 
+    def moved(self, name: str, device: str = "cpu") -> str:
+        """A buffer that holds what another does, on that device: itself if it lies there."""
+        source = next(b for b in reversed(self.buffers) if b.name == name)
+        if source.device == device:
+            return name
+        copy = self.buffer(source.dtype, source.shape, source.strides, device=device)
+        ref = Ref(name, source.shape, source.strides, ZERO)
+        where = (("device", Enum("device", device)),)
+        op = "aten::_to_copy"
+        self.nodes.append(
+            Extern(f"n{len(self.nodes)}", op, (ref,), where, (copy,), False, (), self.origin, self.own, self.device)
+        )
+        return copy
+
     def argument(self, value: object) -> object:
         """An argument of a library call; formulas among it are stored first."""
         if isinstance(value, TensorValue):
@@ -298,6 +312,7 @@ class Lowering:
 
 
 # ---------------------------------------------------------------- helpers of rules
+
 
 Rule = Callable[..., Any]
 

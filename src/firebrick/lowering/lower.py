@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from firebrick.errors import LoweringError
-from firebrick.extend.metas import origins
+from firebrick.extend.metas import device_of, origins
 from firebrick.loops.dtypes import BY_TORCH
 from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref, device_type
 from firebrick.loops.walk import values_of
@@ -85,8 +85,9 @@ class _Lowerer:
         self.aten = aten
         self.lw = Lowering(targets, config)
         self.env: dict[fx.Node, Any] = {}
-        self.known: dict[fx.Node, str] = {}
+        self.known: dict[tuple[fx.Node, str], bool] = {}
         self.used: dict[fx.Node, set[int]] = {}
+        self.near: dict[tuple[fx.Node, str], TensorValue] = {}
         self.returned: set[str] = set()
         self.inputs: list[TensorValue] = []
         self.consts: dict[str, TensorValue] = {}
@@ -144,7 +145,7 @@ class _Lowerer:
                 self.env[node] = self.consts[node.target]
             else:
                 lw.node, lw.origin, lw.own, lw.given, lw.used = node, "", (), (), used.get(node, set())
-                lw.device = device_of(node.meta["val"])
+                lw.device = device_of(node)
                 kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
                 self.env[node] = self.derived[node.name] = calls.call_on_constants(
                     lw, *self._arguments(node.args), **kwargs
@@ -169,16 +170,19 @@ class _Lowerer:
         lw = self.lw
         stack = node.meta.get("stack")
         lw.node, lw.origin, lw.own = node, str(stack[-1]) if stack else "", origins(node)
-        lw.used, lw.device = self.used.get(node, set()), device_of(node.meta["val"])
+        lw.used, lw.device = self.used.get(node, set()), device_of(node)
         lw.given = tuple([v for v in (self.env[n] for n in node.all_input_nodes) if isinstance(v, TensorValue)])
         lw.alone = all(v.ref is not None or not v.cost for v in lw.given) and not _feeds_loops(node)
-        args = self._arguments(node.args)
-        kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
         rule = RULES.get(node.target)
         if lw.config.numerics == "eager" and node.target in CALLED and _is_rounded(node):
             rule = None
         result: Any = None
-        if rule is not None and (node.target in views.RULES or self._computable(node)):
+        by_loops = rule is not None and (node.target in views.RULES or self._computable(node))
+        # Library calls take numbers that lie on a CPU as they are.
+        here = by_loops and node.target not in calls.RULES
+        args = self._arguments(node.args, here)
+        kwargs = {k: self._arguments(v, here) for k, v in node.kwargs.items()}
+        if rule is not None and by_loops:
             try:
                 result = rule(lw, *args, **kwargs)
             except Declined:
@@ -197,23 +201,38 @@ class _Lowerer:
         return result
 
     def _computable(self, node: fx.Node) -> bool:
-        """Whether loops may compute the node; views are only looked at."""
-        known, device = self.known, self.lw.device
-        if device_type(device) not in self.lw.targets:
+        """Whether the loops of the node's device may compute it."""
+        device = self.lw.device
+        target = self.lw.targets.get(device_type(device))
+        if target is None:
             return False
         for n in (node, *node.all_input_nodes):
-            found = known.get(n)
+            found = self.known.get((n, target.name))
             if found is None:
-                found = known[n] = device_of(n.meta["val"]) if _known_to_loops(n.meta["val"]) else ""
-            if found != device:
+                found = self.known[n, target.name] = _are_known(n.meta["val"], target)
+            if not found or device_of(n) not in (device, "cpu"):
                 return False
         return True
 
-    def _arguments(self, value: Any) -> Any:
+    def _near(self, node: fx.Node) -> Any:
+        """A node's value; a number that lies on a CPU as a copy on the device where loops compute with it."""
+        value, device = self.env[node], self.lw.device
+        if not isinstance(value, TensorValue) or value.device == device or value.device != "cpu":
+            return value
+        copy = self.near.get((node, device))
+        if copy is None:
+            ref = self.lw.realize(value)
+            ref = replace(ref, buffer=self.lw.moved(ref.buffer, device))
+            copy = TensorValue(value.shape, value.dtype, value.strides, ref=ref, device=device)
+            self.near[node, device] = copy
+        return copy
+
+    def _arguments(self, value: Any, here: bool = False) -> Any:
+        """Arguments with values for nodes; `here`: on the device where the node is computed."""
         if isinstance(value, fx.Node):
-            return self.env[value]
+            return self._near(value) if here else self.env[value]
         if isinstance(value, (list, tuple)):
-            return [self._arguments(v) for v in value]
+            return [self._arguments(v, here) for v in value]
         return value
 
     # ------------------------------------------------------------ outputs
@@ -265,7 +284,7 @@ class _Lowerer:
         if ref is not None and ref.buffer not in taken | self.returned and _same_layout(ref, strides):
             self.returned.add(ref.buffer)
             return Ref(ref.buffer, ref.shape, strides, ref.offset, ref.dtype)
-        name = lw.buffer(value.dtype, value.shape, strides)
+        name = lw.buffer(value.dtype, value.shape, strides, device=value.device)
         made = Ref(name, value.shape, strides, ZERO)
         lw.store(value, made)
         if ref is None:
@@ -288,7 +307,7 @@ class _Lowerer:
                 safe = self._reads_in_place(value, place, taken)
             if not safe:
                 copy = TensorValue(value.shape, value.dtype, value.strides, formula=value.at, cost=value.cost)
-                copy.parts = value.parts
+                copy.parts, copy.device = value.parts, value.device
                 lw.realize(copy)
                 value = copy
             pending.append((value, place))
@@ -319,19 +338,12 @@ def _feeds_loops(node: fx.Node) -> bool:
     return False
 
 
-def _known_to_loops(val: Any) -> bool:
-    """Whether loops compute with a node's value: every tensor of it of a dtype and layout that they know."""
+def _are_known(val: Any, target: Target) -> bool:
+    """Whether a target's loops compute with a value: every tensor of it of a dtype and layout that they know."""
     if isinstance(val, torch.Tensor):
-        return BY_TORCH[val.dtype].loops and val.layout is torch.strided
-    if isinstance(val, (list, tuple)):
-        return all(_known_to_loops(v) for v in val)
-    return val is None
-
-
-def device_of(val: Any) -> str:
-    """The device of a node's value."""
-    tensors = val if isinstance(val, (list, tuple)) else [val]
-    return next((str(t.device) for t in tensors if isinstance(t, torch.Tensor)), "cpu")
+        row = BY_TORCH[val.dtype]
+        return row.loops and val.layout is torch.strided and target.computes(row.name)
+    return all(_are_known(v, target) for v in val) if isinstance(val, (list, tuple)) else val is None
 
 
 def _same_layout(ref: Ref, strides: tuple[Any, ...]) -> bool:

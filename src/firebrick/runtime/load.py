@@ -6,7 +6,7 @@ import _thread
 import atexit
 import threading
 import weakref
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +15,7 @@ from firebrick import _native
 from firebrick.errors import CompileError, LoweringError
 from firebrick.report import recorder
 from firebrick.runtime.bits import ConstantsChanged, WithBits, bits_of, toggled
+from firebrick.runtime.triton_build import open_cubin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -102,13 +103,20 @@ def load(
         CompileError: the artifact has units without machine code, or it can't be loaded here.
     """
     with recorder.timed("load"):
-        libraries: list[_native.Library] = []
+        libraries: list[Any] = []
+        device = next((int(row[5].partition(":")[2]) for row in artifact.table["slots"] if row[5] != "cpu"), 0)
         kernels: dict[str, int] = {}
         for unit in artifact.units:
             if unit.name not in artifact.code:
                 raise CompileError(f"unit {unit.name} of {artifact.name} was not built")
             try:
-                library = _native.Library(artifact.code[unit.name], f"firebrick:{artifact.name}:{unit.name}")
+                code = artifact.code[unit.name]
+                if unit.builder == "triton":
+                    module = cuda_module(code, device)
+                    kernels[unit.kernels[0]] = module.kernel()
+                    libraries.append(module)
+                    continue
+                library = _native.Library(code, f"firebrick:{artifact.name}:{unit.name}")
                 kernels.update((name, library.symbol(name)) for name in unit.kernels)
             except (OSError, KeyError) as error:
                 raise CompileError(f"unit {unit.name} of {artifact.name} can't be loaded: {error}") from None
@@ -139,6 +147,25 @@ def load(
             return run
         inputs, outputs = ({int(i): pair for i, pair in bits[kind].items()} for kind in ("inputs", "outputs"))
         return WithBits(run, inputs, outputs, list(odd.values()))
+
+
+_modules: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
+_open_driver = lru_cache(maxsize=1)(lambda: _native.cuda_open("libcuda.so.1"))
+
+
+def cuda_module(code: bytes, device: int) -> Any:
+    """A cubin on a device, loaded once for all that use it.
+
+    Raises:
+        OSError: there is no driver, or it refuses the code.
+    """
+    module = _modules.get((code, device))
+    if module is None:
+        _open_driver()
+        head, cubin = open_cubin(code)
+        module = _native.CudaModule(cubin, head["name"], device, head["threads"], head["shared"], head["dependent"])
+        _modules[code, device] = module
+    return module
 
 
 def resolve(kind: str, name: str) -> Any:

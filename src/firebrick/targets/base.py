@@ -174,6 +174,10 @@ class Target:
         """Whether a library call ("namespace::name.overload") runs on the machine."""
         return op.partition(".")[0] in self.library
 
+    def computes(self, dtype: str) -> bool:
+        """Whether loops are written for a short dtype; without a table of types, for all that loops have."""
+        return not self.dtypes or dtype in self.dtypes
+
     # ------------------------------------------------------------ plan
 
     def plan(self, work: Work, facts: Table) -> GroupPlan:
@@ -274,6 +278,14 @@ class Target:
         """
         names = tuple([k.name for k in schedule.kernels])
         return tuple([Unit(f"{self.name}{i}", text, names) for i, text in enumerate(self.source(schedule, config))])
+
+    def check_unit(self, name: str) -> Unit:
+        """A kernel (extremes, low, high) that stops the device unless extremes[0] <= high and extremes[1] >= low.
+
+        Raises:
+            Refused: the machine can't stop.
+        """
+        raise Refused(f"no kernel {name}")
 
     # ------------------------------------------------------------ launch and memory
 

@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from firebrick.artifact import Unit
 from firebrick.targets.base import FusionFacts, Target
+from firebrick.targets.cuda.facts import read_facts
+from firebrick.targets.cuda.functions import type_name
 from firebrick.targets.cuda.launches import plan_group
-from firebrick.targets.cuda.triton_text import kernel_text, unit_text
+from firebrick.targets.cuda.triton_text import CHECK_TEXT, kernel_text, unit_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from firebrick.config import Config
     from firebrick.loops.groups import GroupPlan, Work
     from firebrick.loops.schedule import Kernel, Schedule
     from firebrick.loops.values import Table
     from firebrick.targets.cuda.facts import CardFacts
 
-__all__ = ["CudaTarget"]
+__all__ = ["CudaTarget", "find_card"]
+
+_DEPENDENT = 90
+"""Capability from which kernels may start while the one before them still runs."""
+
+
+@lru_cache(maxsize=1)
+def _first_card() -> CudaTarget | None:
+    card = read_facts()
+    return None if card is None else CudaTarget(card)
+
+
+def find_card(config: Config) -> CudaTarget | None:
+    """The GPU of this machine; None if it has none."""
+    del config
+    return _first_card()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +56,51 @@ class CudaTarget(Target):
         """Text that belongs into cache keys."""
         return self.card.key()
 
+    def computes(self, dtype: str) -> bool:
+        """Whether Triton has a short dtype on this card."""
+        return dtype in self.card.dtypes
+
     def plan(self, work: Work, facts: Table) -> GroupPlan:
         """The kernels that do a group's work, as tiles."""
         del facts
         return plan_group(work, self.card)
 
-    def kernel(self, kernel: Kernel) -> str:
+    def kernel(self, kernel: Kernel, name: str = "") -> str:
         """Text of one kernel, less what `source` puts before it."""
-        return kernel_text(kernel.name, kernel.body, [p.name for p in kernel.params], kernel.sizes)
+        params = [p.name for p in kernel.params]
+        return kernel_text(name or kernel.name, kernel.body, params, kernel.sizes, dependent=self._is_dependent)
 
     def source(self, schedule: Schedule, config: Config) -> list[str]:
         """A module of Triton text for each kernel, since each becomes machine code of its own."""
         del config
         return [unit_text([self.kernel(k)]) for k in schedule.kernels if k.device == self.name]
+
+    def units(self, schedule: Schedule, config: Config) -> tuple[Unit, ...]:
+        """The kernels as they are built, under names that say nothing of the graph: equal ones are built once."""
+        del config
+        units = []
+        for k in schedule.kernels:
+            name = k.name.partition("_")[2]
+            signature = [f"{p.name}:*{_element(p.dtype)}" for p in k.params] + [f"{s}:i64" for s in k.sizes]
+            flags = self._flags(k.body.warps, name, signature)
+            units.append(Unit(f"cuda_{k.name}", unit_text([self.kernel(k, name)]), (k.name,), flags, "triton"))
+        return tuple(units)
+
+    def check_unit(self, name: str) -> Unit:
+        """A kernel that stops the card as those of eager mode do."""
+        flags = (*self._flags(1, "check", ["a0:*i64", "low:i64", "high:i64"]), "asserts")
+        return Unit(f"cuda_{name}", unit_text([CHECK_TEXT]), (name,), flags, "triton")
+
+    @property
+    def _is_dependent(self) -> bool:
+        return self.card.capability >= _DEPENDENT
+
+    def _flags(self, warps: int, name: str, signature: Sequence[str]) -> tuple[str, ...]:
+        rest = ("dependent",) if self._is_dependent and name != "check" else ()
+        return (str(self.card.capability), str(warps), name, ",".join(signature), *rest)
+
+
+def _element(dtype: str) -> str:
+    """The type of a pointer's elements in a signature."""
+    name = type_name(dtype).removeprefix("tl.")
+    return "u8" if name == "uint8" else name.replace("bfloat", "bf").replace("float", "fp").replace("int", "i")
