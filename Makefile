@@ -10,7 +10,7 @@ NATIVE := $(wildcard src/firebrick/native/*.c src/firebrick/native/*.h)
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: demo test test-gpu check fast format lint types layers install clean help bench bench-cpu byo fuzz fuzz-aten ops ops-quick ops-layouts vision vision models threads null-rewrite other-torch
+.PHONY: demo test test-gpu check fast format lint types layers install clean help bench bench-cpu byo fuzz fuzz-aten ops ops-quick ops-layouts vision models threads null-rewrite other-torch
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -63,13 +63,13 @@ format: $(EXTENSION) ## Format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 bench: $(EXTENSION) ## The five models beside eager and torch.compile; results to bench/RESULTS.md
-	@$(BIN)/firebrick bench bert minilm gpt2 vit resnet50 --markdown bench/RESULTS.md
+	@$(BIN)/python -m bench.cpu bert minilm gpt2 vit resnet50 $(addprefix --contender ,eager firebrick torch.compile) --warm firebrick --warm torch.compile --markdown bench/RESULTS.md
 
 bench-cpu: $(EXTENSION) $(ENGINES) ## All models (or MODELS="bert lstm") beside every engine for CPUs; results to bench/CPU.md; 35 minutes; Ctrl-C keeps the models before
-	@$(BIN)/firebrick bench $(MODELS) --cpu --seconds $(or $(SECONDS),1) --markdown bench/CPU.md
+	@$(BIN)/python -m bench.cpu $(MODELS) --seconds $(or $(SECONDS),1) --markdown bench/CPU.md
 
 byo: $(EXTENSION) $(ENGINES) ## Every "bring your own" method on MiniLM and BERT-base; results to bench/BYO.md
-	@$(BIN)/firebrick bench --byo minilm bert --markdown bench/BYO.md
+	@$(BIN)/python -m bench.byo minilm bert --markdown bench/BYO.md
 
 clean: ## Remove what was built, not .venv
 	rm -rf build src/firebrick/*.so src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
