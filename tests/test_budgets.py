@@ -39,7 +39,7 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # functions of fewer lanes than SLEEF has 10, columns of matmuls in pieces 18, the bench's ratios of rounds 16,
 # the order of several late stores 4, copies of numbers 2, results of equal calls 12.
 # Sizes as symbols: torch's protocol, views of symbolic sizes, capture and guards of them.
-PACKAGE_LINES = 68_700
+PACKAGE_LINES = 68_720
 # A machine has a ceiling of its own: for its folder, and what the extension and builders have for it alone.
 CUDA = [
     *(PACKAGE / "targets" / "cuda").rglob("*.py"),
