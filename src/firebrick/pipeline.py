@@ -25,6 +25,7 @@ from firebrick.extend.pass_runner import copy_graph
 from firebrick.fakes.mode import function_modes_paused
 from firebrick.fakes.node_values import number_nodes, release
 from firebrick.gc_pause import collector_paused
+from firebrick.ir.graph.calls import is_mutating
 from firebrick.ir.graph.equal_layers import find_repeat, shortened
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
@@ -304,6 +305,8 @@ class _Compile:
             artifact, made = self.generate(trace())
             more: dict[str, Any] = {"literals": literals.write(made)} if made else {}
             if sizes is not None:
+                if any(map(is_mutating, self.gm.graph.nodes)):
+                    sizes.enforce()  # what eager has as a view where a size is 1 is written to
                 more["facts"] = sizes.to_json(before)
             return artifact.with_extra(**more, **extra())
 

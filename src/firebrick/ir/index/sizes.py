@@ -195,7 +195,13 @@ class Sizes:
         return "\n".join([*ranges, *(f"{f.difference} {f.sign} 0 {f.truth}" for f in self.facts.values())])
 
     def enforce(self) -> None:
-        """Make facts of what was assumed."""
+        """Make facts of what was assumed; where all sizes are numbers, nothing was.
+
+        Raises:
+            LoweringError: an assumption does not hold in this call.
+        """
+        if not self.are_open():
+            self.assumed.clear()
         for (sign, d), truth in self.assumed.items():
             if self.ask(sign, d, 0, "exactly") is not truth:
                 raise LoweringError(f"{self.settled(d)} {sign} 0 matters here, and is {not truth} in this call only")
