@@ -108,9 +108,10 @@ class Tape:
             if record.op == "get_attr":
                 node = graph.create_node("get_attr", record.args[0], name=record.args[0])
             else:
-                args = map_records(record.args, node_of)
-                kwargs = map_records(record.kwargs, node_of) if record.kwargs else {}
-                node = graph.create_node("call_function", record.op, args, kwargs, name=_node_name(record))
+                # Arguments come behind: `create_node` searches them for symbolic sizes, to warn of those.
+                node = graph.create_node("call_function", record.op, name=_node_name(record))
+                node.args = map_records(record.args, node_of)
+                node.kwargs = map_records(record.kwargs, node_of) if record.kwargs else {}
             node.meta["val"], node.meta["stack"] = record.val, record.stack
             record.node = node
         graph.output(tuple(map_records(list(outputs), node_of)))
