@@ -344,7 +344,7 @@ class GraphBuilder:
 
     def _run(self, op: str, target: Any, args: Any, kwargs: Any) -> Any:
         try:
-            with _versions_kept(), self.mode:
+            with _versions_kept(), self.mode.refusing(), self.mode:
                 if op == "call_method":
                     return getattr(args[0], target)(*args[1:], **kwargs)
                 return target(*args, **kwargs)

@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from firebrick.extend.foreach import calls_of, op_of
 from firebrick.extend.layout import contiguous, dense_strides
+from firebrick.extend.refusals import check_accepted
 from firebrick.extend.shapes import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
 from firebrick.runtime.bits import bits_of, toggled
 
@@ -115,6 +116,7 @@ class _FakeMode(FakeTensorMode):
         self.nt_tensor_id_initial_count = self.nt_tensor_id_counter = 0
         self.has_drawn = False
         """Whether an operation was run whose result depends on the state of a random generator."""
+        self.asks = False
         self._fakes: dict[int, tuple[weakref.ref[torch.Tensor], FakeTensor]] = {}
 
     @classmethod
@@ -133,12 +135,32 @@ class _FakeMode(FakeTensorMode):
             path = _PATHS[func] = _choose(func)
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()) and _is_random(func, args, kwargs):
             self.has_drawn = True
+        if not self.asks or path is _composite:
+            return self._answer(path, func, types, args, kwargs)
+        self.asks = False  # what a decomposition calls is not the program's
+        try:
+            result = self._answer(path, func, types, args, kwargs)
+            check_accepted(func, args, kwargs, result)
+        finally:
+            self.asks = True
+        return result
+
+    def _answer(self, path: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             if path is not _lift and _all_known(args):
                 return _compute(self, func, args, kwargs)
             return path(self, func, args, kwargs)
         except (_Slow, NotImplementedError):
             return _dispatch(self, func, types, args, kwargs)
+
+    @contextlib.contextmanager
+    def refusing(self) -> Iterator[None]:
+        """While the program's own calls are run: they raise what eager's kernels raise."""
+        before, self.asks = self.asks, True
+        try:
+            yield
+        finally:
+            self.asks = before
 
     def from_tensor(self, tensor: torch.Tensor, **options: Any) -> FakeTensor:
         """Return the fake tensor of `tensor`, the same one each time."""
