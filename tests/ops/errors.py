@@ -1,24 +1,40 @@
-"""Calls that eager PyTorch refuses: the error inputs of torch's operator database, and what they raise when compiled."""
+"""Calls that eager PyTorch refuses: the error inputs of torch's operator database, and what they raise when compiled.
+
+    python -m tests.ops --errors [--spoiled N] [--only NAME...] [--json FILE] [--markdown bench/OPS.md]
+
+With `--spoiled`, also the first N samples of each operator with one argument replaced by another: of another dtype,
+rank or size, a number beyond the rank, values that an op may not take.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import logging
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tests.ops.cases import Case
+from tests.ops.cases import Case, copies, operators
 from torch.utils import _pytree as pytree
 
 import firebrick
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 KINDS = ("same", "other", "silent", "accepted")
 NOTHING = "nothing"
+TITLE = "## Errors"
+CRASHES = frozenset(
+    {
+        *("lu_unpack", "lu_solve", "linalg.lu_solve", "_segment_reduce.offsets", "_segment_reduce.lengths"),
+        *("_batch_norm_with_update", "_native_batch_norm_legit", "native_batch_norm"),
+    }
+)
+"""Operators whose eager kernels read beyond their arguments where these don't fit each other: they are not spoiled."""
 
 
 @dataclass
@@ -33,6 +49,11 @@ class Errors:
     other: list[tuple[str, str, str]] = field(default_factory=list)
     silent: list[tuple[str, str, str]] = field(default_factory=list)
     accepted: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def sums(self) -> str:
+        """Its numbers in a line."""
+        counts = {kind: len(getattr(self, kind)) for kind in KINDS}
+        return "  ".join(f"{kind} {n}" for kind, n in {"run": sum(counts.values()), **counts}.items())
 
     def add(self, other: Errors) -> None:
         """Take what another one holds."""
@@ -58,7 +79,7 @@ def error_cases(name: str, op: Any) -> Iterator[Case]:
 def spoiled_cases(name: str, op: Any, samples: int) -> Iterator[Case]:
     """The first samples of an operator, each with one argument replaced by one that it may refuse."""
     for dtype in (torch.float32, torch.int64, torch.bool):
-        if dtype not in op.supported_dtypes("cpu"):
+        if name in CRASHES or dtype not in op.supported_dtypes("cpu"):
             continue
         torch.manual_seed(0)
         for k, sample in zip(range(samples), op.sample_inputs("cpu", dtype), strict=False):
@@ -98,9 +119,11 @@ def _spoiled(leaf: Any, place: int) -> Iterator[tuple[str, Any]]:
             yield f"columns {place} more", torch.cat((plain, plain[..., :1]), -1)
 
 
-def raised_by(function: Any, case: Case, strict: bool = False) -> tuple[str, str]:
+def raised_by(function: Any, case: Case) -> tuple[str, str]:
     """The type of the error that a call of a case raises, and its text."""
-    args, kwargs = pytree.tree_unflatten([*case.leaves], case.spec)
+    tensors = iter(copies([leaf for leaf in case.leaves if isinstance(leaf, torch.Tensor)]))
+    leaves = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in case.leaves]
+    args, kwargs = pytree.tree_unflatten(leaves, case.spec)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -110,13 +133,16 @@ def raised_by(function: Any, case: Case, strict: bool = False) -> tuple[str, str
     return NOTHING, ""
 
 
-def check_errors(name: str, cases: Iterator[Case]) -> Errors:
-    """Call each case eagerly and compiled."""
+def check_errors(cases: Iterable[Case], only_refused: bool = False) -> Errors:
+    """Call each case eagerly and compiled; `only_refused`: leave out those that eager takes."""
     outcome = Errors()
     for case in cases:
         wanted, text = raised_by(case.function, case)
+        if wanted == NOTHING and only_refused:
+            continue
         # A function of the user's around the call: what is refused is met while a graph is captured.
-        compiled = firebrick.compile(lambda *args, call=case.function, **kwargs: call(*args, **kwargs), options={"strict": False, "cache": False})
+        options = {"strict": False, "cache": False}
+        compiled = firebrick.compile(lambda *a, call=case.function, **k: call(*a, **k), options=options)
         found, ours = raised_by(compiled, case)
         firebrick.reset()
         row = (case.describe(), f"{wanted}: {text}"[:300], f"{found}: {ours}"[:300])
@@ -127,3 +153,62 @@ def check_errors(name: str, cases: Iterator[Case]) -> Errors:
     return outcome
 
 
+# ---------------------------------------------------------------- everything
+
+
+def run(only: list[str] | None, spoiled: int, json_file: Path | None, markdown: Path | None) -> int:
+    """Check all operators, print what differs and the sums, and write them to files."""
+    logging.disable(logging.CRITICAL)  # torch's fake mode logs what it is refused
+    torch.set_num_threads(1)
+    parts = {"error inputs": Errors()} | ({"spoiled samples": Errors()} if spoiled else {})
+    operators_with = 0
+    for name, op in sorted(operators().items()):
+        if only and name not in only:
+            continue
+        operators_with += op.error_inputs_func is not None
+        found = [check_errors(error_cases(name, op))]
+        found += [check_errors(spoiled_cases(name, op, spoiled), only_refused=True)] if spoiled else []
+        for total, part in zip(parts.values(), found, strict=True):
+            total.add(part)
+            for kind in ("other", "silent"):
+                for row in getattr(part, kind):
+                    print(kind, *[text.replace("\n", " ") for text in row], sep=" | ", flush=True)
+    for title, total in parts.items():
+        print(f"{title}: {total.sums()}")
+    if json_file is not None:
+        json_file.write_text(json.dumps({t: dataclasses.asdict(e) for t, e in parts.items()}, indent=1) + "\n")
+    if markdown is not None:
+        write_section(markdown, section(parts, operators_with))
+    return int(any(total.other or total.silent for total in parts.values()))
+
+
+def section(parts: dict[str, Errors], count: int) -> str:
+    """What bench/OPS.md says of errors."""
+    lines = [
+        TITLE,
+        "",
+        f"Calls that eager PyTorch refuses, compiled, from `python -m tests.ops --errors --spoiled 1`: the error inputs of {count}",
+        "operators of the database, and samples of all operators with one argument spoiled (another dtype, rank or size, a",
+        "dimension beyond the rank, values that an op may not take). **Same**: the type of error that eager raises.",
+        "**Accepted**: an error input that eager takes on this device, as we do.",
+        "",
+        "| calls | run | same type | other type | silent | accepted |",
+        "|---|---|---|---|---|---|",
+    ]
+    for title, total in parts.items():
+        counts = [len(getattr(total, kind)) for kind in KINDS]
+        lines.append(f"| {title} | {sum(counts)} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines) + "\n"
+
+
+def write_section(path: Path, text: str) -> None:
+    """Put the section in its place in a file, or at its end."""
+    before, _, rest = path.read_text().partition(TITLE) if path.exists() else ("", "", "")
+    _, mark, after = rest.partition("\n## ")
+    path.write_text(f"{before.rstrip()}\n\n{text}{mark}{after}")
+
+
+def section_of(path: Path) -> str:
+    """The section that a file has, or nothing."""
+    _, mark, rest = path.read_text().partition(TITLE) if path.exists() else ("", "", "")
+    return mark + rest.partition("\n## ")[0].rstrip() + "\n" if mark else ""

@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tests.ops.errors import section_of
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -123,7 +125,8 @@ def write_table(rows: Rows, path: Path) -> None:
         if bad:
             lines += ["", f"## {kind.capitalize()}", "", "| operator | dtype | cases | first |", "|---|---|---|---|"]
             lines += [f"| {n} | {r['dtype']} | {r[kind]} | {cell(d[0])}: {cell(d[1])} |" for n, r, d in bad]
-    path.write_text("\n".join(lines) + "\n")
+    errors = section_of(path)
+    path.write_text("\n".join(lines) + "\n" + (f"\n{errors}" if errors else ""))
 
 
 def cell(text: str) -> str:

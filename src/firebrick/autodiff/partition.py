@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from firebrick.autodiff.maxflow import INFINITE, Network
+from firebrick.extend.metas import acts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,7 +87,9 @@ class Phases:
         for node in nodes:
             if not after.isdisjoint(node.all_input_nodes):
                 after.add(node)
-        seeds = [n for n in nodes if n not in after and (is_random(n) or n.op in ("placeholder", "get_attr"))]
+        seeds = [
+            n for n in nodes if n not in after and (acts(n) or is_random(n) or n.op in ("placeholder", "get_attr"))
+        ]
         self.forward = ancestors([*self.results, *seeds])
         for node in nodes:
             if node.target is operator.getitem and node.args[0] in self.forward:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-__all__ = ["hooks_paused", "new_fake_mode"]
+__all__ = ["hooks_paused", "new_fake_mode", "refusing"]
 
 aten = torch.ops.aten
 
@@ -153,15 +153,6 @@ class _FakeMode(FakeTensorMode):
         except (_Slow, NotImplementedError):
             return _dispatch(self, func, types, args, kwargs)
 
-    @contextlib.contextmanager
-    def refusing(self) -> Iterator[None]:
-        """While the program's own calls are run: they raise what eager's kernels raise."""
-        before, self.asks = self.asks, True
-        try:
-            yield
-        finally:
-            self.asks = before
-
     def from_tensor(self, tensor: torch.Tensor, **options: Any) -> FakeTensor:
         """Return the fake tensor of `tensor`, the same one each time."""
         known = self._fakes.get(id(tensor))
@@ -177,6 +168,17 @@ class _FakeMode(FakeTensorMode):
 def new_fake_mode() -> FakeTensorMode:
     """Return a mode with concrete sizes, to use as a FakeTensorMode is used."""
     return _FakeMode()
+
+
+@contextlib.contextmanager
+def refusing(mode: FakeTensorMode) -> Iterator[None]:
+    """While a program's own calls are run on fake tensors: they raise what eager's kernels raise."""
+    assert isinstance(mode, _FakeMode)
+    before, mode.asks = mode.asks, True
+    try:
+        yield
+    finally:
+        mode.asks = before
 
 
 @contextlib.contextmanager

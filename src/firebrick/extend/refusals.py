@@ -28,17 +28,22 @@ _REMEMBERED = 1 << 13
 """Calls whose answer is kept."""
 
 _FREE = frozenset(
-    "dim dims dim0 dim1 dim2 dtype layout memory_format out_dtype reduction diagonal decimals interpolation_mode "
-    "padding_mode ignore_index low high device padding_idx p norm_type".split()
+    {
+        *("dim", "dims", "dim0", "dim1", "dim2", "dtype", "layout", "memory_format", "out_dtype", "device", "p"),
+        *("low", "high", "diagonal", "decimals", "interpolation_mode", "padding_mode", "ignore_index", "padding_idx"),
+        *("reduction",),
+    }
 )
 """Arguments whose numbers have nothing to do with sizes, but for the number of dimensions."""
 _SIZES = frozenset(("size", "normalized_shape"))
 """Arguments that are sizes."""
-_PLACES = frozenset("index indices target offsets sorter self_int".split())
+_PLACES = frozenset(("index", "indices", "target", "offsets", "sorter"))
 """Arguments that hold places: 0 is one of any tensor, where 1 is a number that all other arguments may hold."""
 _BY_VALUE = frozenset(
-    "_segment_reduce_backward segment_reduce _linalg_check_errors _local_scalar_dense set_ resize_ resize_as_ "
-    "_assert_async _assert_scalar _functional_assert_async repeat_interleave _nested_tensor_from_mask".split()
+    {
+        *("_segment_reduce_backward", "segment_reduce", "_local_scalar_dense", "set_", "resize_", "resize_as_"),
+        *("_functional_assert_async", "repeat_interleave", "_nested_tensor_from_mask"),
+    }
 )
 """Ops that refuse values, which nobody knows yet, or that change memory."""
 
@@ -51,10 +56,14 @@ class _Plan(NamedTuple):
 
 
 class _Sizes:
-    """Sizes as they are, or small ones: equal, greater, even and odd where they are, and the same below 5."""
+    """Sizes as they are, or small ones: equal, greater, even and odd where they are, and the same below 5.
+
+    numbers: of the call's tensors, by identity.
+    """
 
     def __init__(self, sizes: Iterable[int] = ()) -> None:
         self.small: dict[int, int] = {}
+        self.numbers: dict[int, int] = {}
         least = 5
         for size in sorted({n for n in sizes if n >= least}):
             least += (size - least) % 2
@@ -118,14 +127,12 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 class _Like(NamedTuple):
-    """A tensor that is made for a question."""
+    """A tensor that is made for a question. number: which of the call's it is, for one may be in several places."""
 
+    number: int
     dtype: torch.dtype
     shape: tuple[int, ...]
     is_cpu: bool
-
-    def make(self, name: str) -> torch.Tensor:
-        return torch.full(self.shape, int(name not in _PLACES), dtype=self.dtype)
 
 
 class _Items(NamedTuple):
@@ -145,7 +152,8 @@ def _kind(value: Any, sizes: _Sizes, name: str) -> Any:
     if isinstance(value, FakeTensor):
         if value._has_symbolic_sizes_strides or value.layout != torch.strided:
             raise _Unknown
-        return _Like(value.dtype, tuple([sizes(n) for n in value.shape]), value.fake_device.type == "cpu")
+        number = sizes.numbers.setdefault(id(value), len(sizes.numbers))
+        return _Like(number, value.dtype, tuple([sizes(n) for n in value.shape]), value.fake_device.type == "cpu")
     if isinstance(value, (tuple, list)):
         items = tuple([_kind(v, sizes, name) for v in value])
         if name == "indices" and any(i.dtype in (torch.bool, torch.uint8) for i in items if isinstance(i, _Like)):
@@ -156,11 +164,13 @@ def _kind(value: Any, sizes: _Sizes, name: str) -> Any:
     return _Number(type(value), sizes(value) if name in _SIZES and isinstance(value, int) else value)
 
 
-def _made(kind: Any, name: str) -> Any:
+def _made(kind: Any, name: str, tensors: dict[int, torch.Tensor]) -> Any:
     if isinstance(kind, _Like):
-        return kind.make(name)
+        if kind.number not in tensors:
+            tensors[kind.number] = torch.full(kind.shape, int(name not in _PLACES), dtype=kind.dtype)
+        return tensors[kind.number]
     if isinstance(kind, _Items):
-        items = [_made(item, name) for item in kind.items]
+        items = [_made(item, name, tensors) for item in kind.items]
         return items if issubclass(kind.kind, list) else tuple(items)
     return torch.device("cpu") if isinstance(kind.value, torch.device) else kind.value
 
@@ -175,14 +185,15 @@ def _ask(func: Any, key: tuple[Any, ...]) -> Exception | None:
         torch.no_grad(),
     ):
         warnings.simplefilter("ignore")
-        made = [(name, _made(kind, name)) for name, kind in key[2:]]
+        tensors: dict[int, torch.Tensor] = {}
+        made = [(name, _made(kind, name, tensors)) for name, kind in key[2:]]
         try:
             func(*[value for _, value in made[:count]], **dict(made[count:]))
-        except torch.linalg.LinAlgError:
+        except torch._C._LinAlgError:
             return None  # of these values
         except NotImplementedError as error:
             return error.with_traceback(None) if on_cpu else None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  whatever eager raises, the program's plain Python will raise
             return error.with_traceback(None)
     return None
 
