@@ -63,12 +63,12 @@ def test_calls_that_eager_takes_are_not_refused(part, large, monkeypatch):
     assert not refused
 
 
-def captures(case, refusing):
+def captures(case, asks):
     """Whether a case runs on fake tensors."""
     mode = new_fake_mode()
     fakes = [mode.from_tensor(t.detach()) for t in case.tensors()]
     try:
-        with refusing(mode) if refusing else contextlib.nullcontext(), mode:
+        with refusing(mode) if asks else contextlib.nullcontext(), mode:
             case.call(fakes)
     except Exception:
         return False

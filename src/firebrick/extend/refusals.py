@@ -189,7 +189,7 @@ def _ask(func: Any, key: tuple[Any, ...]) -> Exception | None:
         made = [(name, _made(kind, name, tensors)) for name, kind in key[2:]]
         try:
             func(*[value for _, value in made[:count]], **dict(made[count:]))
-        except torch._C._LinAlgError:
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             return None  # of these values
         except NotImplementedError as error:
             return error.with_traceback(None) if on_cpu else None

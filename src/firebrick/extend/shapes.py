@@ -292,9 +292,11 @@ def _group_norm(
 ) -> tuple[Spec, Spec, Spec]:
     if x.device.type != "cpu":
         raise NoRule
-    mixed = [t for t in (weight, bias) if t is not None and t.dtype != x.dtype]
+    scales = [t for t in (weight, bias) if t is not None]
+    mixed = [t for t in scales if t.dtype != x.dtype]
     narrow = x.dtype in (torch.bfloat16, torch.float16) and all(t.dtype is torch.float32 for t in mixed)
-    if x.numel() != n * c * hw or (mixed and not narrow):  # the meta kernel does not look
+    fits = x.numel() == n * c * hw and all(t.numel() == c for t in scales)
+    if not fits or (mixed and not narrow):  # the meta kernel does not look
         raise RuntimeError(f"group_norm of sizes {list(x.shape)}, not {n} * {c} * {hw}, or of mixed dtypes")
     if mixed or not x.is_contiguous():
         raise NoRule
