@@ -10,7 +10,7 @@ NATIVE := $(wildcard src/firebrick/native/*.c src/firebrick/native/*.h)
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: demo test check fast format lint types layers install clean help bench bench-cpu byo fuzz fuzz-aten ops ops-quick models threads null-rewrite other-torch
+.PHONY: demo test test-gpu check fast format lint types layers install clean help bench bench-cpu byo fuzz fuzz-aten ops ops-quick vision models threads null-rewrite other-torch
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ $(ENGINES): $(STAMP) requirements-engines.txt
 demo: $(EXTENSION) ## Sentence embeddings compiled and compared, then BERT-base beside eager and torch.compile
 	@$(BIN)/python examples/embeddings.py
 	@$(BIN)/firebrick bench bert
+
+test-gpu: $(EXTENSION) ## The tests that need a GPU
+	@$(PYTEST) -n $(WORKERS) tests/gpu
 
 test: $(EXTENSION) $(ENGINES) ## The whole suite
 	@$(PYTEST) -n $(WORKERS) --dist loadgroup tests
@@ -96,6 +99,12 @@ ops: $(EXTENSION) ## torch's operator database through firebrick; the table goes
 
 ops-quick: $(EXTENSION) ## The first sample of every operator, each dtype: minutes
 	@$(BIN)/python -m tests.ops.quick
+
+vision: ## Every model builder of torchvision against float64, in an environment of its own; results to bench/VISION.md; an hour
+	@"$(PYTHON)" -m venv $(VENV)-vision
+	@$(VENV)-vision/bin/python -m pip install --quiet --disable-pip-version-check torch==2.14.1 torchvision==0.29.1 "setuptools<82"
+	@$(VENV)-vision/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
+	@$(VENV)-vision/bin/python tests/sweeps/vision.py --markdown bench/VISION.md
 
 fuzz-aten: $(EXTENSION) ## Random programs of tensor operations, against eager and the loop interpreter; COUNT and SEED
 	@$(BIN)/python -m tests.fuzz_aten --count $(or $(COUNT),1000) --seed $(or $(SEED),0)

@@ -40,9 +40,13 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # the order of several late stores 4, copies of numbers 2, results of equal calls 12.
 # Mends of results, errors and lifetimes go before the cut to 60,000 lines: what only measures leaves the package there.
 PACKAGE_LINES = 68_500
-# A machine has a folder and a ceiling of its own.
-CUDA = PACKAGE / "targets" / "cuda"
-CUDA_LINES = 3_500
+# A machine has a ceiling of its own: for its folder, and what the extension and builders have for it alone.
+CUDA = [
+    *(PACKAGE / "targets" / "cuda").rglob("*.py"),
+    *PACKAGE.glob("native/cuda.*"),
+    *PACKAGE.glob("runtime/triton_*"),
+]
+CUDA_LINES = 4_500
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
@@ -54,7 +58,7 @@ def lines(path: Path) -> int:
 
 
 def test_package_lines():
-    cuda = sum(map(lines, CUDA.rglob("*.py")))
+    cuda = sum(map(lines, CUDA))
     assert cuda <= CUDA_LINES
     assert sum(map(lines, [*PYTHON, *NATIVE])) - cuda <= PACKAGE_LINES
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "Artifact", "Unit", "checksum", "decode", "encode", "read_index"]
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the file format and of the host table; files of another version are not read."""
 
 _MAGIC = b"FIREBRICK "
@@ -28,12 +28,16 @@ _MAGIC = b"FIREBRICK "
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One translation unit: C++ text that defines the functions `kernels`, built with `flags`."""
+    """One translation unit: text that defines the functions `kernels`, built with `flags` by a `builder`.
+
+    builder: "c++", or "triton" for a module of one kernel.
+    """
 
     name: str
     text: str
     kernels: tuple[str, ...]
     flags: tuple[str, ...] = ()
+    builder: str = "c++"
 
     def key(self, compiler: str) -> str:
         """Content address of the machine code that `compiler` makes of it."""
@@ -85,7 +89,7 @@ def encode(artifact: Artifact, about: Mapping[str, Any] | None = None) -> bytes:
     body = {
         "name": artifact.name,
         "table": artifact.table,
-        "units": [[u.name, list(u.kernels), list(u.flags)] for u in artifact.units],
+        "units": [[u.name, list(u.kernels), list(u.flags), u.builder] for u in artifact.units],
         "extra": artifact.extra,
     }
     keep("body", json.dumps(body, separators=(",", ":")).encode())
@@ -150,8 +154,8 @@ def decode(data: bytes) -> Artifact:
         raise CacheError("the artifact has bytes that its index does not name")
     body = json.loads(blobs["body"])
     units = tuple(
-        Unit(name, blobs[f"text/{name}"].decode(), tuple(kernels), tuple(flags))
-        for name, kernels, flags in body["units"]
+        Unit(name, blobs[f"text/{name}"].decode(), tuple(kernels), tuple(flags), builder)
+        for name, kernels, flags, builder in body["units"]
     )
     code = {name.removeprefix("code/"): blob for name, blob in blobs.items() if name.startswith("code/")}
     return Artifact(body["name"], body["table"], units, code, body["extra"])

@@ -260,6 +260,7 @@ class _Compile:
         with recorder.timed("passes"):
             aten = passes.run_passes(
                 aten,
+                self.targets,
                 config,
                 passes=self.user_passes,
                 trace=autodiff.trace_function,
@@ -270,7 +271,7 @@ class _Compile:
             passes.check_layouts(aten.gm)
         self.show("aten", lambda: autodiff.show(aten))
         with recorder.timed("lowering"):
-            program = lowering.lower(aten, config)
+            program = lowering.lower(aten, self.targets, config)
         if last:
             release(aten.gm.graph)
         if config.check:
@@ -326,7 +327,7 @@ class _Compile:
         config, ground = self.config, self.ground()
 
         def build(aten: AtenGraph) -> Artifact:
-            schedule = scheduling.schedule(lowering.lower(aten, config), self.targets, config)
+            schedule = scheduling.schedule(lowering.lower(aten, self.targets, config), self.targets, config)
             return runtime.build(codegen.generate(schedule, self.targets, config), config)
 
         def fetch(parts: Mapping[str, str], make: Callable[[], Artifact]) -> Artifact:
@@ -346,8 +347,23 @@ def _device_types(gm: fx.GraphModule, given: Sequence[Any]) -> set[str]:
     return {value.device.type for value in values if isinstance(value, torch.Tensor)}
 
 
-def _wants_gradients(val: Any) -> bool:
-    return isinstance(val, torch.Tensor) and val.requires_grad
+def _results(gm: fx.GraphModule) -> list[Any]:
+    """What capture knows of each result."""
+    results: Any = gm.graph.output_node().args[0]
+    given = results if isinstance(results, (tuple, list)) else [results]
+    return [r.meta.get("val") if isinstance(r, fx.Node) else None for r in given]
+
+
+def _views_of_one_another(results: Sequence[Any]) -> list[tuple[int, int]]:
+    """(position, position before) of results that look at all of the same memory and are two tensors."""
+    vals = {i: val for i, val in enumerate(results) if isinstance(val, torch.Tensor) and val.layout == torch.strided}
+    return [
+        (i, j)
+        for i, one in vals.items()
+        for j, other in vals.items()
+        if j < i and one is not other and (one.shape, one.stride()) == (other.shape, other.stride())
+        and one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    ]  # fmt: skip
 
 
 class _Inference(_Compile):
@@ -359,13 +375,10 @@ class _Inference(_Compile):
         self.begin()
         artifact, made = self.built("inference", self.trace_few)
         run = self.load(artifact, made)
-        if torch.is_inference_mode_enabled():
-            return run
-        bases = {i for i, t in enumerate(self.example_inputs) if isinstance(t, torch.Tensor) and t.is_inference()}
-        results: Any = self.gm.graph.output_node().args[0]
-        given = results if isinstance(results, (tuple, list)) else [results]
-        leaves = {i for i, r in enumerate(given) if isinstance(r, fx.Node) and _wants_gradients(r.meta.get("val"))}
-        return runtime.TorchViews.of(run, artifact, bases, leaves)
+        results = _results(self.gm)
+        leaves = {i for i, val in enumerate(results) if isinstance(val, torch.Tensor) and val.requires_grad}
+        given = {**self.captured, **made}
+        return runtime.TorchViews.of(run, artifact, self.example_inputs, given, leaves, _views_of_one_another(results))
 
     def trace_few(self) -> AtenGraph:
         """Trace four of many equal layers, from which the others follow, or all where there are no such layers."""
@@ -401,7 +414,7 @@ class _Inference(_Compile):
     def trace(self) -> tuple[fx.GraphModule, AtenGraph]:
         gm = self.rewritten()
         with recorder.timed("autodiff"):
-            aten = autodiff.trace_inference(gm, self.example_inputs, self.config, kernels=True)
+            aten = autodiff.trace_inference(gm, self.example_inputs, self.config, self.targets)
         aten.name = _name(gm)
         return gm, aten
 
@@ -426,7 +439,11 @@ class _Training(_Compile):
         # The backward may be traced long after this call: only the metadata of the inputs is kept until then.
         self.example_inputs = fakes_of(self.example_inputs)
         recorder.count("bytes saved for backward", plan.bytes_saved)
-        return runtime.Training(plan, forward, self.captured, self.backward)
+        run, apart = (
+            runtime.Training(plan, forward, self.captured, self.backward),
+            _views_of_one_another(_results(self.gm)),
+        )
+        return runtime.TorchViews(run, {}, apart) if apart else run
 
     def plan_of_forward(self) -> dict[str, Any]:
         return {"training": self.divided().plan.to_json()}

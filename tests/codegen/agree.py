@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from graphs import compare, trace
+from graphs import HOST, compare, trace
 from machine import Runner
 
 from firebrick.autodiff.decompositions import decompositions
@@ -40,7 +40,7 @@ def agree(
     exact: floating-point results also agree with the function of the inputs in float64.
     """
     aten = trace(fn, inputs, decompositions())
-    program = lower(aten, Config())
+    program = lower(aten, HOST, Config())
     check(program)
     runner = Runner(program, Config(simd=simd))
     want = _tuple(fn(*[t.clone() for t in inputs]))

@@ -16,11 +16,11 @@ SEEDS = range(10)
 
 def check(seed, **options):
     """Compile the program of a seed and compare all outputs."""
-    from graphs import trace
+    from graphs import HOST, trace
 
     fn, inputs = make(seed)
     aten = trace(fn, inputs)
-    program = lower(aten, Config())
+    program = lower(aten, HOST, Config())
     wanted = run(program, [x.clone() for x in inputs], aten.constants)
     got = Runner(program, Config(**options))([x.clone() for x in inputs], aten.constants)
     for k, (want, have) in enumerate(zip(wanted, got, strict=True)):

@@ -6,7 +6,7 @@ import mmap
 
 import pytest
 import torch
-from graphs import trace
+from graphs import HOST, trace
 from machine import COMPILER, Runner
 
 import firebrick
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.compiler, pytest.mark.skipif(COMPILER is None, reason=
 
 def compiled(fn, *inputs, **options):
     aten = trace(fn, inputs)
-    return Runner(lower(aten, Config()), Config(**options))([x.clone() for x in inputs], aten.constants)
+    return Runner(lower(aten, HOST, Config()), Config(**options))([x.clone() for x in inputs], aten.constants)
 
 
 def test_nan_and_infinity(simd):

@@ -23,7 +23,7 @@ from firebrick.targets.cpu.machine import detect
 
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "codegen"), str(TESTS / "lowering")]
-from graphs import trace  # noqa: E402
+from graphs import HOST, trace  # noqa: E402
 from random_graphs import make  # noqa: E402
 
 TARGETS = {
@@ -38,7 +38,7 @@ TARGETS = {
 def test_random_programs_in_a_targets_memory(name, seed):
     fn, inputs = make(seed)
     aten = trace(fn, inputs)
-    program = lower(aten, Config())
+    program = lower(aten, HOST, Config())
     wanted = run(program, [x.clone() for x in inputs], aten.constants)
     target = TARGETS[name]()
     try:
@@ -140,7 +140,7 @@ def test_numbers_and_types():
 def test_inputs_of_another_layout():
     aten = trace(lambda x: x + 1, [torch.randn(3, 4)])
     target = PythonTarget()
-    made = DeviceProgram(schedule(lower(aten, Config()), {"cpu": target}, Config()), target, {}, Config())
+    made = DeviceProgram(schedule(lower(aten, HOST, Config()), {"cpu": target}, Config()), target, {}, Config())
     x = torch.randn(5, 9).t()[2:5, 1:]
     torch.testing.assert_close(made(x)[0], x + 1)
     with pytest.raises(CompileError, match=r"is \(4, 3\), not \(3, 4\)"):

@@ -14,17 +14,22 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 from tests.fuzz.features import FEATURES, WHOLE, generate
 
 ROOT = Path(__file__).resolve().parents[2]
+CALL = re.compile(r"^    +out = main\(", re.MULTILINE)
+"""What a program that is driven keeps as it is shrunk."""
 STATUSES = {
     "same": "the same",
+    "left": "left to eager",
     "different": "differ",
     "crash": "crash",
     "timeout": "time out",
@@ -36,17 +41,20 @@ STATUSES = {
 
 
 def try_program(text: str, backend: str) -> dict:
-    """What became of one program."""
+    """What became of one program: "left" if no kernels can do a graph of it, and eager does it right."""
     from tests.fuzz.compare import TimedOut, compare
 
+    left = ""
     try:
         found = compare(text, backend=backend)
+        if found is not None and found.kind.startswith("error LoweringError"):
+            left, found = found.compiled, compare(text, backend=backend, strict=False)
     except TimedOut:
         return {"status": "timeout"}
     except Exception as error:
         return {"status": "broken", "kind": f"{type(error).__name__}: {error}"[:200]}
     if found is None:
-        return {"status": "same"}
+        return {"status": "left", "kind": left} if left else {"status": "same"}
     return {
         "status": "different",
         "kind": found.kind,
@@ -94,6 +102,8 @@ def shrunk(text: str, kind: str, options: argparse.Namespace) -> str:
     from tests.fuzz.shrink import shrink
 
     def fails(candidate: str) -> bool:
+        if "def drive(" in text and not CALL.search(candidate):
+            return False
         row = try_program(candidate, options.backend)
         return row["status"] == "different" and row["kind"] == kind
 
@@ -200,8 +210,9 @@ def summary(rows: list[dict]) -> dict:
             totals[name] = totals.get(name, 0) + count
         for name, count in row.get("breaks", {}).items():
             breaks[name] = breaks.get(name, 0) + count
+    left = Counter(row["kind"][:160] for row in rows if row["status"] == "left").most_common(15)
     common = sorted(breaks.items(), key=lambda kv: -kv[1])[:15]
-    return {"programs": len(rows), "statuses": statuses, "counts": totals, "breaks": dict(common)}
+    return {"programs": len(rows), "statuses": statuses, "counts": totals, "breaks": dict(common), "left": dict(left)}
 
 
 def main() -> int:
@@ -262,6 +273,8 @@ def main() -> int:
         parts = [f"call {row.get('call')}", *(f"  {side:9}{row.get(side, '')[:400]}" for side in ("plain", "compiled"))]
         console.print("\n".join(parts), markup=False)
     told = ", ".join(f"{result['statuses'].get(name, 0):,} {text}" for name, text in STATUSES.items())
+    for text, count in result["left"].items():
+        console.print(f"left {count}: {text}", markup=False)
     console.print(f"{result['programs']:,} programs from seed {seeds[0]}: {told}; {result['seconds']:.0f} s")
     return int(bool(failures))
 

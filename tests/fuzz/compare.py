@@ -89,7 +89,9 @@ class _Canonical:
         self.values: list[torch.Tensor] = []
         """Where not exact: numbers whose places in the text are empty."""
         self.seen: dict[int, int] = {}
-        self.storages: dict[int, int] = {}
+        self.storages: dict[int, tuple[int, int]] = {}
+        """Address of a storage -> its number, and the offset of the tensor by which it was met: where in its memory a
+        result begins is open, where two begin that share memory is not."""
         self.keep: list[object] = []
 
     def text(self, value: object, depth: int = 0) -> str:
@@ -147,8 +149,9 @@ class _Canonical:
             parts.append(str(t.stride()))
             parts += ["neg"] * t.is_neg() + ["conj"] * t.is_conj()
             if t.device.type != "meta":
-                storage = self.storages.setdefault(t.untyped_storage().data_ptr(), len(self.storages))
-                parts.append(f"s{storage}+{t.storage_offset()}")
+                new = len(self.storages), t.storage_offset() if not self.exact else 0
+                storage, first = self.storages.setdefault(t.untyped_storage().data_ptr(), new)
+                parts.append(f"s{storage}{t.storage_offset() - first:+}")
         else:
             parts.append(str(t.layout))
         parts += ["grad"] * t.requires_grad + ["leaf"] * t.is_leaf + ["inference"] * t.is_inference()
@@ -276,13 +279,14 @@ def load(text: str, name: str, compile_: Callable[..., object] = lambda f, **_: 
     return space
 
 
-def compare(text: str, calls: int = 4, backend: str = "eager") -> Difference | None:
+def compare(text: str, calls: int = 4, backend: str = "eager", strict: bool | None = None) -> Difference | None:
     """The first difference between plain and compiled, over several calls with other arguments; None if there is none.
 
     Args:
         text: the program.
         calls: how often it is called.
         backend: what compiles it, if it has no `BACKEND` of its own.
+        strict: whether what can't be compiled raises; what the environment says if left out.
 
     Raises:
         TimedOut: a call takes too long.
@@ -290,7 +294,8 @@ def compare(text: str, calls: int = 4, backend: str = "eager") -> Difference | N
     """
     named = re.search(r"^BACKEND = ['\"](\w+)['\"]", text, re.MULTILINE)
     backend = named.group(1) if named else backend
-    compile_ = functools.partial(firebrick.compile, backend=backend)
+    options = None if strict is None else {"strict": strict}
+    compile_ = functools.partial(firebrick.compile, backend=backend, options=options)
     plain_space, space = load(text, "program"), load(text, "program", compile_)
     plain = plain_space["main"]
     compiled = compile_(space["main"])

@@ -17,11 +17,13 @@ from firebrick.loops.check import check as check_legal
 from firebrick.loops.interp import run
 from firebrick.loops.ir import Extern, LoopProgram, Nest
 from firebrick.lowering import lower
+from firebrick.targets.by_device import find_targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 CONFIG = Config()
+HOST = find_targets((), CONFIG)
 
 
 def trace(fn: Callable[..., Any], inputs: Sequence[torch.Tensor], decompositions: Any = None) -> AtenGraph:
@@ -85,7 +87,7 @@ def single(
 def check_op(op: Any, *args: Any, rtol: float = 2e-6, atol: float = 1e-6, **kwargs: Any) -> LoopProgram:
     """Lower one op, run it with the interpreter and compare with eager."""
     aten, tensors = single(op, args, kwargs)
-    program = lower(aten, CONFIG)
+    program = lower(aten, HOST, CONFIG)
     check_legal(program)
     expected = op(*args, **kwargs)
     expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
@@ -105,7 +107,7 @@ def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def lower_function(fn: Callable[..., Any], *inputs: torch.Tensor, decompositions: Any = None) -> LoopProgram:
     """The loop program of a function."""
-    return lower(trace(fn, inputs, decompositions), CONFIG)
+    return lower(trace(fn, inputs, decompositions), HOST, CONFIG)
 
 
 def check(
@@ -113,7 +115,7 @@ def check(
 ) -> LoopProgram:
     """Lower `fn`, run it with the interpreter and compare with eager: values, dtypes, shapes and strides."""
     aten = trace(fn, inputs, decompositions)
-    program = lower(aten, CONFIG)
+    program = lower(aten, HOST, CONFIG)
     check_legal(program)
     expected = fn(*[t.clone() for t in inputs])
     expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)

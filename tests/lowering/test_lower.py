@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.nn.functional as F
-from graphs import CONFIG, check, checks, compare, externs, lower_function, nests, single, trace
+from graphs import CONFIG, HOST, check, checks, compare, externs, lower_function, nests, single, trace
 
 from firebrick.errors import LoweringError
 from firebrick.extend.graph import Alias
@@ -94,13 +94,13 @@ def test_what_is_computed_again_is_computed_once() -> None:
 
 def test_equal_results_stay_apart() -> None:
     aten_graph = trace(lambda x: (x + 1, x + 1, x + 1.0, (x + 1) * 2), [rand(3)])
-    results = run(lower(aten_graph, CONFIG), [rand(3)], {})
+    results = run(lower(aten_graph, HOST, CONFIG), [rand(3)], {})
     assert len({t.data_ptr() for t in results}) == 4
 
 
 def test_random_ops_are_not_merged() -> None:
     graph = trace(lambda x: torch.rand_like(x) - torch.rand_like(x), [rand(3)])
-    assert len(externs(lower(graph, CONFIG))) == 2
+    assert len(externs(lower(graph, HOST, CONFIG))) == 2
 
 
 def test_views_of_stored_tensors_are_refs() -> None:
@@ -147,7 +147,7 @@ def test_numbers_and_none_among_outputs() -> None:
     node = aten_graph.gm.graph.output_node()
     node.args = ((node.args[0][0], 7, None),)
     aten_graph.outputs = [None] * 3
-    assert lower(aten_graph, CONFIG).outputs[1:] == (7, None)
+    assert lower(aten_graph, HOST, CONFIG).outputs[1:] == (7, None)
 
 
 def test_op_without_a_rule_is_called() -> None:
@@ -205,7 +205,7 @@ def mutating(fn: Any, inputs: list[torch.Tensor], mutated: int) -> AtenGraph:
 
 def apply(graph: AtenGraph, inputs: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor], Any]:
     """Run on copies; returns the results, the inputs afterwards and the program."""
-    program = lower(graph, CONFIG)
+    program = lower(graph, HOST, CONFIG)
     check_legal(program)
     copies = [t.clone() for t in inputs]
     return run(program, copies, graph.constants), copies, program
@@ -244,7 +244,7 @@ def test_aliases_are_views_of_their_base() -> None:
     x = rand(3, 4)
     graph = trace(lambda x: (x + 1, x[0], x * 2), [x])
     graph.outputs = [None, Alias("input", 0, (4,), (1,), 4), Alias("output", 0, (3,), (4,), 1)]
-    program = lower(graph, CONFIG)
+    program = lower(graph, HOST, CONFIG)
     check_legal(program)
     a, row, column = run(program, [x], {})
     assert row.data_ptr() == x[1].data_ptr()
@@ -256,7 +256,7 @@ def test_aliases_are_views_of_their_base() -> None:
 def test_constants_keep_their_names() -> None:
     weight = rand(4)
     graph = trace(lambda x: x * weight, [rand(3, 4)])
-    program = lower(graph, CONFIG)
+    program = lower(graph, HOST, CONFIG)
     assert program.consts == tuple(graph.constants)
 
 
@@ -265,7 +265,7 @@ def test_what_is_no_operator_is_refused() -> None:
     node = next(n for n in graph.gm.graph.nodes if n.op == "call_function")
     node.target = operator.add
     with pytest.raises(LoweringError, match="not an operator"):
-        lower(graph, CONFIG)
+        lower(graph, HOST, CONFIG)
 
 
 @pytest.mark.parametrize("args", [(2,), (3, 2, 1), ((3, 2), 1, (1, 0), 2), (3, 2, 1, 1, True)])

@@ -29,12 +29,14 @@ def aten_graph(model, *inputs, config=CONFIG):
     if not isinstance(output.args[0], tuple):
         output.args = ((output.args[0],),)
     with torch.no_grad():
-        return run_passes(trace_inference(fx.GraphModule(model, graph), list(inputs), config), config)
+        return run_passes(
+            trace_inference(fx.GraphModule(model, graph), list(inputs), config), find_targets((), config), config
+        )
 
 
 def compiled(graph, config=CONFIG):
     targets = find_targets((), config)
-    schedule = scheduling.schedule(lower(graph, config), targets, config)
+    schedule = scheduling.schedule(lower(graph, targets, config), targets, config)
     artifact = runtime.build(codegen.generate(schedule, targets, config), config)
     return runtime.load(artifact, graph.constants)
 
@@ -177,7 +179,7 @@ def test_what_does_not_fit_stays(reason):
     if reason == "mutable":
         graph = aten_graph(model, x, config=CONFIG.with_options({"prepack": False}))
         graph.frozen = frozenset()
-        graph = prepack_linear(graph, CONFIG)
+        graph = prepack_linear(graph, find_targets((), CONFIG), CONFIG)
     else:
         graph = aten_graph(model, x, config=config)
     assert not packed_calls(graph) and graph.recipe is None

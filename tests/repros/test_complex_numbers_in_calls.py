@@ -13,6 +13,7 @@ from firebrick.config import Config
 from firebrick.loops.parse import parse
 from firebrick.loops.show import show
 from firebrick.lowering import lower
+from firebrick.targets.by_device import find_targets
 
 CALLS = [
     lambda x: torch.view_as_real(x + 0j),
@@ -33,5 +34,5 @@ def test_they_are_printed_and_read_back() -> None:
     x = torch.randn(3, 4)
     with torch.no_grad():
         gm = torch.fx.symbolic_trace(CALLS[1])
-        program = lower(trace_inference(gm, [x], Config()), Config())
+        program = lower(trace_inference(gm, [x], Config()), find_targets((), Config()), Config())
     assert parse(show(program)) == program

@@ -312,7 +312,7 @@ def test_broken_tables_are_refused():
         with pytest.raises((ValueError, TypeError)):
             load(Artifact("t", {**table, "outputs": bad}), {})
     with pytest.raises(ValueError, match="was not built"):
-        load(Artifact("t", {**table, "steps": [["kernel", "missing", [0], []]]}), {})
+        load(Artifact("t", {**table, "steps": [["kernel", "missing", [0], [], "cpu", []]]}), {})
 
 
 def test_table_prints_as_a_program():

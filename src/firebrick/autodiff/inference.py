@@ -14,7 +14,7 @@ from torch.fx.immutable_collections import immutable_list
 
 from firebrick.autodiff.aliasing import Origin, Storage, Value, overlaps, restrided, switched
 from firebrick.autodiff.functions import FUNCTIONS
-from firebrick.autodiff.recurrent import RECURRENT
+from firebrick.autodiff.recurrent import recurrent_functions
 from firebrick.autodiff.tape import Record, module_of
 from firebrick.autodiff.templates import KeyMaker, NotKeyed, Template, make_template, rebuild, replay
 from firebrick.autodiff.tracer import Tracer, fake_like
@@ -22,7 +22,6 @@ from firebrick.errors import LoweringError
 from firebrick.extend.fake import hooks_paused, new_fake_mode
 from firebrick.extend.graph import Alias, AtenGraph
 from firebrick.extend.layout import is_dense
-from firebrick.extend.linear import panel_columns
 from firebrick.runtime.bits import bits_of
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.runtime.bits import Bits
+    from firebrick.targets.base import Target
 
 __all__ = ["GRAD_MODE_TARGETS", "Finish", "Trace", "needs_grad", "trace_function", "trace_inference", "tracing_state"]
 
@@ -85,15 +85,15 @@ def _attribute(gm: fx.GraphModule, node: fx.Node) -> Any:
 
 
 def trace_inference(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, kernels: bool = False
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, targets: Mapping[str, Target] | None = None
 ) -> AtenGraph:
-    """Trace `gm` to functional ATen calls; `kernels`: also to calls that only kernels of our own are good for.
+    """Trace `gm` to functional ATen calls; `targets`: also to calls for which these have kernels.
 
     Raises:
         LoweringError: the graph does something that has no functional form.
     """
     exact = config.numerics == "eager"
-    functions = FUNCTIONS | RECURRENT if kernels and not exact and panel_columns(config) else FUNCTIONS
+    functions = FUNCTIONS | recurrent_functions(targets) if targets else FUNCTIONS
     return Trace(gm, example_inputs, exact, functions).run()
 
 

@@ -14,21 +14,22 @@ import torch.nn.functional as F
 
 from firebrick.extend.recurrent import CELLS, recurrent_op
 from firebrick.report import recorder
+from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
-__all__ = ["RECURRENT"]
+    from firebrick.targets.base import Target
+
+__all__ = ["recurrent_functions"]
 
 aten = torch.ops.aten
 
-_MANY, _SMALL = 32, 64
-"""Sequences beyond which, in layers of more hidden units, oneDNN's kernel for LSTM is as fast as ours."""
-
 
 def _layers(
+    targets: Mapping[str, Target],
     name: str,
     x: Tensor,
     given: Any,
@@ -57,7 +58,8 @@ def _layers(
     wrong = [tuple(w.shape) for w in weights] != shapes or x.numel() == 0 or size == 0
     if wrong or any(tuple(f.shape) != (count * directions, batch, size) for f in first):
         return NotImplemented
-    if name == "lstm" and batch > _MANY and size > _SMALL:
+    target = targets.get(x.device.type)
+    if target is None or target.choices("firebrick::recurrent", (name, batch, size))[0] is CALL:
         return NotImplemented
     recorder.count("recurrent layers", count)
     hidden, states = [], []
@@ -83,25 +85,18 @@ def _layers(
 
 def _are_floats(*tensors: Any) -> bool:
     """Whether all are of the type that the kernel computes with."""
-    return all(
-        isinstance(t, torch.Tensor)
-        and t.dtype is torch.float32
-        and t.device.type == "cpu"
-        and t.layout is torch.strided
-        for t in tensors
-    )
+    return all(isinstance(t, torch.Tensor) and t.dtype is torch.float32 and t.layout is torch.strided for t in tensors)
 
 
-def _rule(name: str) -> Callable[..., Any]:
+def _rule(targets: Mapping[str, Target], name: str) -> Callable[..., Any]:
     def rule(*args: Any, **kwargs: Any) -> Any:
         # Packed sequences have their sizes where others have their states.
         of_sequences = len(args) == 9 and not kwargs and isinstance(args[2], (tuple, list))
-        return _layers(name, *args) if of_sequences else NotImplemented
+        return _layers(targets, name, *args) if of_sequences else NotImplemented
 
     return rule
 
 
-RECURRENT: dict[Any, Callable[..., Any]] = {
-    op: _rule(name) for name in CELLS for op in (getattr(torch, name), getattr(aten, name).input)
-}
-"""Function -> the same on the kernel, or NotImplemented for arguments that PyTorch's own way is better for."""
+def recurrent_functions(targets: Mapping[str, Target]) -> dict[Any, Callable[..., Any]]:
+    """Function -> the same on a target's kernel, or NotImplemented for what PyTorch's own way is better for."""
+    return {op: _rule(targets, name) for name in CELLS for op in (getattr(torch, name), getattr(aten, name).input)}

@@ -65,10 +65,10 @@ class LoopCompiler(SubgraphCompiler):
         return DeviceProgram(self._schedule(graph), self.target, constants, Config.from_env())
 
     def _schedule(self, graph: fx.GraphModule) -> Schedule:
-        config = Config.from_env()
+        config, targets = Config.from_env(), {"cpu": self.target}
         results: Any = graph.graph.output_node().args[0]
         aten = AtenGraph(graph, {}, outputs=[None] * len(results), name=f"{self.name}_group")
-        return scheduling.schedule(lowering.lower(aten, config), {"cpu": self.target}, config)
+        return scheduling.schedule(lowering.lower(aten, targets, config), targets, config)
 
     def _lacks(self, schedule: Schedule) -> str:
         for step in schedule.steps:

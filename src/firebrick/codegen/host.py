@@ -6,11 +6,12 @@ The table is JSON-able data:
                scratch (of the recipe), arena, fresh (allocated by the program) or call (made by a library call)
     registers  [op, a, b]: numbers computed at each call from the inputs' sizes, for symbolic shapes
     views      [slot, sizes, strides, offset, dtype or null]: what library calls and outputs see of a slot
-    steps      ["kernel", name, slots, sizes] | ["call", op, args, types, positional, keywords, outs, into, plain]
-               | ["alloc", slots] | ["free", slots] | ["check", slot, low, high, error, text before, text after];
+    steps      ["kernel", name, slots, sizes, device, grid] | ["alloc", slots] | ["free", slots]
+               | ["call", op, args, types, positional, keywords, outs, into, plain]
+               | ["check", slot, low, high, error, text before, text after];
                a call may end with a derived slot and the call that is made instead while that slot is not packed yet
     outputs    arguments as below
-    arena      bytes
+    arena      [bytes, device]
     recipe     call steps that compute derived slots from const slots
     sources    positions of constants that the recipe reads
     mutated    slots of inputs and constants that the steps write
@@ -31,7 +32,6 @@ from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.ir import Buffer, Enum, Extern, Ref
 from firebrick.loops.schedule import Launch
 from firebrick.symbolic.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
-from firebrick.targets.cpu.handwritten import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -90,7 +90,7 @@ class _Writer:
             "views": self.views,
             "steps": steps,
             "outputs": outputs,
-            "arena": self.schedule.arena_bytes,
+            "arena": [self.schedule.arena_bytes, self._arena_device()],
             "recipe": recipe,
             "sources": self._sources(),
             "mutated": self._mutated(),
@@ -230,11 +230,10 @@ class _Writer:
                 steps.append(["alloc", [self.slots[name] for name in needed]])
                 pending.difference_update(needed)
             if isinstance(step, Launch):
+                device = next((self.buffers[name].device for name in step.args), "cpu")
                 slots = [self.slots[name] for name in step.args]
-                steps.append(["kernel", step.kernel, slots, self._numbers(step.sizes)])
-            elif step.op in OWN:
-                shape, names = OWN[step.op](step, self.buffers)
-                steps.append(["kernel", shape.name, [self.slots[name] for name in names], []])
+                sizes, grid = self._numbers(step.sizes), self._numbers(step.grid)
+                steps.append(["kernel", step.kernel, slots, sizes, device, grid])
             else:
                 steps.append(self._call(step))
             dead = self.schedule.free_after[position] if position < len(self.schedule.free_after) else ()
@@ -243,6 +242,9 @@ class _Writer:
         if pending:  # outputs without elements that no kernel writes
             steps.append(["alloc", sorted(self.slots[name] for name in pending)])
         return steps
+
+    def _arena_device(self) -> str:
+        return next((self.buffers[p.buffer].device for p in self.schedule.places if p.where == "arena"), "cpu")
 
     def _check(self, call: Extern) -> list[Any]:
         """A slot that holds a greatest and a least index, what they may be, and the error to raise otherwise."""
@@ -431,7 +433,8 @@ def show_table(table: dict[str, Any]) -> str:
             return f"{kind} {', '.join(names[s] for s in step[1])}"
         if kind == "kernel":
             sizes = "".join(f", {number(n)}" for n in step[3])
-            return f"{step[1]}({', '.join(names[s] for s in step[2])}{sizes})"
+            grid = f"[{', '.join(map(number, step[5]))}]" if step[5] else ""
+            return f"{step[1]}{grid}({', '.join(names[s] for s in step[2])}{sizes})"
         if kind == "check":
             return f"check {names[step[1]]} in {number(step[2])}..{number(step[3])} or {step[4]}"
         _, op, args, _, positional, keywords, outs, _, _ = step
@@ -440,7 +443,7 @@ def show_table(table: dict[str, Any]) -> str:
         made = ", ".join("_" if s is None else names[s] for s in outs)
         return f"{made + ' = ' if made.strip('_, ') else ''}{op}({', '.join(texts)})"
 
-    lines = [f"arena {number(table['arena'])} bytes"]
+    lines = [f"arena {number(table['arena'][0])} bytes"]
     lines += [f"r{i} = {op} {number(a)} {number(b)}" for i, (op, a, b) in enumerate(table["registers"])]
     lines += [f"recipe {line(step)}" for step in table["recipe"]]
     lines += [line(step) for step in table["steps"]]

@@ -66,8 +66,7 @@ def step_label(nodes: Sequence[fx.Node], library: str = "") -> str:
 
 def library_of(step: Any) -> str:
     """The library op of a step of a schedule; "" if a generated kernel does it."""
-    op: str = getattr(step, "op", "")
-    return "" if op.startswith(("firebrick::linear", "firebrick::convolution", "firebrick::recurrent")) else op
+    return getattr(step, "op", "")
 
 
 def step_labels(graph: fx.Graph, origins: Iterable[tuple[Sequence[int], str]]) -> list[str]:

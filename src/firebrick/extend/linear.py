@@ -14,14 +14,7 @@ import torch.nn.functional as F
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.config import Config
-
-__all__ = ["ACTIVATIONS", "linear_op", "panel_columns"]
-
-_COLUMNS = {"avx512": 32, "avx2": 16, "neon": 16}
-"""SIMD level -> columns of a panel, two vectors or more."""
-_LEVELS = {"AVX512": "avx512", "AVX2": "avx2", "DEFAULT": "scalar"}
-"""What torch says of the CPU -> SIMD level."""
+__all__ = ["ACTIVATIONS", "linear_op"]
 
 ACTIVATIONS: Mapping[str, Callable[..., torch.Tensor]] = {
     "none": lambda x: x,
@@ -35,15 +28,6 @@ ACTIVATIONS: Mapping[str, Callable[..., torch.Tensor]] = {
     "hardswish": F.hardswish,
 }
 """Name of what is applied to each result -> the function, called with the result and its numbers."""
-
-
-def panel_columns(config: Config) -> int:
-    """Columns that lie together in a panel; 0: this machine has no vectors, the library's kernels are best."""
-    level = config.simd
-    if level == "auto":
-        found = torch.backends.cpu.get_cpu_capability()
-        level = "neon" if torch.backends.cpu.get_cpu_capability() not in _LEVELS else _LEVELS[found]
-    return _COLUMNS.get(level, 0)
 
 
 def _linear(

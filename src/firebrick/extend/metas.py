@@ -21,6 +21,7 @@ __all__ = [
     "acts",
     "attribute_of",
     "copy_into",
+    "device_of",
     "drop_dead",
     "fake_mode_of",
     "fill_meta",
@@ -76,6 +77,14 @@ def absorb(made: fx.Node, gone: Iterable[fx.Node]) -> None:
 def acts(node: fx.Node) -> bool:
     """Whether a call is there for what it does: it returns no value."""
     return node.op in ("call_function", "call_method") and "val" in node.meta and node.meta["val"] is None
+
+
+def device_of(node: fx.Node) -> str:
+    """Where a node is computed, "cuda:0": where it was placed, or where its (first) result lies."""
+    placed = node.meta.get("device")
+    if placed is not None:
+        return str(placed)
+    return next((str(t.device) for t in tensors_in(node.meta.get("val"))), "cpu")
 
 
 def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode | None:

@@ -203,7 +203,7 @@ class Extern:
     `Enum("dtype", "f32")`, or tuples of these. `outs` names the buffers that receive the results, None for one that
     nobody uses.
     When `into` is True the op is an out-variant and writes `outs` in place; else it makes fresh tensors.
-    `writes` names buffers among `args` that the call mutates.
+    `writes` names buffers among `args` that the call mutates. `device` is where it runs.
     """
 
     name: str
@@ -215,6 +215,7 @@ class Extern:
     writes: tuple[str, ...] = ()
     origin: str = field(default="", compare=False)
     parts: tuple[int, ...] = field(default=(), compare=False)
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def parse(text: str) -> LoopProgram:
 
 _BUFFER_KINDS = ("input", "const", "derived", "temp", "output")
 _BUFFER = re.compile(r"\s*(\S+): (\w+)\[([^\]]*)\](?: on (\w+(?::\d+)?))?")
-_EXTERN = re.compile(r"(\S+) extern (.*?) = (\w+::[\w.]+)\((.*)\)( into)?(?: writes (.*))?")
+_EXTERN = re.compile(r"(\S+) extern (.*?) = (\w+::[\w.]+)\((.*)\)( into)?(?: writes (.*?))?(?: on (\w+(?::\d+)?))?")
 _NEST = re.compile(r"(\S+) (?:for (.*)|once)")
 _SIZE = re.compile(r"size (\w+) in (-?\d+)\.\.(\d+|inf)")
 _TEMP = re.compile(r"(?<![\w)%])%(\w+)")
@@ -169,7 +169,7 @@ class Reader:
         args, kwargs = self.arguments(found[4])
         outs = tuple(None if o == "_" else o for o in _split(found[2]))
         writes = tuple(_split(found[6] or ""))
-        return Extern(found[1], found[3], args, kwargs, outs, bool(found[5]), writes)
+        return Extern(found[1], found[3], args, kwargs, outs, bool(found[5]), writes, device=found[7] or "cpu")
 
     def arguments(self, text: str) -> tuple[tuple[object, ...], tuple[tuple[str, object], ...]]:
         """Arguments of a call."""

@@ -36,6 +36,11 @@ class Kernel:
     reuse: tuple[tuple[int, int], ...] = ()
     device: str = "cpu"
 
+    @property
+    def loops(self) -> Any:
+        """The loop tree that the body is; an empty one where it is something else."""
+        return self.body if isinstance(self.body, tuple) else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:

@@ -156,7 +156,7 @@ def _extern(node: Extern, buffers: dict[str, Buffer]) -> str:
         text += " into"
     if node.writes:
         text += f" writes {', '.join(node.writes)}"
-    return text
+    return text if node.device == "cpu" else f"{text} on {node.device}"
 
 
 def _argument(value: object, buffers: dict[str, Buffer]) -> str:

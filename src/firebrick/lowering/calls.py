@@ -14,7 +14,7 @@ from firebrick.loops.dtypes import BY_TORCH
 from firebrick.loops.ir import Extern, Ref
 from firebrick.lowering.context import Lowering, dense_strides, shape_of, strides_of
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
-from firebrick.symbolic.expr import ONE, ZERO, as_int
+from firebrick.symbolic.expr import ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,8 +33,6 @@ _OUT_VARIANTS: Mapping[Any, str] = {
 }
 """Op -> its variant that writes a given tensor, so that the memory plan can place the result."""
 _OF_STORAGES = frozenset({aten.as_strided.default, aten.as_strided_scatter.default})
-_PAGE, _LINE = 1024, 16
-"""Elements after which addresses share lines of a first-level cache, and of one line."""
 
 
 def call(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
@@ -60,7 +58,7 @@ def _copied(lw: Lowering, x: TensorValue) -> TensorValue:
     if ref.strides != dense_strides(ref.shape, ref.strides):
         raise LoweringError(f"{lw.node.target} of memory with gaps has no place in a compiled graph")
     copy = lw.buffer(x.dtype, ref.shape, ref.strides)
-    lw.nodes.append(Extern(f"n{len(lw.nodes)}", "aten::clone", (ref,), (), (copy,), origin=lw.origin))
+    lw.nodes.append(Extern(f"n{len(lw.nodes)}", "aten::clone", (ref,), (), (copy,), origin=lw.origin, device=lw.device))
     return TensorValue(x.shape, x.dtype, ref.strides, ref=Ref(copy, ref.shape, ref.strides, ZERO))
 
 
@@ -71,58 +69,31 @@ def _into(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
     return lw.extern(_OUT_VARIANTS[lw.node.target], args, kwargs, into=True)
 
 
-def _linear(lw: Lowering, x: TensorValue, weight: Any, scale: Any, bias: Any, other: Any, *args: Any) -> Any:
-    """Matmuls: their kernel wants the elements of a row side by side, and those of the weight along one axis."""
-    if len(weight.shape) > 2:  # one of many, and no constant
-        sides = zip(weight.shape[1:], lw.realize(weight).strides[1:], strict=True)
-        weight = weight if any(ONE in side for side in sides) else _stored(lw, weight, contiguous_strides(weight.shape))
-    x, other = (
-        _stored(lw, t, contiguous_strides(t.shape)) if t is not None and lw.realize(t).strides[-1] is not ONE else t
-        for t in (x, other)
-    )
-    return lw.extern("firebrick::linear.out", (x, weight, scale, bias, other, *args), {}, into=True)
+def _handwritten(lw: Lowering, *args: Any) -> Any:
+    """An op for which targets have kernels: its tensors are stored as the kernel wants them."""
+    schema, val = lw.node.target._schema, lw.node.meta["val"]  # type: ignore[union-attr]
+    shape = shape_of(val[0] if isinstance(val, (tuple, list)) else val)
+    wanted = iter(lw.target.layouts(schema.name, _each(args, lambda t: _lies(lw, t)), shape))
+
+    def stored(t: TensorValue) -> TensorValue:
+        strides = next(wanted)
+        return t if strides is None else _stored(lw, t, strides)
+
+    return lw.extern(f"{schema.name}.out", _each(args, stored), {}, into=True)
 
 
-def _convolution(lw: Lowering, x: TensorValue, packed: Any, bias: Any, other: TensorValue | None, *args: Any) -> Any:
-    """A convolution with packed weights: its kernel wants the channels of a pixel side by side."""
-    # What is not stored yet is stored without gaps, in another order than its strides say if these have gaps.
-    computed = x.ref is None and x.base is None
-    strides = dense_strides(x.shape, x.strides) if computed else lw.realize(x).strides
-    whole = len(packed.shape) == 5 and any(args[2])  # a dense one that pads by itself takes lines as wholes
-    moved = strides[1] is not ONE or (whole and strides[3] != x.shape[1])
-    apart = _collide(lw, packed, x.shape[1] if moved else strides[3], *args)
-    if moved or apart:
-        x = _stored(lw, x, _channels_last(x.shape, _LINE if apart else 0))
-    if other is not None and lw.realize(other).strides != _channels_last(other.shape):
-        other = _stored(lw, other, _channels_last(other.shape))
-    return lw.extern("firebrick::convolution.out", (x, packed, bias, other, *args), {}, into=True)
+def _each(value: Any, change: Callable[[TensorValue], Any]) -> Any:
+    """Arguments with their tensors changed."""
+    if isinstance(value, (tuple, list)):
+        return [_each(v, change) for v in value]
+    return change(value) if isinstance(value, TensorValue) else value
 
 
-def _collide(lw: Lowering, packed: Any, column: Expr, _outer: int, stride: Any, padding: Any, *_args: Any) -> bool:
-    """Whether the pixels that a tile of a dense convolution reads in turns lie in the same lines of a cache."""
-    many = lw.node.meta["val"].shape[3] > 8 and len(packed.shape) >= 4 and not any(padding)
-    return many and as_int(column) * stride[1] % _PAGE == 0
-
-
-def _recurrent(lw: Lowering, cell: str, projected: Any, weights: Any, biases: Any, *states: Any) -> Any:
-    """A recurrent layer: its kernel wants weights and states without gaps, and the gates of an input side by side."""
-    projected = [p if lw.realize(p).strides[2] is ONE else _dense(lw, p) for p in projected]
-    rest = [[_dense(lw, t) for t in tensors if t is not None] for tensors in (weights, biases, states)]
-    hidden, state = (*rest[2], None)[:2]
-    return lw.extern("firebrick::recurrent.out", (cell, projected, *rest[:2], hidden, state), {}, into=True)
-
-
-def _dense(lw: Lowering, x: TensorValue) -> TensorValue:
-    """The tensor in memory, its elements in order."""
-    strides = contiguous_strides(x.shape)
-    return x if lw.realize(x).strides == strides else _stored(lw, x, strides)
-
-
-def _channels_last(shape: tuple[Expr, ...], gap: int = 0) -> tuple[Expr, ...]:
-    """gap: elements between the channels of a pixel and those of the next one."""
-    batch, channels, height, width = shape
-    by_batch, by_row, by_column, by_channel = contiguous_strides((batch, height, width, channels + gap))
-    return by_batch, by_channel, by_row, by_column
+def _lies(lw: Lowering, x: TensorValue) -> Ref:
+    """Where a tensor lies; what is not stored yet would be stored without gaps, whatever its strides say."""
+    if x.ref is None and x.base is None:
+        return Ref("", x.shape, dense_strides(x.shape, x.strides), ZERO)
+    return lw.realize(x)
 
 
 def _stored(lw: Lowering, x: TensorValue, strides: tuple[Expr, ...]) -> TensorValue:
@@ -134,8 +105,6 @@ def _stored(lw: Lowering, x: TensorValue, strides: tuple[Expr, ...]) -> TensorVa
 
 RULES: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(_OUT_VARIANTS, _into),
-    linear_op: _linear,
-    convolution_op: _convolution,
-    recurrent_op: _recurrent,
+    **dict.fromkeys((linear_op, convolution_op, recurrent_op), _handwritten),
 }
 """OpOverload -> rule."""

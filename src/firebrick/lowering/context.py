@@ -12,17 +12,18 @@ from firebrick.errors import LoweringError
 from firebrick.loops.bounds import CHECK, span
 from firebrick.loops.build import cast, constant, reduce
 from firebrick.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.loops.ir import Axis, Buffer, Const, Enum, Extern, Index, Nest, Node, Op, Ref, Store, Value
+from firebrick.loops.ir import Axis, Buffer, Const, Enum, Extern, Index, Nest, Node, Op, Ref, Store, Value, device_type
 from firebrick.loops.ops import reduction_identity
 from firebrick.lowering.tensors import TensorValue, contiguous_strides
 from firebrick.symbolic.expr import ONE, ZERO, Expr, as_expr, exprs, total, var
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import fx
 
     from firebrick.config import Config
+    from firebrick.targets.base import Target
 
 __all__ = [
     "Declined",
@@ -55,15 +56,17 @@ class Lowering:
     """Collects the program. Rules get it as their first argument; `node` is the node being lowered.
 
     used: which of the node's results are used, if it has several.
+    device: where the node is computed.
     alone: no loops around the node would run together with it, so loops for it must be worth it by themselves.
     """
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    def __init__(self, targets: Mapping[str, Target], config: Config) -> None:
+        self.targets, self.config = targets, config
         self.buffers: list[Buffer] = []
         self.nodes: list[Node] = []
         self.names: set[str] = set()
         self.node: fx.Node
+        self.device = "cpu"
         self.origin = ""
         self.own: tuple[int, ...] = ()
         self.used: set[int] = set()
@@ -73,17 +76,24 @@ class Lowering:
         self._checked: set[tuple[object, ...]] = set()
 
     @property
+    def target(self) -> Target:
+        """The machine that computes the node."""
+        return self.targets[device_type(self.device)]
+
+    @property
     def parts(self) -> tuple[int, ...]:
         """The node being lowered, and what its arguments compute that is not stored yet."""
         return tuple(dict.fromkeys([*(p for v in self.given if v.ref is None for p in v.parts), *self.own]))
 
     # ------------------------------------------------------------ buffers
 
-    def buffer(self, dtype: str, shape: Sequence[Expr], strides: Sequence[Expr], kind: str = "temp") -> str:
-        """Declare storage for a computed tensor."""
+    def buffer(
+        self, dtype: str, shape: Sequence[Expr], strides: Sequence[Expr], kind: str = "temp", device: str = ""
+    ) -> str:
+        """Declare storage for a computed tensor, on the node's device unless another is named."""
         name = f"%{self._temps}"
         self._temps += 1
-        self.buffers.append(Buffer(name, dtype, tuple(shape), tuple(strides), kind))
+        self.buffers.append(Buffer(name, dtype, tuple(shape), tuple(strides), kind, device or self.device))
         return name
 
     def declare(self, name: str, fake: torch.Tensor, kind: str) -> TensorValue:
@@ -94,7 +104,7 @@ class Lowering:
         dtype = BY_TORCH[fake.dtype].name
         shape, strides = shape_of(fake), strides_of(fake)
         self.buffers.append(Buffer(name, dtype, shape, strides, kind, str(fake.device)))
-        return TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO))
+        return TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO), device=str(fake.device))
 
     # ------------------------------------------------------------ nodes
 
@@ -114,7 +124,7 @@ class Lowering:
                 return seen
         value.span = self.span(value)
         layout = dense_strides(value.shape, value.strides if strides is None else tuple(strides))
-        name = self.buffer(value.dtype, value.shape, layout)
+        name = self.buffer(value.dtype, value.shape, layout, device=value.device)
         ref = Ref(name, value.shape, layout, ZERO)
         self.store(value, ref)
         value.stored(ref)
@@ -237,9 +247,25 @@ class Lowering:
         ends = [reduce(name, axes, element) for name in ("max", "min")]
         self.nest((), *(Store(seen, as_expr(k), end) for k, end in enumerate(ends)), parts=index.parts)
         args = (Ref(seen, (two,), (ONE,), ZERO), low, high, error, text)
-        self.nodes.append(Extern(f"n{len(self.nodes)}", CHECK, args, (), (), origin=self.origin, parts=self.own))
+        self.nodes.append(
+            Extern(f"n{len(self.nodes)}", CHECK, args, (), (), origin=self.origin, parts=self.own, device=self.device)
+        )
 
     # ------------------------------------------------------------ library calls
+
+    def moved(self, name: str, device: str = "cpu") -> str:
+        """A buffer that holds what another does, on that device: itself if it lies there."""
+        source = next(b for b in reversed(self.buffers) if b.name == name)
+        if source.device == device:
+            return name
+        copy = self.buffer(source.dtype, source.shape, source.strides, device=device)
+        ref = Ref(name, source.shape, source.strides, ZERO)
+        where = (("device", Enum("device", device)),)
+        op = "aten::_to_copy"
+        self.nodes.append(
+            Extern(f"n{len(self.nodes)}", op, (ref,), where, (copy,), False, (), self.origin, self.own, self.device)
+        )
+        return copy
 
     def argument(self, value: object) -> object:
         """An argument of a library call; formulas among it are stored first."""
@@ -277,13 +303,16 @@ class Lowering:
                 raise LoweringError(f"{op} returns a number that the graph uses")
             dtype, shape, strides = BY_TORCH[fake.dtype].name, shape_of(fake), strides_of(fake)
             name = self.buffer(dtype, shape, strides)
-            results.append(TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO)))
+            ref = Ref(name, shape, strides, ZERO)
+            results.append(TensorValue(shape, dtype, strides, ref=ref, device=self.device))
         outs = tuple(r.ref.buffer if r is not None and r.ref is not None else None for r in results)
-        self.nodes.append(Extern(f"n{len(self.nodes)}", op, passed, named, outs, into, (), self.origin, self.own))
+        call = f"n{len(self.nodes)}", op, passed, named, outs, into, (), self.origin, self.own, self.device
+        self.nodes.append(Extern(*call))
         return tuple(results) if many else results[0] if results else None
 
 
 # ---------------------------------------------------------------- helpers of rules
+
 
 Rule = Callable[..., Any]
 

@@ -10,9 +10,9 @@ import torch
 from torch import fx
 
 from firebrick.errors import LoweringError
-from firebrick.extend.metas import origins
+from firebrick.extend.metas import device_of, origins
 from firebrick.loops.dtypes import BY_TORCH
-from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref
+from firebrick.loops.ir import Extern, Load, LoopProgram, Recipe, Ref, device_type
 from firebrick.loops.walk import values_of
 from firebrick.lowering import (
     bags,
@@ -37,10 +37,11 @@ from firebrick.lowering.tensors import TensorValue
 from firebrick.symbolic.expr import ONE, ZERO, exprs, total
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from firebrick.config import Config
     from firebrick.extend.graph import Alias, AtenGraph
+    from firebrick.targets.base import Target
 
 __all__ = ["RULES", "lower"]
 
@@ -63,13 +64,13 @@ RULES: dict[Any, Callable[..., Any]] = {
 """OpOverload -> rule, a function of the lowering and the op's arguments."""
 
 
-def lower(aten: AtenGraph, config: Config) -> LoopProgram:
+def lower(aten: AtenGraph, targets: Mapping[str, Target], config: Config) -> LoopProgram:
     """Lower a functional graph to loops and library calls.
 
     Raises:
         LoweringError: the graph holds something that is neither; the caller runs the graph on eager kernels.
     """
-    return _Lowerer(aten, config).run()
+    return _Lowerer(aten, targets, config).run()
 
 
 def _is_rounded(node: fx.Node) -> bool:
@@ -80,12 +81,13 @@ def _is_rounded(node: fx.Node) -> bool:
 class _Lowerer:
     """Walks the graph once."""
 
-    def __init__(self, aten: AtenGraph, config: Config) -> None:
+    def __init__(self, aten: AtenGraph, targets: Mapping[str, Target], config: Config) -> None:
         self.aten = aten
-        self.lw = Lowering(config)
+        self.lw = Lowering(targets, config)
         self.env: dict[fx.Node, Any] = {}
-        self.known: dict[fx.Node, bool] = {}
+        self.known: dict[tuple[fx.Node, str], bool] = {}
         self.used: dict[fx.Node, set[int]] = {}
+        self.near: dict[tuple[fx.Node, str], TensorValue] = {}
         self.returned: set[str] = set()
         self.inputs: list[TensorValue] = []
         self.consts: dict[str, TensorValue] = {}
@@ -143,6 +145,7 @@ class _Lowerer:
                 self.env[node] = self.consts[node.target]
             else:
                 lw.node, lw.origin, lw.own, lw.given, lw.used = node, "", (), (), used.get(node, set())
+                lw.device = device_of(node)
                 kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
                 self.env[node] = self.derived[node.name] = calls.call_on_constants(
                     lw, *self._arguments(node.args), **kwargs
@@ -167,16 +170,19 @@ class _Lowerer:
         lw = self.lw
         stack = node.meta.get("stack")
         lw.node, lw.origin, lw.own = node, str(stack[-1]) if stack else "", origins(node)
-        lw.used = self.used.get(node, set())
+        lw.used, lw.device = self.used.get(node, set()), device_of(node)
         lw.given = tuple([v for v in (self.env[n] for n in node.all_input_nodes) if isinstance(v, TensorValue)])
         lw.alone = all(v.ref is not None or not v.cost for v in lw.given) and not _feeds_loops(node)
-        args = self._arguments(node.args)
-        kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
         rule = RULES.get(node.target)
         if lw.config.numerics == "eager" and node.target in CALLED and _is_rounded(node):
             rule = None
         result: Any = None
-        if rule is not None and (node.target in views.RULES or self._computable(node)):
+        by_loops = rule is not None and (node.target in views.RULES or self._computable(node))
+        # Library calls take numbers that lie on a CPU as they are.
+        here = by_loops and node.target not in calls.RULES
+        args = self._arguments(node.args, here)
+        kwargs = {k: self._arguments(v, here) for k, v in node.kwargs.items()}
+        if rule is not None and by_loops:
             try:
                 result = rule(lw, *args, **kwargs)
             except Declined:
@@ -188,26 +194,45 @@ class _Lowerer:
                 raise LoweringError(f"{node.target} is not an operator")
             result = calls.call(lw, *args, **kwargs)
         for made in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(made, TensorValue) and made.ref is None and not made.parts:
-                made.parts = lw.parts
+            if isinstance(made, TensorValue):
+                made.device = made.device or lw.device
+                if made.ref is None and not made.parts:
+                    made.parts = lw.parts
         return result
 
     def _computable(self, node: fx.Node) -> bool:
-        """Whether loops may compute the node; views are only looked at."""
-        known = self.known
+        """Whether the loops of the node's device may compute it."""
+        device = self.lw.device
+        target = self.lw.targets.get(device_type(device))
+        if target is None:
+            return False
         for n in (node, *node.all_input_nodes):
-            found = known.get(n)
+            found = self.known.get((n, target.name))
             if found is None:
-                found = known[n] = _known_to_loops(n.meta["val"])
-            if not found:
+                found = self.known[n, target.name] = _are_known(n.meta["val"], target)
+            if not found or device_of(n) not in (device, "cpu"):
                 return False
         return True
 
-    def _arguments(self, value: Any) -> Any:
+    def _near(self, node: fx.Node) -> Any:
+        """A node's value; a number that lies on a CPU as a copy on the device where loops compute with it."""
+        value, device = self.env[node], self.lw.device
+        if not isinstance(value, TensorValue) or value.device == device or value.device != "cpu":
+            return value
+        copy = self.near.get((node, device))
+        if copy is None:
+            ref = self.lw.realize(value)
+            ref = replace(ref, buffer=self.lw.moved(ref.buffer, device))
+            copy = TensorValue(value.shape, value.dtype, value.strides, ref=ref, device=device)
+            self.near[node, device] = copy
+        return copy
+
+    def _arguments(self, value: Any, here: bool = False) -> Any:
+        """Arguments with values for nodes; `here`: on the device where the node is computed."""
         if isinstance(value, fx.Node):
-            return self.env[value]
+            return self._near(value) if here else self.env[value]
         if isinstance(value, (list, tuple)):
-            return [self._arguments(v) for v in value]
+            return [self._arguments(v, here) for v in value]
         return value
 
     # ------------------------------------------------------------ outputs
@@ -252,14 +277,14 @@ class _Lowerer:
         if not isinstance(value, TensorValue):
             raise LoweringError(f"output {result} is not a tensor")
         lw = self.lw
-        lw.node = result
+        lw.node, lw.device = result, value.device
         strides = strides_of(result.meta["val"])
         ref = lw.realize(value) if value.base is not None else value.ref
         # Results that eager makes apart don't share memory here either, nor with arguments, whatever a pass left out.
         if ref is not None and ref.buffer not in taken | self.returned and _same_layout(ref, strides):
             self.returned.add(ref.buffer)
             return Ref(ref.buffer, ref.shape, strides, ref.offset, ref.dtype)
-        name = lw.buffer(value.dtype, value.shape, strides)
+        name = lw.buffer(value.dtype, value.shape, strides, device=value.device)
         made = Ref(name, value.shape, strides, ZERO)
         lw.store(value, made)
         if ref is None:
@@ -272,7 +297,7 @@ class _Lowerer:
         lw = self.lw
         pending: list[tuple[TensorValue, Ref]] = []
         for target, value in zip(targets, values, strict=True):
-            place = target.ref
+            place, lw.device = target.ref, value.device
             assert place is not None
             if value.ref is not None and value.ref == place:
                 continue
@@ -282,7 +307,7 @@ class _Lowerer:
                 safe = self._reads_in_place(value, place, taken)
             if not safe:
                 copy = TensorValue(value.shape, value.dtype, value.strides, formula=value.at, cost=value.cost)
-                copy.parts = value.parts
+                copy.parts, copy.device = value.parts, value.device
                 lw.realize(copy)
                 value = copy
             pending.append((value, place))
@@ -313,13 +338,12 @@ def _feeds_loops(node: fx.Node) -> bool:
     return False
 
 
-def _known_to_loops(val: Any) -> bool:
-    """Whether loops compute with a node's value: every tensor of it of a dtype, layout and device that they know."""
+def _are_known(val: Any, target: Target) -> bool:
+    """Whether a target's loops compute with a value: every tensor of it of a dtype and layout that they know."""
     if isinstance(val, torch.Tensor):
-        return BY_TORCH[val.dtype].loops and val.device.type == "cpu" and val.layout is torch.strided
-    if isinstance(val, (list, tuple)):
-        return all(_known_to_loops(v) for v in val)
-    return val is None
+        row = BY_TORCH[val.dtype]
+        return row.loops and val.layout is torch.strided and target.computes(row.name)
+    return all(_are_known(v, target) for v in val) if isinstance(val, (list, tuple)) else val is None
 
 
 def _same_layout(ref: Ref, strides: tuple[Any, ...]) -> bool:

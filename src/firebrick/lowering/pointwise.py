@@ -613,9 +613,7 @@ def _select(lw: Lowering, cond: TensorValue, a: Any, b: Any) -> TensorValue:
 
 
 @_rule(aten._to_copy.default, prims.convert_element_type.default, prims.device_put.default)
-def _to(lw: Lowering, a: TensorValue, *_args: Any, **kwargs: Any) -> TensorValue:
-    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "cpu":
-        raise Declined
+def _to(lw: Lowering, a: TensorValue, *_args: Any, **_kwargs: Any) -> TensorValue:
     dtype = BY_TORCH[lw.node.meta["val"].dtype].name
     rounds = dtype in _HALVES and DTYPES[a.dtype].is_float and a.dtype not in _HALVES
     return elementwise(lw, (lambda x: rounded(x, dtype)) if rounds else lambda x: x, (a,), None, 0)

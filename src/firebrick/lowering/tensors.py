@@ -24,12 +24,26 @@ class TensorValue:
     ref: where it is stored, None while it is only a formula.
     cost: rough price of one element in additions; `at` is computed again by each consumer that inlines it.
     parts: numbers of the captured graph's nodes that the formula computes.
+    device: where it is computed and stored; none while its node is being lowered.
     span: the least and greatest number of a stored tensor of whole numbers, where its formula told.
     base, see: the formula that this one is a view of, and the place of the view given the place of its base. Storing
       the view then means to store the base, in its own loops, and to look at it.
     """
 
-    __slots__ = ("_formula", "_memo", "base", "cost", "dtype", "parts", "ref", "see", "shape", "span", "strides")
+    __slots__ = (
+        "_formula",
+        "_memo",
+        "base",
+        "cost",
+        "device",
+        "dtype",
+        "parts",
+        "ref",
+        "see",
+        "shape",
+        "span",
+        "strides",
+    )
 
     def __init__(
         self,
@@ -43,9 +57,10 @@ class TensorValue:
         base: TensorValue | None = None,
         see: Callable[[Ref], Ref | None] | None = None,
         parts: tuple[int, ...] = (),
+        device: str = "",
     ) -> None:
         self.shape, self.dtype, self.strides, self.ref, self.cost = shape, dtype, strides, ref, cost
-        self.base, self.see, self.parts = base, see, parts
+        self.base, self.see, self.parts, self.device = base, see, parts, device
         self.span: tuple[int, int] | None = None
         self._formula = formula
         self._memo: dict[tuple[Expr, ...], Value] = {}

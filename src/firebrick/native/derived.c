@@ -81,6 +81,8 @@ static Stamp read_stamp(const Executable *self, int source) {
     Stamp stamp = {NULL, 0, 0};
     int64_t rows, columns;
     if (fb_torch.get_data_ptr(FB_HANDLE(tensor), &stamp.data) != 0) stamp.data = NULL;
+    /* Memory of other machines can't be read here; there pointers and versions must do. */
+    if (self->program.devices[slot->device].machine != &fb_cpu) return stamp;
     memory_shape(FB_HANDLE(tensor), &rows, &columns);
     stamp.print = fingerprint(FB_HANDLE(tensor), slot->dtype->size, rows, columns);
     return stamp;

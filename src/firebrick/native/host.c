@@ -7,7 +7,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 /* Bytes of a result from which the C library takes it from the system anew at each call, or may. */
 #define LARGE ((int64_t)8 << 20)
@@ -18,7 +17,7 @@
 /* Pieces of a size that glibc keeps at hand; how many sizes, from 24 bytes on, a tensor's own data has, and cuttings. */
 enum { CACHED = 7, SMALL_SIZES = 16, CUT_SIZES = 6 };
 
-enum { MAX_DIM = 64, SPACES_KEPT = 2, CPU = 0 };
+enum { MAX_DIM = 64, SPACES_KEPT = 2 };
 
 static int32_t strided_layout;
 
@@ -58,12 +57,14 @@ PyObject *fb_wrap(FbHandle handle) {
 
 /* ---- spaces ----------------------------------------------------------------- */
 
+static void drop_arena(const Program *program, Space *space);
+
 static void free_space(const Program *program, Space *space) {
     if (space == NULL) return;
     for (int i = 0; space->views != NULL && i < program->view_count; i++) {
         if (space->views[i] != NULL) fb_torch.delete_tensor(space->views[i]);
     }
-    free(space->arena);
+    drop_arena(program, space);
     free(space);
 }
 
@@ -103,17 +104,6 @@ static void return_space(Executable *self, Space *space) {
     self->spaces_kept++;
 }
 
-/* Fresh memory comes page by page, at the first write to each: several times what a loop takes to fill them. */
-static void use_huge_pages(void *memory, int64_t size) {
-#ifdef MADV_HUGEPAGE
-    const uintptr_t page = (uintptr_t)1 << 21, from = ((uintptr_t)memory + page - 1) & ~(page - 1);
-    const uintptr_t to = ((uintptr_t)memory + (uintptr_t)size) & ~(page - 1);
-    if (from < to) madvise((void *)from, to - from, MADV_HUGEPAGE);
-#else
-    (void)memory, (void)size;
-#endif
-}
-
 /* A call's results are often gone before the next call makes as many. glibc gives what is free at the end of its heap
    back to the system, from twice MAPPED on or less, and takes it anew page by page, which takes longer than to fill it.
    So it is told to keep as much as two calls make, unless the user has told it something. */
@@ -141,25 +131,31 @@ static void turn_small_memory(int sizes, int count) {
     for (int i = sizes * count; i > 0; i--) free(pieces[i - 1]);
 }
 
+static const Device *device_of(const Program *program, int slot) { return &program->devices[program->slots[slot].device]; }
+
+static void drop_arena(const Program *program, Space *space) {
+    if (space->arena != NULL) program->devices[program->arena_device].machine->free(space->arena, space->arena_owner);
+    space->arena = NULL;
+    space->arena_owner = NULL;
+    space->arena_size = 0;
+}
+
 static int reserve_arena(const Program *program, Space *space) {
+    const Device *device = &program->devices[program->arena_device];
     int64_t size = fb_num(space->registers, program->arena);
     if (size <= space->arena_size) return 0;
-    void *memory;
     for (int i = 0; i < program->view_count; i++) {
-        if (space->views[i] != NULL && program->slots[program->views[i].slot].kind == SLOT_ARENA) {
+        if (space->views[i] != NULL && program->slots[program->views[i].slot].kind == SLOT_ARENA && device->machine == &fb_cpu) {
             fb_torch.delete_tensor(space->views[i]);
             space->views[i] = NULL;
         }
     }
-    free(space->arena);
-    space->arena = NULL;
-    space->arena_size = 0;
-    if (posix_memalign(&memory, size >= 1 << 21 ? 1 << 21 : 64, size) != 0) {
-        PyErr_NoMemory();
+    drop_arena(program, space);
+    space->arena = device->machine->allocate(device->index, size, &space->arena_owner);
+    if (space->arena == NULL) {
+        fb_torch_error("temporaries could not be allocated");
         return -1;
     }
-    use_huge_pages(memory, size);
-    space->arena = memory;
     space->arena_size = size;
     return 0;
 }
@@ -180,7 +176,9 @@ static FbHandle make_view(const Program *program, const Space *space, const View
     read_nums(space, &view->strides, strides);
     if (base == NULL || view->retyped) {
         char *data = (char *)space->pointers[view->slot] + offset * slot->dtype->size;
-        int32_t status = fb_host.from_blob(data, view->sizes.count, sizes, strides, 0, view->dtype->code, slot->device_type, 0, &made);
+        const Device *device = device_of(program, view->slot);
+        int32_t status =
+            fb_host.from_blob(data, view->sizes.count, sizes, strides, 0, view->dtype->code, device->type, device->index, &made);
         return status == 0 ? made : NULL;
     }
     /* The offset counts from the tensor's own first element. */
@@ -211,14 +209,16 @@ static int allocate(const Program *program, Space *space, int index) {
     read_nums(space, &slot->strides, strides);
     int64_t bytes = slot->dtype->size;
     for (int i = 0; i < slot->sizes.count; i++) bytes += (sizes[i] - 1) * strides[i] * slot->dtype->size;
-    int on_heap = slot->device_type == CPU && bytes >= LARGE && bytes < MAPPED;
+    const Device *device = device_of(program, index);
+    const int on_cpu = device->machine == &fb_cpu, on_heap = on_cpu && bytes >= LARGE && bytes < MAPPED;
     if (on_heap) turn_small_memory(SMALL_SIZES, CACHED + 2);
-    if (fb_host.empty_strided(slot->sizes.count, sizes, strides, slot->dtype->code, slot->device_type, 0, &space->handles[index]) != 0) return -1;
+    int32_t status = fb_host.empty_strided(slot->sizes.count, sizes, strides, slot->dtype->code, device->type, device->index, &space->handles[index]);
+    if (status != 0) return -1;
     space->owned[index] = 1;
     if (fb_torch.get_data_ptr(space->handles[index], &space->pointers[index]) != 0) return -1;
     if (on_heap) turn_small_memory(CUT_SIZES, CACHED + 1);
-    if (slot->device_type != CPU) return 0;
-    if (bytes >= LARGE) use_huge_pages(space->pointers[index], bytes);
+    if (!on_cpu) return 0;
+    if (bytes >= LARGE) fb_use_huge_pages(space->pointers[index], bytes);
     if (bytes < MAPPED) space->made += bytes;
     return 0;
 }
@@ -230,11 +230,13 @@ static void release(Space *space, int index) {
 }
 
 /* Whether a tensor is what the table was made for; strides of axes with one element don't count. */
-static int fits(const Space *space, const Slot *slot, FbHandle handle) {
+static int fits(const Program *program, const Space *space, const Slot *slot, FbHandle handle) {
+    const Device *expected = &program->devices[slot->device];
     int64_t dim, *sizes, *strides;
     int32_t dtype, device;
     if (fb_torch.get_dtype(handle, &dtype) != 0 || dtype != slot->dtype->code) return 0;
-    if (fb_torch.get_device_type(handle, &device) != 0 || device != slot->device_type) return 0;
+    if (fb_torch.get_device_type(handle, &device) != 0 || device != expected->type) return 0;
+    if (expected->machine != &fb_cpu && (fb_torch.get_device_index(handle, &device) != 0 || device != expected->index)) return 0;
     if (fb_torch.get_dim(handle, &dim) != 0 || dim != slot->sizes.count) return 0;
     if (fb_torch.get_sizes(handle, &sizes) != 0 || fb_torch.get_strides(handle, &strides) != 0) return 0;
     int empty = 0, strides_fit = 1;
@@ -303,7 +305,7 @@ static int bind_all(Executable *self, Space *space, PyObject *const *args) {
     }
     for (int i = 0; i < program->input_count; i++) {
         int slot = program->inputs[i];
-        if (!fits(space, &program->slots[slot], FB_HANDLE(args[i]))) {
+        if (!fits(program, space, &program->slots[slot], FB_HANDLE(args[i]))) {
             PyErr_Format(PyExc_ValueError, "input %d has another dtype, device, shape or strides than the graph was compiled for", i);
             return -1;
         }
@@ -312,7 +314,7 @@ static int bind_all(Executable *self, Space *space, PyObject *const *args) {
     for (int i = 0; i < program->const_count; i++) {
         int slot = program->consts[i];
         PyObject *tensor = PyList_GET_ITEM(self->constants, i);
-        if (!fits(space, &program->slots[slot], FB_HANDLE(tensor))) {
+        if (!fits(program, space, &program->slots[slot], FB_HANDLE(tensor))) {
             PyErr_Format(self->changed, "captured tensor %d changed its dtype, device, shape or strides", i);
             return -1;
         }
@@ -346,14 +348,56 @@ static int check_index(Space *space, const Step *step) {
     return -1;
 }
 
+static int refused(const Device *device, Space *space) {
+    fb_gil_take(space);
+    PyErr_SetString(PyExc_RuntimeError, device->machine->error());
+    return -1;
+}
+
+static int is_written(const Program *program, int slot) {
+    if (program->slots[slot].kind != SLOT_INPUT && program->slots[slot].kind != SLOT_CONST) return 1;
+    for (int i = 0; i < program->mutated_count; i++) {
+        if (program->mutated[i] == slot) return 1;
+    }
+    return 0;
+}
+
+/* Kernels are written for aligned addresses: a tensor that begins elsewhere is copied before, and back if it is written. */
+static int launch_aligned(const Program *program, Space *space, const Step *step, FbLaunch *launch, int from) {
+    const Device *device = &program->devices[step->device];
+    const FbWork *work = &space->work[step->device];
+    while (from < step->count && (uintptr_t)launch->buffers[from] % device->machine->alignment == 0) from++;
+    if (from == step->count) return device->machine->launch(work, launch);
+    const Slot *slot = &program->slots[step->slots[from]];
+    int64_t bytes = slot->dtype->size;
+    for (int d = 0; d < slot->sizes.count; d++) {
+        bytes += (fb_num(space->registers, slot->sizes.items[d]) - 1) * fb_num(space->registers, slot->strides.items[d]) * slot->dtype->size;
+    }
+    FbHandle owner;
+    void *place = launch->buffers[from], *copy = bytes <= 0 ? NULL : device->machine->allocate(device->index, bytes, &owner);
+    if (copy == NULL) return -1;
+    int status = device->machine->copy(work, copy, place, bytes);
+    launch->buffers[from] = copy;
+    if (status == 0) status = launch_aligned(program, space, step, launch, from + 1);
+    if (status == 0 && is_written(program, step->slots[from])) status = device->machine->copy(work, place, copy, bytes);
+    device->machine->free(copy, owner);
+    return status;
+}
+
+static int run_kernel(const Program *program, Space *space, const Step *step) {
+    int64_t grid[3];
+    FbLaunch launch = {step->kernel, space->launch, space->launch_sizes, grid, step->count, step->sizes.count, step->grid.count};
+    for (int k = 0; k < step->count; k++) space->launch[k] = space->pointers[step->slots[k]];
+    read_nums(space, &step->sizes, space->launch_sizes);
+    read_nums(space, &step->grid, grid);
+    if (launch_aligned(program, space, step, &launch, 0) == 0) return 0;
+    return refused(&program->devices[step->device], space);
+}
+
 /* Returns -1 with the GIL held and an exception set. */
 static int run_step(const Program *program, Space *space, Step *step) {
     switch (step->kind) {
-    case STEP_KERNEL:
-        for (int k = 0; k < step->count; k++) space->launch[k] = space->pointers[step->slots[k]];
-        read_nums(space, &step->sizes, space->launch_sizes);
-        step->kernel(space->launch, space->launch_sizes);
-        break;
+    case STEP_KERNEL: return run_kernel(program, space, step);
     case STEP_CALL: return fb_call(program, space, step->call);
     case STEP_CHECK: return check_index(space, step);
     case STEP_ALLOC:
@@ -462,6 +506,47 @@ static void clear_space(const Program *program, Space *space) {
         space->owned[i] = 0;
         space->handles[i] = NULL;
     }
+    if (program->devices[program->arena_device].machine != &fb_cpu) drop_arena(program, space);
+}
+
+/* Makes the devices current and learns their streams; -1 with an exception set. */
+static int enter(const Program *program, Space *space) {
+    for (int d = 0; d < program->device_count; d++) {
+        const Device *device = &program->devices[d];
+        if (device->machine->enter == NULL || device->machine->enter(device->index, &space->work[d]) == 0) continue;
+        while (d-- > 0) {
+            if (program->devices[d].machine->leave != NULL) program->devices[d].machine->leave(&space->work[d]);
+        }
+        return refused(device, space);
+    }
+    return 0;
+}
+
+static void leave(const Program *program, Space *space) {
+    for (int d = program->device_count; d-- > 0;) {
+        if (program->devices[d].machine->leave != NULL) program->devices[d].machine->leave(&space->work[d]);
+    }
+}
+
+/* Runs the steps as eager kernels would run: conversions of autocast are steps of the graph, which may also switch it
+   off, and torch calls record nothing for autograd. */
+static int run_plainly(const Program *program, Space *space) {
+    uint32_t cast = 0;
+    int grad_mode = program->calls_library && (fb_torch.grad_mode_is_enabled() & 1);
+    for (int d = 0; program->calls_library && fb_host.autocast_enabled != NULL && d < program->device_count; d++) {
+        if (!fb_host.autocast_enabled((int8_t)program->devices[d].type)) continue;
+        fb_host.set_autocast((int8_t)program->devices[d].type, false);
+        cast |= 1u << d;
+    }
+    if (grad_mode) fb_host.set_grad_mode(0);
+    if (program->release_gil) fb_gil_release(space);
+    int status = run_steps(program, space);
+    fb_gil_take(space);
+    if (grad_mode) fb_host.set_grad_mode(1);
+    for (int d = 0; cast >> d != 0; d++) {
+        if (cast >> d & 1) fb_host.set_autocast((int8_t)program->devices[d].type, true);
+    }
+    return status;
 }
 
 static PyObject *executable_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
@@ -475,22 +560,13 @@ static PyObject *executable_call(PyObject *object, PyObject *const *args, size_t
     }
     Space *space = take_space(self);
     if (space == NULL) return NULL;
-    if (bind_all(self, space, args) == 0) {
-        /* Torch calls below record nothing for autograd, and what they make requires no gradient. */
-        int grad_mode = program->calls_library && (fb_torch.grad_mode_is_enabled() & 1);
-        if (grad_mode) fb_host.set_grad_mode(0);
-        /* Conversions of autocast are steps of the graph, which may also switch it off. */
-        int autocast = program->calls_library && fb_host.autocast_enabled != NULL && fb_host.autocast_enabled(CPU);
-        if (autocast) fb_host.set_autocast(CPU, false);
-        if (program->release_gil) fb_gil_release(space);
-        int status = run_steps(program, space);
-        fb_gil_take(space);
-        if (grad_mode) fb_host.set_grad_mode(1);
-        if (autocast) fb_host.set_autocast(CPU, true);
-        if (status == 0) status = bump_versions(self, args);
-        if (status == 0) outputs = make_outputs(program, space);
+    if (enter(program, space) == 0) {
+        if (bind_all(self, space, args) == 0 && run_plainly(program, space) == 0 && bump_versions(self, args) == 0) {
+            outputs = make_outputs(program, space);
+        }
+        clear_space(program, space);
+        leave(program, space);
     }
-    clear_space(program, space);
     return_space(self, space);
     return outputs;
 }
@@ -623,6 +699,6 @@ int fb_host_init(PyObject *module) {
         memcpy(&strided, &symbol, sizeof strided);
         strided_layout = strided();
     }
-    if (PyModule_AddType(module, &executable_type) < 0) return -1;
+    if (PyModule_AddType(module, &executable_type) < 0 || fb_cuda_init(module) < 0) return -1;
     return fb_library_init(module);
 }

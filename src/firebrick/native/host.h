@@ -2,7 +2,7 @@
 #ifndef FIREBRICK_HOST_H
 #define FIREBRICK_HOST_H
 
-#include "native.h"
+#include "devices.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,10 +33,18 @@ typedef struct {
     SlotKind kind;
     int index; /* position among inputs, constants or derived constants */
     const Dtype *dtype;
-    int32_t device_type;
+    int device; /* position among the program's */
     Nums sizes, strides;
     Num offset; /* bytes, in the arena */
 } Slot;
+
+/* type: torch's number. index: of several of a type; any for CPUs. */
+typedef struct {
+    const FbMachine *machine;
+    int32_t type, index;
+} Device;
+
+enum { MOST_DEVICES = 8 };
 
 /* A strided view of a slot. whole: the slot's own tensor will do. lasting: its handle may outlive a call. */
 typedef struct {
@@ -86,16 +94,14 @@ typedef struct {
     void *symbol;
 } Call;
 
-typedef void (*Kernel)(void *const *args, const int64_t *sizes);
-
 typedef enum { STEP_KERNEL, STEP_CALL, STEP_ALLOC, STEP_FREE, STEP_CHECK } StepKind;
 
 typedef struct {
     StepKind kind;
-    Kernel kernel;
+    const void *kernel;
     int *slots;
-    int count;
-    Nums sizes;
+    int count, device;
+    Nums sizes, grid;
     Call *call;
     Num low, high;            /* of a check: what the greatest and the least index in slots[0] may be */
     PyObject *error;          /* class of the exception otherwise */
@@ -128,7 +134,8 @@ typedef struct {
     int *inputs, *consts, *derived; /* slots */
     int *mutated;                   /* slots of inputs and constants that the program writes */
     int slot_count, view_count, step_count, register_count, output_count, input_count, const_count, derived_count, mutated_count;
-    int widest_launch, widest_call;
+    int widest_launch, arena_device, device_count;
+    Device devices[MOST_DEVICES];
     Num arena;
     uint8_t release_gil, calls_library;
     Block *blocks; /* memory of all of the above */
@@ -153,8 +160,10 @@ PyObject *fb_item(PyObject *sequence, Py_ssize_t position);
 /* Everything that a call writes. Kept between calls, never used by two at once. */
 typedef struct Space {
     struct Space *next;
-    char *arena;
+    char *arena;        /* kept between calls on a CPU; other machines' allocators keep it for all */
+    FbHandle arena_owner;
     int64_t arena_size;
+    FbWork work[MOST_DEVICES];
     int64_t made;       /* bytes of tensors that this call allocated and that the C library may keep when they are free */
     int64_t *registers;
     void **pointers;    /* data of each slot */
@@ -207,7 +216,7 @@ void fb_gil_take(Space *space);
 void fb_gil_release(Space *space);
 int fb_libcall_init(void);
 /* Chooses how a parsed call reaches torch. */
-void fb_call_route(Call *call);
+void fb_call_route(const Program *program, Call *call);
 /* A new Python tensor for a handle, which stays the caller's. */
 PyObject *fb_wrap(FbHandle handle);
 

@@ -20,31 +20,34 @@ FbHost fb_host;
  * o  the last argument (out=), a tensor   t tensor        T tensor or NULL, by address   c tensors (address, count)
  * i  integer     b boolean               d double        D double or NULL, by address   I integer or NULL, by address
  * L  integers (address, count)           s text          S text or NULL, by address
- * N  numbers or NULLs, each by address (address, count)   r address of a result */
+ * N  numbers or NULLs, each by address (address, count)   r address of a result   x of a number that nobody reads */
 static const struct {
     const char *op, *symbol, *letters;
 } direct[] = {
-    {"aten::mm.out", "aoti_torch_cpu_mm_out", "ott"},
-    {"aten::bmm.out", "aoti_torch_cpu_bmm_out", "ott"},
-    {"aten::addmm.out", "aoti_torch_cpu_addmm_out", "otttdd"},
-    {"aten::baddbmm.out", "aoti_torch_cpu_baddbmm_out", "otttdd"},
-    {"aten::convolution", "aoti_torch_cpu_convolution", "ttTLLLbLir"},
-    {"aten::_scaled_dot_product_flash_attention_for_cpu", "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", "tttdbTDrr"},
-    {"aten::max_pool2d_with_indices", "aoti_torch_cpu_max_pool2d_with_indices", "tLLLLbrr"},
-    {"aten::avg_pool2d", "aoti_torch_cpu_avg_pool2d", "tLLLbbIr"},
-    {"aten::_adaptive_avg_pool2d", "aoti_torch_cpu__adaptive_avg_pool2d", "tLr"},
-    {"aten::cat", "aoti_torch_cpu_cat", "cir"},
-    {"aten::topk", "aoti_torch_cpu_topk", "tiibbrr"},
-    {"aten::sort", "aoti_torch_cpu_sort", "tibrr"},
-    {"mkldnn::_linear_pointwise", "aoti_torch_cpu__linear_pointwise", "ttTsNSr"},
-    {"mkldnn::_linear_pointwise.binary", "aoti_torch_cpu__linear_pointwise_binary", "tttTsr"},
-    {"mkldnn::_convolution_pointwise", "aoti_torch_cpu_mkldnn__convolution_pointwise", "ttTLLLisNSr"},
-    {"mkldnn::_convolution_pointwise.binary", "aoti_torch_cpu_mkldnn__convolution_pointwise_binary", "tttTLLLisDSNSr"},
-    {"mkldnn::_convolution_pointwise_.binary", "aoti_torch_cpu_mkldnn__convolution_pointwise_binary_", "tttTLLLisDSNSr"},
-    {"mkl::_mkl_linear", "aoti_torch_cpu__mkl_linear", "tttTir"},
+    {"aten::mm.out", "mm_out", "ott"},
+    {"aten::bmm.out", "bmm_out", "ott"},
+    {"aten::addmm.out", "addmm_out", "otttdd"},
+    {"aten::baddbmm.out", "baddbmm_out", "otttdd"},
+    {"aten::convolution", "convolution", "ttTLLLbLir"},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu", "tttdbTDrr"},
+    {"aten::_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention", "tttTbdbDrrrr"},
+    {"aten::_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention", "tttdbbDrrrrxxrrr"},
+    {"aten::_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention", "tttTbdbbDrrrrxxrrr"},
+    {"aten::max_pool2d_with_indices", "max_pool2d_with_indices", "tLLLLbrr"},
+    {"aten::avg_pool2d", "avg_pool2d", "tLLLbbIr"},
+    {"aten::_adaptive_avg_pool2d", "_adaptive_avg_pool2d", "tLr"},
+    {"aten::cat", "cat", "cir"},
+    {"aten::topk", "topk", "tiibbrr"},
+    {"aten::sort", "sort", "tibrr"},
+    {"mkldnn::_linear_pointwise", "_linear_pointwise", "ttTsNSr"},
+    {"mkldnn::_linear_pointwise.binary", "_linear_pointwise_binary", "tttTsr"},
+    {"mkldnn::_convolution_pointwise", "mkldnn__convolution_pointwise", "ttTLLLisNSr"},
+    {"mkldnn::_convolution_pointwise.binary", "mkldnn__convolution_pointwise_binary", "tttTLLLisDSNSr"},
+    {"mkldnn::_convolution_pointwise_.binary", "mkldnn__convolution_pointwise_binary_", "tttTLLLisDSNSr"},
+    {"mkl::_mkl_linear", "_mkl_linear", "tttTir"},
 };
 
-enum { MAX_WORDS = 28, MAX_REALS = 4, MAX_TENSORS = 512, MAX_NUMBERS = 64, MAX_RESULTS = 8, MAX_STACK = 64 };
+enum { MAX_WORDS = 28, MAX_REALS = 4, MAX_TENSORS = 512, MAX_NUMBERS = 64, MAX_RESULTS = 10, MAX_STACK = 64 };
 
 /* What the arguments of one call point to. Too many of anything: the call goes through Python. */
 typedef struct {
@@ -151,7 +154,7 @@ static int direct_arguments(const Program *program, Space *space, const Call *ca
     int next = 0;
     for (const char *letter = call->letters; *letter != 0; letter++) {
         if (frame->word_count == MAX_WORDS) return -1;
-        if (*letter == 'r') {
+        if (*letter == 'r' || *letter == 'x') {
             frame->words[frame->word_count++] = (uint64_t)(uintptr_t)&frame->results[frame->result_count++];
             continue;
         }
@@ -207,7 +210,7 @@ static int as_planned(const Space *space, const Slot *slot, FbHandle handle) {
     return empty || strides_fit;
 }
 
-static int copy_as_planned(const Space *space, const Slot *slot, FbHandle *handle) {
+static int copy_as_planned(const Program *program, const Space *space, const Slot *slot, FbHandle *handle) {
     int64_t sizes[64], strides[64];
     FbHandle copy;
     if (slot->sizes.count > 64) return -1;
@@ -215,7 +218,8 @@ static int copy_as_planned(const Space *space, const Slot *slot, FbHandle *handl
         sizes[d] = fb_num(space->registers, slot->sizes.items[d]);
         strides[d] = fb_num(space->registers, slot->strides.items[d]);
     }
-    if (fb_host.empty_strided(slot->sizes.count, sizes, strides, slot->dtype->code, slot->device_type, 0, &copy) != 0) return -1;
+    const Device *device = &program->devices[slot->device];
+    if (fb_host.empty_strided(slot->sizes.count, sizes, strides, slot->dtype->code, device->type, device->index, &copy) != 0) return -1;
     if (fb_host.copy(copy, *handle, 0) != 0) {
         fb_torch.delete_tensor(copy);
         return -1;
@@ -232,7 +236,7 @@ static int keep_result(const Program *program, Space *space, const Call *call, i
         fb_torch.delete_tensor(handle);
         return 0;
     }
-    if (!as_planned(space, &program->slots[slot], handle) && copy_as_planned(space, &program->slots[slot], &handle) < 0) {
+    if (!as_planned(space, &program->slots[slot], handle) && copy_as_planned(program, space, &program->slots[slot], &handle) < 0) {
         fb_torch.delete_tensor(handle);
         return -1;
     }
@@ -247,10 +251,12 @@ static int call_direct(const Program *program, Space *space, const Call *call) {
     Frame frame;
     frame.word_count = frame.real_count = frame.temporary_count = frame.tensor_count = 0;
     frame.integer_count = frame.number_count = frame.address_count = frame.result_count = 0;
+    memset(frame.results, 0, sizeof frame.results);
     int status = direct_arguments(program, space, call, &frame) < 0 || invoke(call->symbol, frame.words, frame.reals) != 0;
     drop_temporaries(&frame);
-    for (int i = 0; i < frame.result_count && status == 0; i++) {
-        if (keep_result(program, space, call, i, frame.results[i]) < 0) status = -1;
+    const char *letter = strpbrk(call->letters, "rx");
+    for (int i = 0; i < frame.result_count && status == 0; i++, letter++) {
+        if (*letter == 'r' && frame.results[i] != NULL && keep_result(program, space, call, i, frame.results[i]) < 0) status = -1;
     }
     return status;
 }
@@ -410,14 +416,29 @@ static int call_python(const Program *program, Space *space, const Call *call) {
 
 /* ---- entry --------------------------------------------------------------------------------- */
 
-void fb_call_route(Call *call) {
+/* The machine that a call runs on: that of its first tensor which is on none of the CPUs. */
+static const FbMachine *machine_of(const Program *program, const Arg *args, int count) {
+    for (int i = 0; i < count; i++) {
+        const FbMachine *machine = &fb_cpu;
+        if (args[i].kind == ARG_VIEW) machine = program->devices[program->slots[program->views[args[i].view].slot].device].machine;
+        if (args[i].kind == ARG_LIST) machine = machine_of(program, args[i].items, args[i].count);
+        if (machine != &fb_cpu) return machine;
+    }
+    return &fb_cpu;
+}
+
+void fb_call_route(const Program *program, Call *call) {
     size_t name = strlen(call->name);
+    const FbMachine *machine = machine_of(program, call->args, call->count);
+    void *library = fb_machine_library(machine);
+    char symbol[128];
     call->route = ROUTE_PYTHON;
     for (size_t i = 0; i < sizeof direct / sizeof *direct; i++) {
         const char *op = direct[i].op;
         if (strncmp(op, call->name, name) != 0 || (op[name] != 0 && op[name] != '.')) continue;
         if (strcmp(op[name] == '.' ? op + name + 1 : "", call->overload) != 0) continue;
-        call->symbol = dlsym(fb_torch_library(), direct[i].symbol);
+        snprintf(symbol, sizeof symbol, "%s%s", machine->prefix, direct[i].symbol);
+        call->symbol = library == NULL ? NULL : dlsym(library, symbol);
         call->letters = direct[i].letters;
         if (call->symbol != NULL) {
             call->route = ROUTE_DIRECT;

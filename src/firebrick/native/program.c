@@ -177,11 +177,29 @@ static int parse_registers(Program *program, PyObject *list) {
     return 0;
 }
 
+/* The position of a device among the program's: "cpu", "cuda:1". */
+static int parse_device(Program *program, const char *text, int *position) {
+    char name[16] = "";
+    const char *colon = text == NULL ? NULL : strchr(text, ':');
+    if (text == NULL) return -1;
+    for (size_t i = 0; i + 1 < sizeof name && text[i] != 0 && text[i] != ':'; i++) name[i] = text[i];
+    const FbMachine *machine = fb_machine(name);
+    int32_t index = colon == NULL ? 0 : (int32_t)strtol(colon + 1, NULL, 10);
+    if (machine == NULL) return -1;
+    for (*position = 0; *position < program->device_count; ++*position) {
+        const Device *device = &program->devices[*position];
+        if (device->machine == machine && (device->index == index || machine == &fb_cpu)) return 0;
+    }
+    if (program->device_count == MOST_DEVICES) {
+        PyErr_Format(PyExc_ValueError, "host table: more than %d devices", MOST_DEVICES);
+        return -1;
+    }
+    program->devices[program->device_count++] = (Device){machine, fb_machine_code(machine), index};
+    return 0;
+}
+
 static int parse_slots(Program *program, PyObject *list) {
     static const char *const kinds[] = {"input", "const", "derived", "arena", "fresh", "call", "scratch"};
-    static const struct {
-        const char *name, *symbol;
-    } devices[] = {{"cpu", "aoti_torch_device_type_cpu"}, {"cuda", "aoti_torch_device_type_cuda"}};
     int counts[7] = {0};
     Py_ssize_t n = length(list);
     if (n < 0) return -1;
@@ -206,17 +224,7 @@ static int parse_slots(Program *program, PyObject *list) {
         slot->index = counts[found]++;
         slot->dtype = fb_dtype(dtype);
         if (slot->dtype == NULL) return -1;
-        slot->device_type = -1;
-        for (size_t d = 0; d < sizeof devices / sizeof *devices; d++) {
-            void *symbol = strcmp(device, devices[d].name) == 0 ? dlsym(fb_torch_library(), devices[d].symbol) : NULL;
-            int32_t (*code)(void);
-            memcpy(&code, &symbol, sizeof code);
-            if (symbol != NULL) slot->device_type = code();
-        }
-        if (slot->device_type < 0) {
-            PyErr_Format(PyExc_ValueError, "host table: no device %s", device);
-            return -1;
-        }
+        if (parse_device(program, device, &slot->device) < 0) return -1;
         if (parse_nums(program, fb_item(row, 2), &slot->sizes) < 0 || parse_nums(program, fb_item(row, 3), &slot->strides) < 0) return -1;
         if (slot->sizes.count != slot->strides.count) {
             PyErr_SetString(PyExc_ValueError, "host table: sizes and strides differ in number");
@@ -396,22 +404,25 @@ static Call *parse_call(Program *program, PyObject *row, PyObject *resolve) {
     Py_DECREF(function);
     if (kept < 0) return NULL;
     call->function = function;
-    fb_call_route(call);
+    fb_call_route(program, call);
     return call;
 }
 
-/* ["kernel", name, slots, sizes]; kernels maps names to addresses. */
+/* ["kernel", name, slots, sizes, device, grid]; kernels maps names to addresses. */
 static int parse_launch(Program *program, PyObject *row, PyObject *kernels, Step *step) {
     PyObject *name = fb_item(row, 1), *address = name == NULL ? NULL : PyDict_GetItem(kernels, name);
     if (address == NULL) {
         if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "host table: kernel %S was not built", name);
         return -1;
     }
-    uintptr_t place = (uintptr_t)PyLong_AsUnsignedLongLong(address);
-    if (PyErr_Occurred()) return -1;
-    memcpy(&step->kernel, &place, sizeof place);
+    step->kernel = PyLong_AsVoidPtr(address);
+    if (PyErr_Occurred() || parse_device(program, text(fb_item(row, 4)), &step->device) < 0) return -1;
     if (parse_indices(program, fb_item(row, 2), program->slot_count, &step->slots, &step->count) < 0) return -1;
-    if (parse_nums(program, fb_item(row, 3), &step->sizes) < 0) return -1;
+    if (parse_nums(program, fb_item(row, 3), &step->sizes) < 0 || parse_nums(program, fb_item(row, 5), &step->grid) < 0) return -1;
+    if (step->grid.count > 3) {
+        PyErr_SetString(PyExc_ValueError, "host table: a grid has three axes at most");
+        return -1;
+    }
     if (step->count > program->widest_launch) program->widest_launch = step->count;
     if (step->sizes.count > program->widest_launch) program->widest_launch = step->sizes.count;
     return 0;
@@ -508,7 +519,8 @@ int fb_program_parse(Program *program, PyObject *table, PyObject *kernels, PyObj
     PyObject *release = field(table, "release_gil"), *mutated = field(table, "mutated");
     if (mutated == NULL || registers == NULL || slots == NULL || views == NULL || steps == NULL || outputs == NULL || arena == NULL || release == NULL) return -1;
     program->release_gil = release == Py_True;
-    if (parse_registers(program, registers) < 0 || parse_num(program, arena, &program->arena) < 0) return -1;
+    if (parse_registers(program, registers) < 0 || parse_num(program, fb_item(arena, 0), &program->arena) < 0) return -1;
+    if (parse_device(program, text(fb_item(arena, 1)), &program->arena_device) < 0) return -1;
     if (parse_slots(program, slots) < 0 || parse_views(program, views) < 0) return -1;
     if (parse_indices(program, mutated, program->slot_count, &program->mutated, &program->mutated_count) < 0) return -1;
     if (parse_steps(program, steps, kernels, resolve) < 0) return -1;

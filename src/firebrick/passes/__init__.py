@@ -23,7 +23,7 @@ from firebrick.passes.prepack import prepack_linear
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import fx
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from firebrick.extend.base import TraceFunction
     from firebrick.extend.graph import AtenGraph
     from firebrick.passes.alone import Choose
+    from firebrick.targets.base import Target
 
 __all__ = [
     "PASSES",
@@ -116,6 +117,7 @@ def run_graph_passes(
 
 def run_passes(
     aten: AtenGraph,
+    targets: Mapping[str, Target],
     config: Config,
     *,
     passes: Sequence[Any] = (),
@@ -125,12 +127,12 @@ def run_passes(
 ) -> AtenGraph:
     """Run the active passes of level aten, then `PASSES`, leaving out those that `config.disable_passes` names.
 
-    choose: measures what passes of `TUNED` choose from.
+    targets: the machine of each type of device. choose: measures what passes of `TUNED` choose from.
     """
     for report in run_graph_passes(aten.gm, "aten", config, passes=passes, trace=trace, frozen=aten.frozen):
         on_report(report)
     for step in PASSES:
         if step.__name__ not in config.disable_passes:
             with recorder.timed(f"pass {step.__name__}"):
-                aten = step(aten, config) if step not in TUNED else step(aten, config, choose)
+                aten = step(aten, targets, config, *([choose] if step in TUNED else []))
     return aten

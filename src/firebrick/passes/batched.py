@@ -5,43 +5,41 @@ bmm(x, y)   ->   firebrick::linear(x, y, None, None, None, "none", [])
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.extend.linear import linear_op, panel_columns
+from firebrick.extend.linear import linear_op
 from firebrick.passes.alone import alone
+from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import fx
 
     from firebrick.config import Config
     from firebrick.extend.graph import AtenGraph
     from firebrick.passes.alone import Choose
+    from firebrick.targets.base import Choice, Target
 
 __all__ = ["batch_products"]
 
 aten = torch.ops.aten
 
-_LARGEST = 1 << 21
-"""Multiplications of one product up to which our kernel is preferred. Measured, two threads, us, the library last:
-4096 of 1x16x16 128 and 314, 256 of 8x8x8 17 and 20, 64 of 64x64x64 177 and 204, 16 of 128x128x128 333 and 363."""
 
+def batch_products(
+    graph: AtenGraph, targets: Mapping[str, Target], config: Config, choose: Choose | None = None
+) -> AtenGraph:
+    """Give batches of small matrices to the target's kernel.
 
-def batch_products(graph: AtenGraph, config: Config, choose: Choose | None = None) -> AtenGraph:
-    """Give batches of small matrices to our kernel.
-
-    choose: measures both forms of each; without it the cost model's is taken.
+    choose: measures both forms of each; without it the cheapest by the target's estimate is taken.
     """
-    if config.numerics == "eager" or panel_columns(config) == 0:
-        return graph
+    del config
 
     def form_of(node: fx.Node) -> str:
-        forms = _forms(node)
+        forms = [c.name for c in _choices(node, targets)]
         if choose is None or len(forms) < 2:
             return forms[0]
         rewrites = {form: partial(_rewrite, form_of=partial(_given, form)) for form in forms}
@@ -66,12 +64,10 @@ def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node], str]) -> AtenGraph:
     return graph
 
 
-def _forms(node: fx.Node) -> list[str]:
+def _choices(node: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]:
     """What may compute it, best guess first."""
     x, y = (arg.meta["val"] for arg in node.args)  # type: ignore[union-attr]
-    sizes = (*x.shape, y.shape[2])
-    if node.kwargs or x.device.type != "cpu" or x.dtype is not torch.float32 or not all(type(n) is int for n in sizes):
-        return ["call"]
-    if not math.prod(sizes) or not any(n == 1 or s == 1 for n, s in zip(y.shape[1:], y.stride()[1:], strict=True)):
-        return ["call"]
-    return ["own", "call"] if math.prod(sizes[1:]) <= _LARGEST else ["call", "own"]
+    target = targets.get(x.device.type)
+    if target is None or node.kwargs or not all(type(n) is int for n in (*x.shape, y.shape[2])):
+        return (CALL,)
+    return target.choices("aten::bmm", (x, y))

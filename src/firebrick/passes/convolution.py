@@ -10,89 +10,67 @@ mkldnn::_reorder_convolution_weight(W * s).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.extend.convolution import convolution_op, pack_convolution_op
-from firebrick.extend.linear import linear_op, panel_columns
+from firebrick.extend.linear import linear_op
 from firebrick.extend.metas import absorb
 from firebrick.passes.images import Images
 from firebrick.passes.layout import propagate_layouts
-from firebrick.passes.prepack import (
-    LONG,
-    NO_POST_OP,
-    PostOp,
-    added,
-    is_packable,
-    own_post_op,
-    post_op,
-    readable,
-    without_gaps,
-)
+from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, readable, without_gaps
 from firebrick.passes.recipe import RecipeBuilder
+from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import fx
 
     from firebrick.config import Config
     from firebrick.extend.graph import AtenGraph
+    from firebrick.targets.base import Choice, Target
 
 __all__ = ["prepack_convolution"]
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
 
-_LEAST, _WIDEST = 4, 9
-"""Channels from which, and width of the window up to which, our kernel for depthwise convolutions is used."""
-_WIDE, _THICK = 40, (8, 1024)
-"""Results in a row from which a dense convolution's kernel pads by itself, and least and most channels for that: a
-copy of the input that puts few channels side by side has to be made anyway, and many would not fit on the stack."""
-_LEAST_OF_VOLUMES = 16
-"""Products of a result that one place in the depth of a window must have, for volumes to be taken as images."""
-_LARGE, _PIXELS, PIECE = 1 << 17, 32, 256
-"""Elements of a weight from which no packed copy of it is kept, if there are so many pixels, whose tiles take several
-times as long as making the panel anew; and products of a part of its sums."""
-_SMALLEST = 1 << 17
-"""Multiplications from which the packed kernel is worth its call."""
-
 
 @dataclass(slots=True)
 class _Match:
     """A convolution and what follows it alone. last: the node whose value the packed call has.
 
-    kind: matmul, dense and depthwise have kernels of our own, with `columns` in a panel of the weight.
+    choice: what computes it: "matmul", "dense" and "depthwise" are kernels of the target's own, "packed" is oneDNN's.
     """
 
     conv: fx.Node
     last: fx.Node
-    kind: Literal["library", "matmul", "dense", "depthwise"] = "library"
-    columns: int = 0
+    choice: Choice
     scale: fx.Node | None = None
     shift: fx.Node | None = None
     other: fx.Node | None = None
     fused: PostOp = NO_POST_OP
 
 
-def prepack_convolution(graph: AtenGraph, config: Config) -> AtenGraph:
+def prepack_convolution(graph: AtenGraph, targets: Mapping[str, Target], config: Config) -> AtenGraph:
     """Pack the constant weights of convolutions, with the scale, shift and activation that follow.
 
     Their results are channels last; so then is what is computed from them, and the graph's outputs are copied back.
     """
-    if not config.prepack or config.numerics == "eager" or not graph.frozen or not torch.backends.mkldnn.is_available():
+    if not config.prepack or not graph.frozen:
         return graph
     recipe = RecipeBuilder(graph)
     made: dict[fx.Node, torch.Tensor] = {}
-    columns = panel_columns(config)
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target is aten.convolution.default and _fits(node, recipe):
             _drop_empty_padding(node)
-            kind, width = _kind(node, columns)
-            if kind != "library" or node.meta["val"].dim() < 5:
-                found = _match(_Match(node, node, kind, width), recipe)
-                made[_packed(found, recipe)] = found.last.meta["val"]
+            choice = _choices(node, targets)[0]
+            if choice.name != "call":
+                found = _match(_Match(node, node, choice), recipe)
+                made[_packed(found, recipe, targets)] = found.last.meta["val"]
     if made:
         propagate_layouts(graph.gm, made)
         graph.gm.graph.eliminate_dead_code()
@@ -107,11 +85,9 @@ def _fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
     if bias is not None and not recipe.is_constant(bias):  # type: ignore[arg-type]
         return False
     given, w, out = x.meta["val"], weight.meta["val"], node.meta["val"]  # type: ignore[union-attr]
-    if given.dim() not in (3, 4, 5) or not is_packable(out.dtype) or given.dtype != out.dtype or w.dtype != out.dtype:
+    if given.dim() not in (3, 4, 5) or given.dtype != out.dtype or w.dtype != out.dtype:
         return False
-    if out.device.type != "cpu" or not all(isinstance(n, int) for n in (*given.shape, *w.shape)):
-        return False
-    return out.numel() > 0 and out.numel() * math.prod(w.shape[1:]) >= _SMALLEST
+    return all(isinstance(n, int) for n in (*given.shape, *w.shape)) and out.numel() > 0
 
 
 def _drop_empty_padding(conv: fx.Node) -> None:
@@ -122,27 +98,17 @@ def _drop_empty_padding(conv: fx.Node) -> None:
     conv.args = (x, *conv.args[1:])
 
 
-def _kind(conv: fx.Node, columns: int) -> tuple[Literal["library", "matmul", "dense", "depthwise"], int]:
-    """Which kernel computes it, and the columns of a panel of its weight."""
-    args: Any = conv.args
-    x, weight, _, stride, padding, _, _, _, groups = args
-    outer, inner, *window = weight.meta["val"].shape
-    if len(window) == 3:
-        depth, *window = window
-        if depth > 1 and inner * math.prod(window) < _LEAST_OF_VOLUMES:
-            return "library", 0
-        padding, stride = padding[1:], stride[1:]
-    if not columns or conv.meta["val"].dtype is not torch.float32 or any(n < 0 for n in padding):
-        return "library", 0
-    if groups == 1:
-        single = math.prod(window) == 1 and not any(padding) and all(n == 1 for n in stride)
-        return "matmul" if single else "dense", columns
-    whole = groups == outer == x.meta["val"].shape[1] and inner == 1
-    return ("depthwise" if whole and outer >= _LEAST and window[-1] <= _WIDEST else "library"), 0
+def _choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]:
+    """What may compute it, best guess first."""
+    x, weight, _, stride, padding, dilation, _, _, groups = conv.args
+    out = conv.meta["val"]
+    given = (x.meta["val"], weight.meta["val"], stride, padding, dilation, groups, out)  # type: ignore[union-attr]
+    target = targets.get(out.device.type)
+    return (CALL,) if target is None else target.choices("aten::convolution", given)
 
 
 def _match(found: _Match, recipe: RecipeBuilder) -> _Match:
-    conv, own = found.conv, found.kind != "library"
+    conv, choice = found.conv, found.choice
     reader = _only_reader(conv)
     if reader is not None and reader.target is aten.mul.Tensor:
         scale = _channel_operand(reader, conv, recipe)
@@ -154,13 +120,13 @@ def _match(found: _Match, recipe: RecipeBuilder) -> _Match:
         if shift is not None:
             found.shift, found.last = shift, reader
             reader = _only_reader(reader)
-    if reader is not None and own:
+    if reader is not None and "add" in choice.after:
         other = added(reader, found.last)
         if other is not None:
             found.other, found.last = other, reader
             reader = _only_reader(reader)
     if reader is not None and reader.args[0] is found.last:
-        fused = own_post_op(reader) if own else post_op(reader)
+        fused = post_op(reader, choice)
         if fused is not None and reader.meta["val"].dtype == conv.meta["val"].dtype:
             found.fused, found.last = fused, reader
     return found
@@ -187,7 +153,7 @@ def _channel_operand(node: fx.Node, other: fx.Node, recipe: RecipeBuilder) -> fx
     return operand if tuple(value.shape) in ((1, *shape), shape) else None
 
 
-def _packed(found: _Match, recipe: RecipeBuilder) -> fx.Node:
+def _packed(found: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target]) -> fx.Node:
     """The same with a packed weight, in place of what was matched."""
     conv, last = found.conv, found.last
     gone: list[fx.Node] = [conv]
@@ -202,7 +168,8 @@ def _packed(found: _Match, recipe: RecipeBuilder) -> fx.Node:
         for k, part in enumerate(parts):
             shift = found.shift if k == 0 else None
             fused = found.fused if part is parts[-1] else NO_POST_OP
-            match = _Match(part, part, found.kind, found.columns, found.scale, shift, other, fused)
+            choice = next((c for c in _choices(part, targets) if c.name == found.choice.name), found.choice)
+            match = _Match(part, part, choice, found.scale, shift, other, fused)
             other = _replace(match, recipe)
         assert other is not None
         absorb(other, gone)
@@ -221,7 +188,7 @@ def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
     name = w.name
     if found.scale is not None:
         scale = recipe.copy(found.scale)
-        if found.kind == "library":
+        if found.choice.name == "packed":
             by_row = recipe.call(f"{name}_scale", aten.reshape.default, scale, [channels, 1, 1, 1])
             w = recipe.call(f"{name}_scaled", aten.mul.Tensor, w, by_row)
         if b is not None:
@@ -230,8 +197,8 @@ def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
     if found.shift is not None:
         flat = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(found.shift), [channels])
         b = flat if b is None else recipe.call(f"{name}_shifted", aten.add.Tensor, b, flat)
-    writers = {"matmul": _matmul, "dense": _own, "depthwise": _own, "library": _call}
-    made = writers[found.kind](found, w, b, recipe)
+    writers = {"matmul": _matmul, "dense": _own, "depthwise": _own, "packed": _call}
+    made = writers[found.choice.name](found, w, b, recipe)
     before = found.last.meta["val"]
     with before.fake_mode:
         made.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
@@ -287,7 +254,7 @@ def _matmul(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder)
 
 
 def _own(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
-    """The convolution by a kernel of our own. A depthwise one pads by itself, for others the input is padded."""
+    """The convolution by a kernel of our own. Where that does not pad by itself, the input is padded."""
     given: Any = found.conv.args
     x, _, _, stride, (rows, columns), dilation, *_ = given
     graph, outer = recipe.aten.gm.graph, w.meta["val"].shape[0]
@@ -298,18 +265,18 @@ def _own(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) ->
     scale: tuple[fx.Node, ...] = ()
     if found.scale is not None:
         scale = (recipe.call(f"{w.name}_scale_flat", aten.reshape.default, recipe.copy(found.scale), [outer]),)
-    pads = any(padding) and _is_wide(found.conv)
+    choice, pads = found.choice, any(padding) and "pad" in found.choice.before
     weight: Any = found.conv.args[1]
     more: tuple[Any, ...] = ()
-    if found.kind == "dense" and not pads and _is_read_in_place(found.conv):
+    if choice.options["in_place"] and not pads:
         read = readable(weight, recipe, found.last)
-        more = (recipe.use(scale[0], found.last) if scale else None, found.columns)
+        more = (recipe.use(scale[0], found.last) if scale else None, choice.options["columns"])
     else:
-        packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, found.columns, *scale)
+        packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, choice.options["columns"], *scale)
         read = recipe.use(packed, found.last)
     bias = recipe.use(b, found.last) if b is not None else None
     with graph.inserting_before(found.last):
-        if found.kind == "dense" and any(padding) and not pads:
+        if any(padding) and not pads:
             with w.meta["val"].fake_mode:
                 val = aten.constant_pad_nd.default(x.meta["val"], padding)
             x = graph.call_function(aten.constant_pad_nd.default, (x, padding))
@@ -320,22 +287,6 @@ def _own(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) ->
         made = graph.call_function(convolution_op, args)
     made.meta = dict(found.last.meta)
     return made
-
-
-def _is_read_in_place(conv: fx.Node) -> bool:
-    """Whether the kernel makes panels of a weight on the way, which is not copied then."""
-    weight: Any = conv.args[1]
-    val, shape = weight.meta["val"], conv.meta["val"].shape
-    pixels = shape[0] * math.prod(shape[2:])
-    large = val.numel() >= _LARGE and math.prod(val.shape[2:]) <= PIECE
-    return bool(large and val.is_contiguous() and pixels >= _PIXELS)
-
-
-def _is_wide(conv: fx.Node) -> bool:
-    """Whether few tiles of a dense convolution reach past the ends of its image."""
-    args: Any = conv.args
-    channels = args[0].meta["val"].shape[1]
-    return conv.meta["val"].shape[3] >= _WIDE and _THICK[0] <= channels and channels * args[3][1] <= _THICK[1]
 
 
 def _is_border(x: fx.Node) -> bool:
@@ -350,9 +301,9 @@ def _call(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -
     """The packed convolution; one with long sums is taken in two halves of its input channels (see `prepack`)."""
     x, _, _, stride, padding, dilation, _, _, groups = found.conv.args
     graph, fused = recipe.aten.gm.graph, found.fused
-    given, weight = x.meta["val"], w.meta["val"]  # type: ignore[union-attr]
+    given = x.meta["val"]  # type: ignore[union-attr]
     shape = [padding, stride, dilation, groups]
-    unary: list[Any] = [fused.attr, list(fused.scalars), fused.algorithm]
+    unary = of_onednn(fused)
     none: list[Any] = [None, [], None]
 
     def pack(source: fx.Node, name: str, size: list[int]) -> fx.Node:
@@ -369,9 +320,10 @@ def _call(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -
 
     read_bias = recipe.use(b, found.last) if b is not None else None
     single, binary = mkldnn._convolution_pointwise.default, mkldnn._convolution_pointwise.binary
-    if groups != 1 or weight.shape[1] < 2 or math.prod(weight.shape[1:]) < LONG:
+    if found.choice.options["pieces"] == 1:
         return create(single, x, pack(w, w.name, list(given.shape)), read_bias, *shape, *unary)
-    middle, channels = weight.shape[1] // 2, weight.shape[1]
+    channels = w.meta["val"].shape[1]
+    middle = channels // 2
     made: Any = None
     for start, end in ((0, middle), (middle, channels)):
         part = create(aten.slice.Tensor, x, 1, start, end, value=given[:, start:end])

@@ -9,10 +9,13 @@ import torch
 from firebrick.passes.recipe import RecipeBuilder, is_view
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import fx
 
     from firebrick.config import Config
     from firebrick.extend.graph import AtenGraph
+    from firebrick.targets.base import Target
 
 __all__ = ["fold_constants"]
 
@@ -36,7 +39,7 @@ _LIBRARY = frozenset(
 """Ops that read their operands from memory, so that a computed one would be stored at every call."""
 
 
-def fold_constants(graph: AtenGraph, config: Config) -> AtenGraph:
+def fold_constants(graph: AtenGraph, targets: Mapping[str, Target], config: Config) -> AtenGraph:
     """Replace what depends on frozen constants alone by derived constants.
 
         scale = rsqrt(var + eps) * weight; y = x * scale   ->   y = x * derived
@@ -44,6 +47,7 @@ def fold_constants(graph: AtenGraph, config: Config) -> AtenGraph:
     Views stay in the graph, for they cost nothing there. What the graph returns is not folded: the caller may
     write to it.
     """
+    del targets
     if not config.fold or not graph.frozen:
         return graph
     recipe = RecipeBuilder(graph)

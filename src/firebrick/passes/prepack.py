@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.extend.linear import linear_op, panel_columns
+from firebrick.extend.linear import linear_op
 from firebrick.extend.metas import absorb
 from firebrick.passes.alone import alone
 from firebrick.passes.layout import laid_out, propagate_layouts
 from firebrick.passes.recipe import RecipeBuilder, is_view
+from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,14 +31,13 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.extend.graph import AtenGraph
     from firebrick.passes.alone import Choose
+    from firebrick.targets.base import Choice, Target
 
 __all__ = [
-    "LONG",
     "NO_POST_OP",
     "PostOp",
     "added",
-    "is_packable",
-    "own_post_op",
+    "of_onednn",
     "post_op",
     "prepack_linear",
     "readable",
@@ -46,12 +46,6 @@ __all__ = [
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
-
-_SMALLEST = 1 << 19
-"""Multiplications from which the packed kernel is faster than what it costs to call. Measured for 1 row: 384x384
-21 us against 13, 768x768 42 against 44, 768x3072 120 against 169."""
-_FEW_ROWS = 4
-"""Rows up to which our kernel of bfloat16 is as fast as oneDNN's, which has instructions for it: the weight is read."""
 
 _SAME_ORDER = frozenset(
     {aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims}
@@ -62,83 +56,76 @@ _TRANSPOSES = frozenset({aten.t.default, aten.transpose.int, aten.permute.defaul
 
 @dataclass(frozen=True, slots=True)
 class PostOp:
-    """A function that oneDNN applies to each result before it is stored."""
+    """A function that a kernel applies to each result before it is stored, with its numbers."""
 
     attr: str
     scalars: tuple[float, ...] = ()
-    algorithm: str = ""
 
 
 NO_POST_OP = PostOp("none")
 _PLAIN: Mapping[Any, PostOp] = {
+    aten.relu.default: PostOp("relu"),
     aten.tanh.default: PostOp("tanh"),
     aten.sigmoid.default: PostOp("sigmoid"),
     aten.silu.default: PostOp("swish"),
     aten.hardswish.default: PostOp("hardswish"),
 }
-"""Op without settings -> post-op. oneDNN's relu, hardtanh and hardsigmoid turn NaN into a number: they stay ours."""
+"""Op without settings -> post-op."""
 
 
-def post_op(node: fx.Node) -> PostOp | None:
-    """The post-op that does what `node` does to its first argument, NaN and infinity included."""
+def post_op(node: fx.Node, choice: Choice) -> PostOp | None:
+    """The post-op that does what `node` does to its first argument, if a kernel has it."""
+    found = _PLAIN.get(node.target)
     if node.target is aten.gelu.default:
         algorithm = node.kwargs.get("approximate", node.args[1] if len(node.args) > 1 else "none")
-        return PostOp("gelu", (), str(algorithm))
-    return _PLAIN.get(node.target)
-
-
-def own_post_op(node: fx.Node) -> PostOp | None:
-    """The same for kernels of our own."""
-    if node.target in (aten.hardtanh.default, aten.clamp.default):
+        found = PostOp("gelu_tanh" if algorithm == "tanh" else "gelu")
+    elif node.target in (aten.hardtanh.default, aten.clamp.default):
         default = (-1.0, 1.0) if node.target is aten.hardtanh.default else (None, None)
         given = (*node.args[1:], *default[len(node.args) - 1 :])
         if node.kwargs or not all(type(n) in (int, float) for n in given):
             return None
         low, high = (float(n) for n in given)  # type: ignore[arg-type]
-        return PostOp("hardtanh", (low, high)) if low <= high else None
-    found = PostOp("relu") if node.target is aten.relu.default else post_op(node)
-    if found is not None and found.algorithm == "tanh":
-        return PostOp("gelu_tanh")
-    return found
+        found = PostOp("hardtanh", (low, high)) if low <= high else None
+    return found if found is not None and found.attr in choice.after else None
 
 
-LONG = 2048
-"""Products in one sum from which a convolution takes the sum in pieces."""
+def of_onednn(fused: PostOp) -> list[Any]:
+    """A post-op as oneDNN's calls take it."""
+    gelu = {"gelu": "none", "gelu_tanh": "tanh"}.get(fused.attr)
+    return [fused.attr if gelu is None else "gelu", list(fused.scalars), gelu or ""]
 
 
-def is_packable(dtype: torch.dtype) -> bool:
-    """Whether oneDNN computes with this dtype here."""
-    return dtype is torch.float32 or (dtype is torch.bfloat16 and mkldnn._is_mkldnn_bf16_supported())
-
-
-def prepack_linear(graph: AtenGraph, config: Config, choose: Choose | None = None) -> AtenGraph:
+def prepack_linear(
+    graph: AtenGraph, targets: Mapping[str, Target], config: Config, choose: Choose | None = None
+) -> AtenGraph:
     """Give matmuls by constant weights to their kernels, with the addition and the activation that follow.
 
-    choose: measures the forms of each; without it the cost model's is taken.
+    choose: measures the forms of each; without it the cheapest by the target's estimate is taken.
     """
-    if not config.prepack or config.numerics == "eager" or not graph.frozen:
+    if not config.prepack or not graph.frozen:
         return graph
-    own = panel_columns(config) > 0
 
-    def form_of(node: fx.Node, recipe: RecipeBuilder) -> str:
-        forms = _forms(node, recipe, own)
+    def form_of(node: fx.Node, recipe: RecipeBuilder) -> Choice:
+        forms = {c.name: c for c in _choices(node, recipe, targets)}
+        first = next(iter(forms.values()))
         if choose is None or len(forms) < 2:
-            return forms[0]
-        part = alone(_followed(node, own), recipe.is_constant)
-        return choose(part, {form: partial(_rewrite, form_of=lambda *_, form=form: form) for form in forms})
+            return first
+        part = alone(_followed(node, max(forms.values(), key=lambda c: len(c.after))), recipe.is_constant)
+        rewrites = {name: partial(_rewrite, form_of=lambda *_, form=form: form) for name, form in forms.items()}
+        return forms[choose(part, rewrites)]
 
     return _rewrite(graph, form_of)
 
 
-def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node, RecipeBuilder], str]) -> AtenGraph:
+def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node, RecipeBuilder], Choice]) -> AtenGraph:
     recipe = RecipeBuilder(graph)
     changed = False
     moved: dict[fx.Node, torch.Tensor] = {}
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target in (aten.mm.default, aten.addmm.default):
             form = form_of(node, recipe)
-            if form != "call":
-                if form != "packed" and node.meta["val"].dtype is torch.bfloat16:
+            if form.name != "call":
+                if form.name != "packed" and node.meta["val"].dtype is torch.bfloat16:
                     _widen(node, recipe, form)
                 else:
                     made, before = _pack(node, recipe, form)
@@ -157,38 +144,31 @@ def _factors(node: fx.Node) -> tuple[Any, Any, Any]:
     return (None, *node.args) if node.target is aten.mm.default else node.args  # type: ignore[return-value]
 
 
-def _forms(node: fx.Node, recipe: RecipeBuilder, own: bool) -> list[str]:
-    """What may compute it, best guess first: "own", "dots" and "panels" are kernels of ours (the first leaves the
-    choice among the others to its cost model), "packed" is oneDNN with a weight in its layout, "call" ATen."""
+def _choices(node: fx.Node, recipe: RecipeBuilder, targets: Mapping[str, Target]) -> tuple[Choice, ...]:
+    """What may compute it, best guess first: kernels of the target's own read the weight, "packed" has it in oneDNN's
+    layout."""
     if node.target is aten.addmm.default and (len(node.args) > 3 or any(value != 1 for value in node.kwargs.values())):
-        return ["call"]
+        return (CALL,)
     bias, x, weight = _factors(node)
-    if not recipe.is_constant(weight) or recipe.is_constant(x) or not _fits(node, x, weight, bias):
-        return ["call"]
-    val = weight.meta["val"]
-    rows = x.meta["val"].shape[0]
-    ours = ["own", "dots", "panels"] if 1 in (val.stride(0), val.shape[0]) else ["own"]
-    ours = ours if own and val.dtype in (torch.float32, torch.bfloat16) else []
-    packed = ["packed"] if is_packable(val.dtype) else []
-    large = math.prod((rows, *val.shape)) >= _SMALLEST
-    if large and packed and val.dtype is torch.bfloat16 and rows > _FEW_ROWS:
-        return [*packed, *ours, "call"]
-    return [*ours, *packed, "call"] if ours or large else ["call", *packed]
+    target = targets.get(node.meta["val"].device.type)
+    if target is None or not recipe.is_constant(weight) or recipe.is_constant(x) or not _fits(node, x, weight, bias):
+        return (CALL,)
+    return target.choices("aten::mm", (x.meta["val"], weight.meta["val"]))
 
 
-def _ends(node: fx.Node, ours: bool) -> tuple[fx.Node | None, fx.Node | None, fx.Node | None, PostOp]:
+def _ends(node: fx.Node, choice: Choice) -> tuple[fx.Node | None, fx.Node | None, fx.Node | None, PostOp]:
     """The addition that follows, what it adds, and the activation, as far as one kernel takes them."""
-    addition, other = _addition(node)
-    tail, fused = _activation(node if addition is None else addition, ours)
-    if not ours and tail is not None:  # oneDNN has one of the two
+    addition, other = _addition(node) if "add" in choice.after else (None, None)
+    tail, fused = _activation(node if addition is None else addition, choice)
+    if choice.single and tail is not None:
         addition, other = None, None
-        tail, fused = _activation(node, ours)
+        tail, fused = _activation(node, choice)
     return addition, other, tail, fused
 
 
-def _followed(node: fx.Node, own: bool) -> list[fx.Node]:
+def _followed(node: fx.Node, choice: Choice) -> list[fx.Node]:
     """A matmul and what follows it in one kernel."""
-    addition, _, tail, _ = _ends(node, own and node.meta["val"].dtype is torch.float32)
+    addition, _, tail, _ = _ends(node, choice)
     last = tail or addition or node
     found = [node]
     while found[-1] is not last:
@@ -196,28 +176,27 @@ def _followed(node: fx.Node, own: bool) -> list[fx.Node]:
     return found
 
 
-def _pack(node: fx.Node, recipe: RecipeBuilder, form: str) -> tuple[fx.Node, torch.Tensor]:
+def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, torch.Tensor]:
     """The call in place of a matmul and what follows it, and the value that it replaces, which may lie otherwise: what
     is added has decided how the sum lay."""
     bias, x, weight = _factors(node)
-    ours = form != "packed"
     graph = recipe.aten.gm.graph
-    addition, other, tail, fused = _ends(node, ours)
+    addition, other, tail, fused = _ends(node, form)
     last = node if addition is None else addition
     if other is not None:
         other = _viewed(graph, other, node, last)
     args: tuple[Any, ...]
-    if ours:
+    if form.name != "packed":
         target: Any = linear_op
         read = without_gaps(weight, recipe, node)
-        args = (x, read, None, bias, other, fused.attr, list(fused.scalars), *([form] if form != "own" else []))
+        args = (x, read, None, bias, other, fused.attr, list(fused.scalars), *_named(form))
     else:
         read = recipe.use(_packed(weight, x.meta["val"].shape[0], recipe), node)
         if other is not None:
             target, args = mkldnn._linear_pointwise.binary, (x, other, read, bias, "add")
         else:
             target = mkldnn._linear_pointwise.default
-            args = (x, read, bias, fused.attr, list(fused.scalars), fused.algorithm)
+            args = (x, read, bias, *of_onednn(fused))
     with graph.inserting_before(last):
         made = graph.create_node("call_function", target, args)
     made.meta = dict(node.meta)
@@ -233,7 +212,7 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: str) -> tuple[fx.Node, tor
     return result, before
 
 
-def _widen(node: fx.Node, recipe: RecipeBuilder, form: str) -> None:
+def _widen(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> None:
     """A product of bfloat16 factors in float32, with a constant bias; loops add another, and round."""
     bias, x, weight = _factors(node)
     graph = recipe.aten.gm.graph
@@ -242,10 +221,9 @@ def _widen(node: fx.Node, recipe: RecipeBuilder, form: str) -> None:
     if inside:
         wide = recipe.call(f"{bias.name}_wide", aten._to_copy.default, recipe.copy(bias), dtype=torch.float32)
         given = recipe.use(wide, node)
-    last = [form] if form != "own" else []
     read = without_gaps(weight, recipe, node)
     with graph.inserting_before(node):
-        made = graph.call_function(linear_op, (x, read, None, given, None, "none", [], *last))
+        made = graph.call_function(linear_op, (x, read, None, given, None, "none", [], *_named(form)))
         val = node.meta["val"]
         with val.fake_mode:
             made.meta = {**node.meta, "val": val.float()}
@@ -259,11 +237,16 @@ def _widen(node: fx.Node, recipe: RecipeBuilder, form: str) -> None:
     graph.erase_node(node)
 
 
+def _named(form: Choice) -> list[str]:
+    """The argument that names a kernel's form; what the kernel would take anyway has no name."""
+    return [form.name] if form.name != "own" else []
+
+
 def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None) -> bool:
     """Whether kernels for constant weights take it."""
     out, given, w = node.meta["val"], x.meta["val"], weight.meta["val"]
     sizes = (*given.shape, *w.shape)
-    if out.device.type != "cpu" or not all(isinstance(n, int) for n in sizes) or not math.prod(sizes):
+    if not all(isinstance(n, int) for n in sizes) or not math.prod(sizes):
         return False
     if given.dtype != out.dtype or w.dtype != out.dtype:
         return False
@@ -309,14 +292,14 @@ def _viewed(graph: fx.Graph, node: fx.Node, like: fx.Node, before: fx.Node) -> f
     return made
 
 
-def _activation(node: fx.Node, ours: bool) -> tuple[fx.Node | None, PostOp]:
+def _activation(node: fx.Node, choice: Choice) -> tuple[fx.Node | None, PostOp]:
     """The activation that alone reads the product, through views that are alone as well."""
     reader = node
     while len(reader.users) == 1:
         reader = next(iter(reader.users))
         if is_view(reader):
             continue
-        fused = (own_post_op if ours else post_op)(reader) if reader.op == "call_function" else None
+        fused = post_op(reader, choice) if reader.op == "call_function" else None
         # Of a view with gaps the result has none.
         viewed = reader.args[0].meta["val"] if fused is not None else None  # type: ignore[union-attr]
         same = viewed is not None and (reader.meta["val"].dtype, laid_out(reader.meta["val"])) == (

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from firebrick.errors import CompileError
 from firebrick.report import recorder
+from firebrick.runtime.triton_build import build_cubins
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,11 +133,16 @@ def build(artifact: Artifact, config: Config) -> Artifact:
     """
     if artifact.is_built:
         return artifact
-    compiler = find_compiler(config)
+    cubins = [unit for unit in artifact.units if unit.builder == "triton"]
+    units = [unit for unit in artifact.units if unit.builder != "triton"]
+    code: dict[str, bytes] = {}
     with recorder.timed("build"):
         try:
             with tempfile.TemporaryDirectory(prefix="firebrick-build-") as folder:
-                code = _Build(artifact.units, compiler, config, Path(folder)).run()
+                if units:
+                    code.update(_Build(units, find_compiler(config), config, Path(folder)).run())
+                if cubins:
+                    code.update(build_cubins(cubins, Path(folder), workers(config), config.build_timeout))
         except OSError as error:
             raise CompileError(f"kernels could not be built: {error}", fix="free some space below $TMPDIR") from None
     recorder.count("units built", len(artifact.units))

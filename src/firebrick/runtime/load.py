@@ -6,7 +6,7 @@ import _thread
 import atexit
 import threading
 import weakref
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +15,7 @@ from firebrick import _native
 from firebrick.errors import CompileError, LoweringError
 from firebrick.report import recorder
 from firebrick.runtime.bits import ConstantsChanged, WithBits, bits_of, toggled
+from firebrick.runtime.triton_build import open_cubin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -29,42 +30,55 @@ Executable = _native.Executable
 
 
 class TorchViews:
-    """An executable some of whose results are views that torch alone can make: of inference tensors outside inference
-    mode, and of tensors that want gradients where none are recorded, which want them too."""
+    """An executable some of whose results are views that torch alone can make: of tensors of another inference mode
+    than the call's, of tensors that want gradients where none are recorded, which want them too, and of other results.
 
-    def __init__(self, run: Callable[..., tuple[Any, ...]], base_of: Mapping[int, int]) -> None:
-        self.run, self.base_of = run, base_of
+    apart: (position, position before) of results that may be one tensor here and are two in eager mode.
+    """
+
+    def __init__(
+        self,
+        run: Callable[..., tuple[Any, ...]],
+        base_of: Mapping[int, tuple[int | torch.Tensor, bool]],
+        apart: Sequence[tuple[int, int]],
+    ) -> None:
+        self.run, self.base_of, self.apart = run, base_of, apart
 
     @classmethod
     def of(
         cls,
         run: Callable[..., tuple[Any, ...]],
         artifact: Artifact,
-        inference: Collection[int],
-        leaves: Collection[int] = (),
+        inputs: Sequence[Any],
+        constants: Mapping[str, torch.Tensor],
+        leaves: Collection[int],
+        apart: Sequence[tuple[int, int]],
     ) -> Callable[..., tuple[Any, ...]]:
         """The executable, within this if need be.
 
-        inference: positions of inputs that are inference tensors. leaves: positions of results that want gradients.
+        inputs: examples of them. leaves: positions of results that want gradients.
         """
-        table = artifact.table
-        views = {i: table["views"][value[1]] for i, value in enumerate(table["outputs"]) if value[0] == "t"}
-        # Inputs have the first slots. Bytes read as another type are no view, in eager mode as here.
-        base_of = {
-            i: view[0]
-            for i, view in views.items()
-            if view[4] is None and (view[0] in inference or (i in leaves and view[0] < len(table["inputs"])))
-        }
-        return cls(run, base_of) if base_of else run
+        table, mode = artifact.table, torch.is_inference_mode_enabled()
+        given: list[Any] = [*inputs, *(constants[name] for name in table["consts"])]  # they have the first slots
+        base_of: dict[int, tuple[int | torch.Tensor, bool]] = {}
+        for i, value in enumerate(table["outputs"]):
+            slot, *_, dtype = table["views"][value[1]] if value[0] == "t" else (len(given), None)
+            # Bytes read as another type are no view, in eager mode as here.
+            if slot < len(given) and dtype is None and (given[slot].is_inference() != mode or i in leaves):
+                base_of[i] = (slot if slot < len(inputs) else given[slot]), i in leaves
+        return cls(run, base_of, apart) if base_of or apart else run
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run it."""
         results = list(self.run(*inputs))
         with torch.no_grad():
-            for i, base in self.base_of.items():
-                like = results[i]
-                seen = inputs[base].as_strided(like.shape, like.stride(), like.storage_offset())
+            for i, (place, is_leaf) in self.base_of.items():
+                like, base = results[i], inputs[place] if isinstance(place, int) else place
+                seen = (base if is_leaf else base.detach()).as_strided(like.shape, like.stride(), like.storage_offset())
                 results[i] = toggled(seen, [a != b for a, b in zip(bits_of(seen), bits_of(like), strict=True)])
+        for i, before in self.apart:
+            if results[i] is results[before]:
+                results[i] = results[i].view_as(results[i])
         return tuple(results)
 
 
@@ -89,13 +103,20 @@ def load(
         CompileError: the artifact has units without machine code, or it can't be loaded here.
     """
     with recorder.timed("load"):
-        libraries: list[_native.Library] = []
+        libraries: list[Any] = []
+        device = next((int(row[5].partition(":")[2]) for row in artifact.table["slots"] if row[5] != "cpu"), 0)
         kernels: dict[str, int] = {}
         for unit in artifact.units:
             if unit.name not in artifact.code:
                 raise CompileError(f"unit {unit.name} of {artifact.name} was not built")
             try:
-                library = _native.Library(artifact.code[unit.name], f"firebrick:{artifact.name}:{unit.name}")
+                code = artifact.code[unit.name]
+                if unit.builder == "triton":
+                    module = cuda_module(code, device)
+                    kernels[unit.kernels[0]] = module.kernel()
+                    libraries.append(module)
+                    continue
+                library = _native.Library(code, f"firebrick:{artifact.name}:{unit.name}")
                 kernels.update((name, library.symbol(name)) for name in unit.kernels)
             except (OSError, KeyError) as error:
                 raise CompileError(f"unit {unit.name} of {artifact.name} can't be loaded: {error}") from None
@@ -126,6 +147,25 @@ def load(
             return run
         inputs, outputs = ({int(i): pair for i, pair in bits[kind].items()} for kind in ("inputs", "outputs"))
         return WithBits(run, inputs, outputs, list(odd.values()))
+
+
+_modules: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
+_open_driver = lru_cache(maxsize=1)(lambda: _native.cuda_open("libcuda.so.1"))
+
+
+def cuda_module(code: bytes, device: int) -> Any:
+    """A cubin on a device, loaded once for all that use it.
+
+    Raises:
+        OSError: there is no driver, or it refuses the code.
+    """
+    module = _modules.get((code, device))
+    if module is None:
+        _open_driver()
+        head, cubin = open_cubin(code)
+        module = _native.CudaModule(cubin, head["name"], device, head["threads"], head["shared"], head["dependent"])
+        _modules[code, device] = module
+    return module
 
 
 def resolve(kind: str, name: str) -> Any:

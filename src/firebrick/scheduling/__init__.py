@@ -53,8 +53,10 @@ def schedule(
         if repeat is None:
             nodes = part_by_part(nodes)
     known = analyze(nodes)
-    devices = {b.name: b.device for b in program.buffers}
-    groups, refusals = fuse_nodes(known, dependencies(known), devices, targets, config)
+    buffers = {b.name: b for b in program.buffers}
+    groups, refusals = fuse_nodes(
+        known, dependencies(known), {n: b.device for n, b in buffers.items()}, targets, config
+    )
     kernels = KernelSet(facts, targets)
     outside = escaping(program)
     users: dict[str, int] = {}
@@ -66,7 +68,7 @@ def schedule(
         if not g.members:
             node = g.nodes[0].node
             assert isinstance(node, Extern)
-            steps.append(node)
+            steps.append(kernels.call(node, buffers))
             continue
         live = {b for b in g.makes if b in outside or users.get(b, 0) > (b in g.uses)}
         steps += kernels.launches(g, live)

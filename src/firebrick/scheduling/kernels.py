@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from firebrick.loops.groups import GroupPlan, PlannedLaunch
-    from firebrick.loops.ir import Value
+    from firebrick.loops.ir import Extern, Value
     from firebrick.loops.values import Table
     from firebrick.scheduling.fusion import Group, Member
     from firebrick.symbolic.expr import Expr
@@ -74,6 +74,16 @@ class KernelSet:
             args, places = tuple([names[name] for name in step.args]), ", ".join(origins)
             launches.append(Launch(kernel, args, step.sizes, nodes, places, parts, step.grid, step.attributes))
         return launches
+
+    def call(self, call: Extern, buffers: Mapping[str, Buffer]) -> Launch | Extern:
+        """The launch of the target's kernel for a library call, or the call."""
+        device = device_type(next((buffers[out].device for out in call.outs if out is not None), call.device))
+        target = self._targets.get(device)
+        step = target.plan_call(call, buffers) if target is not None else None
+        if step is None:
+            return call
+        kernel = self._kernel(step, device)
+        return Launch(kernel, step.args, step.sizes, (call.name,), call.origin, call.parts, step.grid, step.attributes)
 
     def _kernel(self, step: PlannedLaunch, device: str) -> str:
         key = (device, step.params, step.body)

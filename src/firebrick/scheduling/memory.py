@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from firebrick.loops.dtypes import DTYPES
@@ -13,6 +14,8 @@ from firebrick.scheduling.nodes import extern_reads, extern_writes
 from firebrick.symbolic.expr import ONE
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from firebrick.loops.ir import Buffer, LoopProgram
     from firebrick.loops.schedule import Kernel
     from firebrick.symbolic.expr import Expr
@@ -31,6 +34,7 @@ def plan_memory(program: LoopProgram, steps: list[Launch | Extern], kernels: tup
     first, last, calls = _lifetimes(steps, buffers)
     outside = escaping(program)
     places: list[Place] = []
+    inner = _arena_device(buffers, first, outside)
     frees: list[list[str]] = [[] for _ in steps]
     arena: list[tuple[int, int, str]] = []
     for name, b in buffers.items():
@@ -43,7 +47,7 @@ def plan_memory(program: LoopProgram, steps: list[Launch | Extern], kernels: tup
             places.append(Place(name, "call"))
             if name not in outside:
                 frees[last[name]].append(name)
-        elif name in outside or _nbytes(b) is None:
+        elif name in outside or _nbytes(b) is None or b.device != inner:
             places.append(Place(name, "fresh"))
             if name not in outside:
                 frees[last[name]].append(name)
@@ -51,6 +55,12 @@ def plan_memory(program: LoopProgram, steps: list[Launch | Extern], kernels: tup
             insort(arena, (first[name], last[name], name))
     total = _Arena(places).lay(arena, buffers, _successors(steps, kernels, last))
     return tuple(places), total, tuple([tuple(f) for f in frees])
+
+
+def _arena_device(buffers: dict[str, Buffer], first: dict[str, int], outside: Collection[str]) -> str:
+    """The device that the arena lies on: of those that temporaries lie on, the one with the most."""
+    many = Counter(b.device for name, b in buffers.items() if name in first and name not in outside)
+    return max(many, key=many.__getitem__, default="cpu")
 
 
 def _lifetimes(

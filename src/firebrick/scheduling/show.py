@@ -40,7 +40,7 @@ def show(schedule: Schedule) -> str:
 def _launch(place: int, step: Launch, kernel: Kernel) -> str:
     nodes = f"{step.nodes[0]}..{step.nodes[-1]}" if len(step.nodes) > 3 else " ".join(step.nodes)
     sizes: dict[str, str] = {}
-    for loop in loops_of(kernel.body if kernel.device == "cpu" else ()):
+    for loop in loops_of(kernel.loops):
         sizes.setdefault(loop.axis.var.name, loop.axis.size.show())
     return f"k{place} nest {nodes} [{', '.join(sizes.values())}] by {kernel.name}"
 

@@ -6,7 +6,8 @@ No stage knows a machine. Fusion asks its target what pays (`FusionFacts`); what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from firebrick.artifact import Unit
@@ -17,17 +18,18 @@ from firebrick.targets.tree_kernels import plan_tree
 from firebrick.targets.tree_order import serial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import torch
 
     from firebrick.config import Config
-    from firebrick.loops.groups import Work
+    from firebrick.loops.groups import PlannedLaunch, Work
+    from firebrick.loops.ir import Buffer, Extern
     from firebrick.loops.schedule import Kernel, Schedule
     from firebrick.loops.values import Table
     from firebrick.symbolic.expr import Expr
 
-__all__ = ["FunctionText", "FusionFacts", "Refused", "Target", "Templates", "View"]
+__all__ = ["CALL", "Choice", "FunctionText", "FusionFacts", "Refused", "Target", "Templates", "View"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,29 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to compute an op: by a kernel of the machine's own, or of a library.
+
+    name: its form, as passes and reports call it; "call" leaves the op as it is.
+    cost: estimate, relative to that of the call.
+    after, before: what it does to results ("scale", "bias", "add" of a tensor, activations) and to arguments ("pad")
+      on the way. single: it does one of what is after beside the bias.
+    options: further facts about the form, for the pass that writes it.
+    """
+
+    name: str
+    cost: float
+    after: frozenset[str] = frozenset()
+    before: frozenset[str] = frozenset()
+    single: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+CALL = Choice("call", 1.0)
+"""The library's own kernel of an op, on arguments as they are."""
+
+
+@dataclass(frozen=True, slots=True)
 class FusionFacts:
     """What fusion asks of a machine.
 
@@ -149,6 +174,10 @@ class Target:
         """Whether a library call ("namespace::name.overload") runs on the machine."""
         return op.partition(".")[0] in self.library
 
+    def computes(self, dtype: str) -> bool:
+        """Whether loops are written for a short dtype; without a table of types, for all that loops have."""
+        return not self.dtypes or dtype in self.dtypes
+
     # ------------------------------------------------------------ plan
 
     def plan(self, work: Work, facts: Table) -> GroupPlan:
@@ -159,6 +188,36 @@ class Target:
             facts: of values, kept from group to group.
         """
         return GroupPlan((plan_tree(work, facts, serial),))
+
+    def choices(self, op: str, args: tuple[Any, ...]) -> tuple[Choice, ...]:
+        """What may compute an op of these arguments, tensors without elements, the cheapest first.
+
+        A matmul has the arguments (x, weight), a convolution (x, weight, stride, padding, dilation, groups, out), a
+        recurrent layer (cell, sequences, hidden units).
+        """
+        del op, args
+        return (CALL,)
+
+    def layouts(self, op: str, args: Sequence[Any], out: Sequence[Expr]) -> Iterable[tuple[Expr, ...] | None]:
+        """The strides that a kernel of the machine's own wants its tensors to have, in order; None for what lies well.
+
+        Args:
+            op: without its overload.
+            args: of the op; tensors are `loops.ir.Ref`s.
+            out: the shape of its (first) result.
+        """
+        del op, args, out
+        return repeat(None)
+
+    def plan_call(self, call: Extern, buffers: Mapping[str, Buffer]) -> PlannedLaunch | None:
+        """The kernel of the machine's own that does what a call of an op would; None leaves it to the library.
+
+        Args:
+            call: with views of buffers among its arguments.
+            buffers: by name.
+        """
+        del call, buffers
+        return None
 
     # ------------------------------------------------------------ text
 

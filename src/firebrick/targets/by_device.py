@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firebrick.targets.cpu.machine import detect
+from firebrick.targets.cuda.machine import find_card
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TARGETS", "find_targets"]
 
-TARGETS: Mapping[str, Callable[[Config], Target]] = {"cpu": detect}
-"""Type of device -> the target of this process's machine under the settings of a compile."""
+TARGETS: Mapping[str, Callable[[Config], Target | None]] = {"cpu": detect, "cuda": find_card}
+"""Type of device -> the target of this process's machine under the settings of a compile, if it has one."""
 
 
 def find_targets(devices: Iterable[str], config: Config) -> dict[str, Target]:
@@ -23,4 +24,5 @@ def find_targets(devices: Iterable[str], config: Config) -> dict[str, Target]:
 
     That of CPUs is always there, since numbers that a program computes are theirs.
     """
-    return {device: TARGETS[device](config) for device in sorted({"cpu", *devices}) if device in TARGETS}
+    found = {device: TARGETS[device](config) for device in sorted({"cpu", *devices}) if device in TARGETS}
+    return {device: target for device, target in found.items() if target is not None}

@@ -135,8 +135,9 @@ def step_bytes(schedule: Schedule) -> list[int]:
 
     def launched(step: Launch) -> int:
         # A lookup reads no more of a table than its loops have iterations.
-        most = _iterations(kernels[step.kernel].body)
-        return sum(min(whole(name), most * DTYPES[buffers[name].dtype].nbytes) for name in step.args)
+        loops = kernels[step.kernel].loops
+        most = _iterations(loops) if loops else math.inf
+        return sum(int(min(whole(name), most * DTYPES[buffers[name].dtype].nbytes)) for name in step.args)
 
     def called(step: Extern) -> int:
         refs = [r for r in _refs((step.args, tuple(v for _, v in step.kwargs))) if r.buffer in buffers]

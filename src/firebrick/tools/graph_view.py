@@ -182,7 +182,7 @@ def _add_steps(out: GraphView, graph: Graph, nodes: list[fx.Node]) -> None:
     step_of: dict[str, int] = {}
     for i, step in enumerate(schedule.steps):
         library = library_of(step)
-        loops = (library or "tiles") if isinstance(step, Extern) else _loop_sizes(step, kernels)
+        loops = library if isinstance(step, Extern) else _loop_sizes(step, kernels)
         parts = [p for p in sorted(step.parts) if p in by_id]
         out.steps.append(StepView(i, "library" if library else "kernel", labels[i], loops, sizes[i], parts))
         step_of.update(dict.fromkeys((step.name,) if isinstance(step, Extern) else step.nodes, i))
@@ -210,9 +210,9 @@ def _add_steps(out: GraphView, graph: Graph, nodes: list[fx.Node]) -> None:
 
 def _loop_sizes(step: Launch, kernels: dict[str, Any]) -> str:
     sizes: dict[str, str] = {}
-    for loop in loops_of(kernels[step.kernel].body):
+    for loop in loops_of(kernels[step.kernel].loops):
         sizes.setdefault(loop.axis.var.name, loop.axis.size.show())
-    return f"[{', '.join(sizes.values())}]"
+    return f"[{', '.join(sizes.values())}]" if kernels[step.kernel].loops else "tiles"
 
 
 # ---------------------------------------------------------------- rules

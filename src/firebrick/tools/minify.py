@@ -79,11 +79,11 @@ def minify(captured: Captured, backend: str, *, seconds: float, timeout: float) 
 
 
 def _no_problem(captured: Captured) -> str:
-    name, count = captured.target.name, len(captured.graphs)
+    name, error = captured.target.name, captured.error
+    refused = sum(_values_of(g.gm, g.inputs)[1] is not None for g in captured.graphs)
+    count = len(captured.graphs) - (0 if error is None else refused)  # the one in which it ended shows nothing
     what = f"{count} graph{'s' * (count != 1)}"
-    error = captured.error
     if error is None:
-        refused = sum(_values_of(g.gm, g.inputs)[1] is not None for g in captured.graphs)
         also = f", {refused} of which raise{'s' * (refused == 1)} the same error in both" if refused else ""
         return f"{name} compiles, and its {what} do what they do in eager mode{also}"
     try:

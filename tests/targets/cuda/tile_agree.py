@@ -9,7 +9,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[2] / "lowering"))
 
-from graphs import compare, trace  # noqa: E402
+from graphs import HOST, compare, trace  # noqa: E402
 from groups import schedule_for  # noqa: E402
 from interpreted import Runner  # noqa: E402
 
@@ -33,7 +33,7 @@ def calls(schedule):
 def run_interpreted(fn, *inputs):
     """The results of a function's kernels, and the schedule."""
     graph = trace(fn, inputs, decompositions())
-    schedule, texts = schedule_for(lower(graph, Config()))
+    schedule, texts = schedule_for(lower(graph, HOST, Config()))
     return Runner(schedule, texts)(inputs, graph.constants), schedule
 
 

@@ -8,7 +8,6 @@ the input of others is padded by a loop before.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 from itertools import pairwise
@@ -261,31 +260,33 @@ class Call:
         return made, (*refs, out)
 
     @property
-    def name(self) -> str:
-        """Name of the kernel: equal calls have the same."""
-        digest = hashlib.blake2s(repr(self).encode(), digest_size=3).hexdigest()
-        kind = "convolution" if self.columns else "depthwise"
-        height, width = self.size
-        return f"{kind}_{height}x{width}x{self.inner}x{self.outer}_{digest}"
+    def kind(self) -> str:
+        """A word for the kernel's name."""
+        return f"convolution_{self.size[0]}x{self.size[1]}x{self.inner}x{self.outer}"
 
-    def entry(self, unit: Unit, kind: str, driver: str, count: int, shape: Mapping[str, object]) -> str:
+    def shares(self, unit: Unit) -> str:
+        """What kernels have in common that take the same tiles."""
+        del unit
+        return "dense" if self.columns else "depthwise"
+
+    def entry(self, unit: Unit, name: str, kind: str, driver: str, count: int, shape: Mapping[str, object]) -> str:
         """The kernel: a table of its shape, by which the driver of all kernels of a kind does `count` parts."""
         unit.helpers.setdefault("fb_shared", _SHARED)
         unit.helpers.setdefault(f"fb_{kind}", driver)
         place, given = 2, {"x": (0, self.x[0]), "weight": (1, self.weight or 0)}
-        for name in ("scale", "bias", "other"):
-            offset = getattr(self, name)
-            given[name] = (-1, 0) if offset is None else (place, offset)
+        for field in ("scale", "bias", "other"):
+            offset = getattr(self, field)
+            given[field] = (-1, 0) if offset is None else (place, offset)
             place += offset is not None
-        fields = {**{name: braced(pair) for name, pair in given.items()}, "out": place, **shape}
-        text = ", ".join(f".{name} = {value}" for name, value in fields.items())
+        fields = {**{field: braced(pair) for field, pair in given.items()}, "out": place, **shape}
+        text = ", ".join(f".{field} = {value}" for field, value in fields.items())
         work = self.batch * math.prod((*self.size, *self.window, self.outer)) * (self.inner if self.columns else 1)
-        arguments = f"args, (const int64_t*)&{self.name}_shape"
+        arguments = f"args, (const int64_t*)&{name}_shape"
         serial = f"fb_{kind}_part({arguments}, 0, {count})"
         run = serial if work <= SERIAL else f"fb_parallel(fb_{kind}_part, {arguments}, {count})"
         return (
-            f"static const fb_{kind} {self.name}_shape = {{{text}}};\n"
-            f'extern "C" void {self.name}(void* const* args, const int64_t*) {{ {run}; }}\n'
+            f"static const fb_{kind} {name}_shape = {{{text}}};\n"
+            f'extern "C" void {name}(void* const* args, const int64_t*) {{ {run}; }}\n'
         )
 
 
@@ -301,8 +302,8 @@ class _Axis:
 class Dense:
     """The kernel of a convolution in which each result depends on all channels."""
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
+    def __init__(self, call: Call, name: str) -> None:
+        self.call, self.name = call, name
         height, width = call.size
         _, _, x_row, x_column = call.x
         rows = _Axis(height, x_row * call.stride[0], width * call.outer)
@@ -311,7 +312,7 @@ class Dense:
         turn = width < MOST_ROWS and height > width and not any(call.padding)
         self.across, self.along = (columns, rows) if turn else (rows, columns)
 
-    def text(self, unit: Unit, threads: int) -> str:
+    def text(self, unit: Unit) -> str:
         """The kernel, less what `unit` puts before it."""
         call, along, across = self.call, self.along, self.across
         lanes = max(unit.target.vector_bytes // 4, 1)
@@ -322,7 +323,7 @@ class Dense:
         most = max(1, min(MOST_ROWS, (registers - vectors - 1) // vectors))
         tiles, panels = -(-along.size // most), -(-call.outer // call.columns)
         v = unit.vector("f32", lanes)
-        by_rows, rows = self._by_rows(panels, threads), call.batch * across.size
+        by_rows, rows = self._by_rows(panels, unit.target.threads), call.batch * across.size
         runs, pieces = self._made() if call.weight is not None else self._pieces()
         plain = call.attr == "none" and (call.scale, call.bias, call.other) == (None, None, None)
         padding, tops = self._padding(runs, max(p[3] for p in pieces), max(p[1] for p in pieces), tiles)
@@ -341,9 +342,9 @@ class Dense:
             "pitch": braced((math.prod(call.size) * call.outer, across.out, along.out)),
             "step": braced((call.x[1], across.step, along.step)),
             **padding,
-            "runs": f"{call.name}_runs",
-            "tops": f"{call.name}_tops",
-            "pieces": f"{call.name}_pieces",
+            "runs": f"{self.name}_runs",
+            "tops": f"{self.name}_tops",
+            "pieces": f"{self.name}_pieces",
             "parts": len(pieces),
             "tile": self._tiles(unit, lanes, vectors, tiles, panels),
             "window": "nullptr" if call.weight is None else self._window(unit, v, lanes),
@@ -354,9 +355,9 @@ class Dense:
             "int64_t {}_tops": tops,
             "fb_piece {}_pieces": map(braced, pieces),
         }
-        texts = (f"static const {k.format(call.name)}[] = {braced(values)};\n" for k, values in tables.items())
+        texts = (f"static const {k.format(self.name)}[] = {braced(values)};\n" for k, values in tables.items())
         driver = _DRIVER.format(v=v, columns=call.columns)
-        return "".join(texts) + call.entry(unit, f"dense_{v}", driver, rows if by_rows else panels, shape)
+        return "".join(texts) + call.entry(unit, self.name, f"dense_{v}", driver, rows if by_rows else panels, shape)
 
     def _runs(self) -> list[tuple[int, int]]:
         """Offset and length of the stretches of the input of one result, in the order of the weights."""

@@ -99,12 +99,12 @@ static void fb_depthwise_part(void* const* args, const int64_t* shape, int64_t b
 class Depthwise:
     """The kernel of a convolution in which each channel depends on the same channel alone."""
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
+    def __init__(self, call: Call, name: str) -> None:
+        self.call, self.name = call, name
 
-    def text(self, unit: Unit, threads: int) -> str:
+    def text(self, unit: Unit) -> str:
         """The kernel, less what `unit` puts before it."""
-        call = self.call
+        call, threads = self.call, unit.target.threads
         lanes = max(unit.target.vector_bytes // 4, 1)
         while lanes > call.outer:
             lanes //= 2
@@ -126,12 +126,12 @@ class Depthwise:
             "given": braced(call.given),
             "window": braced(call.window),
             "step": braced(call.x[1:]),
-            "zeros": f"{call.name}_zeros",
+            "zeros": f"{self.name}_zeros",
             "tile": self._tile(unit, lanes, pixels),
         }
         # Not constant, so that the file of the library does not hold the zeros.
-        zeros = f"static float {call.name}_zeros[{call.outer}];\n"
-        return zeros + call.entry(unit, "depthwise", _DRIVER, rows * shares, shape)
+        zeros = f"static float {self.name}_zeros[{call.outer}];\n"
+        return zeros + call.entry(unit, self.name, "depthwise", _DRIVER, rows * shares, shape)
 
     def _columns(self, pixels: int) -> int:
         """Columns of the input that neighbouring results are made of."""

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
     from firebrick.targets.cpu.unit_writer import Unit
 
-__all__ = ["activation", "finish"]
+__all__ = ["ACTIVATIONS", "activation", "finish"]
 
-_FUNCTIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
+ACTIVATIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
     "none": lambda f, _: "y",
     "relu": lambda f, _: "(y > 0.0f) | (y != y) ? y : {zero}",
     "hardtanh": lambda f, s: f"y < {s[0]!r}f ? {{zero}} + {s[0]!r}f : y > {s[1]!r}f ? {{zero}} + {s[1]!r}f : y",
@@ -54,7 +54,7 @@ static __attribute__((noinline)) void {name}(float* c, int64_t ldc, const float*
 def activation(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) -> str:
     """The text of an activation of a vector y."""
     v = unit.vector("f32", lanes)
-    return _FUNCTIONS[attr](lambda f: unit.inline(f, lanes), scalars).replace("{zero}", f"{v}{{}}")
+    return ACTIVATIONS[attr](lambda f: unit.inline(f, lanes), scalars).replace("{zero}", f"{v}{{}}")
 
 
 def finish(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) -> str:

@@ -18,9 +18,11 @@ from firebrick.loops.dtypes import DTYPES
 from firebrick.loops.groups import GroupPlan
 from firebrick.loops.interp import find_op
 from firebrick.runtime.build import build
-from firebrick.targets.base import FusionFacts, Target, View
+from firebrick.targets.base import Choice, FusionFacts, Target, View
+from firebrick.targets.cpu.choices import find_choices
 from firebrick.targets.cpu.cpp_types import SCALAR, constant_text, index_text
-from firebrick.targets.cpu.handwritten import own_kernels
+from firebrick.targets.cpu.handwritten import plan_handwritten, written_text
+from firebrick.targets.cpu.layouts import LAYOUTS
 from firebrick.targets.cpu.loop_kernel import kernel_text
 from firebrick.targets.cpu.plan import lane_plan
 from firebrick.targets.cpu.scalar_functions import ROWS
@@ -29,10 +31,11 @@ from firebrick.targets.cpu.units import flags_of, kernel_units
 from firebrick.targets.tree_kernels import plan_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from firebrick.config import Config
-    from firebrick.loops.groups import Work
+    from firebrick.loops.groups import PlannedLaunch, Work
+    from firebrick.loops.ir import Buffer, Extern
     from firebrick.loops.schedule import Kernel, Schedule
     from firebrick.loops.values import Table
     from firebrick.symbolic.expr import Expr
@@ -72,6 +75,18 @@ class CpuTarget(Target):
         """One kernel: a loop tree with lanes and shared loops."""
         return GroupPlan((plan_tree(work, facts, partial(lane_plan, vector_bytes=self.vector_bytes)),))
 
+    def choices(self, op: str, args: tuple[Any, ...]) -> tuple[Choice, ...]:
+        """Kernels written by hand, oneDNN's, and ATen's."""
+        return find_choices(self, op, args)
+
+    def layouts(self, op: str, args: Sequence[Any], out: Sequence[Expr]) -> Iterable[tuple[Expr, ...] | None]:
+        """What kernels written by hand want."""
+        return LAYOUTS[op](args, out)
+
+    def plan_call(self, call: Extern, buffers: Mapping[str, Buffer]) -> PlannedLaunch | None:
+        """One of the kernels written by hand."""
+        return plan_handwritten(call, buffers)
+
     def level(self) -> str:
         """The SIMD level."""
         return self.simd
@@ -98,7 +113,8 @@ class CpuTarget(Target):
 
     def kernel(self, kernel: Kernel) -> str:
         """Text of one kernel, less what `source` puts before it."""
-        return kernel_text(kernel, Writing(self, self.exact))
+        unit = Writing(self, self.exact)
+        return kernel_text(kernel, unit) if kernel.loops else written_text(kernel.body, unit, kernel.name)
 
     def source(self, schedule: Schedule, config: Config) -> list[str]:
         """Translation units, those first that take long to build."""
@@ -106,8 +122,7 @@ class CpuTarget(Target):
 
     def units(self, schedule: Schedule, config: Config) -> tuple[Unit, ...]:
         """Texts with the names that each defines and the flags that it is built with."""
-        names = [*(k.name for k in schedule.kernels), *own_kernels(schedule)]
-        return self._units(self.source(schedule, config), names)
+        return self._units(self.source(schedule, config), [k.name for k in schedule.kernels])
 
     def _units(self, texts: Sequence[str], names: Sequence[str]) -> tuple[Unit, ...]:
         return tuple(

@@ -16,7 +16,6 @@ chains of `_CHAIN` products. Scale, bias, what is added and the activation are a
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -230,25 +229,28 @@ class Linear:
         return made, (*given, out)
 
     @property
-    def name(self) -> str:
-        """Name of the kernel: equal shapes have the same."""
-        digest = hashlib.blake2s(repr(self).encode(), digest_size=3).hexdigest()
-        return f"linear_{self.rows}x{self.inner}x{self.outer}_{digest}"
+    def kind(self) -> str:
+        """A word for the kernel's name."""
+        return f"linear_{self.rows}x{self.inner}x{self.outer}"
+
+    def shares(self, unit: Unit) -> str:
+        """What kernels have in common that take the same tiles."""
+        return f"{'dots' if self.by_dots(unit) else 'panels'} of {self.type}"
 
     @property
     def type(self) -> str:
         """C++ type of the factors."""
         return "uint16_t" if self.half else "float"
 
-    def text(self, unit: Unit, threads: int) -> str:
+    def text(self, unit: Unit, name: str) -> str:
         """The kernel, less what `unit` puts before it."""
-        return (self._dots if self.by_dots(unit) else self._panels)(unit, threads)
+        return (self._dots if self.by_dots(unit) else self._panels)(unit, name)
 
     def by_dots(self, unit: Unit) -> bool:
         """Whether sums are vectors along the rows of both factors on this machine."""
         return self.form == "dots" or (self.form == "own" and unit.target.vector_bytes != 32)
 
-    def _dots(self, unit: Unit, threads: int) -> str:
+    def _dots(self, unit: Unit, name: str) -> str:
         """The kernel on rows of both factors."""
         lanes = max(unit.target.vector_bytes // 4, 4)
         registers = REGISTERS.get(unit.target.vector_bytes, 16)
@@ -267,7 +269,7 @@ class Linear:
         points = [dot(unit, lanes, n, columns, tail, self.type) for n in self._heights(tiles)]
         return self._kernel(
             unit,
-            threads,
+            name,
             lanes,
             form="dots",
             tiles=tiles,
@@ -280,7 +282,7 @@ class Linear:
             texts=("", _DOTS),
         )
 
-    def _panels(self, unit: Unit, threads: int) -> str:
+    def _panels(self, unit: Unit, name: str) -> str:
         """The kernel on panels of columns."""
         lanes = max(unit.target.vector_bytes // 4, 4)
         registers = REGISTERS.get(unit.target.vector_bytes, 16)
@@ -309,7 +311,7 @@ class Linear:
 
         return self._kernel(
             unit,
-            threads,
+            name,
             lanes,
             form="panels",
             tiles=tiles,
@@ -327,7 +329,7 @@ class Linear:
     def _kernel(
         self,
         unit: Unit,
-        threads: int,
+        name: str,
         lanes: int,
         *,
         form: str,
@@ -344,7 +346,7 @@ class Linear:
         fields = {"form": form, "types": _POINTS[form], "v": v, "w": lanes}
         driver = _DRIVER.format(**fields, loops=_LOOPS[form], pack=pack_text, calls=calls)
         unit.helpers.setdefault(f"fb_by_{form}", driver)
-        name, columns = self.name, sizes[2]
+        columns, threads = sizes[2], unit.target.threads
         by_rows, count = self._shared(tiles, -(-self.outer // columns), threads)
         serial = self._all_products() <= SERIAL
         # Each piece of a thread's rows would make all panels.

@@ -7,7 +7,6 @@ alone, not on threads.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -191,12 +190,16 @@ class Recurrent:
         return made, (*(ref.buffer for ref in given), out, last)
 
     @property
-    def name(self) -> str:
-        """Name of the kernel: equal shapes have the same."""
-        digest = hashlib.blake2s(repr(self).encode(), digest_size=3).hexdigest()
-        return f"{self.cell}_{self.steps}x{self.batch}x{self.size}_{digest}"
+    def kind(self) -> str:
+        """A word for the kernel's name."""
+        return f"{self.cell}_{self.steps}x{self.batch}x{self.size}"
 
-    def text(self, unit: Unit, threads: int) -> str:
+    def shares(self, unit: Unit) -> str:
+        """What kernels have in common that take the same tiles."""
+        del unit
+        return "recurrent"
+
+    def text(self, unit: Unit, name: str) -> str:
         """The kernel, less what `unit` puts before it."""
         unit.helpers["fb_together"] = _TOGETHER
         lanes = max(unit.target.vector_bytes // 4, 4)
@@ -231,7 +234,7 @@ class Recurrent:
             "last": next(places),
         }
         return _KERNEL.format(
-            name=self.name,
+            name=name,
             finish=finish,
             apart=", ".join(f"{{{p[1]}, {p[2]}}}" for p in self.projected),
             steps=self.steps,
@@ -242,7 +245,7 @@ class Recurrent:
             columns=columns,
             calls=f"        {text}",
             parts=blocks * directions,
-            threads=max(1, min(work // _SHARE, blocks * directions, threads)),
+            threads=max(1, min(work // _SHARE, blocks * directions, unit.target.threads)),
             **sizes,
             **given,
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from firebrick.runtime.build import workers
-from firebrick.targets.cpu.handwritten import kind_of, own_kernels, own_text
+from firebrick.targets.cpu.handwritten import written_text
 from firebrick.targets.cpu.loop_kernel import kernel_text
 from firebrick.targets.cpu.unit_writer import Unit
 
@@ -99,21 +99,21 @@ def kernel_units(schedule: Schedule, target: CpuTarget, config: Config) -> list[
         if hasattr(step, "kernel") and step.origin:
             origins.setdefault(step.kernel, {})[step.origin] = None
     parts = list[_Part]()
+    written = dict[str, _Part]()
     for kernel in schedule.kernels:
         part = _Part(Unit(target, exact))
         places = list(origins.get(kernel.name, ()))
         note = f"// {', '.join(places[:3])}{' ...' if len(places) > 3 else ''}\n" if places else ""
-        part.texts.append(note + kernel_text(kernel, part.unit))
-        parts.append(part)
-    own = dict[str, _Part]()
-    for shape in own_kernels(schedule).values():
-        # Kernels of one kind share their tiles.
-        unit = Unit(target, exact)
-        part = own.setdefault(kind_of(shape, unit), _Part(unit))
-        part.texts.append(own_text(shape, part.unit, target.threads))
-    for part in own.values():
+        if kernel.loops:
+            text = kernel_text(kernel, part.unit)
+            parts.append(part)
+        else:
+            part = written.setdefault(kernel.body.shares(part.unit), part)
+            text = written_text(kernel.body, part.unit, kernel.name)
+        part.texts.append(note + text)
+    for part in written.values():
         part.shared = sum(map(len, part.unit.helpers.values()))
-    return [part.text() for part in _shared_out([*own.values(), *parts], workers(config))]
+    return [part.text() for part in _shared_out([*written.values(), *parts], workers(config))]
 
 
 @dataclass(slots=True)

@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     from firebrick.symbolic.expr import Expr
     from firebrick.targets.cuda.tile import Body
 
-__all__ = ["HEADER", "kernel_text", "unit_text"]
+__all__ = ["CHECK_TEXT", "HEADER", "kernel_text", "unit_text"]
 
 HEADER = """import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 """
+
+CHECK_TEXT = """@triton.jit
+def check(a0, s0, s1):
+    tl.device_assert((tl.load(a0) <= s1) & (tl.load(a0 + 1) >= s0), "index out of bounds")"""
+"""A kernel that stops the device unless the greatest and the least of some indices are in range."""
 
 _DEPENDENT = (
     "tl.extra.cuda.gdc_launch_dependents()  # the next kernel may start once all programs of this one have",

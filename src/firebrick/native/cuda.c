@@ -1,0 +1,243 @@
+/* NVIDIA GPUs: memory and streams are torch's, kernels are cubins that the driver loads and launches. */
+#define _GNU_SOURCE
+#include "cuda.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host.h"
+
+enum { MOST_CARDS = 64, SHARED_BYTES = 8, DEPENDENT = 6, DEFAULT_SHARED = 48 << 10, MOST_ARGUMENTS = 512 };
+
+CuDriver fb_cuda_driver;
+static void *contexts[MOST_CARDS];
+static int32_t (*current_stream)(int32_t, void **);
+static _Thread_local char message[256];
+
+int fb_cuda_done(int status, const char *what) {
+    const char *text = NULL;
+    if (status == 0) return 0;
+    if (fb_cuda_driver.error_text != NULL) fb_cuda_driver.error_text(status, &text);
+    snprintf(message, sizeof message, "CUDA error: %s (%s)", text == NULL ? "unknown" : text, what);
+    return -1;
+}
+
+static const char *cuda_error(void) { return message; }
+
+void *fb_cuda_context(int index) {
+    int device;
+    if (index < 0 || index >= MOST_CARDS) return NULL;
+    if (contexts[index] == NULL) {
+        if (fb_cuda_done(fb_cuda_driver.get_device(&device, index), "device") < 0) return NULL;
+        if (fb_cuda_done(fb_cuda_driver.retain_context(&contexts[index], device), "context") < 0) return NULL;
+    }
+    return contexts[index];
+}
+
+static int cuda_enter(int index, FbWork *work) {
+    void *context = fb_cuda_context(index), *now = NULL;
+    work->entered = 0;
+    work->stream = NULL;
+    if (context == NULL || fb_cuda_done(fb_cuda_driver.get_context(&now), "context") < 0) return -1;
+    if (now != context && fb_cuda_done(fb_cuda_driver.push_context(context), "context") < 0) return -1;
+    work->entered = now != context;
+    if (current_stream != NULL && current_stream(index, &work->stream) != 0) return fb_cuda_done(1, "current stream");
+    return 0;
+}
+
+static void cuda_leave(FbWork *work) {
+    void *popped;
+    if (work->entered) fb_cuda_driver.pop_context(&popped);
+    work->entered = 0;
+}
+
+static void *cuda_allocate(int index, int64_t bytes, FbHandle *owner) {
+    const Dtype *byte = fb_dtype("u8");
+    /* A driver that stands in for a card shares this process's memory; torch then has no CUDA. */
+    const int32_t type = fb_machine_code(fb_machine_library(&fb_cuda) == NULL ? &fb_cpu : &fb_cuda);
+    int64_t stride = 1;
+    void *memory = NULL;
+    if (byte == NULL || fb_host.empty_strided(1, &bytes, &stride, byte->code, type, index, owner) != 0) {
+        fb_cuda_done(2, "memory");
+        return NULL;
+    }
+    return fb_torch.get_data_ptr(*owner, &memory) == 0 ? memory : NULL;
+}
+
+static void cuda_free(void *memory, FbHandle owner) { fb_torch.delete_tensor(owner); }
+
+void fb_cuda_arguments(const FbLaunch *launch, void **room) {
+    static void *nothing;
+    for (int i = 0; i < launch->buffer_count; i++) *room++ = &launch->buffers[i];
+    for (int i = 0; i < launch->size_count; i++) *room++ = (void *)&launch->sizes[i];
+    for (int i = 0; i < CUDA_TAIL; i++) *room++ = &nothing;
+}
+
+static int cuda_launch(const FbWork *work, const FbLaunch *launch) {
+    const CudaKernel *kernel = launch->kernel;
+    void *arguments[MOST_ARGUMENTS];
+    CuAttribute dependent = {DEPENDENT, 0, {1}};
+    CuConfig config = {{1, 1, 1}, {kernel->threads, 1, 1}, kernel->shared, work->stream, &dependent, kernel->dependent};
+    if (launch->buffer_count + launch->size_count + CUDA_TAIL > MOST_ARGUMENTS) return fb_cuda_done(1, "too many arguments");
+    for (int i = 0; i < launch->grid_count; i++) {
+        if (launch->grid[i] <= 0) return 0;
+        if (launch->grid[i] > INT32_MAX) return fb_cuda_done(1, "too many programs");
+        config.grid[i] = (unsigned)launch->grid[i];
+    }
+    fb_cuda_arguments(launch, arguments);
+    return fb_cuda_done(fb_cuda_driver.launch(&config, kernel->function, arguments, NULL), "launch");
+}
+
+static int cuda_copy(const FbWork *work, void *to, const void *from, int64_t bytes) {
+    return fb_cuda_done(fb_cuda_driver.copy((uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)from, (size_t)bytes, work->stream), "copy");
+}
+
+const FbMachine fb_cuda = {
+    .name = "cuda",
+    .symbol = "aoti_torch_device_type_cuda",
+    .library = "libtorch_cuda.so",
+    .prefix = "aoti_torch_cuda_",
+    .alignment = 16,
+    .enter = cuda_enter,
+    .leave = cuda_leave,
+    .allocate = cuda_allocate,
+    .free = cuda_free,
+    .launch = cuda_launch,
+    .copy = cuda_copy,
+    .error = cuda_error,
+};
+
+/* ---- modules: cubins on one device ------------------------------------------------ */
+
+typedef struct {
+    PyObject_HEAD
+    void *handle;
+    int device;
+    CudaKernel kernel;
+    PyObject *weakrefs;
+} Module;
+
+static int fail(void) {
+    PyErr_SetString(PyExc_OSError, message);
+    return -1;
+}
+
+/* Loads a cubin and finds its one kernel; the context is current. */
+static int load(Module *self, const char *code, const char *name) {
+    if (fb_cuda_done(fb_cuda_driver.load_module(&self->handle, code), "load") < 0) return fail();
+    if (fb_cuda_done(fb_cuda_driver.get_function(&self->kernel.function, self->handle, name), name) < 0) return fail();
+    if (self->kernel.shared <= DEFAULT_SHARED) return 0;
+    int status = fb_cuda_driver.set_attribute(self->kernel.function, SHARED_BYTES, (int)self->kernel.shared);
+    return fb_cuda_done(status, "shared memory") < 0 ? fail() : 0;
+}
+
+static PyObject *module_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"code", "name", "device", "threads", "shared", "dependent", NULL};
+    const char *code, *name;
+    Py_ssize_t size;
+    unsigned threads, shared;
+    int device, dependent;
+    FbWork work = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#siIIp:CudaModule", names, &code, &size, &name, &device, &threads, &shared, &dependent))
+        return NULL;
+    if (fb_cuda_driver.init == NULL) {
+        PyErr_SetString(PyExc_OSError, "no CUDA driver is open");
+        return NULL;
+    }
+    Module *self = (Module *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    self->device = device;
+    self->kernel = (CudaKernel){NULL, threads, shared, (uint8_t)dependent};
+    int status = cuda_enter(device, &work) < 0 ? fail() : load(self, code, name);
+    cuda_leave(&work);
+    if (status < 0) Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static void module_dealloc(Module *self) {
+    FbWork work = {0};
+    if (self->weakrefs != NULL) PyObject_ClearWeakRefs((PyObject *)self);
+    if (self->handle != NULL && cuda_enter(self->device, &work) == 0) fb_cuda_driver.unload_module(self->handle);
+    cuda_leave(&work);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *module_kernel(Module *self, PyObject *none) { return PyLong_FromVoidPtr(&self->kernel); }
+
+static PyMethodDef module_methods[] = {
+    {"kernel", (PyCFunction)module_kernel, METH_NOARGS, "Address of the kernel, as host tables take it."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject module_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "firebrick._native.CudaModule",
+    .tp_doc = "A cubin of one kernel, loaded on a device.",
+    .tp_basicsize = sizeof(Module),
+    .tp_weaklistoffset = offsetof(Module, weakrefs),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = module_new,
+    .tp_dealloc = (destructor)module_dealloc,
+    .tp_methods = module_methods,
+};
+
+/* ---- the driver ----------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    size_t place;
+} functions[] = {
+    {"cuInit", offsetof(CuDriver, init)},
+    {"cuDeviceGet", offsetof(CuDriver, get_device)},
+    {"cuDevicePrimaryCtxRetain", offsetof(CuDriver, retain_context)},
+    {"cuCtxGetCurrent", offsetof(CuDriver, get_context)},
+    {"cuCtxPushCurrent_v2", offsetof(CuDriver, push_context)},
+    {"cuCtxPopCurrent_v2", offsetof(CuDriver, pop_context)},
+    {"cuModuleLoadData", offsetof(CuDriver, load_module)},
+    {"cuModuleUnload", offsetof(CuDriver, unload_module)},
+    {"cuModuleGetFunction", offsetof(CuDriver, get_function)},
+    {"cuFuncSetAttribute", offsetof(CuDriver, set_attribute)},
+    {"cuLaunchKernelEx", offsetof(CuDriver, launch)},
+    {"cuMemcpyDtoDAsync_v2", offsetof(CuDriver, copy)},
+    {"cuGetErrorString", offsetof(CuDriver, error_text)},
+    {"cuStreamGetCaptureInfo_v3", offsetof(CuDriver, capture_info)},
+    {"cuGraphInstantiateWithFlags", offsetof(CuDriver, instantiate)},
+    {"cuGraphLaunch", offsetof(CuDriver, launch_graph)},
+    {"cuGraphExecKernelNodeSetParams_v2", offsetof(CuDriver, set_kernel)},
+    {"cuGraphExecMemcpyNodeSetParams", offsetof(CuDriver, set_copy)},
+    {"cuGraphExecDestroy", offsetof(CuDriver, destroy_graph)},
+    {"cuEventCreate", offsetof(CuDriver, new_event)},
+    {"cuEventRecord", offsetof(CuDriver, record_event)},
+    {"cuEventQuery", offsetof(CuDriver, query_event)},
+    {"cuEventElapsedTime", offsetof(CuDriver, elapsed)},
+    {"cuEventDestroy_v2", offsetof(CuDriver, destroy_event)},
+};
+
+static PyObject *cuda_open(PyObject *self, PyObject *path) {
+    const char *text = PyUnicode_AsUTF8(path);
+    void *library = text == NULL ? NULL : dlopen(text, RTLD_NOW | RTLD_LOCAL);
+    CuDriver driver = {0};
+    if (text == NULL) return NULL;
+    if (library == NULL) return PyErr_Format(PyExc_OSError, "no CUDA driver: %s", dlerror());
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        void *function = dlsym(library, functions[i].name);
+        if (function == NULL) return PyErr_Format(PyExc_OSError, "the CUDA driver is too old: it has no %s", functions[i].name);
+        memcpy((char *)&driver + functions[i].place, &function, sizeof function);
+    }
+    void *torch = fb_machine_library(&fb_cuda), *stream = torch == NULL ? NULL : dlsym(torch, "aoti_torch_get_current_cuda_stream");
+    memcpy(&current_stream, &stream, sizeof stream);
+    fb_cuda_driver = driver;
+    memset(contexts, 0, sizeof contexts);
+    if (fb_cuda_done(driver.init(0), "cuInit") < 0 && fail() < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"cuda_open", cuda_open, METH_O, "Open the CUDA driver at a path."},
+    {NULL, NULL, 0, NULL},
+};
+
+int fb_cuda_init(PyObject *module) {
+    if (PyModule_AddFunctions(module, methods) < 0) return -1;
+    return PyModule_AddType(module, &module_type);
+}

@@ -1,0 +1,156 @@
+"""Cubins for an artifact's Triton units, made in worker processes that outlive a build for a minute.
+
+A cubin is kept as a line of JSON (the launch's threads, bytes of shared memory, whether it starts while the kernel
+before it still runs) and the machine code. Equal units are compiled once a process, and once a disk cache.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import contextlib
+import importlib.util
+import json
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from firebrick.errors import CompileError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from firebrick.artifact import Unit
+
+__all__ = ["build_cubins", "open_cubin", "triton_version"]
+
+_WORKER = Path(__file__).with_name("triton_worker.py")
+_lock = threading.Lock()
+_idle: list[subprocess.Popen[str]] = []
+_known: dict[str, bytes] = {}
+
+
+def triton_version() -> str:
+    """The version of Triton that is installed, without importing it; empty if there is none."""
+    spec = importlib.util.find_spec("triton")
+    if spec is None or spec.origin is None:
+        return ""
+    for line in Path(spec.origin).read_text().splitlines():
+        if line.startswith("__version__"):
+            return line.partition("=")[2].strip(" '\"")
+    return "unknown"
+
+
+def build_cubins(units: Sequence[Unit], folder: Path, workers: int, timeout: float) -> dict[str, bytes]:
+    """The code of each unit by its name.
+
+    Raises:
+        CompileError: there is no Triton, or it refused a kernel, or took longer than `timeout` seconds for one.
+    """
+    version = triton_version()
+    if not version:
+        raise CompileError("kernels for GPUs need Triton", fix="pip install triton")
+    keys = {unit.name: unit.key(version) for unit in units}
+    missing = {keys[unit.name]: unit for unit in units if keys[unit.name] not in _known}
+    if missing:
+        with _lock:
+            _Build(missing, folder, workers, timeout).run()
+    return {name: _known[key] for name, key in keys.items()}
+
+
+def open_cubin(code: bytes) -> tuple[dict[str, Any], bytes]:
+    """What a launch needs, and the machine code."""
+    head, _, cubin = code.partition(b"\n")
+    return json.loads(head), cubin
+
+
+class _Build:
+    def __init__(self, units: dict[str, Unit], folder: Path, workers: int, timeout: float) -> None:
+        self.waiting, self.folder, self.timeout = list(units.items()), folder, timeout
+        _idle[:] = [worker for worker in _idle if worker.poll() is None]
+        self.workers = [_idle.pop() if _idle else _start() for _ in range(min(workers, len(units)))]
+        self.busy: dict[subprocess.Popen[str], tuple[str, Unit, float]] = {}
+
+    def run(self) -> None:
+        """Compile all, each worker one at a time."""
+        whole = False
+        try:
+            with selectors.DefaultSelector() as ready:
+                for worker in self.workers:
+                    ready.register(worker.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
+                    self._ask(worker)
+                while self.busy:
+                    for key, _ in ready.select(1.0):
+                        worker = key.data
+                        if worker in self.busy:
+                            self._answered(worker)
+                            self._ask(worker)
+                    for _, unit, deadline in self.busy.values():
+                        if time.monotonic() > deadline:
+                            raise CompileError(f"Triton took more than {self.timeout} s for {unit.kernels[0]}")
+            whole = True
+        finally:
+            for worker in self.workers:
+                _idle.append(worker) if whole else worker.kill()
+
+    def _ask(self, worker: subprocess.Popen[str]) -> None:
+        if not self.waiting:
+            return
+        key, unit = self.waiting.pop()
+        arch, warps, name, signature, *rest = unit.flags
+        path = self.folder / f"{unit.name}.py"
+        path.write_text(unit.text)
+        request = {
+            "path": str(path),
+            "name": name,
+            "signature": dict(item.split(":") for item in signature.split(",")),
+            "warps": int(warps),
+            "arch": int(arch),
+            "debug": "asserts" in rest,
+        }
+        self.busy[worker] = key, unit, time.monotonic() + self.timeout
+        try:
+            worker.stdin.write(json.dumps(request) + "\n")  # type: ignore[union-attr]
+            worker.stdin.flush()  # type: ignore[union-attr]
+        except OSError:
+            raise _ended(worker) from None
+
+    def _answered(self, worker: subprocess.Popen[str]) -> None:
+        key, unit, _ = self.busy.pop(worker)
+        line = worker.stdout.readline()  # type: ignore[union-attr]
+        if not line:
+            raise _ended(worker)
+        answer = json.loads(line)
+        if "error" in answer:
+            raise CompileError(f"Triton refused {unit.kernels[0]}: {answer['error']}")
+        head = {"threads": answer["threads"], "shared": answer["shared"], "name": unit.flags[2]}
+        head["dependent"] = "dependent" in unit.flags
+        _known[key] = json.dumps(head).encode() + b"\n" + base64.b64decode(answer["cubin"])
+
+
+def _ended(worker: subprocess.Popen[str]) -> CompileError:
+    return CompileError(f"the process that compiles kernels ended with status {worker.wait()}")
+
+
+def _start() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(_WORKER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"},
+        start_new_session=True,
+    )
+
+
+@atexit.register
+def _stop() -> None:
+    for worker in _idle:
+        with contextlib.suppress(OSError):
+            worker.stdin.close()  # type: ignore[union-attr]

@@ -1,0 +1,150 @@
+"""What may compute matmuls, convolutions and recurrent layers on a CPU: kernels written by hand, and oneDNN's.
+
+Costs are relative to ATen's own call, which is one of the choices: the others' are 1 where they were measured to be as
+fast.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.targets.base import CALL, Choice
+from firebrick.targets.cpu.epilogue import ACTIVATIONS
+from firebrick.targets.cpu.matmul_kernel import PIECE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from firebrick.targets.cpu.machine import CpuTarget
+
+__all__ = ["find_choices"]
+
+mkldnn = torch.ops.mkldnn
+
+_COLUMNS = {64: 32, 32: 16, 16: 16}
+"""Bytes of a vector -> columns of a panel, two vectors or more; without vectors the library's kernels are best."""
+_WRITTEN = frozenset({"scale", "bias", "add", *ACTIVATIONS})
+_ONEDNN = frozenset({"bias", "gelu", "gelu_tanh", "tanh", "sigmoid", "swish", "hardswish"})
+"""What is done to results before they are stored. oneDNN's relu, hardtanh and hardsigmoid turn NaN into a number."""
+
+_MATMUL = 1 << 19
+"""Multiplications from which oneDNN's packed kernel is faster than what it costs to call. Measured for 1 row: 384x384
+21 us against 13, 768x768 42 against 44, 768x3072 120 against 169."""
+_FEW_ROWS = 4
+"""Rows up to which our kernel of bfloat16 is as fast as oneDNN's, which has instructions for it: the weight is read."""
+_BATCHED = 1 << 21
+"""Multiplications of one product of a batch up to which our kernel is preferred. Measured, two threads, us, the library
+last: 4096 of 1x16x16 128 and 314, 256 of 8x8x8 17 and 20, 64 of 64x64x64 177 and 204, 16 of 128x128x128 333 and 363."""
+
+_CONVOLUTION = 1 << 17
+"""Multiplications from which a packed convolution is worth its call."""
+_LEAST, _WIDEST = 4, 9
+"""Channels from which, and width of the window up to which, the kernel for depthwise convolutions is used."""
+_WIDE, _THICK = 40, (8, 1024)
+"""Results in a row from which a dense convolution's kernel pads by itself, and least and most channels for that: a
+copy of the input that puts few channels side by side has to be made anyway, and many would not fit on the stack."""
+_LEAST_OF_VOLUMES = 16
+"""Products of a result that one place in the depth of a window must have, for volumes to be taken as images."""
+_LARGE, _PIXELS = 1 << 17, 32
+"""Elements of a weight from which no packed copy of it is kept, if there are so many pixels, whose tiles take several
+times as long as making the panel anew."""
+_LONG = 2048
+"""Products in one sum from which oneDNN's convolution takes the sum in two pieces."""
+
+_MANY, _SMALL = 32, 64
+"""Sequences beyond which, in layers of more hidden units, oneDNN's kernel for LSTM is as fast as ours."""
+
+
+def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Choice, ...]:
+    """What computes an op, the cheapest first; of equal ones the first here."""
+    if target.exact or op not in _OPS:
+        return (CALL,)
+    return tuple(sorted([*_OPS[op](_COLUMNS.get(target.vector_bytes, 0), *args), CALL], key=lambda c: c.cost))
+
+
+def _cost(work: int, meets: int) -> float:
+    """That of a kernel that takes long to call, and is as fast as ATen's where the work is `meets`."""
+    return 0.75 + 0.25 * meets / max(work, 1)
+
+
+def _is_packable(dtype: torch.dtype) -> bool:
+    """Whether oneDNN computes with this dtype here."""
+    return dtype is torch.float32 or (dtype is torch.bfloat16 and mkldnn._is_mkldnn_bf16_supported())
+
+
+def _matmul(columns: int, x: Any, weight: Any) -> list[Choice]:
+    """x [rows, inner] by a constant weight [inner, outer]: "own" leaves the choice of "dots" and "panels" to the
+    kernel, "packed" is oneDNN with the weight in its layout."""
+    half, rows = weight.dtype is torch.bfloat16, x.shape[0]
+    work = math.prod((rows, *weight.shape))
+    found = [Choice("packed", _cost(work, _MATMUL), _ONEDNN | {"add"}, single=True)]
+    found = found if _is_packable(weight.dtype) else []
+    if columns and (half or weight.dtype is torch.float32):
+        along = 1 in (weight.stride(0), weight.shape[0])
+        cost = 1.0 if half and rows > _FEW_ROWS else 0.5
+        after = frozenset({"bias"}) if half else _WRITTEN
+        found += [Choice(name, cost, after) for name in ("own", "dots", "panels")[: 3 if along else 1]]
+    return found
+
+
+def _batched(columns: int, x: Any, y: Any) -> list[Choice]:
+    """x [batch, rows, inner] by y [batch, inner, outer]."""
+    work = math.prod((*x.shape[1:], y.shape[2]))
+    sides = any(n == 1 or s == 1 for n, s in zip(y.shape[1:], y.stride()[1:], strict=True))
+    if not columns or x.dtype is not torch.float32 or not work * x.shape[0] or not sides:
+        return []
+    return [Choice("own", 0.5 if work <= _BATCHED else 1.5)]
+
+
+def _convolution(
+    columns: int, x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int, out: Any
+) -> list[Choice]:
+    """A convolution by a constant weight: of single pixels it is a matmul."""
+    del dilation
+    outer, inner, *window = weight.shape
+    work = out.numel() * math.prod(weight.shape[1:])
+    if not torch.backends.mkldnn.is_available() or not _is_packable(out.dtype):
+        return []
+    cost = _cost(work, _CONVOLUTION)
+    long = groups == 1 and inner >= 2 and math.prod(weight.shape[1:]) >= _LONG
+    library = [Choice("packed", cost, _ONEDNN, options={"pieces": 1 + long})] if len(window) < 3 else []
+    if len(window) == 3:
+        depth, *window = window
+        if depth > 1 and inner * math.prod(window) < _LEAST_OF_VOLUMES:
+            return library
+        padding, stride = padding[1:], stride[1:]
+    if not columns or out.dtype is not torch.float32 or any(n < 0 for n in padding):
+        return library
+    if groups == 1:
+        single = math.prod(window) == 1 and not any(padding) and all(n == 1 for n in stride)
+        wide = out.shape[-1] >= _WIDE and _THICK[0] <= x.shape[1] and x.shape[1] * stride[-1] <= _THICK[1]
+        options = {"columns": columns, "in_place": _is_read_in_place(weight, out)}
+        dense = Choice("dense", cost, _WRITTEN, frozenset({"pad"} if wide else ()), options=options)
+        return [*([Choice("matmul", cost, _WRITTEN)] if single else []), dense, *library]
+    whole = groups == outer == x.shape[1] and inner == 1 and outer >= _LEAST and window[-1] <= _WIDEST
+    pads = Choice("depthwise", cost, _WRITTEN, frozenset({"pad"}), options={"columns": 0, "in_place": False})
+    return [pads, *library] if whole else library
+
+
+def _is_read_in_place(weight: Any, out: Any) -> bool:
+    """Whether the kernel makes panels of a weight on the way, which is not copied then."""
+    pixels = out.shape[0] * math.prod(out.shape[2:])
+    large = weight.numel() >= _LARGE and math.prod(weight.shape[2:]) <= PIECE
+    return bool(large and weight.is_contiguous() and pixels >= _PIXELS)
+
+
+def _recurrent(columns: int, cell: str, batch: int, size: int) -> list[Choice]:
+    """A layer of `batch` sequences and `size` hidden units."""
+    few = cell != "lstm" or batch <= _MANY or size <= _SMALL
+    return [Choice("own", 0.5 if few else 1.5)] if columns else []
+
+
+_OPS: Mapping[str, Callable[..., list[Choice]]] = {
+    "aten::mm": _matmul,
+    "aten::bmm": _batched,
+    "aten::convolution": _convolution,
+    "firebrick::recurrent": _recurrent,
+}

@@ -1,0 +1,150 @@
+/* A CUDA driver whose device is this process's memory: kernels are the functions below, launches run them at once.
+   While a stream captures, launches and copies become nodes of a graph, which can be run again with other arguments. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    unsigned grid[3], block[3], shared;
+    void *stream;
+    const int32_t *attributes;
+    unsigned attribute_count;
+} Config;
+
+/* function: NULL for a copy of `bytes`. */
+typedef struct {
+    void *function;
+    unsigned programs;
+    void *args[8];
+    uint64_t bytes;
+} Node;
+
+typedef struct {
+    Node nodes[64];
+    size_t count;
+} Graph;
+
+static char said[4096];
+static void *current = (void *)1;
+static Graph *capturing;
+static Node *last;
+static int fails;
+
+const char *fake_log(void) { return said; }
+void fake_clear(void) { said[0] = 0; }
+void fake_fail(int status) { fails = status; }
+static void say(const char *text) { strncat(said, text, sizeof said - strlen(said) - 1); }
+
+static void add(void **args, unsigned program) {
+    float *a = args[0], *b = args[1];
+    int64_t n = (int64_t)args[2];
+    for (int64_t i = 4 * program; i < n && i < 4 * program + 4; i++) b[i] = a[i] + 1;
+}
+
+static void twice(void **args, unsigned program) {
+    float *a = args[0];
+    for (int i = 0; i < 4; i++) a[4 * program + i] *= 2;
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void **, unsigned);
+    int args;
+} kernels[] = {{"add", add, 3}, {"twice", twice, 1}};
+
+int cuInit(unsigned flags) { return 0; }
+int cuDeviceGet(int *device, int index) { return *device = index, index > 1 ? 101 : 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = (void *)(intptr_t)(device + 1), 0; }
+int cuCtxGetCurrent(void **context) { return *context = current, 0; }
+int cuCtxPushCurrent_v2(void *context) { return current = context, 0; }
+int cuCtxPopCurrent_v2(void **context) { return *context = current, current = (void *)1, 0; }
+int cuModuleLoadData(void **module, const char *image) { return *module = (void *)image, strcmp(image, "cubin") ? 200 : 0; }
+int cuModuleUnload(void *module) { return 0; }
+int cuModuleGetFunction(void **function, void *module, const char *name) {
+    for (size_t i = 0; i < 2; i++) {
+        if (strcmp(kernels[i].name, name) == 0) return *function = (void *)&kernels[i], 0;
+    }
+    return 500;
+}
+int cuFuncSetAttribute(void *function, int attribute, int value) {
+    char text[64];
+    snprintf(text, sizeof text, "attribute %d %d\n", attribute, value);
+    return say(text), 0;
+}
+int cuGetErrorString(int status, const char **text) { return *text = status == 2 ? "out of memory" : "no such thing", 0; }
+
+static void run(const Node *node) {
+    const int which = node->function == NULL ? -1 : (int)(((char *)node->function - (char *)kernels) / sizeof *kernels);
+    if (which < 0) memcpy(node->args[0], node->args[1], node->bytes);
+    for (unsigned i = 0; which >= 0 && i < node->programs; i++) kernels[which].run((void **)node->args, i);
+}
+
+static int put(Node node) {
+    if (fails) return fails;
+    if (capturing == NULL) return run(&node), 0;
+    last = &capturing->nodes[capturing->count++];
+    return *last = node, 0;
+}
+
+static Node launched(void *function, unsigned programs, void **args) {
+    Node node = {function, programs, {0}, 0};
+    const int count = ((__typeof__(&kernels[0]))function)->args;
+    for (int i = 0; i < count; i++) memcpy(&node.args[i], args[i], 8);
+    return node;
+}
+
+int cuLaunchKernelEx(const Config *config, void *function, void **args, void **extra) {
+    char text[96];
+    snprintf(text, sizeof text, "launch %s %u x %u shared %u dependent %u\n", ((__typeof__(&kernels[0]))function)->name, config->grid[0],
+             config->block[0], config->shared, config->attribute_count);
+    say(text);
+    return put(launched(function, config->grid[0], args));
+}
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
+    say("copy\n");
+    return put((Node){NULL, 0, {(void *)to, (void *)from}, bytes});
+}
+
+/* ---- graphs */
+
+void fake_begin(void) { capturing = calloc(1, sizeof *capturing); }
+void *fake_end(void) {
+    Graph *graph = capturing;
+    capturing = NULL;
+    return graph;
+}
+int cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, void **graph, void *const **nodes, const void **edges, size_t *count) {
+    static void *node;
+    node = last;
+    *status = capturing != NULL;
+    return *nodes = &node, *count = 1, 0;
+}
+int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags) { return *exec = graph, 0; }
+int cuGraphLaunch(void *exec, void *stream) {
+    Graph *graph = exec;
+    say("graph\n");
+    for (size_t i = 0; i < graph->count; i++) run(&graph->nodes[i]);
+    return fails;
+}
+int cuGraphExecKernelNodeSetParams_v2(void *exec, void *node, const void *params) {
+    const struct {
+        void *function;
+        unsigned grid[3], block[3], shared;
+        void **args;
+    } *p = params;
+    say("set kernel\n");
+    return *(Node *)node = launched(p->function, p->grid[0], p->args), 0;
+}
+int cuGraphExecMemcpyNodeSetParams(void *exec, void *node, const void *params, void *context) {
+    const uint64_t *words = params;
+    say("set copy\n");
+    ((Node *)node)->args[1] = (void *)words[6], ((Node *)node)->args[0] = (void *)words[17];
+    return 0;
+}
+int cuGraphExecDestroy(void *exec) { return say("destroy\n"), 0; }
+int cuEventCreate(void **event, unsigned flags) { return *event = calloc(1, 8), 0; }
+int cuEventRecord(void *event, void *stream) { return 0; }
+int cuEventQuery(void *event) { return 0; }
+int cuEventElapsedTime(float *ms, void *from, void *to) { return *ms = 1, 0; }
+int cuEventDestroy_v2(void *event) { return free(event), 0; }

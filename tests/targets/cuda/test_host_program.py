@@ -1,0 +1,133 @@
+"""The host program on a device that is not there: a driver of C whose kernels are functions of this process."""
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from firebrick import _native
+from firebrick.runtime.bits import ConstantsChanged
+from firebrick.runtime.load import resolve
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    library = tmp_path_factory.mktemp("driver") / "libcuda.so"
+    source = Path(__file__).with_name("fake_driver.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", str(library), str(source)], check=True)
+    _native.cuda_open(str(library))
+    found = ctypes.CDLL(str(library))
+    found.fake_log.restype = ctypes.c_char_p
+    return found
+
+
+@pytest.fixture
+def log(driver):
+    driver.fake_clear()
+    driver.fake_fail(0)
+    return lambda: driver.fake_log().decode().split("\n")[:-1]
+
+
+def module(name, **changes):
+    options = {"code": b"cubin\0", "name": name, "device": 0, "threads": 128, "shared": 0, "dependent": False}
+    return _native.CudaModule(**{**options, **changes})
+
+
+def slot(kind, *sizes, offset=0):
+    return [kind, "f32", list(sizes), [1], offset, "cpu"]
+
+
+def executable(table, **modules):
+    rows = {
+        "registers": [],
+        "views": [],
+        "arena": [0, "cpu"],
+        "mutated": [],
+        "release_gil": False,
+        "recipe": [],
+        "sources": [],
+        **table,
+    }
+    kernels = {name: m.kernel() for name, m in modules.items()}
+    return _native.Executable(
+        table=rows,
+        kernels=kernels,
+        resolve=resolve,
+        constants=[],
+        sources=[],
+        refresh=None,
+        changed=ConstantsChanged,
+        libraries=list(modules.values()),
+    )
+
+
+ADD = {
+    "slots": [slot("input", [0]), slot("fresh", [0])],
+    "registers": [["s", 0, 0], ["+", [0], 3], ["/", [1], 4]],
+    "views": [[1, [[0]], [1], 0, None]],
+    "steps": [["alloc", [1]], ["kernel", "k", [0, 1], [[0]], "cuda:0", [[2]]]],
+    "outputs": [["t", 0]],
+}
+
+
+def test_a_launch_gets_its_grid_buffers_sizes_and_attributes(driver, log):
+    run = executable(ADD, k=module("add", shared=70_000, dependent=True))
+    assert log() == ["attribute 8 70000"]
+    for n in (1, 4, 9):
+        x = torch.randn(n)
+        torch.testing.assert_close(run(x)[0], x + 1)
+    assert log()[-1] == "launch add 3 x 128 shared 70000 dependent 1"
+
+
+def test_an_empty_grid_is_not_launched(driver, log):
+    assert executable(ADD, k=module("add"))(torch.randn(0))[0].shape == (0,)
+    assert log() == []
+
+
+def test_tensors_that_begin_at_odd_places_are_copied(driver, log):
+    run = executable(ADD, k=module("add"))
+    x = torch.randn(10)
+    torch.testing.assert_close(run(x[1:])[0], x[1:] + 1)
+    assert log()[0] == "copy"
+
+
+def test_what_is_written_at_an_odd_place_is_copied_back(driver, log):
+    table = {"slots": [slot("input", 4)], "steps": [["kernel", "k", [0], [], "cuda:0", [1]]]}
+    run = executable({**table, "outputs": [], "mutated": [0]}, k=module("twice"))
+    x = torch.arange(6.0)
+    run(x[1:5])
+    assert x.tolist() == [0, 2, 4, 6, 8, 5]
+    assert [line.split()[0] for line in log()] == ["copy", "launch", "copy"]
+
+
+def test_what_the_driver_refuses_is_an_error_that_names_it(driver, log):
+    run = executable(ADD, k=module("add"))
+    driver.fake_fail(2)
+    with pytest.raises(RuntimeError, match=r"CUDA error: out of memory \(launch\)"):
+        run(torch.randn(4))
+    driver.fake_fail(0)
+    run(torch.randn(4))
+    with pytest.raises(OSError, match="no such thing"):
+        module("missing")
+    with pytest.raises(OSError, match="load"):
+        module("add", code=b"text\0")
+
+
+def test_devices_that_are_not_there_are_refused_by_name(driver):
+    with pytest.raises(ValueError, match="no device tpu"):
+        executable({**ADD, "slots": [["input", "f32", [4], [1], 0, "tpu:0"]]}, k=module("add"))
+    with pytest.raises(ValueError, match="another dtype, device"):
+        executable({**ADD, "slots": [["input", "f32", [4], [1], 0, "cuda:0"], slot("fresh", 4)]}, k=module("add"))(
+            torch.randn(4)
+        )
+
+
+def test_an_old_driver_is_refused(tmp_path):
+    library = tmp_path / "libold.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", str(library), "/dev/null"], check=True)
+    with pytest.raises(OSError, match="too old"):
+        _native.cuda_open(str(library))
+    with pytest.raises(OSError, match="no CUDA driver"):
+        _native.cuda_open(str(tmp_path / "nothing.so"))
