@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from firebrick.extend import refusals
-from firebrick.extend.fake import new_fake_mode, refusing
+from firebrick.fakes.mode import new_fake_mode, refusing
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

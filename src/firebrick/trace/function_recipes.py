@@ -1,0 +1,75 @@
+"""Functions of torch that are taken apart before PyTorch does: it would write in place what formulas give, or take
+another kernel for a trace than in eager mode."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from firebrick.trace.decompositions import asserted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+__all__ = ["FUNCTIONS"]
+
+
+def _pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
+    """Circular padding: rows are counted around, ends of the last dimension are joined to it."""
+    dims = len(pad) // 2
+    if mode != "circular" or x.dim() != dims + 2:
+        return NotImplemented
+    ends = [(pad[2 * k], pad[2 * k + 1]) for k in range(dims)]
+    left = [n + min(a, 0) + min(b, 0) for n, (a, b) in zip(reversed(x.shape), ends, strict=False)]
+    if 0 in x.shape or any(n <= 0 or max(a, b) > n for n, (a, b) in zip(left, ends, strict=True)):
+        return NotImplemented
+    # What negative padding cuts away is not there to be repeated.
+    for k, (n, (before, behind)) in enumerate(zip(left, ends, strict=True)):
+        if min(before, behind) < 0:
+            x = x.narrow(-1 - k, max(-before, 0), n)
+        before, behind = max(before, 0), max(behind, 0)
+        if k and before + behind:
+            turns = [1] * x.dim()
+            turns[-1 - k] = 3
+            x = x.repeat(turns).narrow(-1 - k, n - before, n + before + behind)
+        ends[k] = before, behind
+    before, behind = ends[0]
+    parts = [x[..., left[0] - before :]] if before else []
+    parts += [x, x[..., :behind]] if behind else [x]
+    return torch.cat(parts, -1)
+
+
+def _max_pool1d(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    *args: Any,
+    return_indices: bool = False,
+    **named: Any,
+) -> Any:
+    """Where no gradient is asked for, eager has a kernel for CPUs that makes contiguous results of all layouts."""
+    asked = input.requires_grad and torch.is_grad_enabled()
+    if asked or return_indices or len(args) > 3 or input.device.type != "cpu":
+        return NotImplemented
+    return torch.max_pool1d_with_indices(input, kernel_size, stride or (), *args, **named)[0].contiguous()
+
+
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """Eager's is written into zeros, whatever the layout of places is; a trace's compares them, and looks at none."""
+    if num_classes >= 0:
+        inside = (tensor >= 0) & (tensor < num_classes)
+        tensor = asserted(tensor, inside, "Class values must be smaller than num_classes.")
+    made: Tensor = F.one_hot(tensor, num_classes)
+    return made.contiguous()
+
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((F.pad, torch._C._nn.pad), _pad),
+    F.one_hot: _one_hot,
+    **dict.fromkeys((F.max_pool1d, torch.max_pool1d), _max_pool1d),
+}
+"""Function -> the same, or NotImplemented for arguments that PyTorch's own way is better for."""
