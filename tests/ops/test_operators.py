@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from firebrick.extend import refusals
+from firebrick.fakes import refusals
 from firebrick.fakes.mode import new_fake_mode, refusing
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
