@@ -203,7 +203,11 @@ def section(parts: dict[str, Errors], count: int) -> str:
 
 def write_section(path: Path, text: str) -> None:
     """Put the section in its place in a file, or at its end."""
-    before, _, rest = path.read_text().partition(TITLE) if path.exists() else ("", "", "")
+    content = path.read_text() if path.exists() else ""
+    before, found, rest = content.partition(TITLE)
+    if not found:  # before the layouts, which end the file
+        before, found, rest = content.partition("## Layouts")
+        rest = f"\n{found}{rest}"
     _, mark, after = rest.partition("\n## ")
     path.write_text(f"{before.rstrip()}\n\n{text}{mark}{after}")
 

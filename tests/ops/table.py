@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.ops.errors import section_of
+from tests.ops.errors import TITLE, section_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,19 +169,10 @@ def write_table(rows: Rows, path: Path) -> None:
     for n in found:
         reasons = Counter(why for r in by_name[n] for _, why in r["details"]["left"])
         lines.append(f"| {n} | {cell(reasons.most_common(1)[0][0])} |")
-<<<<<<< HEAD
-    for kind in ("failed", "wrong"):
-        bad = [(n, r, d) for n in names for r in by_name[n] for d in r["details"][kind][:1]]
-        if bad:
-            lines += ["", f"## {kind.capitalize()}", "", "| operator | dtype | cases | first |", "|---|---|---|---|"]
-            lines += [f"| {n} | {r['dtype']} | {r[kind]} | {cell(d[0])}: {cell(d[1])} |" for n, r, d in bad]
-    errors = section_of(path)
-    path.write_text("\n".join(lines) + "\n" + (f"\n{errors}" if errors else ""))
-=======
     lines += _bad(rows, names, "##")
     layouts = "".join(path.read_text().partition(LAYOUTS)[1:]) if path.exists() else ""
-    path.write_text("\n".join(lines) + "\n" + layouts)
->>>>>>> main
+    errors = "" if TITLE in layouts else section_of(path)
+    path.write_text("\n".join(lines) + "\n" + (f"\n{errors}\n" if errors else "") + layouts)
 
 
 def cell(text: str) -> str:
