@@ -10,18 +10,18 @@ PACKAGE = Path(__file__).parent.parent / "src" / "firebrick"
 PYTHON = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
-# Ceilings only fall; asking eager what it refuses, which raised nothing before, took 300. One folder may fill its room, all of them together may not.
-PACKAGE_LINES = 67_550
+# Ceilings only fall. One folder may fill its room, all of them together may not.
+PACKAGE_LINES = 68_950  # sizes as symbols: 1,370, in capture, fakes, ir and the pipeline; what eager refuses is asked of it: 300, in fakes and trace
 FOLDER_LINES = {
-    "": 1_550,
+    "": 1_610,
     "api": 1_800,
     "backends": 1_550,
-    "capture": 21_700,
+    "capture": 22_100,
     "extend": 2_750,
-    "fakes": 2_100,
+    "fakes": 2_410,
     "fuse": 2_000,
     "host": 550,
-    "ir": 5_100,
+    "ir": 5_590,
     "lower": 4_450,
     "native": 5_850,
     "passes": 2_550,
@@ -29,7 +29,7 @@ FOLDER_LINES = {
     "targets": 6_400,
     "tools": 3_150,
     "torchscript": 1_350,
-    "trace": 3_830,
+    "trace": 3_840,
 }
 """Folder of the package -> its ceiling; "" is what lies in none."""
 # A machine has a ceiling of its own: for its folder, and what the extension and builders have for it alone.
