@@ -65,6 +65,7 @@ class _Writer:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.program = schedule.program
+        self.kernels = {k.name: k.device for k in schedule.kernels}
         self.buffers = {b.name: b for b in self.program.buffers}
         self.places = {p.buffer: p for p in schedule.places}
         self.slots: dict[str, int] = {}
@@ -248,7 +249,9 @@ class _Writer:
     def _launch(
         self, kernel: str, buffers: Sequence[str], sizes: Sequence[Any] = (), grid: Sequence[Any] = ()
     ) -> list[Any]:
-        device = next((self.buffers[name].device for name in buffers), "cpu")
+        devices = [self.buffers[name].device for name in buffers]
+        mine = self.kernels.get(kernel)
+        device = next((d for d in devices if mine in (None, device_type(d))), "cpu")
         slots = [self.slots[name] for name in buffers]
         return ["kernel", kernel, slots, self._numbers(sizes), device, self._numbers(grid)]
 

@@ -17,7 +17,8 @@ import torch
 
 from firebrick.extend.convolution import convolution_op, pack_convolution_op
 from firebrick.extend.linear import linear_op
-from firebrick.extend.metas import absorb
+from firebrick.extend.metas import absorb, device_of
+from firebrick.loops.ir import device_type
 from firebrick.passes.images import Images
 from firebrick.passes.layout import propagate_layouts
 from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, readable, without_gaps
@@ -103,7 +104,7 @@ def _choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]
     x, weight, _, stride, padding, dilation, _, _, groups = conv.args
     out = conv.meta["val"]
     given = (x.meta["val"], weight.meta["val"], stride, padding, dilation, groups, out)  # type: ignore[union-attr]
-    target = targets.get(out.device.type)
+    target = targets.get(device_type(device_of(conv)))
     return (CALL,) if target is None else target.choices("aten::convolution", given)
 
 
