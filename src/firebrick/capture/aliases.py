@@ -1,4 +1,4 @@
-"""Guards of what captured code writes to: nothing else that it reads is the same object, or shares its memory."""
+"""Guards that objects are apart: what captured code writes to, and keys that it looked for in vain."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ def guard_aliases(tracer: Tracer) -> None:
             else:
                 apart.append(value)
         tracer.guards.no_overlap([value.source for value in apart if value.source is not None])
+    for kind in {key.python_type() for key, missed in tracer.keys.items() if missed}:
+        keys = [key.source for key in tracer.keys if key.source is not None and key.python_type() is kind]
+        tracer.guards.distinct(keys)
     for changed in tracer.effects.roots():
         kind = changed.python_type()
         others = [value.source for value in tracer.objects.values() if value.source and _is_kind(value, kind)]

@@ -17,6 +17,7 @@ from firebrick.capture.sources import (
     Variables,
 )
 from firebrick.capture.values.constant import LITERAL_TYPES
+from firebrick.capture.values.object import ObjectValue
 
 if TYPE_CHECKING:
     from firebrick.capture.sources import Source
@@ -76,6 +77,12 @@ class Guards:
     def identity(self, source: Source, obj: Any) -> None:
         """The same object."""
         self._add("ID", source, None, id_guard(source, obj))
+
+    def pin(self, value: Value) -> None:
+        """An object of the user's is this one: captured code knows its address."""
+        source = value.source
+        if isinstance(value, ObjectValue) and value.obj is not None and not isinstance(source, (Const, types.NoneType)):
+            self.identity(source, value.obj)
 
     def type(self, source: Source, cls: type) -> None:
         """The same class; nothing for objects that the code refers to itself."""
@@ -167,8 +174,12 @@ class Guards:
         """Two sources give the same object."""
         if pinned or known.source is None or known.source == source or isinstance(source, Const):
             return
-        by_identity = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.nn.Module)
+        by_identity = (type, types.ModuleType, types.BuiltinFunctionType, torch.nn.Module)
         if isinstance(known.source, Const) or isinstance(obj, by_identity):
             self.identity(source, obj)
         else:
-            self._add("SAME", source, None, Guard("SAME", source, known.source))
+            self.same(source, known.source)
+
+    def same(self, source: Source, other: Source) -> None:
+        """Two sources give the same object, whichever it is."""
+        self._add("SAME", source, None, Guard("SAME", source, other))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,7 +16,7 @@ from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.iterator import Cursor, GeneratorValue, IteratorValue
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup
+from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup, converted
 from firebrick.capture.values.sequence import ListValue
 from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
@@ -88,7 +89,9 @@ class Operations:
         if isinstance(value, TensorValue):
             raise Break("data-dependent-value", "a tensor is used as an index")
         if isinstance(value, ObjectValue) and value.storage is None:
-            return self.index_of(value.call_method(self.interpreter, "__index__", [], {}))
+            if self.lookup(value.cls, "__index__")[0] is MISSING:
+                value.call_method(self.interpreter, "__index__", [], {})
+            value = converted(self.interpreter, value, "__index__", operator.index)
         if isinstance(value, ObjectValue) and value.storage is not None:
             value = value.storage
         try:
@@ -245,7 +248,8 @@ class Operations:
     def same_or_equal(self, first: Value, second: Value) -> bool:
         """What `in` and `index` test: identity, then equality."""
         first, second = first.realize(), second.realize()
-        if operators.identical(self.interpreter, first, second):
+        literals = isinstance(first, ConstantValue) and isinstance(second, ConstantValue)
+        if (literals and first.identity() == second.identity()) or operators.identical(self.interpreter, first, second):
             return True
         return operators.compare(self.interpreter, "==", first, second).realize().truth(self.interpreter)
 
@@ -333,9 +337,8 @@ class Operations:
                 text = value.as_constant()
             except NotConstant:
                 text = operators.host_text(self.interpreter, value)
-        convert: Any = {"r": repr, "s": str, "a": ascii, "": lambda item: item}[conversion]
         try:
-            return ConstantValue(format(convert(text), spec))
+            return ConstantValue(_shown(conversion, spec, text))
         except (TypeError, ValueError) as error:
             self.raise_real(error)
 
@@ -350,18 +353,24 @@ class Operations:
             found, _ = self.lookup(value.cls, name)
             if found is not MISSING and isinstance(found, types.FunctionType):
                 args = [ConstantValue(spec)] if name == "__format__" else []
-                text = self.tracer.function(found).call(self.interpreter, [value, *args], {})
-                return text if name == "__format__" else self.formatted(text, "", spec)
+                shown = functools.partial(_shown, conversion, spec)
+                text = converted(self.interpreter, value, name, shown, args)
+                return text if text.is_constant() else self.formatted(text, "", spec)
         if value.storage is not None:
             return self.formatted(value.storage, conversion, spec)
         if isinstance(value, ExceptionValue):
             base = next(cls for cls in value.cls.__mro__ if cls.__module__ == "builtins")
             parts = [operators.host_text(self.interpreter, arg) for arg in value.args]
-            shown = str(base(*parts))
+            words = str(base(*parts))
             if conversion == "r":
-                shown = repr(base(*parts)).replace(base.__name__, value.cls.__name__, 1)
-            return ConstantValue(format(shown, spec))
+                words = repr(base(*parts)).replace(base.__name__, value.cls.__name__, 1)
+            return ConstantValue(format(words, spec))
         raise Break("unsupported-operation", f"text of {value.describe()}")
+
+
+def _shown(conversion: str, spec: str, item: Any) -> str:
+    convert: Any = {"r": repr, "s": str, "a": ascii, "": lambda held: held}[conversion]
+    return format(convert(item), spec)
 
 
 _CACHED = type(functools.lru_cache(lambda: None))

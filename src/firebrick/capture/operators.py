@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import types
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -122,10 +123,25 @@ def identical(interp: Interpreter, first: Value, second: Value) -> bool:
     if mine is other:
         return True
     if isinstance(first, ConstantValue) or isinstance(second, ConstantValue):
-        return isinstance(first, ConstantValue) and isinstance(second, ConstantValue) and mine == other
+        equal = isinstance(first, ConstantValue) and isinstance(second, ConstantValue) and mine == other
+        return equal and _same_literal(interp, first, second)
     if first.source is not None and second.source is not None and first.python_type() is second.python_type():
         interp.tracer.guards.distinct([first.source, second.source])
     return False
+
+
+def _same_literal(interp: Interpreter, first: Value, second: Value) -> bool:
+    """Whether two equal literals are one object, by a guard if they come from outside."""
+    one, other = first.as_constant(), second.as_constant()
+    if isinstance(one, (bool, types.NoneType, types.EllipsisType)) or (type(one) is int and -5 <= one <= 256):
+        return True
+    tracer = interp.tracer
+    source, beside = first.source or tracer.const_source(one), second.source or tracer.const_source(other)
+    if source != beside and one is other:
+        tracer.guards.same(source, beside)
+    elif source != beside:
+        tracer.guards.distinct([source, beside])
+    return one is other
 
 
 def unary(interp: Interpreter, symbol: str, value: Value) -> Value:

@@ -76,6 +76,8 @@ class Tracer:
         self.generators: list[tuple[int, GeneratorValue]] = []  # with the root's step that made them
         self.references: dict[int, Value] = {}
         """Weak references by the value that they refer to: an object has one."""
+        self.keys: dict[Value, bool] = {}
+        """Keys of dicts and members of sets by identity -> whether one was looked for where it was not."""
         self._keep: list[Any] = []
         self.found: list[Value] = []
         """What was found under a name or key, where it might be missing in another call."""
@@ -120,6 +122,7 @@ class Tracer:
             return ConstantValue(obj) if type(obj) is not tuple else TupleValue([self.known(item) for item in obj])
         found = self.objects.get(id(obj))
         if found is not None:
+            self.guards.pin(found)
             return found
         if isinstance(obj, types.FunctionType):
             return self.function(obj)

@@ -24,7 +24,7 @@ from firebrick.capture.values.function import BoundMethodValue, CallableValue, C
 from firebrick.capture.values.iterator import Cursor, IteratorValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
-from firebrick.capture.values.object import MISSING, ObjectValue
+from firebrick.capture.values.object import MISSING, ObjectValue, converted
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.superclass import SuperValue
 from firebrick.capture.values.tensor import TensorValue
@@ -143,10 +143,12 @@ def _callable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(id)
 def _id(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    args[0].realize().compare()
-    identity = args[0].realize().identity()
+    value = args[0].realize()
+    value.compare()
+    identity = value.identity()
     if isinstance(identity, (Value, tuple)):
-        raise Break("unsupported-call", f"id() of {args[0].describe()}")
+        raise Break("unsupported-call", f"id() of {value.describe()}")
+    interp.tracer.guards.pin(value)
     return ConstantValue(id(identity))
 
 
@@ -154,7 +156,7 @@ def _id(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 def _hash(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0].realize()
     if isinstance(value, ObjectValue) and isinstance(interp.lookup(value.cls, "__hash__")[0], types.FunctionType):
-        return value.call_method(interp, "__hash__", [], {})
+        return converted(interp, value, "__hash__", hash)
     kind = value.python_type()
     if kind.__hash__ is None:
         interp.raise_new(TypeError, f"unhashable type: {kind.__name__!r}")
@@ -576,7 +578,7 @@ def _number(cls: type, method: str) -> Any:
             if isinstance(value, ObjectValue):
                 found, _ = interp.lookup(value.cls, method)
                 if isinstance(found, types.FunctionType):
-                    return value.call_method(interp, method, [], {})
+                    return converted(interp, value, method, cls)
                 if value.storage is not None:
                     args = [value.storage, *args[1:]]
         return interp.fold(cls, args, kwargs, copied=True)

@@ -9,7 +9,7 @@ from firebrick.capture.breaks import Break
 from firebrick.capture.sources import Const
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue
-from firebrick.capture.values.object import ObjectValue, class_lookup
+from firebrick.capture.values.object import ObjectValue, class_lookup, store_fields
 from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
@@ -140,8 +140,4 @@ class ExceptionValue(ObjectValue):
         extra: dict[str, Value] = {name: value for name, value in self.fields.items() if isinstance(name, str)}
         chained = {"__cause__": self.cause, "__context__": self.context}
         extra.update({name: error for name, error in chained.items() if error.realize() is not NONE})
-        for name, value in {**extra, "__suppress_context__": self.suppress}.items():
-            emitter.dup()
-            emitter.load(value)
-            emitter.swap(2)
-            emitter.store_attr(name)
+        store_fields(emitter, self, {**extra, "__suppress_context__": self.suppress})

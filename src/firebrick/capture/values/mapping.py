@@ -31,9 +31,9 @@ class _Hashed:
 
     __slots__ = ("hashed", "interp", "value")
 
-    def __init__(self, interp: Interpreter, value: Value) -> None:
+    def __init__(self, interp: Interpreter, value: Any) -> None:
         self.interp, self.value = interp, value
-        self.hashed: int = value.call_method(interp, "__hash__", [], {}).realize().as_constant()
+        self.hashed: int = interp.call(interp.tracer.known(hash), value).realize().as_constant()
 
     def __hash__(self) -> int:
         return hash(self.hashed)
@@ -43,8 +43,8 @@ class _Hashed:
         return self.interp.same_or_equal(self.value, mine)
 
 
-def key_of(value: Value, interp: Interpreter) -> Hashable:
-    """A host object that hashes and compares as the value does.
+def key_of(value: Value, interp: Interpreter, entries: Mapping[Hashable, Any] | None = None) -> Hashable:
+    """A host object that hashes and compares as the value does, to be looked up in `entries`.
 
     Raises:
         Raised: it has no hash.
@@ -56,7 +56,7 @@ def key_of(value: Value, interp: Interpreter) -> Hashable:
         key: Hashable = value.value
         return key
     if isinstance(value, TupleValue):
-        return tuple(key_of(item, interp) for item in value.items)
+        return tuple(key_of(item, interp, entries) for item in value.items)
     try:
         constant = value.as_constant()
     except NotConstant:
@@ -68,8 +68,10 @@ def key_of(value: Value, interp: Interpreter) -> Hashable:
         if kind.__hash__ is not object.__hash__ and not kind.__module__.startswith("torch"):
             raise Break("unsupported-operation", f"{value.describe()} is hashed by its own __hash__") from None
         value.compare()
-        return value.identity()
+        constant = value.identity()
     hash(constant)
+    keys = interp.tracer.keys
+    keys[value] = keys.get(value, False) or (entries is not None and constant not in entries)
     return constant
 
 
@@ -130,7 +132,7 @@ class DictValue(Value):
     def lookup(self, interp: Interpreter, key: Value) -> Value | None:
         """The item at `key`, guarding its absence if there is none."""
         try:
-            found = self.entries.get(key_of(key, interp))
+            found = self.entries.get(key_of(key, interp, self.entries))
         except TypeError as error:
             interp.raise_real(error)
         if found is not None:
@@ -178,7 +180,7 @@ class DictValue(Value):
     def put(interp: Interpreter, entries: dict[Hashable, tuple[Value, Value]], key: Value, value: Value) -> None:
         """Add or replace an entry among those of a dict that may still be in the making."""
         try:
-            host = key_of(key, interp)
+            host = key_of(key, interp, entries)
         except TypeError as error:
             interp.raise_real(error)
         entries[host] = (entries[host][0] if host in entries else key, value)
@@ -268,7 +270,7 @@ class SetValue(Value):
         entries: dict[Hashable, Value] = {}
         try:
             for item in items:
-                entries.setdefault(key_of(item, interp), item)
+                entries.setdefault(key_of(item, interp, entries), item)
         except TypeError as error:
             interp.raise_real(error)
         return cls(entries, cls=kind)
@@ -486,7 +488,7 @@ def _view(kind: str) -> Method:
 
 def _move_to_end(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     entries = value.mutate(interp)
-    host = key_of(args[0], interp)
+    host = key_of(args[0], interp, entries)
     if host not in entries:
         interp.raise_value(KeyError, [args[0]])
     entry = entries.pop(host)
@@ -547,19 +549,19 @@ def _changing(interp: Interpreter, value: SetValue) -> dict[Hashable, Value]:
 
 def _add(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     try:
-        _changing(interp, value).setdefault(key_of(args[0], interp), args[0])
+        _changing(interp, value).setdefault(key_of(args[0], interp, value.entries), args[0])
     except TypeError as error:
         interp.raise_real(error)
     return NONE
 
 
 def _discard(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    _changing(interp, value).pop(key_of(args[0], interp), None)
+    _changing(interp, value).pop(key_of(args[0], interp, value.entries), None)
     return NONE
 
 
 def _remove(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    if _changing(interp, value).pop(key_of(args[0], interp), None) is None:
+    if _changing(interp, value).pop(key_of(args[0], interp, value.entries), None) is None:
         interp.raise_value(KeyError, [args[0]])
     return NONE
 
@@ -574,7 +576,7 @@ def _copy_set(interp: Interpreter, value: SetValue, args: Sequence[Value], kwarg
 
 
 def _has(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return ConstantValue(key_of(args[0], interp) in value.entries)
+    return ConstantValue(key_of(args[0], interp, value.entries) in value.entries)
 
 
 def _members(interp: Interpreter, others: Sequence[Value]) -> list[dict[Hashable, Value]]:

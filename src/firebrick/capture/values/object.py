@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from firebrick.capture.breaks import Break
@@ -22,7 +23,16 @@ if TYPE_CHECKING:
     from firebrick.capture.materialize import ValueEmitter
     from firebrick.capture.sources import Source
 
-__all__ = ["MISSING", "InstanceDictValue", "ObjectValue", "Overridden", "bind", "class_lookup", "store_fields"]
+__all__ = [
+    "MISSING",
+    "InstanceDictValue",
+    "ObjectValue",
+    "Overridden",
+    "bind",
+    "class_lookup",
+    "converted",
+    "store_fields",
+]
 
 
 class Overridden(Exception):
@@ -84,6 +94,14 @@ _NOT_SUPPORTED: Mapping[str, str] = {
     "__index__": "'{}' object cannot be interpreted as an integer",
 }
 """What an operation says of a class that has no such method."""
+
+_RESULTS: Mapping[str, type] = {
+    **dict.fromkeys(("__len__", "__index__", "__hash__", "__int__"), int),
+    **dict.fromkeys(("__str__", "__repr__", "__format__"), str),
+    "__float__": float,
+    "__complex__": complex,
+}
+"""What special methods must give, where an instance of a derived class will do."""
 
 _ONE_SLOT = {"__setitem__": "__delitem__", "__delitem__": "__setitem__"}
 """Methods that share a slot of the class: where it has the other one, it lacks this one as an attribute."""
@@ -355,6 +373,8 @@ class ObjectValue(Value):
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """`__iter__`, the container's own, or `__getitem__` from 0 on."""
         found, _ = interp.lookup(self.cls, "__iter__")
+        if found is None:
+            interp.raise_new(TypeError, f"{self.cls.__name__!r} object is not iterable")
         if isinstance(found, types.FunctionType):
             made = interp.iterator(self)
             return interp.iterate_next(made) if isinstance(made, ObjectValue) else interp.iterate(made)
@@ -370,9 +390,7 @@ class ObjectValue(Value):
         """`__len__`, or the container's own."""
         found, _ = interp.lookup(self.cls, "__len__")
         if isinstance(found, types.FunctionType):
-            count = interp.index_of(interp.tracer.function(found).call(interp, [self], {}))
-            if count < 0:
-                interp.raise_new(ValueError, "__len__() should return >= 0")
+            count: int = converted(interp, self, "__len__", len).as_constant()
             return count
         if self.storage is not None:
             return self.storage.length(interp)
@@ -381,8 +399,8 @@ class ObjectValue(Value):
     def truth(self, interp: Interpreter) -> bool:
         """`__bool__`, `__len__`, else true."""
         found, _ = interp.lookup(self.cls, "__bool__")
-        if isinstance(found, types.FunctionType):
-            return interp.tracer.function(found).call(interp, [self], {}).realize().truth(interp)
+        if found is not MISSING and not isinstance(found, _BUILTIN_METHODS):
+            return converted(interp, self, "__bool__", bool).truth(interp)
         if self.storage is not None and not isinstance(interp.lookup(self.cls, "__len__")[0], types.FunctionType):
             return self.storage.truth(interp)
         if interp.lookup(self.cls, "__len__")[0] is not MISSING:
@@ -426,39 +444,74 @@ class ObjectValue(Value):
             for name in self.changed
         }
         gone = [name for name, first in self.changed.items() if first and _had(self, name)]
-        plain = (
-            class_lookup(self.cls, "__setattr__")[1] is object and class_lookup(self.cls, "__delattr__")[1] is object
-        )
 
         def store() -> None:
-            deleted: list[tuple[str, str | None]] = [(name, None) for name in gone]
-            for name, temp in [*deleted, *((name, temp) for name, temp in temps.items() if temp is not None)]:
-                if plain and temp is not None:
-                    emitter.load_fast(temp)
-                    emitter.load(self)
-                    emitter.store_attr(name)
-                    continue
-                emitter.load_callable(object.__delattr__ if temp is None else object.__setattr__)
-                emitter.load(self)
-                emitter.load_const(name)
+            for name in gone:
+                _store(emitter, self, name, None)
+            for name, temp in temps.items():
                 if temp is not None:
-                    emitter.load_fast(temp)
-                emitter.call(2 if temp is None else 3)
-                emitter.pop()
+                    _store(emitter, self, name, partial(emitter.load_fast, temp))
 
         return store
+
+
+def converted(
+    interp: Interpreter, value: ObjectValue, name: str, use: Callable[[Any], Any], args: Sequence[Value] = ()
+) -> Value:
+    """What a built-in makes of what the class's special method gives: Python checks it, on a stand-in."""
+    found, owner = interp.lookup(value.cls, name)
+    result: Any = None
+    if found is not None:
+        assert owner is not None
+        returned = bind(interp, found, owner, value, name).realize().call(interp, args, {}).realize()
+        kind = returned.python_type()
+        try:
+            result = returned.as_constant()
+        except NotConstant:
+            if kind is _RESULTS.get(name):
+                return returned  # a number that differs from call to call
+            held = returned.storage if isinstance(returned, ObjectValue) else None
+            allowed = isinstance(held, ConstantValue) and issubclass(kind, _RESULTS.get(name, ()))
+            result = held.as_constant() if held and allowed else type(kind.__name__, (), {})()
+    stand_in = type(value.cls.__name__, (), {name: found and (lambda *_: result)})()
+    try:
+        return ConstantValue(use(stand_in))
+    except (TypeError, ValueError, OverflowError) as error:
+        interp.raise_real(error)
 
 
 def store_fields(emitter: ValueEmitter, owner: Value, fields: Mapping[str, Value]) -> None:
     """Give a new object its attributes, past any `__setattr__` of its class."""
     for name, value in fields.items():
         if value is not MISSING:
-            emitter.load_callable(object.__setattr__)
-            emitter.load(owner)
-            emitter.load_const(name)
-            emitter.load(value)
-            emitter.call(3)
-            emitter.pop()
+            _store(emitter, owner, name, partial(emitter.load, value))
+
+
+def _store(emitter: ValueEmitter, owner: Value, name: str, load: Callable[[], None] | None) -> None:
+    """Write an object's own attribute, or delete it (no `load`), past descriptors and methods of its class."""
+    cls = owner.python_type()
+    found, _ = class_lookup(cls, name)
+    if found is not MISSING and not isinstance(found, _MEMBERS) and _is_data_descriptor(found):
+        if load is not None:
+            load()
+        emitter.load_callable(object.__getattribute__)
+        emitter.load(owner)
+        emitter.load_const("__dict__")
+        emitter.call(2)
+        emitter.load_const(name)
+        (emitter.delete_subscr if load is None else emitter.store_subscr)()
+    elif load is not None and class_lookup(cls, "__setattr__")[1] is object:
+        load()
+        emitter.load(owner)
+        emitter.store_attr(name)
+    else:
+        emitter.load_callable(object.__delattr__ if load is None else object.__setattr__)
+        emitter.load(owner)
+        emitter.load_const(name)
+        if load is not None:
+            load()
+        emitter.call(2 if load is None else 3)
+        emitter.pop()
 
 
 def _fill(made: ObjectValue, emitter: ValueEmitter, storage: DictValue | ListValue | SetValue) -> None:
