@@ -13,10 +13,10 @@ from firebrick.backends.engines import engine_backend
 from firebrick.backends.loops import LoopCompiler, compile_placed
 from firebrick.config import Config
 from firebrick.extend import Refused, Templates
-from firebrick.loops.interp import run
-from firebrick.loops.ops import SCALAR_OPS
-from firebrick.lowering import lower
-from firebrick.targets.cpu.machine import detect
+from firebrick.ir.loops.interp import run
+from firebrick.ir.loops.scalar_ops import SCALAR_OPS
+from firebrick.lower import lower
+from firebrick.targets.cpu.cpu_target import detect
 
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "codegen"), str(TESTS / "lowering")]

@@ -12,8 +12,8 @@ from torch import nn
 
 import firebrick
 from firebrick.capture import hook
-from firebrick.symbolic import expr
-from firebrick.symbolic.intern import RECENT
+from firebrick.ir.index import expr
+from firebrick.ir.index.intern import RECENT
 
 X = torch.randn(4, 8)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from firebrick import autodiff
+from firebrick import trace
 from firebrick.backends.aten import run_aten
 from firebrick.backends.loops import LoopCompiler, compile_placed
 from firebrick.config import Config
@@ -38,14 +38,14 @@ def engine_backend(
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
         del options
         config = Config.from_env()
-        if autodiff.needs_grad(gm, example_inputs):
+        if trace.needs_grad(gm, example_inputs):
             recorder.warn_once("engines and gradients", "subgraph compilers run at inference; this graph runs eagerly")
             return gm.forward
         if all(c.level == "torch" for c in compilers):
             result = partition(gm, compilers, config=config)
             run: Callable[..., Any] = gm
         else:
-            aten = autodiff.trace_inference(gm, example_inputs, config)
+            aten = trace.trace_inference(gm, example_inputs, config)
             placing = [c for c in compilers if isinstance(c, LoopCompiler)]
             result = partition(aten.gm, compilers, config=config, frozen=aten.frozen, as_op=bool(placing))
             run = compile_placed(aten, placing, config) if placing else run_aten(aten, aten.gm)

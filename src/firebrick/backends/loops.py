@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from firebrick import codegen, lowering, runtime, scheduling
+from firebrick import fuse, host, lower, runtime
 from firebrick.config import Config
 from firebrick.errors import FirebrickError
 from firebrick.extend import SubgraphCompiler, value_of
-from firebrick.extend.graph import AtenGraph
-from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.ir import Extern
+from firebrick.ir.graph.aten import AtenGraph
+from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Extern
 from firebrick.targets.by_device import find_targets
 from firebrick.targets.driven import Machine
 
@@ -55,7 +55,7 @@ class LoopCompiler(SubgraphCompiler):
         targets = {**find_targets((), config), self.name: self.target}
         results: Any = graph.graph.output_node().args[0]
         aten = AtenGraph(graph, {}, outputs=[None] * len(results))
-        schedule = scheduling.schedule(lowering.lower(aten, targets, config), targets, config)
+        schedule = fuse.schedule(lower.lower(aten, targets, config), targets, config)
         for step in schedule.steps:
             if isinstance(step, Extern) and step.device == self.device:
                 return f"no kernel for {step.op.partition('.')[0]}"
@@ -66,8 +66,8 @@ class LoopCompiler(SubgraphCompiler):
 def compile_placed(aten: AtenGraph, compilers: Sequence[LoopCompiler], config: Config) -> Callable[..., Any]:
     """Compile a graph of which some ops are placed on the compilers' machines."""
     targets = {**find_targets((), config), **{c.name: c.target for c in compilers}}
-    schedule = scheduling.schedule(lowering.lower(aten, targets, config), targets, config)
-    artifact = runtime.build(codegen.generate(schedule, targets, config), config)
+    schedule = fuse.schedule(lower.lower(aten, targets, config), targets, config)
+    artifact = runtime.build(host.generate(schedule, targets, config), config)
     driven = {c.device: c.machine.load(schedule, config) for c in compilers}
     return runtime.load(artifact, aten.constants, driven=driven)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.groups import GroupPlan
-from firebrick.symbolic.expr import var
+from firebrick.ir.index.expr import var
+from firebrick.ir.kernels.groups import GroupPlan
+from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.driven import View, moves, plan_called
 from firebrick.targets.template_text import Refused, kernel_text, lane_count
 from firebrick.targets.tree_kernels import plan_tree
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from firebrick.artifact import Unit
     from firebrick.config import Config
-    from firebrick.loops.groups import PlannedLaunch, Work
-    from firebrick.loops.ir import Buffer, Extern
-    from firebrick.loops.schedule import Kernel, Schedule
-    from firebrick.loops.values import Table
-    from firebrick.symbolic.expr import Expr
+    from firebrick.ir.index.expr import Expr
+    from firebrick.ir.kernels.groups import PlannedLaunch, Work
+    from firebrick.ir.kernels.schedule import Kernel, Schedule
+    from firebrick.ir.loops.program import Buffer, Extern
+    from firebrick.ir.loops.values import Table
 
 __all__ = ["CALL", "Choice", "FunctionText", "FusionFacts", "Refused", "Target", "Templates", "View"]
 

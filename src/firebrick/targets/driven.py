@@ -14,18 +14,18 @@ from weakref import WeakValueDictionary
 import torch
 
 from firebrick import _native
-from firebrick.loops.dtypes import DTYPES, enum_value
-from firebrick.loops.groups import PlannedLaunch
-from firebrick.loops.ir import Enum, Extern, Ref
-from firebrick.loops.schedule import Param
-from firebrick.symbolic.expr import ONE, ZERO, Expr, Var, as_expr
+from firebrick.ir.index.expr import ONE, ZERO, Expr, Var, as_expr
+from firebrick.ir.kernels.groups import PlannedLaunch
+from firebrick.ir.kernels.schedule import Param
+from firebrick.ir.loops.dtypes import DTYPES, enum_value
+from firebrick.ir.loops.program import Enum, Extern, Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.config import Config
-    from firebrick.loops.ir import Buffer
-    from firebrick.loops.schedule import Schedule
+    from firebrick.ir.kernels.schedule import Schedule
+    from firebrick.ir.loops.program import Buffer
     from firebrick.targets.base import Target
 
 __all__ = ["Loaded", "Machine", "View", "moves", "plan_called"]
