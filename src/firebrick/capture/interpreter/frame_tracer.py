@@ -45,17 +45,15 @@ if TYPE_CHECKING:
     from firebrick.capture.values.iterator import GeneratorValue
     from firebrick.capture.values.module import ModuleValue
 
-__all__ = ["PROGRAMS", "Tracer", "is_library"]
+__all__ = ["Tracer", "is_library"]
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "firebrick"}
-PROGRAMS = "firebrick.tools.programs"
-"""The one module of this package that is captured as a user's: it holds programs to measure."""
 
 
 def is_library(name: str | None) -> bool:
-    """Whether a module belongs to a library whose globals are taken as fixed; the benchmark programs do not."""
-    return name is not None and name.partition(".")[0] in _LIBRARIES and name not in ("__main__", PROGRAMS)
+    """Whether a module belongs to a library whose globals are taken as fixed."""
+    return name is not None and name.partition(".")[0] in _LIBRARIES and name != "__main__"
 
 
 class Tracer:
