@@ -24,6 +24,8 @@ from firebrick.fakes.strides import (
     is_dense,
     packed,
 )
+from firebrick.fakes.view_rules import view
+from firebrick.ir.index.sizes import has_symbols
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +46,7 @@ class Spec(NamedTuple):
 def broadcast(shapes: Sequence[Shape]) -> Shape:
     """Return the shape that shapes broadcast to."""
     first = shapes[0]
-    if all(s == first for s in shapes):
+    if all(len(s) == len(first) and s == first for s in shapes):
         return first
     rank = max(len(s) for s in shapes)
     result = []
@@ -52,9 +54,10 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
         size = 1
         for shape in shapes:
             if len(shape) >= -i and shape[i] != 1:
-                if size not in (1, shape[i]):
+                if type(size) is int and size == 1:
+                    size = shape[i]
+                elif size != shape[i]:
                     raise NoRule
-                size = shape[i]
         result.append(size)
     return tuple(result)
 
@@ -63,10 +66,11 @@ def elementwise(tensors: Sequence[torch.Tensor], strides: Sequence[Shape] | None
     """Return shape and strides of an elementwise result; `strides`: those of the operands if not their own."""
     shapes = [tuple(t.shape) for t in tensors]
     shape = broadcast(shapes)
-    if all(s == shape for s in shapes) and all(t.is_contiguous() for t in tensors):
+    whole = all(len(s) == len(shape) and s == shape for s in shapes)
+    if whole and all(t.is_contiguous() for t in tensors):
         return shape, contiguous(shape)
     laid = [t.stride() for t in tensors] if strides is None else strides
-    if all(s == shape for s in shapes) and all(x == laid[0] for x in laid) and is_dense(shape, laid[0]):
+    if whole and all(x == laid[0] for x in laid) and is_dense(shape, laid[0]):
         return shape, laid[0]
     if len(shape) < 2:
         return shape, contiguous(shape)
@@ -290,7 +294,15 @@ def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> tuple
 def _group_norm(
     x: Any, weight: Any, bias: Any, n: int, c: int, hw: int, group: int, eps: float
 ) -> tuple[Spec, Spec, Spec]:
-    if not x.is_contiguous() or x.device.type != "cpu" or (weight is not None and weight.dtype != x.dtype):
+    if x.device.type != "cpu":
+        raise NoRule
+    scales = [t for t in (weight, bias) if t is not None]
+    mixed = [t for t in scales if t.dtype != x.dtype]
+    narrow = x.dtype in (torch.bfloat16, torch.float16) and all(t.dtype is torch.float32 for t in mixed)
+    fits = x.numel() == n * c * hw and all(t.numel() == c for t in scales)
+    if not fits or (mixed and not narrow):  # the meta kernel does not look
+        raise RuntimeError(f"group_norm of sizes {list(x.shape)}, not {n} * {c} * {hw}, or of mixed dtypes")
+    if mixed or not x.is_contiguous():
         raise NoRule
     stat = Spec((n, group), x.dtype)
     return Spec(tuple(x.shape), x.dtype), stat, stat
@@ -361,8 +373,11 @@ def _avg_pool(
     stride: Sequence[int] = (),
     padding: Sequence[int] = (0,),
     ceil_mode: bool = False,
-    *args: Any,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> Spec:
+    if divisor_override == 0:
+        raise NoRule
     return _pool(x, kernel, stride, padding, (1,), ceil_mode)
 
 
@@ -380,6 +395,8 @@ def _pool(
     def at(row: Sequence[int], i: int) -> int:
         return row[i] if len(row) > 1 else row[0]
 
+    if any(not 0 <= 2 * at(padding, i) <= at(dilation, i) * (at(kernel, i) - 1) + 1 for i in range(2)):
+        raise NoRule  # PyTorch's code says what is wrong
     sizes = [
         (x.shape[i - 2] + 2 * at(padding, i) - at(dilation, i) * (at(kernel, i) - 1) - 1) // at(stride or kernel, i) + 1
         for i in range(2)
@@ -441,10 +458,13 @@ def _index(x: Any, indices: Sequence[Any]) -> Spec:
     if 0 in made:
         raise NoRule
     whole = (*[1] * start, *shape, *[1] * after)
-    with torch._C._DisableTorchDispatch():
-        plain = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in found]
-        views = [t.expand(shape).reshape(whole) for t in plain]
-    operands = [broadcast_strides(whole, v.stride(), made) for v in views]
+    if any(map(has_symbols, found)):
+        laid = [(*[1] * start, *broadcast_strides(tuple(t.shape), t.stride(), shape), *[1] * after) for t in found]
+    else:
+        with torch._C._DisableTorchDispatch():
+            plain = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in found]
+            laid = [t.expand(shape).reshape(whole).stride() for t in plain]
+    operands = [broadcast_strides(whole, strides, made) for strides in laid]
     source = (*x.stride()[:start], *[0] * len(shape), *x.stride()[end:])
     return Spec(made, x.dtype, packed(made, [source, *operands]))
 
@@ -453,6 +473,19 @@ def _like_first(x: Any, *args: Any, **kwargs: Any) -> Spec:
     if not x.is_contiguous():
         raise NoRule
     return Spec(tuple(x.shape), x.dtype)
+
+
+def _part_written(part: Callable[..., Any]) -> _Rule:
+    """Rule of an op that writes a tensor of the shape that a view of its first argument has."""
+
+    def rule(x: Any, source: Any, *args: Any, **kwargs: Any) -> Spec:
+        with torch._C._DisableTorchDispatch():
+            view = part(torch.empty(x.shape, device="meta"), *args, **kwargs)
+        if view.shape != source.shape:  # the meta kernel does not look
+            raise RuntimeError(f"src has the sizes {list(source.shape)}, and what it is written to {list(view.shape)}")
+        return _like_first(x)
+
+    return rule
 
 
 def _masked_fill(x: Any, mask: Any, value: Any) -> Spec:
@@ -558,13 +591,15 @@ def _full(size: Sequence[int], value: Any, dtype: Any = None, **kwargs: Any) -> 
 def _arange(*args: Any, dtype: Any = None, **kwargs: Any) -> Spec:
     start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
     if dtype is None:
-        whole = all(isinstance(n, int) for n in (start, end, step))
+        whole = all(isinstance(n, (int, torch.SymInt)) for n in (start, end, step))
         dtype = torch.int64 if whole else torch.get_default_dtype()
     if dtype is torch.int64:  # eager makes whole numbers of them first; with other dtypes after it has counted
         start, end, step = (int(n) if isinstance(n, float) else n for n in (start, end, step))
     if step == 0 or (end - start) * step < 0:
         raise NoRule
-    return Spec((math.ceil((end - start) / step),), dtype)
+    whole = all(isinstance(n, (int, torch.SymInt)) for n in (start, end, step))
+    count = (end - start + step - (1 if step > 0 else -1)) // step if whole else math.ceil((end - start) / step)
+    return Spec((count,), dtype)
 
 
 def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **kwargs: Any) -> Spec:
@@ -660,6 +695,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.constant_pad_nd.default: _pad,
     aten.repeat.default: _repeat,
     aten.stack.default: _stack,
+    aten._unsafe_view.default: lambda x, size: Spec(view(x, size).shape, x.dtype, view(x, size).strides),
     aten.sort.default: _sort,
     **dict.fromkeys((aten.lerp.Scalar, aten.lerp.Tensor, aten.lerp_.Scalar, aten.lerp_.Tensor), _lerp),
     aten.linalg_vector_norm.default: _vector_norm,
@@ -675,9 +711,9 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.triu.default: _triangle,
     aten.flip.default: _like_first,
     aten.roll.default: _like_first,
-    aten.slice_scatter.default: _like_first,
-    aten.select_scatter.default: _like_first,
-    aten.diagonal_scatter.default: _like_first,
+    aten.slice_scatter.default: _part_written(aten.slice.Tensor),
+    aten.select_scatter.default: _part_written(aten.select.int),
+    aten.diagonal_scatter.default: _part_written(aten.diagonal.default),
     aten.index_put.default: _like_first,
     aten.scatter.value: _like_first,
     aten.scatter.src: _like_first,
@@ -706,6 +742,7 @@ LAYOUTS: dict[Any, Callable[..., Shape]] = {
     },
     **dict.fromkeys((aten.complex.default, aten.polar.default), lambda shape, *parts: elementwise(parts)[1]),
     aten.index_fill.int_Scalar: lambda shape, x, *_: dense_strides(x),
+    aten.angle.default: lambda shape, x: contiguous(shape) if x.is_complex() else dense_strides(x),
 }
 """Op -> strides of its result, from its shape and the arguments, where only those of PyTorch's meta kernel differ."""
 

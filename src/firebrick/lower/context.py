@@ -10,6 +10,7 @@ import torch
 
 from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, exprs, total, var
+from firebrick.ir.index.sizes import size_of, sizes_in
 from firebrick.ir.loops.bounds import CHECK, span
 from firebrick.ir.loops.constructors import cast, constant, reduce
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
@@ -29,6 +30,7 @@ from firebrick.ir.loops.program import (
     device_type,
 )
 from firebrick.ir.loops.scalar_ops import reduction_identity
+from firebrick.ir.loops.values import hint
 from firebrick.lower.tensors import TensorValue, contiguous_strides
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ __all__ = [
     "Declined",
     "Lowering",
     "broadcast",
+    "count_of",
     "dense_strides",
     "is_loop_dtype",
     "loop_axes",
@@ -251,7 +254,7 @@ class Lowering:
         self.nest(axes, Store(buffer, total(i * s for i, s in zip(index, strides, strict=True)), result))
         return TensorValue(shape, result.dtype, strides, ref=Ref(buffer, shape, strides, ZERO))
 
-    def check(self, index: TensorValue, low: int, high: int, error: str, text: str) -> None:
+    def check(self, index: TensorValue, low: Expr | int, high: Expr | int, error: str, text: str) -> None:
         """Let the program raise `error` unless all elements of `index` are in low..high."""
         # What an expanded tensor repeats is looked at once.
         still = [index.ref is not None and s is ZERO for s in (index.ref or index).strides]
@@ -263,12 +266,15 @@ class Lowering:
             return
         self._checked.add(key)
         two = as_expr(2)
-        seen = self.buffer("i64", (two,), (ONE,))
+        seen, device = self.buffer("i64", (two,), (ONE,)), self.device
+        name = seen
         ends = [reduce(name, axes, element) for name in ("max", "min")]
         self.nest((), *(Store(seen, as_expr(k), end) for k, end in enumerate(ends)), parts=index.parts)
-        args = (Ref(seen, (two,), (ONE,), ZERO), low, high, error, text)
+        if not self.target.shares_memory:
+            name, device = self.moved(seen, "cpu"), "cpu"
+        args = (Ref(name, (two,), (ONE,), ZERO), low, high, error, text)
         self.nodes.append(
-            Extern(f"n{len(self.nodes)}", CHECK, args, (), (), origin=self.origin, parts=self.own, device=self.device)
+            Extern(f"n{len(self.nodes)}", CHECK, args, (), (), origin=self.origin, parts=self.own, device=device)
         )
 
     # ------------------------------------------------------------ library calls
@@ -280,10 +286,10 @@ class Lowering:
             return name
         copy = self.buffer(source.dtype, source.shape, source.strides, device=device)
         ref = Ref(name, source.shape, source.strides, ZERO)
-        where = (("device", Enum("device", device)),)
+        where, near = (("device", Enum("device", device)),), source.device if device == "cpu" else device
         op = "aten::_to_copy"
         self.nodes.append(
-            Extern(f"n{len(self.nodes)}", op, (ref,), where, (copy,), False, (), self.origin, self.own, self.device)
+            Extern(f"n{len(self.nodes)}", op, (ref,), where, (copy,), False, (), self.origin, self.own, near)
         )
         return copy
 
@@ -303,7 +309,7 @@ class Lowering:
         if value is None or isinstance(value, (bool, int, float, complex, str, Expr)):
             return value
         if isinstance(value, torch.SymInt):
-            return as_expr(_size(value))
+            return as_expr(size_of(value))
         raise LoweringError(f"argument {value!r} of {self.node.target} can't be passed to a library call")
 
     def extern(self, op: str, args: Sequence[object], kwargs: dict[str, object], into: bool = False) -> Any:
@@ -315,7 +321,7 @@ class Lowering:
         # Fake kernels are wrong about some results that are for the backward pass, so only those in use are checked.
         used = self.used if many else {0}
         results: list[TensorValue | None] = []
-        for k, fake in enumerate(val if many else [val]):
+        for k, fake in enumerate(val if many else [] if val is None else [val]):
             if fake is None or (k not in used and not into):
                 results.append(None)
                 continue
@@ -328,7 +334,7 @@ class Lowering:
         outs = tuple(r.ref.buffer if r is not None and r.ref is not None else None for r in results)
         call = f"n{len(self.nodes)}", op, passed, named, outs, into, (), self.origin, self.own, self.device
         self.nodes.append(Extern(*call))
-        return tuple(results) if many else results[0]
+        return tuple(results) if many else results[0] if results else None
 
 
 # ---------------------------------------------------------------- helpers of rules
@@ -372,15 +378,18 @@ def loop_axes(prefix: str, sizes: Sequence[Expr]) -> list[Axis]:
     ]
 
 
-def _size(n: Any) -> Expr | int:
-    if isinstance(n, int):
-        return n
-    raise LoweringError(f"size {n} is symbolic")
-
-
 @lru_cache(maxsize=1024)
-def _exprs(values: tuple[int, ...]) -> tuple[Expr, ...]:
-    return exprs(_size(n) for n in values)
+def _numbers(values: tuple[int, ...]) -> tuple[Expr, ...]:
+    return exprs(values)
+
+
+def _exprs(values: tuple[Any, ...]) -> tuple[Expr, ...]:
+    return exprs(map(size_of, values)) if sizes_in(values) is not None else _numbers(values)
+
+
+def count_of(fake: torch.Tensor) -> int:
+    """Elements of a fake tensor, about as many where its sizes are symbols: for choices that are right either way."""
+    return hint(as_expr(size_of(fake.numel())))
 
 
 def shape_of(fake: torch.Tensor) -> tuple[Expr, ...]:

@@ -18,6 +18,7 @@ from firebrick.errors import LoweringError
 from firebrick.fakes.foreach import calls_of, op_of
 from firebrick.fakes.mode import fake_of
 from firebrick.fakes.node_values import tensors_in
+from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.ir.operators.recurrent_op import recorded_lstm
 from firebrick.runtime.bits import bits_of, toggled
 from firebrick.trace.aliasing import BIT_OPS, Origin, Storage, Value, ViewStep, read, replay, steps_of, switched, write
@@ -56,6 +57,7 @@ class Tracer(TorchDispatchMode):
         self.constants: dict[str, torch.Tensor] = {}
         self.literals: set[str] = set()  # constants that no attribute of the traced module holds
         self.bits: dict[str | int, Bits] = {}  # of inputs and constants that have any
+        self.seen_by_bits: set[int] = set()  # the fakes of those
         self.writes = 0
         self.reshaped: list[tuple[Value, FakeTensor]] = []  # what took another shape in place, and its old metadata
         self._values: dict[int, Value] = {}
@@ -87,6 +89,7 @@ class Tracer(TorchDispatchMode):
         if not any(bits):
             return self.fresh(self.tape.add(op, (origin.name,), {}, fake), fake, origin)
         self.bits[origin.name] = bits
+        self.seen_by_bits.add(id(fake))
         base = fake_like(self.fake_mode, toggled(fake, bits))
         storage = Storage(self.tape.add(op, (origin.name,), {}, base), base, origin)
         value = Value(fake, storage, steps_of(bits), storage.record)
@@ -301,10 +304,10 @@ def _bit(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[s
 
 def _same_layout(a: FakeTensor, b: FakeTensor) -> bool:
     return (
-        a.shape == b.shape
-        and a.stride() == b.stride()
+        expressions(a.shape) == expressions(b.shape)
+        and expressions(a.stride()) == expressions(b.stride())
         and a.dtype == b.dtype
-        and a.storage_offset() == b.storage_offset()
+        and size_of(a.storage_offset()) == size_of(b.storage_offset())
         and a.is_conj() == b.is_conj()
         and a.is_neg() == b.is_neg()
     )
@@ -403,6 +406,24 @@ def _lift(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[
     return fake
 
 
+def _check_errors(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A factorization's status is looked at by an op without a result; the factorization itself can raise as well.
+
+    linalg_cholesky_ex(a, check_errors=False); _linalg_check_errors(info) -> linalg_cholesky_ex(a, check_errors=True)
+    """
+    maker = tracer.read(tracer.value_of(args[0]))
+    while maker.op is operator.getitem or (isinstance(maker.op, torch._ops.OpOverload) and maker.op.is_view):
+        maker = maker.args[0]
+    names = [a.name for a in maker.op._schema.arguments] if isinstance(maker.op, torch._ops.OpOverload) else []
+    if "check_errors" not in names:
+        raise LoweringError(f"{func} looks at the status of {maker.op}, which can't raise itself")
+    place = names.index("check_errors")
+    if place < len(maker.args):
+        maker.args = (*maker.args[:place], True, *maker.args[place + 1 :])
+    else:
+        maker.kwargs = {**maker.kwargs, "check_errors": True}
+
+
 def _device(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
     return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
@@ -488,7 +509,8 @@ def _inplace_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwarg
         raise LoweringError(f"{func} changes the memory that its argument uses")
     value = tracer.value_of(args[0])
     origin = value.storage.origin
-    if origin is not None and not value.chain and value.fake is value.storage.base:
+    plain = not value.chain and value.fake is value.storage.base
+    if origin is not None and (plain or id(value.fake) in tracer.seen_by_bits):
         raise LoweringError(f"{func} makes {origin.name} another view of its memory, which is the caller's to see")
     with tracer:
         viewed = tracer.value_of(functional(*args, **kwargs))
@@ -526,6 +548,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.fill_.Tensor: _fill,
     aten.zero_.default: _fill,
     torch.ops.prim.device.default: _device,
+    aten._linalg_check_errors.default: _check_errors,
 }
 """Op -> rule; `_classify` adds the others as they are met."""
 
