@@ -119,12 +119,14 @@ def load(
     uncounted: Collection[int | str] = (),
     *,
     at_once: bool = False,
+    driven: Mapping[str, Any] | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return the executable of a built artifact; `constants` binds captured tensors by name.
 
     labels: what profilers show of each kernel and library call, in order.
     uncounted: inputs by position, and constants by name, that are written to without their versions saying so, as
       through `.data`.
+    driven: kernels that are loaded already (`targets.driven.Loaded`), by the device that they run on.
     at_once: weights are packed in the first call, not a moment later.
 
     Derived constants (folded, prepacked) are computed at the first call.
@@ -134,8 +136,13 @@ def load(
     """
     with recorder.timed("load"):
         libraries: list[Any] = []
-        device = next((int(row[5].partition(":")[2]) for row in artifact.table["slots"] if row[5] != "cpu"), 0)
-        kernels: dict[str, int] = {}
+        device = next(
+            (int(row[5].partition(":")[2]) for row in artifact.table["slots"] if row[5].startswith("cuda")), 0
+        )
+        driven, kernels = driven or {}, dict[str, int]()
+        for loaded in driven.values():
+            kernels.update(loaded.numbers)
+            libraries.append(loaded)
         for unit in artifact.units:
             if unit.name not in artifact.code:
                 raise CompileError(f"unit {unit.name} of {artifact.name} was not built")
@@ -168,7 +175,7 @@ def load(
             resolve=resolve,
             constants=tensors,
             sources=table["sources"],
-            refresh=_native.Wrapped(_Refresh(table, at_once), None),
+            refresh=_native.Wrapped(_Refresh(table, at_once, driven), None),
             changed=ConstantsChanged,
             libraries=libraries,
             **({"labels": list(labels)} if labels is not None else {}),
@@ -239,11 +246,11 @@ class _Refresh:
     are, which the same library ops take too, and a thread replaces them by packed ones, one by one.
     """
 
-    def __init__(self, table: Mapping[str, Any], at_once: bool) -> None:
-        self.at_once = at_once
+    def __init__(self, table: Mapping[str, Any], at_once: bool, driven: Mapping[str, Any]) -> None:
+        self.at_once, self.driven = at_once, driven
         self.slots = table["slots"]
         self.views = table["views"]
-        self.calls = [(row[1].partition(".")[0], resolve("op", row[1]), *row[2:]) for row in table["recipe"]]
+        self.calls = [self._call(row) for row in table["recipe"]]
         self.const_slots = [i for i, row in enumerate(self.slots) if row[0] == "const"]
         self.derived_slots = [i for i, row in enumerate(self.slots) if row[0] == "derived"]
         self.dead = self._last_reads()
@@ -278,6 +285,15 @@ class _Refresh:
         if waiting and self.runs <= _PATIENCE:
             _Packing(self, derived, waiting)
         return derived
+
+    def _call(self, row: list[Any]) -> tuple[Any, ...]:
+        """A call of the recipe with its function; a copy to memory of a plug-in's machine takes the constant alone."""
+        _, op, args, types, positional, keywords, outs, *rest = row
+        slot = self.slots[outs[0]]
+        if slot[5] in self.driven:
+            function = partial(self.driven[slot[5]].resident, shape=slot[2], strides=slot[3])
+            return op, function, args[:1], types, 1, [], outs, *rest
+        return op.partition(".")[0], resolve("op", op), args, types, positional, keywords, outs, *rest
 
     def _last_reads(self) -> list[list[int]]:
         """For each call the slots that are of no use after it: a weight that is only a step to another is dropped."""

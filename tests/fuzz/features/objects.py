@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.fuzz.features.frame import Feature, Writer
 
 KINDS = (
@@ -164,7 +166,7 @@ def special_methods(w: Writer) -> None:
     a = w.tensor()
     cls, o, found = w.fresh("Odd"), w.fresh("o"), w.fresh("f")
     method = w.random.choice(list(USES))
-    given = w.random.choice(GIVEN).replace("t", "torch.ones(2)") if w.random.random() < 0.9 else "1 // 0"
+    given = re.sub(r"\bt\b", "torch.ones(2)", w.random.choice(GIVEN)) if w.random.random() < 0.9 else "1 // 0"
     body = (
         [f"    def __{method}__(self, *args): return {given}"]
         if w.random.random() < 0.9
