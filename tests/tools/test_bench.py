@@ -19,7 +19,7 @@ def f(x):
     return torch.tanh(x) * 2
 
 def make():
-    return f, (torch.arange(6.0),)
+    return f, (torch.rand(6),)
 """
 SCRIPT = "import torch\n\ndef g(x):\n    return x.sin() + 1\n\nprint(g(torch.ones(3)))\n"
 

@@ -80,6 +80,7 @@ class Contender:
     """Name -> how to compile (callable, keyword arguments of a call)."""
 
     def __init__(self, name: str, kind: str, sizes: dict[str, Any]) -> None:
+        torch.manual_seed(0)  # all contenders draw the same inputs
         target = self.target = self.load(name, **sizes)
         torch.set_grad_enabled(target.script)
         args, kwargs = copy.deepcopy((target.args, target.kwargs))  # a program may write them, and tracing runs it
