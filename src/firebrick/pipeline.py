@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import platform
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +23,7 @@ from firebrick.autodiff.state import TracingState, fakes_of
 from firebrick.backends.aten import run_aten
 from firebrick.errors import CompileError, FirebrickError, InternalError, PassError
 from firebrick.extend.collector import collector_paused
+from firebrick.extend.group import groups_in
 from firebrick.extend.labels import library_of, step_labels
 from firebrick.extend.metas import number_nodes, release
 from firebrick.extend.nested import Body, Nested
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.extend import PassReport
     from firebrick.extend.graph import AtenGraph
+    from firebrick.extend.group import CompiledGroup
     from firebrick.extend.repeat import Repeat
     from firebrick.loops.ir import LoopProgram
     from firebrick.loops.schedule import Schedule
@@ -53,7 +54,16 @@ __all__ = ["Stages", "compile_ahead", "compile_graph", "graphs_compiled", "inspe
 _NOT_IN_KEY = frozenset(
     {
         *("strict", "check", "debug", "dump", "recompile_limit", "dynamic", "fullgraph", "graphs"),
-        *("cache", "cache_dir", "cache_size_mb", "build_workers", "build_timeout", "remote_cache", "remote_cache_key"),
+        *(
+            "cache",
+            "cache_dir",
+            "cache_size_mb",
+            "keep_memory",
+            "build_workers",
+            "build_timeout",
+            "remote_cache",
+            "remote_cache_key",
+        ),
     }
 )
 """Settings that change nothing in what is generated."""
@@ -205,6 +215,8 @@ class _Compile:
         self.captured = graph_key.constants_of(gm)
         self.targets = find_targets(_device_types(gm, [*example_inputs, *self.captured.values()]), config)
         self.reports: list[PassReport] = []
+        self.groups: list[CompiledGroup] = []
+        """Groups of plug-ins that what was compiled calls; it keeps them."""
         self.content: dict[str, str] | None = None
         self.repeat: Repeat | None = None
 
@@ -238,7 +250,8 @@ class _Compile:
         uncounted = self.gm.meta.get("uncounted", ())
         inputs = [node.name for node in self.gm.graph.nodes if node.op == "placeholder"] if uncounted else []
         places = {inputs.index(name) if name in inputs else name for name in uncounted}
-        return runtime.load(artifact, {**self.captured, **made}, labels, places)
+        constants = {**self.captured, **made}
+        return runtime.load(artifact, constants, labels, places, self.groups, self.config.keep_memory)
 
     def rewritten(self) -> fx.GraphModule:
         """Run the passes of level torch, on a copy."""
@@ -267,6 +280,7 @@ class _Compile:
                 on_report=self.reports.append,
                 choose=self.tuner() if config.autotune else None,
             )
+        self.groups += groups_in(aten.gm.graph)
         if config.check:
             passes.check_layouts(aten.gm)
         self.show("aten", lambda: autodiff.show(aten))
@@ -318,6 +332,7 @@ class _Compile:
     def ground(self) -> dict[str, str]:
         """What every artifact depends on."""
         return {
+            "source": runtime.source_digest(self.config.cache_dir) if self.config.cache else "",
             "versions": f"firebrick {VERSION}\nschema {SCHEMA}\ntorch {torch.__version__} {torch.version.git_version}",
             "target": "\n".join([platform.system(), *(target.key() for target in self.targets.values())]),
         }
@@ -333,7 +348,7 @@ class _Compile:
         def fetch(parts: Mapping[str, str], make: Callable[[], Artifact]) -> Artifact:
             return runtime.DiskCache(config).fetch(runtime.make_key({**parts, **ground}, "choice of a kernel"), make)
 
-        return Tuner(build, partial(runtime.load, at_once=True), fetch)
+        return Tuner(build, runtime.load, fetch)
 
     def show(self, level: str, text: Callable[[], str]) -> None:
         """Make and print the text of a level, if anyone wants it."""

@@ -3,7 +3,7 @@
 from firebrick.extend.base import LEVELS, Context, Level, Pass, PassReport, Site, graph_pass
 from firebrick.extend.calls import Call, call_of, value_of
 from firebrick.extend.compiler import SubgraphCompiler
-from firebrick.extend.group import CompiledGroup, forget_groups
+from firebrick.extend.group import CompiledGroup
 from firebrick.extend.metas import set_fake_values
 from firebrick.extend.partition import Claim, Partition, PartitionPass, as_passes, partition
 from firebrick.extend.registry import PassRegistry, fingerprint, order, registry
@@ -40,7 +40,6 @@ __all__ = [
     "call_of",
     "compare",
     "fingerprint",
-    "forget_groups",
     "graph_pass",
     "order",
     "partition",

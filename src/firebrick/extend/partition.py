@@ -17,7 +17,7 @@ from firebrick.extend.base import Context, Pass, Site
 from firebrick.extend.calls import call_of, is_mutating, value_of
 from firebrick.extend.cluster import grow_clusters
 from firebrick.extend.compiler import SubgraphCompiler, tensor_facts_refuse
-from firebrick.extend.group import CompiledGroup, group_op, keep_group
+from firebrick.extend.group import CompiledGroup, GroupKey, group_op
 from firebrick.extend.metas import acts, attribute_of, drop_dead
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class _Partitioner:
         self.report.claims.append(Claim(name, compiler.name, ops, group))
         arguments = [known[n] for n in inputs]
         if as_op:
-            call = graph.call_function(group_op(), (keep_group(group), arguments))
+            call = graph.call_function(group_op(), (GroupKey.of(group), arguments))
         else:
             self.gm.add_module(name, group)
             call = graph.call_module(name, tuple(arguments))

@@ -12,6 +12,7 @@ from firebrick.runtime.cache import (
     why_miss,
 )
 from firebrick.runtime.load import Executable, TorchViews, load
+from firebrick.runtime.source import source_digest
 from firebrick.runtime.training import Place, Tangent, Training, TrainingPlan
 
 __all__ = [
@@ -33,5 +34,6 @@ __all__ = [
     "find_compiler",
     "load",
     "make_key",
+    "source_digest",
     "why_miss",
 ]
