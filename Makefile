@@ -10,7 +10,7 @@ NATIVE := $(wildcard src/firebrick/native/*.c src/firebrick/native/*.h)
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: demo test check fast format lint types layers install clean help bench bench-cpu byo fuzz fuzz-aten ops ops-quick vision models threads null-rewrite other-torch
+.PHONY: demo test test-gpu check fast format lint types layers install clean help bench bench-cpu byo fuzz fuzz-aten ops ops-quick vision models threads null-rewrite other-torch
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ $(ENGINES): $(STAMP) requirements-engines.txt
 demo: $(EXTENSION) ## Sentence embeddings compiled and compared, then BERT-base beside eager and torch.compile
 	@$(BIN)/python examples/embeddings.py
 	@$(BIN)/firebrick bench bert
+
+test-gpu: $(EXTENSION) ## The tests that need a GPU
+	@$(PYTEST) -n $(WORKERS) tests/gpu
 
 test: $(EXTENSION) $(ENGINES) ## The whole suite
 	@$(PYTEST) -n $(WORKERS) --dist loadgroup tests

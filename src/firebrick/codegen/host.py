@@ -29,7 +29,7 @@ import torch
 from firebrick.errors import LoweringError
 from firebrick.loops.bounds import CHECK
 from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.ir import Buffer, Enum, Extern, Ref, device_type
+from firebrick.loops.ir import Buffer, Enum, Extern, Ref
 from firebrick.loops.schedule import Launch
 from firebrick.symbolic.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
 
@@ -38,14 +38,11 @@ if TYPE_CHECKING:
 
     from firebrick.loops.schedule import Schedule
 
-__all__ = ["CHECK_KERNEL", "RELEASE_BYTES", "host_program", "show_table"]
+__all__ = ["RELEASE_BYTES", "host_program", "show_table"]
 
 RELEASE_BYTES = 1 << 20
 """A program that touches more than this lets other Python threads run meanwhile; taking the GIL back costs more than
 smaller programs take."""
-
-CHECK_KERNEL = "check"
-"""What the names of kernels begin with that stop the device unless indices are in range; targets write them."""
 
 _KINDS = {"input": "input", "const": "const", "derived": "derived"}
 
@@ -233,9 +230,10 @@ class _Writer:
                 steps.append(["alloc", [self.slots[name] for name in needed]])
                 pending.difference_update(needed)
             if isinstance(step, Launch):
-                steps.append(self._launch(step.kernel, step.args, step.sizes, step.grid))
-            elif step.op == CHECK and (call := self._check_kernel(step)) is not None:
-                steps.append(call)
+                device = next((self.buffers[name].device for name in step.args), "cpu")
+                slots = [self.slots[name] for name in step.args]
+                sizes, grid = self._numbers(step.sizes), self._numbers(step.grid)
+                steps.append(["kernel", step.kernel, slots, sizes, device, grid])
             else:
                 steps.append(self._call(step))
             dead = self.schedule.free_after[position] if position < len(self.schedule.free_after) else ()
@@ -244,22 +242,6 @@ class _Writer:
         if pending:  # outputs without elements that no kernel writes
             steps.append(["alloc", sorted(self.slots[name] for name in pending)])
         return steps
-
-    def _launch(
-        self, kernel: str, buffers: Sequence[str], sizes: Sequence[Any] = (), grid: Sequence[Any] = ()
-    ) -> list[Any]:
-        device = next((self.buffers[name].device for name in buffers), "cpu")
-        slots = [self.slots[name] for name in buffers]
-        return ["kernel", kernel, slots, self._numbers(sizes), device, self._numbers(grid)]
-
-    def _check_kernel(self, call: Extern) -> list[Any] | None:
-        """A check that a kernel makes where the indices lie, since to read them would mean to wait."""
-        extremes, low, high, _, _ = call.args
-        assert isinstance(extremes, Ref)
-        if self.buffers[extremes.buffer].device == "cpu":
-            return None
-        kernel = f"{CHECK_KERNEL}_{device_type(self.buffers[extremes.buffer].device)}"
-        return self._launch(kernel, [extremes.buffer], (low, high), (1,))
 
     def _arena_device(self) -> str:
         return next((self.buffers[p.buffer].device for p in self.schedule.places if p.where == "arena"), "cpu")

@@ -345,7 +345,8 @@ def _drop_noops(gm: fx.GraphModule) -> bool:
             continue
         if any(u.target is torch.ops.aten.as_strided.default for u in node.users):
             continue  # its offset is that of the memory that it was made for
-        if old.dtype == new.dtype and old.shape == new.shape and old.stride() == new.stride():
+        like = old.dtype == new.dtype and old.device == new.device and old.shape == new.shape
+        if like and old.stride() == new.stride():
             node.replace_all_uses_with(source)
             gm.graph.erase_node(node)
             changed = True

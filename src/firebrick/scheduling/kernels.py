@@ -77,12 +77,12 @@ class KernelSet:
 
     def call(self, call: Extern, buffers: Mapping[str, Buffer]) -> Launch | Extern:
         """The launch of the target's kernel for a library call, or the call."""
-        devices = [buffers[out].device for out in call.outs if out is not None]
-        target = self._targets.get(device_type(devices[0])) if devices else None
+        device = device_type(next((buffers[out].device for out in call.outs if out is not None), call.device))
+        target = self._targets.get(device)
         step = target.plan_call(call, buffers) if target is not None else None
         if step is None:
             return call
-        kernel = self._kernel(step, device_type(devices[0]))
+        kernel = self._kernel(step, device)
         return Launch(kernel, step.args, step.sizes, (call.name,), call.origin, call.parts, step.grid, step.attributes)
 
     def _kernel(self, step: PlannedLaunch, device: str) -> str:

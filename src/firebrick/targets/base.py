@@ -279,14 +279,6 @@ class Target:
         names = tuple([k.name for k in schedule.kernels])
         return tuple([Unit(f"{self.name}{i}", text, names) for i, text in enumerate(self.source(schedule, config))])
 
-    def check_unit(self, name: str) -> Unit:
-        """A kernel (extremes, low, high) that stops the device unless extremes[0] <= high and extremes[1] >= low.
-
-        Raises:
-            Refused: the machine can't stop.
-        """
-        raise Refused(f"no kernel {name}")
-
     # ------------------------------------------------------------ launch and memory
 
     def load(self, texts: Sequence[str], names: Sequence[str], config: Config) -> Mapping[str, Any]:

@@ -7,6 +7,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from firebrick.artifact import Unit
+from firebrick.loops.bounds import CHECK
+from firebrick.loops.groups import GroupPlan, PlannedLaunch
+from firebrick.loops.ir import Ref
+from firebrick.loops.schedule import Param
+from firebrick.symbolic.expr import ONE, Expr, as_expr
 from firebrick.targets.base import FusionFacts, Target
 from firebrick.targets.cuda.facts import read_facts
 from firebrick.targets.cuda.functions import type_name
@@ -14,10 +19,11 @@ from firebrick.targets.cuda.launches import plan_group
 from firebrick.targets.cuda.triton_text import CHECK_TEXT, kernel_text, unit_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from firebrick.config import Config
-    from firebrick.loops.groups import GroupPlan, Work
+    from firebrick.loops.groups import Work
+    from firebrick.loops.ir import Buffer, Extern
     from firebrick.loops.schedule import Kernel, Schedule
     from firebrick.loops.values import Table
     from firebrick.targets.cuda.facts import CardFacts
@@ -38,6 +44,13 @@ def find_card(config: Config) -> CudaTarget | None:
     """The GPU of this machine; None if it has none."""
     del config
     return _first_card()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The body of a kernel that stops the card unless the greatest and the least of some indices are in range."""
+
+    warps: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +78,20 @@ class CudaTarget(Target):
         del facts
         return plan_group(work, self.card)
 
+    def plan_call(self, call: Extern, buffers: Mapping[str, Buffer]) -> PlannedLaunch | None:
+        """A check of indices stops the card where they lie, as in eager mode: to read them would mean to wait."""
+        del buffers
+        if call.op != CHECK:
+            return None
+        extremes, low, high, *_ = call.args
+        assert isinstance(extremes, Ref)
+        sizes = tuple([as_expr(n) for n in (low, high) if isinstance(n, int | Expr)])
+        return PlannedLaunch("check", (Param("a0", "i64", False),), Check(), (extremes.buffer,), sizes, (ONE,))
+
     def kernel(self, kernel: Kernel, name: str = "") -> str:
         """Text of one kernel, less what `source` puts before it."""
+        if isinstance(kernel.body, Check):
+            return CHECK_TEXT
         params = [p.name for p in kernel.params]
         return kernel_text(name or kernel.name, kernel.body, params, kernel.sizes, dependent=self._is_dependent)
 
@@ -82,22 +107,14 @@ class CudaTarget(Target):
         for k in schedule.kernels:
             name = k.name.partition("_")[2]
             signature = [f"{p.name}:*{_element(p.dtype)}" for p in k.params] + [f"{s}:i64" for s in k.sizes]
-            flags = self._flags(k.body.warps, name, signature)
+            rest = ("asserts",) if isinstance(k.body, Check) else ("dependent",) if self._is_dependent else ()
+            flags = (str(self.card.capability), str(k.body.warps), name, ",".join(signature), *rest)
             units.append(Unit(f"cuda_{k.name}", unit_text([self.kernel(k, name)]), (k.name,), flags, "triton"))
         return tuple(units)
-
-    def check_unit(self, name: str) -> Unit:
-        """A kernel that stops the card as those of eager mode do."""
-        flags = (*self._flags(1, "check", ["a0:*i64", "low:i64", "high:i64"]), "asserts")
-        return Unit(f"cuda_{name}", unit_text([CHECK_TEXT]), (name,), flags, "triton")
 
     @property
     def _is_dependent(self) -> bool:
         return self.card.capability >= _DEPENDENT
-
-    def _flags(self, warps: int, name: str, signature: Sequence[str]) -> tuple[str, ...]:
-        rest = ("dependent",) if self._is_dependent and name != "check" else ()
-        return (str(self.card.capability), str(warps), name, ",".join(signature), *rest)
 
 
 def _element(dtype: str) -> str:

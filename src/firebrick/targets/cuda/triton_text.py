@@ -24,8 +24,8 @@ from triton.language.extra import libdevice
 """
 
 CHECK_TEXT = """@triton.jit
-def check(a0, low, high):
-    tl.device_assert((tl.load(a0) <= high) & (tl.load(a0 + 1) >= low), "index out of bounds")"""
+def check(a0, s0, s1):
+    tl.device_assert((tl.load(a0) <= s1) & (tl.load(a0 + 1) >= s0), "index out of bounds")"""
 """A kernel that stops the device unless the greatest and the least of some indices are in range."""
 
 _DEPENDENT = (
