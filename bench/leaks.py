@@ -26,7 +26,7 @@ from torch import nn
 import firebrick
 from firebrick.capture import hook
 from firebrick.extend import SubgraphCompiler
-from firebrick.extend import group as groups
+from firebrick.extend import claimed_group as groups
 
 WIDTH = 512
 ALLOWED = 24

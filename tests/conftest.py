@@ -21,7 +21,7 @@ settings.load_profile("repeatable")
 def nothing_stays_registered(monkeypatch):
     """Passes and backends that a test registers are known to no later test of the process."""
     from firebrick import passes, torchscript
-    from firebrick.backends import registry as backends
+    from firebrick.backends import backend_registry as backends
     from firebrick.extend import registry
 
     assert passes.rules, "the shipped rules register when this is imported, which must not be undone"

@@ -9,7 +9,7 @@ from torch import nn
 
 import firebrick
 from firebrick import pipeline
-from firebrick.extend.repeat import find_repeat, shortened
+from firebrick.ir.graph.equal_layers import find_repeat, shortened
 from firebrick.tools.models import build_model
 
 

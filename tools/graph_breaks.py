@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from firebrick.capture.breaks import CATALOGUE
+from firebrick.capture.breaks.catalogue import CATALOGUE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "graph-breaks.md"
 
@@ -23,7 +23,7 @@ what uses it runs in Python (18).
 
 `firebrick.explain(model)(*args)` lists the breaks of a call: the number below, the place in your code and the fix.
 `fullgraph=True` raises `Unsupported` with the same text instead. This page is made by `python tools/graph_breaks.py`
-from the catalogue in `src/firebrick/capture/breaks.py`; a test runs every example, whose line marked `# here` breaks.
+from the catalogue in `src/firebrick/capture/breaks/catalogue.py`; a test runs every example, whose line marked `# here` breaks.
 
 """
 

@@ -48,7 +48,7 @@ class Unit:
 class Artifact:
     """A compiled graph.
 
-    table: the host program, see `firebrick.codegen.host`. code: unit name -> machine code (a shared library), empty
+    table: the host program, see `firebrick.host.table`. code: unit name -> machine code (a shared library), empty
     until built. extra: what the pipeline wants to keep beside it (JSON-able).
     """
 

@@ -16,25 +16,25 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from firebrick import autodiff, codegen, lowering, passes, runtime, scheduling
+from firebrick import fuse, host, lower, passes, runtime, trace
 from firebrick.artifact import SCHEMA, Artifact
-from firebrick.autodiff import graph_key, literals
-from firebrick.autodiff.state import TracingState, fakes_of
 from firebrick.backends.aten import run_aten
 from firebrick.errors import CompileError, FirebrickError, InternalError, PassError
-from firebrick.extend.collector import collector_paused
-from firebrick.extend.group import groups_in
-from firebrick.extend.labels import library_of, step_labels
-from firebrick.extend.metas import number_nodes, release
-from firebrick.extend.nested import Body, Nested
-from firebrick.extend.repeat import find_repeat, shortened
-from firebrick.extend.runner import copy_graph
-from firebrick.extend.segments import Segments, is_cut, segments
-from firebrick.loops.check import check as check_loops
-from firebrick.loops.schedule import Launch
-from firebrick.loops.show import show as show_loops
+from firebrick.extend.claimed_group import groups_in
+from firebrick.extend.pass_runner import copy_graph
+from firebrick.fakes.node_values import number_nodes, release
+from firebrick.gc_pause import collector_paused
+from firebrick.ir.graph.equal_layers import find_repeat, shortened
+from firebrick.ir.graph.labels import library_of, step_labels
+from firebrick.ir.graph.nested import Body, Nested
+from firebrick.ir.graph.segments import Segments, is_cut, segments
+from firebrick.ir.kernels.schedule import Launch
+from firebrick.ir.loops.check import check as check_loops
+from firebrick.ir.loops.show import show as show_loops
 from firebrick.report import recorder
 from firebrick.targets.by_device import find_targets
+from firebrick.trace import graph_key, literals
+from firebrick.trace.trace_state import TracingState, fakes_of
 from firebrick.tuning import Tuner
 from firebrick.version import VERSION
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.extend import PassReport
-    from firebrick.extend.graph import AtenGraph
-    from firebrick.extend.group import CompiledGroup
-    from firebrick.extend.repeat import Repeat
-    from firebrick.loops.ir import LoopProgram
-    from firebrick.loops.schedule import Schedule
+    from firebrick.extend.claimed_group import CompiledGroup
+    from firebrick.ir.graph.aten import AtenGraph
+    from firebrick.ir.graph.equal_layers import Repeat
+    from firebrick.ir.kernels.schedule import Schedule
+    from firebrick.ir.loops.program import LoopProgram
 
 __all__ = ["Stages", "compile_ahead", "compile_graph", "graphs_compiled", "inspect_graph"]
 
@@ -82,12 +82,12 @@ def compile_graph(
 
     A graph that can't be compiled runs on eager kernels instead; `config.strict` raises.
     """
-    after = autodiff.mode_at_end(gm)
+    after = trace.mode_at_end(gm)
     if after is not None:
         with torch.no_grad():
-            inner = compile_graph(autodiff.without_switches(gm), example_inputs, config, user_passes)
-        return autodiff.GradOff(inner, after)
-    compiler = _Training if autodiff.needs_grad(gm, example_inputs) else _Inference
+            inner = compile_graph(trace.without_switches(gm), example_inputs, config, user_passes)
+        return trace.GradOff(inner, after)
+    compiler = _Training if trace.needs_grad(gm, example_inputs) else _Inference
     try:
         if is_cut(gm):
             return _compile_segments(gm, config, user_passes)
@@ -222,7 +222,7 @@ class _Compile:
 
     def begin(self) -> None:
         """Show the graph and name its content."""
-        self.show("graph", lambda: f"graph {_name(self.gm)}\n{autodiff.show_nodes(self.gm.graph)}")
+        self.show("graph", lambda: f"graph {_name(self.gm)}\n{trace.show_nodes(self.gm.graph)}")
         with recorder.timed("key"):
             self.content = self.find_content()
 
@@ -276,24 +276,24 @@ class _Compile:
                 self.targets,
                 config,
                 passes=self.user_passes,
-                trace=autodiff.trace_function,
+                trace=trace.trace_function,
                 on_report=self.reports.append,
                 choose=self.tuner() if config.autotune else None,
             )
         self.groups += groups_in(aten.gm.graph)
         if config.check:
             passes.check_layouts(aten.gm)
-        self.show("aten", lambda: autodiff.show(aten))
+        self.show("aten", lambda: trace.show(aten))
         with recorder.timed("lowering"):
-            program = lowering.lower(aten, self.targets, config)
+            program = lower.lower(aten, self.targets, config)
         if last:
             release(aten.gm.graph)
         if config.check:
             check_loops(program)
         self.show("loops", lambda: show_loops(program))
         with recorder.timed("scheduling"):
-            schedule = scheduling.schedule(program, self.targets, config, self.repeat)
-        self.show("schedule", lambda: scheduling.show(schedule))
+            schedule = fuse.schedule(program, self.targets, config, self.repeat)
+        self.show("schedule", lambda: fuse.show(schedule))
         return aten, program, schedule
 
     def generate(self, aten: AtenGraph) -> tuple[Artifact, dict[str, torch.Tensor]]:
@@ -303,7 +303,7 @@ class _Compile:
         recorder.count("kernels", len(schedule.kernels))
         recorder.count("launches", sum(isinstance(step, Launch) for step in schedule.steps))
         with recorder.timed("codegen"):
-            artifact = codegen.generate(schedule, self.targets, self.config)
+            artifact = host.generate(schedule, self.targets, self.config)
         artifact = artifact.with_extra(origins=[[step.parts, library_of(step)] for step in schedule.steps], **bits)
         self.show("code", lambda: _show_code(artifact))
         artifact = runtime.build(artifact, self.config)
@@ -342,8 +342,8 @@ class _Compile:
         config, ground = self.config, self.ground()
 
         def build(aten: AtenGraph) -> Artifact:
-            schedule = scheduling.schedule(lowering.lower(aten, self.targets, config), self.targets, config)
-            return runtime.build(codegen.generate(schedule, self.targets, config), config)
+            schedule = fuse.schedule(lower.lower(aten, self.targets, config), self.targets, config)
+            return runtime.build(host.generate(schedule, self.targets, config), config)
 
         def fetch(parts: Mapping[str, str], make: Callable[[], Artifact]) -> Artifact:
             return runtime.DiskCache(config).fetch(runtime.make_key({**parts, **ground}, "choice of a kernel"), make)
@@ -415,9 +415,9 @@ class _Inference(_Compile):
         """As for any graph; where layers prove not to be alike, again for all of them."""
         try:
             if self.repeat is not None and (aten.mutated or aten.bits):
-                raise scheduling.NotAlike("the graph changes its arguments, or they have negative bits")
+                raise fuse.NotAlike("the graph changes its arguments, or they have negative bits")
             made = super().generate(aten)
-        except scheduling.NotAlike as error:
+        except fuse.NotAlike as error:
             recorder.reason("repeats compiled one by one", str(error))
             self.repeat = None
             self.reports.clear()
@@ -429,7 +429,7 @@ class _Inference(_Compile):
     def trace(self) -> tuple[fx.GraphModule, AtenGraph]:
         gm = self.rewritten()
         with recorder.timed("autodiff"):
-            aten = autodiff.trace_inference(gm, self.example_inputs, self.config, self.targets)
+            aten = trace.trace_inference(gm, self.example_inputs, self.config, self.targets)
         aten.name = _name(gm)
         return gm, aten
 
@@ -441,7 +441,7 @@ class _Inference(_Compile):
 class _Training(_Compile):
     """A graph that needs gradients: its forward is compiled now, its backward when it is first needed."""
 
-    division: autodiff.Division | None = None
+    division: trace.Division | None = None
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
         self.begin()
@@ -463,22 +463,22 @@ class _Training(_Compile):
     def plan_of_forward(self) -> dict[str, Any]:
         return {"training": self.divided().plan.to_json()}
 
-    def divided(self) -> autodiff.Division:
+    def divided(self) -> trace.Division:
         """Trace forward and backward, and divide them, unless that is done."""
         if self.division is None:
             gm, config = self.rewritten(), self.config
             with recorder.timed("autodiff"), self.state.restored():
-                joint = autodiff.trace_joint(gm, self.example_inputs, config.numerics == "eager")
+                joint = trace.trace_joint(gm, self.example_inputs, config.numerics == "eager")
             joint.name = _name(gm)
             before = joint.signature()
             self.reports += passes.run_graph_passes(
-                joint.gm, "joint", config, passes=self.user_passes, trace=autodiff.trace_function, frozen=frozenset()
+                joint.gm, "joint", config, passes=self.user_passes, trace=trace.trace_function, frozen=frozenset()
             )
             if joint.signature() != before:
                 raise PassError("a pass of level joint changed what the graph takes or returns")
-            self.show("joint", lambda: autodiff.show_joint(joint))
+            self.show("joint", lambda: trace.show_joint(joint))
             with recorder.timed("partition"):
-                self.division = autodiff.divide(joint, autodiff.min_cut(joint))
+                self.division = trace.divide(joint, trace.min_cut(joint))
         return self.division
 
     def backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
@@ -500,9 +500,9 @@ class _Training(_Compile):
             division = self.backward_given(given)
             return run_aten(division.backward), division.order
 
-    def backward_given(self, given: tuple[int, ...]) -> autodiff.Division:
-        return autodiff.backward_given(self.divided(), given)
+    def backward_given(self, given: tuple[int, ...]) -> trace.Division:
+        return trace.backward_given(self.divided(), given)
 
 
 def _show_code(artifact: Artifact) -> str:
-    return "\n".join([codegen.show_table(dict(artifact.table)), *(unit.text for unit in artifact.units)])
+    return "\n".join([host.show_table(dict(artifact.table)), *(unit.text for unit in artifact.units)])

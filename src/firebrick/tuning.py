@@ -13,13 +13,13 @@ import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.artifact import Artifact
-from firebrick.extend.runner import copy_graph
+from firebrick.extend.pass_runner import copy_graph
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.extend.graph import AtenGraph
+    from firebrick.ir.graph.aten import AtenGraph
     from firebrick.passes.alone import Form
 
 __all__ = ["Tuner"]

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import firebrick
-from firebrick.autodiff import trace_inference
 from firebrick.backends.engines import engine_backend
 from firebrick.config import Config
 from firebrick.extend import partition, trace_torch
 from firebrick.report import FirebrickWarning
+from firebrick.trace import trace_inference
 
 X = torch.randn(2, 6, 8)
 INDEX = torch.arange(6)

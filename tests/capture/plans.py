@@ -1,8 +1,8 @@
 """Plans for frames of one small function, evaluated natively and in Python."""
 
 from firebrick.capture import hook
-from firebrick.capture import sources as s
-from firebrick.capture.plan import Plan, build_plan
+from firebrick.capture.guards import sources as s
+from firebrick.capture.guards.guard_plan import Plan, build_plan
 
 X, Y = s.Local("x"), s.Local("y")
 

@@ -1,9 +1,9 @@
 """Callbacks of the frame hook that put one function in the place of another."""
 
 from firebrick.capture import hook
-from firebrick.capture.guards import Guard
-from firebrick.capture.plan import build_plan
-from firebrick.capture.sources import Local
+from firebrick.capture.guards.guard_kinds import Guard
+from firebrick.capture.guards.guard_plan import build_plan
+from firebrick.capture.guards.sources import Local
 
 
 class Replace:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from compiling import check
 
-from firebrick.capture.library import arity, registry
+from firebrick.capture.library import arity
+from firebrick.capture.library import known_callables as registry
 
 WRONG = """
     abs(); all([], []); any(); bool(1, 2); callable(); delattr(y); dict(1, 2); divmod(1); enumerate(); enumerate([], 1, 2)

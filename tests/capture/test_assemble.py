@@ -9,9 +9,9 @@ import types
 
 import pytest
 
-from firebrick.capture.assemble import Handler, Instr, Label, Layout, assemble, disassemble
-from firebrick.capture.instructions import decode
-from firebrick.capture.tables import encode_exceptions, encode_positions, read_exceptions
+from firebrick.capture.bytecode.assemble import Handler, Instr, Label, Layout, assemble, disassemble
+from firebrick.capture.bytecode.code_tables import encode_exceptions, encode_positions, read_exceptions
+from firebrick.capture.bytecode.instructions import decode
 from firebrick.errors import InternalError
 
 MODULES = ("argparse", "ast", "asyncio.base_events", "collections", "contextlib", "dataclasses", "difflib", "enum")

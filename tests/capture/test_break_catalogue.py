@@ -9,7 +9,7 @@ import torch
 from compiling import Compiled, outcome
 
 import firebrick
-from firebrick.capture.breaks import CATALOGUE
+from firebrick.capture.breaks.catalogue import CATALOGUE
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 ROOT = Path(__file__).resolve().parents[2]

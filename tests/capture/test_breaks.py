@@ -11,7 +11,7 @@ import torch
 from compiling import Compiled, check
 
 from firebrick import errors
-from firebrick.capture.breaks import CATALOGUE
+from firebrick.capture.breaks.catalogue import CATALOGUE
 
 X = torch.arange(6.0).reshape(2, 3)
 

@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from firebrick.capture.emit import Emitter
-from firebrick.capture.sources import Attr, Cell, Const, DictItem, DictKey, Global, Item, Local, TypeOf
+from firebrick.capture.emit.writer import Emitter
+from firebrick.capture.guards.sources import Attr, Cell, Const, DictItem, DictKey, Global, Item, Local, TypeOf
 
 LIMIT = 10
 

@@ -11,9 +11,9 @@ from replacing import Replace, equals, f_const, g_const, helper, names_offered
 
 from firebrick import _native
 from firebrick.capture import hook
-from firebrick.capture.guards import id_guard
-from firebrick.capture.plan import build_plan
-from firebrick.capture.sources import Local
+from firebrick.capture.guards.guard_kinds import id_guard
+from firebrick.capture.guards.guard_plan import build_plan
+from firebrick.capture.guards.sources import Local
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from replacing import Replace, equals, f_const, g_const, helper, names_offered
 
 from firebrick import _native
 from firebrick.capture import hook
-from firebrick.capture.guards import Guard, id_guard
-from firebrick.capture.plan import build_plan
-from firebrick.capture.sources import Cell, Local
+from firebrick.capture.guards.guard_kinds import Guard, id_guard
+from firebrick.capture.guards.guard_plan import build_plan
+from firebrick.capture.guards.sources import Cell, Local
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,11 @@ from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
 from firebrick import _native
-from firebrick.capture import sources as s
-from firebrick.capture.guards import KINDS, Guard, id_guard, state_guard, tensor_guard
-from firebrick.capture.plan import build_plan
-from firebrick.capture.shapes import program, shape_text
-from firebrick.capture.state import STATE_KINDS, state_text, state_value
+from firebrick.capture.guards import sources as s
+from firebrick.capture.guards.guard_kinds import KINDS, Guard, id_guard, state_guard, tensor_guard
+from firebrick.capture.guards.guard_plan import build_plan
+from firebrick.capture.guards.size_conditions import program, shape_text
+from firebrick.capture.guards.torch_state import STATE_KINDS, state_text, state_value
 
 
 class Color(enum.Enum):

@@ -5,8 +5,8 @@ import torch
 from plans import X, agree, frame, plan
 
 from firebrick import _native
-from firebrick.capture import sources as s
-from firebrick.capture.guards import USES_TENSOR_WORDS, Guard, TensorMeta, id_guard, tensor_guard
+from firebrick.capture.guards import sources as s
+from firebrick.capture.guards.guard_kinds import USES_TENSOR_WORDS, Guard, TensorMeta, id_guard, tensor_guard
 
 BASE = torch.empty(2, 3, 4)
 TENSORS = {

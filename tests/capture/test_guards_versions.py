@@ -13,9 +13,9 @@ from plans import Plain, X, Y, agree, frame, plan
 
 from firebrick import _native
 from firebrick.capture import hook
-from firebrick.capture import sources as s
-from firebrick.capture.guards import Guard, Ref, describe, id_guard, tensor_guard
-from firebrick.capture.plan import build_plan
+from firebrick.capture.guards import sources as s
+from firebrick.capture.guards.guard_kinds import Guard, Ref, describe, id_guard, tensor_guard
+from firebrick.capture.guards.guard_plan import build_plan
 
 
 class WithSlots:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from compiling import Compiled, assert_same, check, outcome
 
-from firebrick.capture.flow import flow
-from firebrick.capture.instructions import decode
-from firebrick.capture.regions import last_on_numbers, names_touched
+from firebrick.capture.breaks.regions import last_on_numbers, names_touched
+from firebrick.capture.bytecode.control_flow import flow
+from firebrick.capture.bytecode.instructions import decode
 
 X = torch.tensor([1.0, -2.0, 0.5, 3.0])
 LOG: list[Any] = []

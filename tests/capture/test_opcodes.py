@@ -8,8 +8,9 @@ from collections import defaultdict
 
 import pytest
 
-from firebrick.capture import opcodes, version
-from firebrick.capture.opcodes import BINARY_OPERATORS, BY_NAME, TABLE, Category, Jump, Operand
+from firebrick.capture.bytecode import cpython as version
+from firebrick.capture.bytecode import opcodes
+from firebrick.capture.bytecode.opcodes import BINARY_OPERATORS, BY_NAME, TABLE, Category, Jump, Operand
 
 REAL = {name: number for name, number in dis.opmap.items() if number < 256}
 

@@ -7,7 +7,7 @@ import torch
 from compiling import Compiled
 
 import firebrick
-from firebrick.capture.guards import KINDS
+from firebrick.capture.guards.guard_kinds import KINDS
 from firebrick.report import FirebrickWarning
 
 X = torch.ones(4)

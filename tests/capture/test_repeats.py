@@ -7,7 +7,7 @@ from torch import nn
 import firebrick
 from firebrick.capture import hook
 from firebrick.capture.frame import Capture
-from firebrick.capture.repeats import Repeats
+from firebrick.capture.replay import Repeats
 from firebrick.config import Config
 from firebrick.tools.models import build_model
 

@@ -10,12 +10,13 @@ import pytest
 import split_corpus
 from split_corpus import CORPUS, LOG
 
-from firebrick.capture import hook, resume
-from firebrick.capture.assemble import Instr, Label, Layout, assemble, disassemble
-from firebrick.capture.emit import Emitter
-from firebrick.capture.flow import EITHER, NULL, flow, states
-from firebrick.capture.instructions import decode
-from firebrick.capture.version import NULL_BEFORE_CALLABLE
+from firebrick.capture import hook
+from firebrick.capture.breaks import resume
+from firebrick.capture.bytecode.assemble import Instr, Label, Layout, assemble, disassemble
+from firebrick.capture.bytecode.control_flow import EITHER, NULL, flow, states
+from firebrick.capture.bytecode.cpython import NULL_BEFORE_CALLABLE
+from firebrick.capture.bytecode.instructions import decode
+from firebrick.capture.emit.writer import Emitter
 
 
 def function_like(function, code):

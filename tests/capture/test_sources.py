@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from firebrick.capture import hook
-from firebrick.capture import sources as s
-from firebrick.capture.guards import Guard, id_guard
-from firebrick.capture.plan import build_plan
+from firebrick.capture.guards import sources as s
+from firebrick.capture.guards.guard_kinds import Guard, id_guard
+from firebrick.capture.guards.guard_plan import build_plan
 
 
 class Box:

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import firebrick
-from firebrick.autodiff import trace_inference
 from firebrick.backends.engines import engine_backend
 from firebrick.config import Config
 from firebrick.extend import set_fake_values
+from firebrick.trace import trace_inference
 
 PACKAGE = Path(__file__).parents[2] / "examples" / "firebrick_simchip"
 sys.path.insert(0, str(PACKAGE / "src"))

@@ -7,9 +7,9 @@ beyond the last, as a Triton kernel does. Without a block, all lanes run at once
 import torch
 
 from firebrick.extend import FunctionText, Target, Templates
-from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.interp import find_op
-from firebrick.loops.ops import SCALAR_OPS
+from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.interp import find_op
+from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 
 BLOCKS = "lane = program * {block} + arange({block})\nmask = lane < {{count}}"
 

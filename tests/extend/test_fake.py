@@ -15,10 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from firebrick.extend.fake import new_fake_mode
-from firebrick.extend.layout import contiguous
-from firebrick.extend.promotion import promote
-from firebrick.extend.shapes import _POINTWISE, RULES, NoRule, Spec, find_rule
+from firebrick.fakes.mode import new_fake_mode
+from firebrick.fakes.promotion import promote
+from firebrick.fakes.shape_rules import _POINTWISE, RULES, NoRule, Spec, find_rule
+from firebrick.fakes.strides import contiguous
 
 SAMPLES = 1
 NAMES = {f._opname for f in RULES} | set(_POINTWISE)
@@ -205,7 +205,7 @@ def test_mode_follows_views_writes_and_gradients(grad: bool) -> None:
 def test_mode_starts_and_traces_without_the_peers() -> None:
     program = """
 import sys, torch
-from firebrick.extend.fake import new_fake_mode
+from firebrick.fakes.mode import new_fake_mode
 from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention as attention
 mode = new_fake_mode()
 with mode, torch.no_grad():

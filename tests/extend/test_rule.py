@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from firebrick.autodiff import trace_inference
 from firebrick.config import Config
 from firebrick.errors import PassError
 from firebrick.extend import Context, PassReport, apply_passes, rule, set_fake_values, trace_torch
+from firebrick.trace import trace_inference
 
 LENIENT = Config(strict=False)
 

@@ -9,17 +9,17 @@ import torch.nn.functional as F
 from python_target import PythonTarget
 
 import firebrick
+from firebrick.backends.device_runner import DeviceProgram
 from firebrick.backends.engines import engine_backend
 from firebrick.backends.loops import LoopCompiler
 from firebrick.config import Config
 from firebrick.errors import CompileError
 from firebrick.extend import Refused, Templates
-from firebrick.extend.device import DeviceProgram
-from firebrick.loops.interp import run
-from firebrick.loops.ops import SCALAR_OPS
-from firebrick.lowering import lower
-from firebrick.scheduling import schedule
-from firebrick.targets.cpu.machine import detect
+from firebrick.fuse import schedule
+from firebrick.ir.loops.interp import run
+from firebrick.ir.loops.scalar_ops import SCALAR_OPS
+from firebrick.lower import lower
+from firebrick.targets.cpu.cpu_target import detect
 
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "codegen"), str(TESTS / "lowering")]

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from firebrick import pipeline
 from firebrick.errors import LoweringError
-from firebrick.loops import interp
+from firebrick.ir.loops import interp
 from firebrick.runtime.bits import bits_of, toggled
 
 if TYPE_CHECKING:

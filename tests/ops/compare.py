@@ -14,7 +14,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 import firebrick
-from firebrick import codegen, pipeline, runtime
+from firebrick import host, pipeline, runtime
 from firebrick.config import Config
 from firebrick.targets.by_device import find_targets
 
@@ -178,7 +178,7 @@ def module_of(cases: list[Case], counts: list[int]) -> tuple[fx.GraphModule, lis
 
 def build(stages: pipeline.Stages) -> tuple[Any, Artifact]:
     """The executable of a graph and what it was loaded from."""
-    artifact = runtime.build(codegen.generate(stages.schedule, find_targets((), CONFIG), CONFIG), CONFIG)
+    artifact = runtime.build(host.generate(stages.schedule, find_targets((), CONFIG), CONFIG), CONFIG)
     artifact = artifact.with_extra(bits=stages.aten.bits_by_place()) if stages.aten.bits else artifact
     return runtime.load(artifact, stages.aten.constants), artifact
 

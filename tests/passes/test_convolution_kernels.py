@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import firebrick
-from firebrick.extend.convolution import convolution_op, pack_convolution_op
-from firebrick.targets.cpu.machine import _SIMD, _cpu_features
+from firebrick.ir.operators.convolution_op import convolution_op, pack_convolution_op
+from firebrick.targets.cpu.cpu_target import _SIMD, _cpu_features
 
 pytestmark = pytest.mark.compiler
 LEVELS = [name for name, row in _SIMD.items() if row.needs <= _cpu_features() and name != "scalar"]

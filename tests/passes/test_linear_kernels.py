@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import firebrick
-from firebrick.extend.linear import ACTIVATIONS
+from firebrick.ir.operators.linear_op import ACTIVATIONS
 from firebrick.targets.cpu import choices
-from firebrick.targets.cpu.machine import _SIMD, _cpu_features
+from firebrick.targets.cpu.cpu_target import _SIMD, _cpu_features
 
 pytestmark = pytest.mark.compiler
 LEVELS = [name for name, row in _SIMD.items() if row.needs <= _cpu_features()]

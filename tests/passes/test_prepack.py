@@ -5,14 +5,14 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from firebrick import codegen, runtime, scheduling
-from firebrick.autodiff import trace_inference
+from firebrick import fuse, host, runtime
 from firebrick.config import Config
-from firebrick.lowering import lower
+from firebrick.lower import lower
 from firebrick.passes import run_passes
 from firebrick.passes.prepack import prepack_linear
 from firebrick.report import recorder
 from firebrick.targets.by_device import find_targets
+from firebrick.trace import trace_inference
 
 pytestmark = pytest.mark.compiler
 CONFIG = Config()
@@ -36,8 +36,8 @@ def aten_graph(model, *inputs, config=CONFIG):
 
 def compiled(graph, config=CONFIG):
     targets = find_targets((), config)
-    schedule = scheduling.schedule(lower(graph, targets, config), targets, config)
-    artifact = runtime.build(codegen.generate(schedule, targets, config), config)
+    schedule = fuse.schedule(lower(graph, targets, config), targets, config)
+    artifact = runtime.build(host.generate(schedule, targets, config), config)
     return runtime.load(artifact, graph.constants)
 
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import firebrick
-from firebrick.extend.recurrent import CELLS
-from firebrick.targets.cpu.machine import _SIMD, _cpu_features
+from firebrick.ir.operators.recurrent_op import CELLS
+from firebrick.targets.cpu.cpu_target import _SIMD, _cpu_features
 from firebrick.targets.cpu.recurrent_kernel import _STEP
 
 pytestmark = pytest.mark.compiler

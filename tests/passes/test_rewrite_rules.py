@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import fx
 
 from firebrick import passes
-from firebrick.autodiff import trace_inference
 from firebrick.config import Config
 from firebrick.extend import apply_passes, order, registry, set_fake_values, trace_torch
 from firebrick.passes import rules
+from firebrick.trace import trace_inference
 
 X, W, V = torch.randn(4, 8), torch.randn(6, 8), torch.randn(5, 8)
 B = torch.randn(6)

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import firebrick
-from firebrick import pipeline, scheduling
-from firebrick.loops.ir import Extern
+from firebrick import fuse, pipeline
+from firebrick.ir.loops.program import Extern
 
 pytestmark = pytest.mark.compiler
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.compiler
 def called(monkeypatch):
     """Names of the calls that schedules make besides loops."""
     names = []
-    made = scheduling.schedule
+    made = fuse.schedule
 
     def watch(*args, **kwargs):
         schedule = made(*args, **kwargs)

@@ -3,7 +3,7 @@
 import torch
 from torch import fx
 
-from firebrick.extend.fake import new_fake_mode
+from firebrick.fakes.mode import new_fake_mode
 from firebrick.passes.rules import _drop_noops
 
 

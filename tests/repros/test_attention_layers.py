@@ -10,8 +10,8 @@ import torch
 from torch import fx, nn
 
 import firebrick
-from firebrick.autodiff import trace_inference
 from firebrick.config import Config
+from firebrick.trace import trace_inference
 
 
 def flat(result: Any) -> list[Any]:

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import firebrick
-from firebrick.autodiff import trace_inference
 from firebrick.config import Config
-from firebrick.loops.parse import parse
-from firebrick.loops.show import show
-from firebrick.lowering import lower
+from firebrick.ir.loops.parse import parse
+from firebrick.ir.loops.show import show
+from firebrick.lower import lower
 from firebrick.targets.by_device import find_targets
+from firebrick.trace import trace_inference
 
 CALLS = [
     lambda x: torch.view_as_real(x + 0j),

@@ -9,7 +9,7 @@ import threading
 import pytest
 import torch
 
-from firebrick.extend.collector import collector_paused
+from firebrick.gc_pause import collector_paused
 
 load = importlib.import_module("firebrick.runtime.load")  # the package has a function of this name
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import firebrick
-from firebrick.targets.cpu.machine import runs_here
+from firebrick.targets.cpu.cpu_target import runs_here
 
 pytestmark = pytest.mark.skipif(not runs_here("avx2"), reason="no AVX2 here")
 

@@ -13,9 +13,9 @@ from torch import nn
 import firebrick
 from firebrick.capture import hook
 from firebrick.extend import SubgraphCompiler
-from firebrick.extend import group as groups
-from firebrick.symbolic import expr
-from firebrick.symbolic.intern import RECENT
+from firebrick.extend import claimed_group as groups
+from firebrick.ir.index import expr
+from firebrick.ir.index.intern import RECENT
 
 X = torch.randn(4, 8)
 

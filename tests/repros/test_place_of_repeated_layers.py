@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from firebrick.tools.graph_view import Group, group_nodes, view_graph
-from firebrick.tools.target import Target, capture
+from firebrick.tools.subject import Target, capture
 
 pytestmark = pytest.mark.compiler
 

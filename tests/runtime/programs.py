@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from firebrick.artifact import Artifact, Unit
-from firebrick.codegen.host import host_program
-from firebrick.loops.ir import Buffer, Extern, LoopProgram, Recipe, Ref
-from firebrick.loops.schedule import Kernel, Launch, Param, Place, Schedule
+from firebrick.host.table import host_program
+from firebrick.ir.index.expr import as_expr, exprs
+from firebrick.ir.kernels.schedule import Kernel, Launch, Param, Place, Schedule
+from firebrick.ir.loops.program import Buffer, Extern, LoopProgram, Recipe, Ref
 from firebrick.runtime import load
-from firebrick.symbolic.expr import as_expr, exprs
 
 FLAGS = ("-O1",)
 PLUS_ONE = """

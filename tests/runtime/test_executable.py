@@ -10,12 +10,12 @@ import torch
 from tests.runtime.programs import buffer, call, plus_one_artifact, program, run_calls, schedule, seen, whole
 
 from firebrick.artifact import Artifact
-from firebrick.codegen.host import host_program, show_table
 from firebrick.config import Config
 from firebrick.errors import LoweringError
-from firebrick.loops.ir import Enum
+from firebrick.host.table import host_program, show_table
+from firebrick.ir.index.expr import as_expr, var
+from firebrick.ir.loops.program import Enum
 from firebrick.runtime import ConstantsChanged, build, load
-from firebrick.symbolic.expr import as_expr, var
 
 X = buffer("x", (2, 3), "input")
 W = buffer("w", (3, 4), "const")

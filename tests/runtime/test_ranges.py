@@ -7,8 +7,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import firebrick
-from firebrick.extend.labels import step_labels
-from firebrick.extend.metas import number_nodes, origins
+from firebrick.fakes.node_values import number_nodes, origins
+from firebrick.ir.graph.labels import step_labels
 
 pytestmark = pytest.mark.compiler
 

@@ -29,8 +29,8 @@ sys.path.insert(0, str(ROOT / "src"))
 from rich.console import Console  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 
-from firebrick.capture.assemble import Instr, Layout, assemble, disassemble  # noqa: E402
-from firebrick.capture.instructions import decode  # noqa: E402
+from firebrick.capture.bytecode.assemble import Instr, Layout, assemble, disassemble  # noqa: E402
+from firebrick.capture.bytecode.instructions import decode  # noqa: E402
 
 PACKAGES = ("stdlib", "numpy", "transformers")
 TESTS = (

@@ -18,7 +18,7 @@ from firebrick.tools.cli import app
 from firebrick.tools.graph_files import Views
 from firebrick.tools.graph_picture import _boxes, to_svg
 from firebrick.tools.graph_view import Group, group_nodes, layers_of, show_view
-from firebrick.tools.target import Target, capture
+from firebrick.tools.subject import Target, capture
 
 MODEL = """
 import torch

@@ -12,7 +12,7 @@ from firebrick.errors import ConfigError
 from firebrick.tools.cli import app
 from firebrick.tools.minify import minify
 from firebrick.tools.probe import Problem, check
-from firebrick.tools.target import Target, capture
+from firebrick.tools.subject import Target, capture
 
 BACKENDS = """
 import os, signal, time

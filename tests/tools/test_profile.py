@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from firebrick.tools import costs
 from firebrick.tools.cli import app
 from firebrick.tools.profile import profile_target, tables
-from firebrick.tools.target import Target, capture
+from firebrick.tools.subject import Target, capture
 
 pytestmark = pytest.mark.compiler
 

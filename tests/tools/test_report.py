@@ -8,12 +8,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from firebrick import lowering
+from firebrick import lower
 from firebrick.config import Config
 from firebrick.errors import LoweringError
 from firebrick.tools.cli import app
-from firebrick.tools.report import make_report
-from firebrick.tools.target import Target, capture
+from firebrick.tools.report_page import make_report
+from firebrick.tools.subject import Target, capture
 
 pytestmark = pytest.mark.compiler
 
@@ -91,7 +91,7 @@ def test_a_graph_that_can_not_be_compiled_is_in_the_report(monkeypatch):
     def fail(aten, config):
         raise LoweringError("no way to lower it")
 
-    monkeypatch.setattr(lowering, "lower", fail)
+    monkeypatch.setattr(lower, "lower", fail)
     made = make_report(Target("normed", normed, (torch.randn(8, 64),)), Config.from_env())
     assert "no way to lower it" in rows(made, "Graphs")[0]["state"]
     assert any("runs on eager kernels" in row["value"] for row in rows(made, "Summary") if row["what"] == "warning")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick import pipeline
-from firebrick.api import tree
+from firebrick.api import argument_tree as tree
 from firebrick.api.settings import Settings
 from firebrick.capture import hook
 from firebrick.errors import ConfigError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from firebrick.api.calls import Call
+    from firebrick.api.recorded_calls import Call
     from firebrick.artifact import Artifact
     from firebrick.capture.frame import FrameReport
     from firebrick.config import Config

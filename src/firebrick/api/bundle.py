@@ -21,16 +21,16 @@ import torch
 from torch import nn
 
 from firebrick import backends, runtime
-from firebrick.api import tree
+from firebrick.api import argument_tree as tree
 from firebrick.api.ahead import Program, ahead
-from firebrick.api.calls import Call
 from firebrick.api.compiling import compiled_calls, compiled_settings, original_callable
+from firebrick.api.recorded_calls import Call
 from firebrick.api.weights import read_tensors, write_tensors
 from firebrick.artifact import decode, encode
-from firebrick.autodiff import graph_key, literals
 from firebrick.config import Config
 from firebrick.errors import CacheError, ConfigError
 from firebrick.targets.by_device import find_targets
+from firebrick.trace import graph_key, literals
 from firebrick.version import VERSION
 
 if TYPE_CHECKING:

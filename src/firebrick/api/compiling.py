@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from torch import nn
 
 from firebrick import backends
-from firebrick.api.calls import Calls
-from firebrick.api.module import calls_of, compile_module, original_of, settings_of
+from firebrick.api.compiled_module import calls_of, compile_module, original_of, settings_of
+from firebrick.api.recorded_calls import Calls
 from firebrick.api.settings import Settings, check_flag
 from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched, later
 from firebrick.capture import hook

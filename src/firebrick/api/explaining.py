@@ -12,8 +12,8 @@ from torch.profiler import record_function
 
 from firebrick.api.compiling import compiled_settings, original_callable
 from firebrick.api.settings import Settings
-from firebrick.autodiff import show_nodes
 from firebrick.capture import hook
+from firebrick.trace import show_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from firebrick import autodiff
+from firebrick import trace
 from firebrick.api.compiling import compile
 from firebrick.backends.aten import run_aten, run_joint
 from firebrick.config import Config
@@ -22,7 +22,7 @@ def aot(
     fn: Any,
     fw_compiler: Callable[[fx.GraphModule, list[Any]], Callable[..., Any]],
     bw_compiler: Callable[[fx.GraphModule, list[Any]], Callable[..., Any]] | None = None,
-    partition: Callable[[autodiff.JointGraph], Iterable[fx.Node]] | None = None,
+    partition: Callable[[trace.JointGraph], Iterable[fx.Node]] | None = None,
 ) -> Any:
     """Return `fn`, with its graphs traced to functional ATen and handed to `fw_compiler(gm, example_inputs)`.
 
@@ -46,9 +46,9 @@ def aot(
     backward = forward if bw_compiler is None else checked(bw_compiler, "bw_compiler")
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        if autodiff.needs_grad(gm, example_inputs):
+        if trace.needs_grad(gm, example_inputs):
             return run_joint(gm, example_inputs, partition, forward, backward)
-        aten = autodiff.trace_inference(gm, example_inputs, Config.from_env())
+        aten = trace.trace_inference(gm, example_inputs, Config.from_env())
         return run_aten(aten, forward(aten.gm, list(example_inputs)))
 
     return compile(fn, backend=backend)

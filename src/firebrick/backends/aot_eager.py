@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from firebrick import autodiff
+from firebrick import trace
 from firebrick.backends.aten import run_aten, run_joint
 from firebrick.config import Config
 
@@ -18,6 +18,6 @@ __all__ = ["aot_eager"]
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Run the traced ATen graph, or the traced forward and backward where gradients are needed."""
-    if autodiff.needs_grad(gm, example_inputs):
+    if trace.needs_grad(gm, example_inputs):
         return run_joint(gm, example_inputs)
-    return run_aten(autodiff.trace_inference(gm, example_inputs, Config()))
+    return run_aten(trace.trace_inference(gm, example_inputs, Config()))

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick import autodiff, runtime
-from firebrick.autodiff import graph_key
+from firebrick import runtime, trace
 from firebrick.errors import LoweringError
+from firebrick.trace import graph_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from torch import fx
 
-    from firebrick.extend.graph import Alias, AtenGraph
+    from firebrick.ir.graph.aten import Alias, AtenGraph
 
     Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
@@ -53,7 +53,7 @@ def run_aten(aten: AtenGraph, forward: Callable[..., Any] | None = None) -> Call
 def run_joint(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
-    partition: Callable[[autodiff.JointGraph], Iterable[fx.Node]] | None = None,
+    partition: Callable[[trace.JointGraph], Iterable[fx.Node]] | None = None,
     forward_compiler: Compiler | None = None,
     backward_compiler: Compiler | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
@@ -61,14 +61,14 @@ def run_joint(
 
     Compilers get a functional graph and its inputs; a backward's are fake tensors, since none has been computed.
     """
-    joint = autodiff.trace_joint(gm, example_inputs)
-    division = autodiff.divide(joint, (partition or autodiff.min_cut)(joint))
+    joint = trace.trace_joint(gm, example_inputs)
+    division = trace.divide(joint, (partition or trace.min_cut)(joint))
 
     def run(aten: AtenGraph, compiler: Compiler | None, inputs: list[Any]) -> Callable[..., tuple[Any, ...]]:
         return run_aten(aten, None if compiler is None else compiler(aten.gm, inputs))
 
     def backward(given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
-        part = autodiff.backward_given(division, given)
+        part = trace.backward_given(division, given)
         inputs = [n.meta["val"] for n in part.backward.gm.graph.nodes if n.op == "placeholder"]
         return run(part.backward, backward_compiler, inputs), part.order
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from firebrick import autodiff
+from firebrick import trace
 from firebrick.backends.aten import run_aten
 from firebrick.config import Config
 from firebrick.extend import partition
@@ -37,14 +37,14 @@ def engine_backend(
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
         del options
         config = Config.from_env()
-        if autodiff.needs_grad(gm, example_inputs):
+        if trace.needs_grad(gm, example_inputs):
             recorder.warn_once("engines and gradients", "subgraph compilers run at inference; this graph runs eagerly")
             return gm.forward
         if all(c.level == "torch" for c in compilers):
             result = partition(gm, compilers, config=config)
             run: Callable[..., Any] = gm
         else:
-            aten = autodiff.trace_inference(gm, example_inputs, config)
+            aten = trace.trace_inference(gm, example_inputs, config)
             result = partition(aten.gm, compilers, config=config, frozen=aten.frozen)
             run = run_aten(aten, aten.gm)
         recorder.event("partition", text=str(result), percent=result.percent, groups=len(result.claims))

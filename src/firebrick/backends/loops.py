@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from firebrick import lowering, scheduling
+from firebrick import fuse, lower
+from firebrick.backends.device_runner import DeviceProgram
 from firebrick.config import Config
 from firebrick.errors import FirebrickError
 from firebrick.extend import SubgraphCompiler, value_of
-from firebrick.extend.device import DeviceProgram
-from firebrick.extend.graph import AtenGraph
-from firebrick.extend.metas import attribute_of
-from firebrick.loops.bounds import CHECK
-from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.ir import Extern
+from firebrick.fakes.node_values import attribute_of
+from firebrick.ir.graph.aten import AtenGraph
+from firebrick.ir.loops.bounds import CHECK
+from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Extern
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from firebrick.extend import Target
-    from firebrick.loops.schedule import Schedule
+    from firebrick.ir.kernels.schedule import Schedule
 
 __all__ = ["LoopCompiler"]
 
@@ -68,7 +68,7 @@ class LoopCompiler(SubgraphCompiler):
         config, targets = Config.from_env(), {"cpu": self.target}
         results: Any = graph.graph.output_node().args[0]
         aten = AtenGraph(graph, {}, outputs=[None] * len(results), name=f"{self.name}_group")
-        return scheduling.schedule(lowering.lower(aten, targets, config), targets, config)
+        return fuse.schedule(lower.lower(aten, targets, config), targets, config)
 
     def _lacks(self, schedule: Schedule) -> str:
         for step in schedule.steps:

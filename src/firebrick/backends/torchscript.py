@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from firebrick import autodiff
+from firebrick import trace
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def torchscript(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
     if any(str(n.target).endswith("_") for n in gm.graph.nodes if n.op == "call_method"):
         recorder.warn_once("torchscript backend", "the graph writes in place and runs eagerly, not in TorchScript")
         return gm.forward
-    train = autodiff.needs_grad(gm, example_inputs)
+    train = trace.needs_grad(gm, example_inputs)
     gm = gm if train else gm.eval()
     with torch.set_grad_enabled(train):
         sample = gm(*[x.clone() if isinstance(x, torch.Tensor) else x for x in example_inputs])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture.tracer import is_library
+from firebrick.capture.interpreter.frame_tracer import is_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,33 +21,33 @@ from torch import fx
 
 from firebrick import _native
 from firebrick.capture import library, semantics
-from firebrick.capture.aliases import guard_aliases
-from firebrick.capture.assemble import Handler
-from firebrick.capture.breaks import Break, SkipFrame
-from firebrick.capture.continuation import origin
+from firebrick.capture.breaks.catalogue import Break, SkipFrame
+from firebrick.capture.breaks.continuation import origin
+from firebrick.capture.breaks.regions import last_on_numbers
+from firebrick.capture.breaks.resume import can_break, emit_break, emit_plain
+from firebrick.capture.bytecode.assemble import Handler
+from firebrick.capture.bytecode.control_flow import flow
+from firebrick.capture.bytecode.instructions import decode
+from firebrick.capture.bytecode.liveness import live_slots
+from firebrick.capture.emit.materialize import ValueEmitter
 from firebrick.capture.entry import is_entry
-from firebrick.capture.flow import flow
 from firebrick.capture.graph import arguments, examples
+from firebrick.capture.guards.alias_guards import guard_aliases
+from firebrick.capture.guards.guard_plan import build_plan
+from firebrick.capture.guards.sources import Cell, Local
+from firebrick.capture.guards.torch_state import is_watched, recording, restoring_modes, starts_recording
 from firebrick.capture.hook import SKIP, SKIP_SCOPE, Entry, Wrapped, entries
-from firebrick.capture.instructions import decode
-from firebrick.capture.interpreter import BreakHere, Interpreter
-from firebrick.capture.liveness import live_slots
-from firebrick.capture.materialize import ValueEmitter
+from firebrick.capture.interpreter.frame_tracer import PROGRAMS, Tracer, is_library
+from firebrick.capture.interpreter.interpreter import BreakHere, Interpreter
 from firebrick.capture.plain import run_plain
-from firebrick.capture.plan import build_plan
-from firebrick.capture.regions import last_on_numbers
-from firebrick.capture.resume import can_break, emit_break, emit_plain
-from firebrick.capture.sources import Cell, Local
-from firebrick.capture.state import is_watched, recording, restoring_modes, starts_recording
-from firebrick.capture.tracer import PROGRAMS, Tracer, is_library
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue
 from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.made import MadeTensor, NumberValue
 from firebrick.errors import BackendError, FirebrickError, InternalError
-from firebrick.extend.collector import collector_paused
-from firebrick.extend.fake import hooks_paused
-from firebrick.extend.metas import release
+from firebrick.fakes.mode import hooks_paused
+from firebrick.fakes.node_values import release
+from firebrick.gc_pause import collector_paused
 from firebrick.report import recorder
 from firebrick.runtime import ConstantsChanged
 
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from firebrick._native import Frame
-    from firebrick.capture.plan import Plan
-    from firebrick.capture.sources import Source
+    from firebrick.capture.guards.guard_plan import Plan
+    from firebrick.capture.guards.sources import Source
     from firebrick.capture.values.iterator import GeneratorValue
     from firebrick.config import Config
 

@@ -18,9 +18,9 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.inference import InferenceMode, storage_of
-from firebrick.capture.overrides import overridden
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.inference_mode import InferenceMode, storage_of
+from firebrick.capture.interpreter.overrides import overridden
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.leaf import leaf_by_option
 from firebrick.capture.values.made import MadeTensor, NumberInGraph, call_with_numbers
@@ -29,18 +29,18 @@ from firebrick.capture.values.object import Overridden
 from firebrick.capture.values.random_state import Draws, drawn
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.extend.fake import fake_of, new_fake_mode
-from firebrick.extend.layout import dense_strides
-from firebrick.extend.nested import Nested
+from firebrick.fakes.mode import fake_of, new_fake_mode
+from firebrick.fakes.strides import dense_strides
+from firebrick.ir.graph.nested import Nested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.prelude import Made
-    from firebrick.capture.sources import Source
+    from firebrick.capture.emit.prelude import Made
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
-    from firebrick.capture.values.context import ContextValue
+    from firebrick.capture.values.context_manager import ContextValue
 
 __all__ = ["GraphBuilder", "arguments", "examples", "has_tensor"]
 

@@ -12,12 +12,12 @@ import torch
 import torch.utils.checkpoint
 
 from firebrick import _native
-from firebrick.capture.emit import Emitter
-from firebrick.capture.guards import Guard
+from firebrick.capture.emit.writer import Emitter
+from firebrick.capture.guards.guard_kinds import Guard
+from firebrick.capture.guards.guard_plan import build_plan
+from firebrick.capture.guards.sources import Local
 from firebrick.capture.hook import SKIP, Wrapped
 from firebrick.capture.marks import disabled_by_torch
-from firebrick.capture.plan import build_plan
-from firebrick.capture.sources import Local
 
 if TYPE_CHECKING:
     from collections.abc import Callable

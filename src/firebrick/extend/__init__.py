@@ -1,16 +1,16 @@
 """All that a plug-in author imports."""
 
-from firebrick.extend.base import LEVELS, Context, Level, Pass, PassReport, Site, graph_pass
-from firebrick.extend.calls import Call, call_of, value_of
-from firebrick.extend.compiler import SubgraphCompiler
-from firebrick.extend.group import CompiledGroup
-from firebrick.extend.metas import set_fake_values
+from firebrick.extend.claimed_group import CompiledGroup
 from firebrick.extend.partition import Claim, Partition, PartitionPass, as_passes, partition
-from firebrick.extend.registry import PassRegistry, fingerprint, order, registry
+from firebrick.extend.pass_base import LEVELS, Context, Level, Pass, PassReport, Site, graph_pass
+from firebrick.extend.pass_registry import PassRegistry, fingerprint, order, registry
+from firebrick.extend.pass_runner import apply_passes
 from firebrick.extend.rule import Rule, rule
-from firebrick.extend.runner import apply_passes
-from firebrick.extend.trace import trace_torch
+from firebrick.extend.subgraph_compiler import SubgraphCompiler
+from firebrick.extend.torch_trace import trace_torch
 from firebrick.extend.verify import Difference, compare, relative_error
+from firebrick.fakes.node_values import set_fake_values
+from firebrick.ir.graph.calls import Call, call_of, value_of
 from firebrick.targets.base import FunctionText, FusionFacts, Refused, Target, Templates, View
 
 __all__ = [

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from firebrick.extend.calls import CASTS, RESHAPES, VIEWS, Call, call_of, value_of
 from firebrick.extend.pattern import Capture, Literal, Operand, Pattern, Ref
+from firebrick.ir.graph.calls import CASTS, RESHAPES, VIEWS, Call, call_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,12 +11,12 @@ import torch
 from torch import fx
 
 from firebrick.errors import PassError
-from firebrick.extend.calls import COMMUTATIVE, call_of, is_mutating, is_pointwise
+from firebrick.ir.graph.calls import COMMUTATIVE, call_of, is_mutating, is_pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from firebrick.extend.base import TraceFunction
+    from firebrick.extend.pass_base import TraceFunction
 
 __all__ = ["Capture", "Literal", "Operand", "Pattern", "PatternNode", "Ref", "parameters_of", "trace_pattern"]
 

@@ -18,12 +18,12 @@ import torch
 from torch import fx
 
 from firebrick.errors import PassError
-from firebrick.extend.base import Context, Level, Pass, Site
-from firebrick.extend.calls import Call, call_of, is_mutating, show_node, value_of
 from firebrick.extend.match import GraphIndex, Match, Matcher
-from firebrick.extend.metas import absorb, copy_into, drop_dead, fake_mode_of, fill_meta
+from firebrick.extend.pass_base import Context, Level, Pass, Site
 from firebrick.extend.pattern import Pattern, trace_pattern
 from firebrick.extend.verify import Difference, compare, example_tensors
+from firebrick.fakes.node_values import absorb, copy_into, drop_dead, fake_mode_of, fill_meta
+from firebrick.ir.graph.calls import Call, call_of, is_mutating, show_node, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

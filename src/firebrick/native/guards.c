@@ -227,7 +227,7 @@ PyTypeObject fb_plan_type = {
     .tp_dealloc = plan_dealloc,
     .tp_traverse = plan_traverse,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
-    .tp_doc = "GuardPlan(nodes, checks, states, groups): see walk.c; capture/plan.py builds them.",
+    .tp_doc = "GuardPlan(nodes, checks, states, groups): see walk.c; capture/guards/guard_plan.py builds them.",
     .tp_methods = plan_methods,
     .tp_getset = plan_getset,
 };

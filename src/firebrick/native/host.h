@@ -145,7 +145,7 @@ typedef struct {
 
 static inline int64_t fb_num(const int64_t *registers, Num n) { return n.reg < 0 ? n.value : registers[n.reg]; }
 
-/* Fills `program` from the table (a dict, see codegen/host.py); -1 with an exception set. */
+/* Fills `program` from the table (a dict, see host/table.py); -1 with an exception set. */
 int fb_program_parse(Program *program, PyObject *table, PyObject *kernels, PyObject *resolve);
 /* Names the kernels and calls for profilers, in order; -1 with an exception set. */
 int fb_program_label(Program *program, PyObject *labels);

@@ -5,7 +5,7 @@
 
 #include "native.h"
 
-/* How a node gets its value; the numbers are exported to capture/plan.py by name. */
+/* How a node gets its value; the numbers are exported to capture/guards/guard_plan.py by name. */
 #define FB_OPS(X)                                                                                                  \
     X(LOCAL) X(FREE) X(GLOBALS) X(BUILTINS) X(CONST) X(TYPE) X(INSTANCE_DICT) X(DICT_ITEM) X(SEQUENCE_ITEM)        \
     X(CONTENTS) X(CLASS_ITEM) X(DICT_KEY) X(FUNCTION_PART) X(METHOD_SELF) X(METHOD_FUNCTION) X(ATTRIBUTE) X(ITEM) \

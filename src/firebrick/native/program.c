@@ -1,4 +1,4 @@
-/* Reads the host table, plain data made by codegen/host.py, into structs that are cheap to run. */
+/* Reads the host table, plain data made by host/table.py, into structs that are cheap to run. */
 #include "host.h"
 
 #include <dlfcn.h>

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.extend import Level, Pass, PassReport
-    from firebrick.extend.base import TraceFunction
-    from firebrick.extend.graph import AtenGraph
+    from firebrick.extend.pass_base import TraceFunction
+    from firebrick.ir.graph.aten import AtenGraph
     from firebrick.passes.alone import Choose
     from firebrick.targets.base import Target
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import fx, nn
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from firebrick.extend.graph import AtenGraph
+from firebrick.ir.graph.aten import AtenGraph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

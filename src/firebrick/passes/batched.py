@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.extend.linear import linear_op
+from firebrick.ir.operators.linear_op import linear_op
 from firebrick.passes.alone import alone
 from firebrick.targets.base import CALL
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from firebrick.config import Config
-    from firebrick.extend.graph import AtenGraph
+    from firebrick.ir.graph.aten import AtenGraph
     from firebrick.passes.alone import Choose
     from firebrick.targets.base import Choice, Target
 

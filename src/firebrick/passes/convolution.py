@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.extend.convolution import convolution_op, pack_convolution_op
-from firebrick.extend.linear import linear_op
-from firebrick.extend.metas import absorb
+from firebrick.fakes.node_values import absorb
+from firebrick.ir.operators.convolution_op import convolution_op, pack_convolution_op
+from firebrick.ir.operators.linear_op import linear_op
 from firebrick.passes.images import Images
 from firebrick.passes.layout import propagate_layouts
 from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, readable, without_gaps
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from firebrick.config import Config
-    from firebrick.extend.graph import AtenGraph
+    from firebrick.ir.graph.aten import AtenGraph
     from firebrick.targets.base import Choice, Target
 
 __all__ = ["prepack_convolution"]

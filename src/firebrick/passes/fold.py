@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from firebrick.config import Config
-    from firebrick.extend.graph import AtenGraph
+    from firebrick.ir.graph.aten import AtenGraph
     from firebrick.targets.base import Target
 
 __all__ = ["fold_constants"]

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from firebrick.errors import InternalError, LoweringError
-from firebrick.extend.metas import tensors_in
+from firebrick.fakes.node_values import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

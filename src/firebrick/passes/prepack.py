@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.extend.linear import linear_op
-from firebrick.extend.metas import absorb
+from firebrick.fakes.node_values import absorb
+from firebrick.ir.operators.linear_op import linear_op
 from firebrick.passes.alone import alone
 from firebrick.passes.layout import laid_out, propagate_layouts
 from firebrick.passes.recipe import RecipeBuilder, is_view
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from firebrick.config import Config
-    from firebrick.extend.graph import AtenGraph
+    from firebrick.ir.graph.aten import AtenGraph
     from firebrick.passes.alone import Choose
     from firebrick.targets.base import Choice, Target
 

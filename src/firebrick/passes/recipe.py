@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from firebrick.extend.graph import AtenGraph
+    from firebrick.ir.graph.aten import AtenGraph
 
 __all__ = ["RecipeBuilder", "is_view"]
 

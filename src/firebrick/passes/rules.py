@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from firebrick.extend import Rule, graph_pass, registry, rule
-from firebrick.extend.calls import call_of, value_of
+from firebrick.ir.graph.calls import call_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from firebrick.artifact import Unit
-from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.groups import GroupPlan
+from firebrick.ir.kernels.groups import GroupPlan
+from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.template_text import Refused, kernel_text
 from firebrick.targets.tree_kernels import plan_tree
 from firebrick.targets.tree_order import serial
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import torch
 
     from firebrick.config import Config
-    from firebrick.loops.groups import PlannedLaunch, Work
-    from firebrick.loops.ir import Buffer, Extern
-    from firebrick.loops.schedule import Kernel, Schedule
-    from firebrick.loops.values import Table
-    from firebrick.symbolic.expr import Expr
+    from firebrick.ir.index.expr import Expr
+    from firebrick.ir.kernels.groups import PlannedLaunch, Work
+    from firebrick.ir.kernels.schedule import Kernel, Schedule
+    from firebrick.ir.loops.program import Buffer, Extern
+    from firebrick.ir.loops.values import Table
 
 __all__ = ["CALL", "Choice", "FunctionText", "FusionFacts", "Refused", "Target", "Templates", "View"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.targets.cpu.machine import detect
-from firebrick.targets.cuda.machine import find_card
+from firebrick.targets.cpu.cpu_target import detect
+from firebrick.targets.cuda.cuda_target import find_card
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

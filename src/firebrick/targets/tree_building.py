@@ -15,20 +15,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from firebrick.loops.ir import Axis, Const, Index, Load, Masked, Op, Reduce, Scan, Store
-from firebrick.loops.ops import SCALAR_OPS
-from firebrick.loops.tree import Acc, Fold, Let, Loop, Scratch, local
-from firebrick.loops.values import Rewriter, children_of, ordered, walk
-from firebrick.symbolic.expr import ONE, ZERO, total
+from firebrick.ir.index.expr import ONE, ZERO, total
+from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, local
+from firebrick.ir.loops.program import Axis, Const, Index, Load, Masked, Op, Reduce, Scan, Store
+from firebrick.ir.loops.scalar_ops import SCALAR_OPS
+from firebrick.ir.loops.values import Rewriter, children_of, ordered, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from firebrick.loops.groups import Statement
-    from firebrick.loops.ir import Value
-    from firebrick.loops.tree import Stmt
-    from firebrick.loops.values import Table
-    from firebrick.symbolic.expr import Expr, Var
+    from firebrick.ir.index.expr import Expr, Var
+    from firebrick.ir.kernels.groups import Statement
+    from firebrick.ir.kernels.tree import Stmt
+    from firebrick.ir.loops.program import Value
+    from firebrick.ir.loops.values import Table
 
 __all__ = ["LoopPlan", "buffers_in_order", "build_tree", "rename"]
 

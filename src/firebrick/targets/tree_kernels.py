@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.loops.groups import PlannedLaunch
-from firebrick.loops.ir import Load, Store
-from firebrick.loops.schedule import Param
-from firebrick.loops.tree import Fold, Let, Loop, loops_of
-from firebrick.loops.values import walk
-from firebrick.symbolic.expr import Expr, Var, var
+from firebrick.ir.index.expr import Expr, Var, var
+from firebrick.ir.kernels.groups import PlannedLaunch
+from firebrick.ir.kernels.schedule import Param
+from firebrick.ir.kernels.tree import Fold, Let, Loop, loops_of
+from firebrick.ir.loops.program import Load, Store
+from firebrick.ir.loops.values import walk
 from firebrick.targets.tree_building import buffers_in_order, build_tree, rename
 from firebrick.targets.tree_order import order_loops
 from firebrick.targets.tree_reuse import reusable
 
 if TYPE_CHECKING:
-    from firebrick.loops.groups import Work
-    from firebrick.loops.tree import Stmt
-    from firebrick.loops.values import Table
+    from firebrick.ir.kernels.groups import Work
+    from firebrick.ir.kernels.tree import Stmt
+    from firebrick.ir.loops.values import Table
     from firebrick.targets.tree_order import Arrange
 
 __all__ = ["plan_tree"]

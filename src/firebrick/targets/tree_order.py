@@ -10,17 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.groups import Statement
-from firebrick.loops.ir import Axis, Index, Load, Reduce, Store
-from firebrick.loops.values import Rewriter, hint, walk
-from firebrick.symbolic.expr import INF, Expr, Var, var
+from firebrick.ir.index.expr import INF, Expr, Var, var
+from firebrick.ir.kernels.groups import Statement
+from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Axis, Index, Load, Reduce, Store
+from firebrick.ir.loops.values import Rewriter, hint, walk
 from firebrick.targets.tree_building import LoopPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from firebrick.loops.groups import Work
+    from firebrick.ir.kernels.groups import Work
 
 __all__ = ["Access", "Arrange", "Loops", "apart", "order_loops", "serial"]
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.ir import Load, Store
-from firebrick.loops.tree import Fold, Let, Loop
-from firebrick.loops.values import walk
+from firebrick.ir.kernels.tree import Fold, Let, Loop
+from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Load, Store
+from firebrick.ir.loops.values import walk
 
 if TYPE_CHECKING:
-    from firebrick.loops.schedule import Param
-    from firebrick.loops.tree import Stmt
-    from firebrick.symbolic.expr import Expr
+    from firebrick.ir.index.expr import Expr
+    from firebrick.ir.kernels.schedule import Param
+    from firebrick.ir.kernels.tree import Stmt
 
 __all__ = ["reusable"]
 

@@ -24,10 +24,10 @@ from firebrick.tools import byo as bringing
 from firebrick.tools import doctor as doctoring
 from firebrick.tools import minify as minifying
 from firebrick.tools import profile as profiling
-from firebrick.tools import report as reporting
+from firebrick.tools import report_page as reporting
 from firebrick.tools.graph_files import SUFFIXES, Views, check_suffix, view_files, wait_for_end
 from firebrick.tools.models import MODELS
-from firebrick.tools.target import Target, capture
+from firebrick.tools.subject import Target, capture
 
 app = typer.Typer(
     help="Firebrick compiles PyTorch programs. Example: firebrick bench bert",

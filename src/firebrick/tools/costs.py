@@ -13,16 +13,16 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-from firebrick.extend.metas import tensors_in
-from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.ir import Extern, Ref
-from firebrick.loops.tree import Loop
+from firebrick.fakes.node_values import tensors_in
+from firebrick.ir.kernels.tree import Loop
+from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Extern, Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from firebrick.loops.schedule import Launch, Schedule
-    from firebrick.loops.tree import Stmt
+    from firebrick.ir.kernels.schedule import Launch, Schedule
+    from firebrick.ir.kernels.tree import Stmt
 
 __all__ = ["Cost", "CostMode", "node_flops", "peak_bytes", "step_bytes"]
 

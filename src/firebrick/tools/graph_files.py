@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick import autodiff
+from firebrick import trace
 from firebrick.backends.onnx_graph import to_onnx
 from firebrick.config import Config
 from firebrick.errors import ConfigError, FirebrickError
-from firebrick.extend.metas import origins
+from firebrick.fakes.node_values import origins
 from firebrick.tools.graph_picture import to_html, to_svg
 from firebrick.tools.graph_view import show_view, view_graph
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from firebrick.tools.graph_view import GraphView
-    from firebrick.tools.target import Captured, Graph
+    from firebrick.tools.subject import Captured, Graph
 
 __all__ = ["SUFFIXES", "Views", "check_suffix", "view_files", "wait_for_end"]
 
@@ -109,7 +109,7 @@ def _onnx_bytes(graph: Graph, view: GraphView) -> bytes:
 
     try:
         with torch.no_grad():
-            aten = autodiff.trace_inference(graph.gm, graph.inputs, Config.from_env())
+            aten = trace.trace_inference(graph.gm, graph.inputs, Config.from_env())
         data: bytes = to_onnx(aten.gm, view.name, foreign=True, about=about).SerializeToString()
     except FirebrickError as error:
         raise ConfigError(f"{view.name} can't be written as ONNX: {error.what}", fix=error.fix) from error

@@ -12,24 +12,24 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from firebrick import autodiff
+from firebrick import trace
 from firebrick.config import Config
 from firebrick.errors import FirebrickError
 from firebrick.extend import apply_passes, registry
-from firebrick.extend.labels import is_silent, library_of, op_name, step_labels, user_place
-from firebrick.extend.metas import origins
-from firebrick.extend.runner import copy_graph
-from firebrick.loops.dtypes import BY_TORCH
-from firebrick.loops.ir import Extern
-from firebrick.loops.tree import loops_of
+from firebrick.extend.pass_runner import copy_graph
+from firebrick.fakes.node_values import origins
+from firebrick.ir.graph.labels import is_silent, library_of, op_name, step_labels, user_place
+from firebrick.ir.kernels.tree import loops_of
+from firebrick.ir.loops.dtypes import BY_TORCH
+from firebrick.ir.loops.program import Extern
 from firebrick.tools.costs import step_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from firebrick.extend import PassReport
-    from firebrick.loops.schedule import Launch
-    from firebrick.tools.target import Captured, Graph
+    from firebrick.ir.kernels.schedule import Launch
+    from firebrick.tools.subject import Captured, Graph
 
 __all__ = ["GraphView", "Group", "NodeView", "RuleView", "StepView", "group_nodes", "show_view", "view_graph"]
 
@@ -224,7 +224,7 @@ def _add_rules(out: GraphView, graph: Graph) -> None:
     by_id = {node.id: node for node in out.nodes}
     try:
         with torch.no_grad():
-            aten = autodiff.trace_inference(graph.gm, graph.inputs, config)
+            aten = trace.trace_inference(graph.gm, graph.inputs, config)
     except FirebrickError:
         aten = None
     for name, enabled in registry.names().items():
@@ -236,7 +236,7 @@ def _add_rules(out: GraphView, graph: Graph) -> None:
         copy.meta.update(source.meta)
         inner = {node.name: origins(node) for node in copy.graph.nodes}
         frozen = aten.frozen if aten is not None and step.level == "aten" else None
-        (report,) = apply_passes(copy, [step], config=config, trace=autodiff.trace_function, frozen=frozen)
+        (report,) = apply_passes(copy, [step], config=config, trace=trace.trace_function, frozen=frozen)
         view = _rule(report, enabled, inner)
         if view.nodes or view.refused:
             out.rules.append(view)

@@ -15,13 +15,13 @@ import torch
 from torch import fx
 
 from firebrick.errors import ConfigError, FirebrickError
-from firebrick.extend.metas import attribute_of
+from firebrick.fakes.node_values import attribute_of
 from firebrick.tools.probe import Prober, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from firebrick.tools.target import Captured
+    from firebrick.tools.subject import Captured
 
 __all__ = ["Case", "Minified", "minify"]
 

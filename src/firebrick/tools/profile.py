@@ -17,9 +17,9 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
 import firebrick
-from firebrick.extend.labels import is_silent, library_of, step_labels
+from firebrick.ir.graph.labels import is_silent, library_of, step_labels
 from firebrick.tools.costs import Cost, CostMode, node_flops, peak_bytes, step_bytes
-from firebrick.tools.target import Captured, Target, capture, dotted_names
+from firebrick.tools.subject import Captured, Target, capture, dotted_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

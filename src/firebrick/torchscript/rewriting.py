@@ -16,7 +16,7 @@ from torch import nn
 from firebrick.config import Config
 from firebrick.errors import PassError, VerificationError
 from firebrick.extend import Difference, Pass, PassRegistry, PassReport, compare
-from firebrick.extend.group import group_of
+from firebrick.extend.claimed_group import group_of
 from firebrick.report import recorder
 
 __all__ = [

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_map
 from firebrick.config import Config
 from firebrick.errors import PassError
 from firebrick.extend import partition
-from firebrick.extend.fake import new_fake_mode
-from firebrick.extend.group import group_op
+from firebrick.extend.claimed_group import group_op
+from firebrick.fakes.mode import new_fake_mode
 from firebrick.torchscript.python import to_module
 from firebrick.torchscript.rewriting import OptimizedScript, frozen_graph, nodes_of
 

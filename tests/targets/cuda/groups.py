@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from firebrick.config import Config
-from firebrick.scheduling import schedule
+from firebrick.fuse import schedule
+from firebrick.targets.cuda.cuda_target import CudaTarget
 from firebrick.targets.cuda.facts import CARDS
-from firebrick.targets.cuda.machine import CudaTarget
 
 
 def schedule_for(program, card=CARDS[90]):

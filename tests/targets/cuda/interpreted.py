@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from firebrick.loops.interp import _Machine
-from firebrick.loops.ir import Extern
-from firebrick.symbolic.expr import as_int
+from firebrick.ir.index.expr import as_int
+from firebrick.ir.loops.interp import _Machine
+from firebrick.ir.loops.program import Extern
 from firebrick.targets.cuda.triton_text import unit_text
 
 AVAILABLE = importlib.util.find_spec("triton") is not None

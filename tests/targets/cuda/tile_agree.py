@@ -13,11 +13,11 @@ from graphs import HOST, compare, trace  # noqa: E402
 from groups import schedule_for  # noqa: E402
 from interpreted import Runner  # noqa: E402
 
-from firebrick.autodiff.decompositions import decompositions  # noqa: E402
 from firebrick.config import Config  # noqa: E402
-from firebrick.loops.bounds import CHECK  # noqa: E402
-from firebrick.loops.ir import Extern  # noqa: E402
-from firebrick.lowering import lower  # noqa: E402
+from firebrick.ir.loops.bounds import CHECK  # noqa: E402
+from firebrick.ir.loops.program import Extern  # noqa: E402
+from firebrick.lower import lower  # noqa: E402
+from firebrick.trace.decompositions import decompositions  # noqa: E402
 
 
 def launches(schedule):

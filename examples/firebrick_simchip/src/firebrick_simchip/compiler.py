@@ -4,7 +4,7 @@ import torch
 
 from firebrick.backends.loops import LoopCompiler
 from firebrick.extend import FunctionText, Target, Templates, call_of
-from firebrick.extend.runner import copy_graph
+from firebrick.extend.pass_runner import copy_graph
 from firebrick_simchip.chip import Operand
 from firebrick_simchip.kernels import INSTRUCTIONS, assemble
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.library.registry import key_of
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.library.known_callables import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks import Break
+from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.graph import has_tensor
-from firebrick.capture.inference import made_of, storage_of
-from firebrick.capture.library.registry import CODE_HANDLERS, handles
+from firebrick.capture.inference_mode import made_of, storage_of
+from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.leaf import can_be_leaf, is_fresh, make_leaf
 from firebrick.capture.values.object import ObjectValue
@@ -20,7 +20,7 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
 
     Args = Sequence[Value]

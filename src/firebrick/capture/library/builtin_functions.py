@@ -13,9 +13,9 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture import operators
-from firebrick.capture.breaks import Break, SkipFrame
-from firebrick.capture.library.registry import FOLDABLE, FOLDABLE_MODULES, OPAQUE_MODULES, handles, key_of
+from firebrick.capture.breaks.catalogue import Break, SkipFrame
+from firebrick.capture.interpreter import operators
+from firebrick.capture.library.known_callables import FOLDABLE, FOLDABLE_MODULES, OPAQUE_MODULES, handles, key_of
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.classes import ClassValue
@@ -32,8 +32,8 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
     Args = Sequence[Value]
     Kwargs = Mapping[str, Value]

@@ -7,8 +7,8 @@ import enum
 import types
 from typing import TYPE_CHECKING
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.library.registry import handles
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.library.known_callables import handles
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
@@ -21,7 +21,7 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
 
     Args = Sequence[Value]

@@ -13,9 +13,9 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.library.registry import CODE_HANDLERS, TRANSPARENT, handles
-from firebrick.capture.sources import DictItem, Namespace, Variables
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.sources import DictItem, Namespace, Variables
+from firebrick.capture.library.known_callables import CODE_HANDLERS, TRANSPARENT, handles
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
 from firebrick.capture.values.object import ObjectValue
@@ -23,7 +23,7 @@ from firebrick.capture.values.object import ObjectValue
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
 
     Args = Sequence[Value]

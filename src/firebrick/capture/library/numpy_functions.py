@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from firebrick.capture import operators
-from firebrick.capture.breaks import Break
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.interpreter import operators
+from firebrick.capture.library.known_callables import TRANSPARENT, TRANSPARENT_MODULES, handles
 from firebrick.capture.library.numpy_rows import METHODS, ROWS, UFUNCS, Refused, Row, Ufunc
-from firebrick.capture.library.registry import TRANSPARENT, TRANSPARENT_MODULES, handles
 from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue, numpy_dtype, torch_dtype
 from firebrick.capture.values.base import Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
@@ -27,7 +27,7 @@ from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
     Args = Sequence[Value]
     Kwargs = Mapping[str, Value]

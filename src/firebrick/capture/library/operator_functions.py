@@ -5,14 +5,14 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture import operators
-from firebrick.capture.library.registry import handles
+from firebrick.capture.interpreter import operators
+from firebrick.capture.library.known_callables import handles
 from firebrick.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
 
     Args = Sequence[Value]

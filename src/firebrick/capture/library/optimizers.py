@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import optimizer
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.library.registry import TRANSPARENT_MODULES, handles, replaces
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, handles, replaces
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
@@ -23,7 +23,7 @@ from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
 
     Args = Sequence[Value]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.library.registry import CODE_HANDLERS, handles
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
 from firebrick.capture.values.random_state import (
     NUMBER_METHODS,
     RandomNumbers,
@@ -21,7 +21,7 @@ from firebrick.capture.values.random_state import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
 
     Args = Sequence[Value]

@@ -8,10 +8,10 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from firebrick import _native
-from firebrick.capture.breaks import Break, SkipFrame
-from firebrick.capture.continuation import MISSING, unread
-from firebrick.capture.library.registry import handles
-from firebrick.capture.sources import Const, Item, Local
+from firebrick.capture.breaks.catalogue import Break, SkipFrame
+from firebrick.capture.breaks.continuation import MISSING, unread
+from firebrick.capture.guards.sources import Const, Item, Local
+from firebrick.capture.library.known_callables import handles
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE
@@ -24,9 +24,9 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
-    from firebrick.capture.sources import Source
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
     Args = Sequence[Value]
     Kwargs = Mapping[str, Value]

@@ -13,8 +13,9 @@ import torch._jit_internal
 import torch.jit._trace
 import torch.nn.functional
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.library.registry import (
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.interpreter.overrides import overridden, overrides_calls
+from firebrick.capture.library.known_callables import (
     FOLDABLE,
     GRAPH_FUNCTIONS,
     GRAPH_TYPES,
@@ -22,10 +23,9 @@ from firebrick.capture.library.registry import (
     handles,
     key_of,
 )
-from firebrick.capture.overrides import overridden, overrides_calls
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.constant import NONE, ConstantValue
-from firebrick.capture.values.context import ContextValue
+from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.made import NumberValue, tensor_of_number
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import TupleValue
@@ -35,7 +35,7 @@ from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
 
     Args = Sequence[Value]

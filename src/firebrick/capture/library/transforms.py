@@ -16,22 +16,22 @@ from torch import fx
 from torch._higher_order_ops.while_loop import while_loop
 from torch.utils import _pytree as pytree
 
-from firebrick.capture.breaks import Break
+from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.graph import GraphBuilder
-from firebrick.capture.library.registry import CODE_HANDLERS, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.extend.nested import Body, Branch, Loop, Nested, Transform
+from firebrick.ir.graph.nested import Body, Branch, Loop, Nested, Transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
     Args = Sequence[Value]
     Kwargs = Mapping[str, Value]

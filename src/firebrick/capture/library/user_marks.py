@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch._compile
 
 from firebrick.capture import marks
-from firebrick.capture.breaks import Break
-from firebrick.capture.library.registry import CODE_HANDLERS, MARKED, NAMED, handles
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
 
     Args = Sequence[Value]

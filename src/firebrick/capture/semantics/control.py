@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.semantics.registry import Signal, executes
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.bytecode.cpython import LOOP_END, SEND_KEEPS_RECEIVER
+from firebrick.capture.semantics.dispatch import Signal, executes
 from firebrick.capture.values.base import Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue, TracebackValue
 from firebrick.capture.values.iterator import GeneratorValue, IteratorValue
-from firebrick.capture.version import LOOP_END, SEND_KEEPS_RECEIVER
 
 if TYPE_CHECKING:
-    from firebrick.capture.instructions import Instruction
-    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.bytecode.instructions import Instruction
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
 # -- jumps ------------------------------------------------------------------------
 

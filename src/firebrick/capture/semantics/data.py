@@ -5,23 +5,23 @@ from __future__ import annotations
 import builtins
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture import operators
-from firebrick.capture.breaks import Break
-from firebrick.capture.continuation import MISSING
-from firebrick.capture.opcodes import INTRINSICS_1, INTRINSICS_2
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.breaks.continuation import MISSING
+from firebrick.capture.bytecode.cpython import HAS_FUNCTION_ATTRIBUTES
+from firebrick.capture.bytecode.opcodes import INTRINSICS_1, INTRINSICS_2
+from firebrick.capture.interpreter import operators
 from firebrick.capture.semantics.control import reraise_star
-from firebrick.capture.semantics.registry import executes
+from firebrick.capture.semantics.dispatch import executes
 from firebrick.capture.values.base import NULL, LazyValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.mapping import DictValue, SetValue, key_of
 from firebrick.capture.values.sequence import ListValue, SliceValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue, TruthValue
-from firebrick.capture.version import HAS_FUNCTION_ATTRIBUTES
 
 if TYPE_CHECKING:
-    from firebrick.capture.instructions import Instruction
-    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.bytecode.instructions import Instruction
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
 # -- operators ------------------------------------------------------------------------
 

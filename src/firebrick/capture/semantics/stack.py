@@ -6,16 +6,16 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.semantics.registry import executes
-from firebrick.capture.sources import Global, Namespace
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.bytecode.cpython import NULL_BEFORE_CALLABLE
+from firebrick.capture.guards.sources import Global, Namespace
+from firebrick.capture.semantics.dispatch import executes
 from firebrick.capture.values.base import NULL, Raised, Value
 from firebrick.capture.values.function import BoundMethodValue, CellValue
-from firebrick.capture.version import NULL_BEFORE_CALLABLE
 
 if TYPE_CHECKING:
-    from firebrick.capture.instructions import Instruction
-    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.bytecode.instructions import Instruction
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
 
 @executes("RESUME", "NOP", "CACHE", "PRECALL", "SETUP_ANNOTATIONS", "INTERPRETER_EXIT")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from firebrick.capture.breaks import Break
+from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.method import MethodValue
@@ -15,9 +15,9 @@ from firebrick.capture.values.method import MethodValue
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
-    from firebrick.capture.sources import Source
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.tensor import TensorValue
 
 __all__ = ["ARRAY_METHODS", "ArrayValue", "numpy_dtype", "torch_dtype"]

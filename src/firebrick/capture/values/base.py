@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture.breaks import Break
+from firebrick.capture.breaks.catalogue import Break
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
-    from firebrick.capture.sources import Source
-    from firebrick.capture.tracer import Tracer
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.frame_tracer import Tracer
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
 __all__ = ["NULL", "LazyValue", "NotConstant", "NullValue", "Raised", "Value"]
 

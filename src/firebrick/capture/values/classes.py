@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.library.registry import find
-from firebrick.capture.sources import Attr
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.sources import Attr
+from firebrick.capture.library.known_callables import find
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
@@ -24,9 +24,9 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
-    from firebrick.capture.sources import Source
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
 __all__ = ["ClassValue"]
 

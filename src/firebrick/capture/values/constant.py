@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.library.registry import TRANSPARENT
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.library.known_callables import TRANSPARENT
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.method import MethodValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
-    from firebrick.capture.sources import Source
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
 __all__ = ["LITERAL_TYPES", "NONE", "ConstantValue", "NumpyScalarValue", "is_literal"]
 

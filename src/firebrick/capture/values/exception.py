@@ -5,8 +5,8 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.sources import Const
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.sources import Const
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue
 from firebrick.capture.values.object import ObjectValue, class_lookup, store_fields
@@ -15,8 +15,8 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
 __all__ = ["ExceptionValue", "TracebackValue"]
 

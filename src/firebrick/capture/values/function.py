@@ -6,8 +6,8 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.sources import Attr, DictItem, FunctionPart, Item
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.sources import Attr, DictItem, FunctionPart, Item
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
 from firebrick.capture.values.mapping import DictValue
@@ -17,10 +17,10 @@ from firebrick.errors import InternalError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
-    from firebrick.capture.sources import Source
-    from firebrick.capture.tracer import Tracer
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.frame_tracer import Tracer
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
 __all__ = [
     "BoundMethodValue",

@@ -5,15 +5,15 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture.breaks import Break
+from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.values.base import Raised, Value
 from firebrick.capture.values.constant import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.sequence import ListValue
 
 __all__ = ["Cursor", "GeneratorValue", "IteratorValue"]

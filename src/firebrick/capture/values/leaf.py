@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.inference import made_of
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.inference_mode import made_of
 from firebrick.capture.values.made import MadeTensor
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
 
 __all__ = ["can_be_leaf", "is_fresh", "leaf_by_option", "make_leaf"]

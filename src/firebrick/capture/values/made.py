@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.prelude import Made
-from firebrick.capture.sources import Source
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.emit.prelude import Made
+from firebrick.capture.guards.sources import Source
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.tensor import TensorValue
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
 __all__ = ["MadeTensor", "NumberInGraph", "NumberValue", "call_with_numbers", "tensor_of_number"]
 

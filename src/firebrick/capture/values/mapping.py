@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict, defaultdict
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture.breaks import Break
+from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.sequence import TupleValue
@@ -14,9 +14,9 @@ from firebrick.capture.values.sequence import TupleValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
-    from firebrick.capture.sources import Source
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
     Method = Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]
 

@@ -10,8 +10,8 @@ from firebrick.capture.values.base import Value
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
 __all__ = ["MethodValue"]
 

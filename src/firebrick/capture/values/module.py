@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.sources import Global, InstanceAttr, ModuleItem, Namespace
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.sources import Global, InstanceAttr, ModuleItem, Namespace
 from firebrick.capture.values.base import Raised, Value
 from firebrick.capture.values.object import MISSING, ObjectValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
-    from firebrick.capture.sources import Source
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
 __all__ = ["ModuleValue", "NewModuleValue", "PythonModuleValue"]
 

@@ -7,8 +7,8 @@ import types
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.sources import Attr, InstanceAttr, InstanceDict
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.sources import Attr, InstanceAttr, InstanceDict
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
@@ -19,9 +19,9 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
-    from firebrick.capture.sources import Source
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
 __all__ = [
     "MISSING",

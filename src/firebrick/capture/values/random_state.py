@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.sources import Attr
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.sources import Attr
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.made import NumberValue
@@ -20,9 +20,9 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
-    from firebrick.capture.prelude import Made
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.emit.prelude import Made
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
 
 __all__ = [

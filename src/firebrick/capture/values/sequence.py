@@ -14,9 +14,9 @@ from firebrick.capture.values.method import MethodValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
-    from firebrick.capture.sources import Source
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
     Method = Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]
 

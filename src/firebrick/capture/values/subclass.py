@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.overrides import overridden
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.interpreter.overrides import overridden
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, Overridden, bind, class_lookup, store_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
-    from firebrick.capture.sources import Source
-    from firebrick.capture.tracer import Tracer
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.frame_tracer import Tracer
+    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
     from firebrick.capture.values.tensor import TensorValue
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks import Break
+from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE
@@ -22,7 +22,7 @@ from firebrick.capture.values.sequence import ListValue
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from firebrick.capture.interpreter import Interpreter
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
 __all__ = ["SuperValue"]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks import Break
-from firebrick.capture.inference import is_inference
-from firebrick.capture.sources import Attr
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.sources import Attr
+from firebrick.capture.inference_mode import is_inference
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from firebrick.capture.interpreter import Interpreter
-    from firebrick.capture.materialize import ValueEmitter
-    from firebrick.capture.sources import Source
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.interpreter import Interpreter
 
     Method = Callable[["Interpreter", "TensorValue", Sequence[Value], Mapping[str, Value]], Value]
 

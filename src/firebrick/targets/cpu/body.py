@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
-from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.ir import Store
-from firebrick.loops.tree import Acc, Fold, Let, Loop, Scratch
-from firebrick.symbolic.expr import ONE
+from firebrick.ir.index.expr import ONE
+from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch
+from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Store
 from firebrick.targets.cpu.accumulators import AccState, add_partial, declare, fold, gather, sums
 from firebrick.targets.cpu.casts import float_to_half, half_to_float
 from firebrick.targets.cpu.cpp_types import SCALAR, lane_type
@@ -22,8 +22,8 @@ from firebrick.targets.cpu.unit_writer import Lanes, Local, Replica, Text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from firebrick.loops.tree import Stmt
-    from firebrick.symbolic.expr import Var
+    from firebrick.ir.index.expr import Var
+    from firebrick.ir.kernels.tree import Stmt
     from firebrick.targets.cpu.unit_writer import Unit
 
 __all__ = ["TILE", "Body"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.loops.dtypes import DTYPES
+from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.cpu.cpp_types import SCALAR
 from firebrick.targets.cpu.unit_writer import Text
 from firebrick.targets.cpu.vector_math import HALF_HARDWARE

@@ -18,7 +18,7 @@ from firebrick.targets.cpu.matmul_kernel import PIECE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from firebrick.targets.cpu.machine import CpuTarget
+    from firebrick.targets.cpu.cpu_target import CpuTarget
 
 __all__ = ["find_choices"]
 

@@ -7,13 +7,13 @@ import struct
 from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
-from firebrick.loops.dtypes import DTYPES
-from firebrick.symbolic.expr import FloorDiv, Max, Min, Mod, Mul, Var
+from firebrick.ir.index.expr import FloorDiv, Max, Min, Mod, Mul, Var
+from firebrick.ir.loops.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from firebrick.symbolic.expr import Expr
+    from firebrick.ir.index.expr import Expr
 
 __all__ = [
     "HIDDEN",

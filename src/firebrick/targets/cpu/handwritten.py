@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from firebrick.loops.groups import PlannedLaunch
-from firebrick.loops.schedule import Param
+from firebrick.ir.kernels.groups import PlannedLaunch
+from firebrick.ir.kernels.schedule import Param
 from firebrick.targets.cpu import dense_kernel, matmul_kernel, recurrent_kernel
 from firebrick.targets.cpu.dense_kernel import Call, Dense
 from firebrick.targets.cpu.depthwise_kernel import Depthwise
@@ -15,7 +15,7 @@ from firebrick.targets.cpu.recurrent_kernel import Recurrent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from firebrick.loops.ir import Buffer, Extern
+    from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.targets.cpu.unit_writer import Unit
 
 __all__ = ["plan_handwritten", "written_text"]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
-from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.ir import Const, Index, Load, Masked, Op
-from firebrick.loops.ops import SCALAR_OPS
-from firebrick.symbolic.expr import ONE
+from firebrick.ir.index.expr import ONE
+from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Const, Index, Load, Masked, Op
+from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 from firebrick.targets.cpu.casts import cast
 from firebrick.targets.cpu.cpp_types import MASK, SCALAR, SIGNED, constant_text, lane_type
 from firebrick.targets.cpu.scalar_functions import HELPERS, OF_NUMBER, ROWS, SLEEF, WITH_NUMBERS
@@ -22,8 +22,8 @@ from firebrick.targets.cpu.unit_writer import Text, Unit, Writer
 from firebrick.targets.cpu.vector_math import INLINE
 
 if TYPE_CHECKING:
-    from firebrick.loops.ir import Value
-    from firebrick.symbolic.expr import Expr, Var
+    from firebrick.ir.index.expr import Expr, Var
+    from firebrick.ir.loops.program import Value
 
 __all__ = ["Values"]
 

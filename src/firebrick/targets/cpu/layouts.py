@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from firebrick.loops.ir import Ref
-from firebrick.symbolic.expr import ONE, Expr, as_expr, as_int
+from firebrick.ir.index.expr import ONE, Expr, as_expr, as_int
+from firebrick.ir.loops.program import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

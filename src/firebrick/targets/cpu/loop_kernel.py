@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firebrick.loops.tree import Acc, Let, Loop
+from firebrick.ir.kernels.tree import Acc, Let, Loop
 from firebrick.targets.cpu.accumulators import AccState, combine_one, declare
 from firebrick.targets.cpu.body import TILE, Body
 from firebrick.targets.cpu.cpp_types import SCALAR
@@ -16,8 +16,8 @@ from firebrick.targets.cpu.unit_writer import Local
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from firebrick.loops.schedule import Kernel
-    from firebrick.loops.tree import Stmt
+    from firebrick.ir.kernels.schedule import Kernel
+    from firebrick.ir.kernels.tree import Stmt
     from firebrick.targets.cpu.unit_writer import Unit
 
 __all__ = ["kernel_text"]

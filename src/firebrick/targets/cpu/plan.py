@@ -6,15 +6,15 @@ import math
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from firebrick.loops.ir import Load, Op, Scan, Store
-from firebrick.loops.ops import SCALAR_OPS
-from firebrick.loops.values import hint, walk
-from firebrick.symbolic.expr import ONE, ZERO, Expr, Var
+from firebrick.ir.index.expr import ONE, ZERO, Expr, Var
+from firebrick.ir.loops.program import Load, Op, Scan, Store
+from firebrick.ir.loops.scalar_ops import SCALAR_OPS
+from firebrick.ir.loops.values import hint, walk
 from firebrick.targets.tree_building import LoopPlan
 from firebrick.targets.tree_order import apart
 
 if TYPE_CHECKING:
-    from firebrick.loops.groups import Statement
+    from firebrick.ir.kernels.groups import Statement
     from firebrick.targets.tree_order import Access, Loops
 
 __all__ = ["NEAR_STRIDES", "PARALLEL_WORK", "lane_plan"]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeGuard
 
-from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.ir import Const, Index, Load, Masked, Op, Store
-from firebrick.loops.ops import SCALAR_OPS
-from firebrick.loops.tree import Acc, Fold, Let, Loop, Scratch
-from firebrick.loops.walk import children, values_of
-from firebrick.symbolic.expr import ONE, ZERO
+from firebrick.ir.index.expr import ONE, ZERO
+from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch
+from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Store
+from firebrick.ir.loops.scalar_ops import SCALAR_OPS
+from firebrick.ir.loops.walk import children, values_of
 from firebrick.targets.cpu.plan import NEAR_STRIDES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from firebrick.loops.ir import Value
-    from firebrick.loops.tree import Stmt
-    from firebrick.symbolic.expr import Expr, Var
+    from firebrick.ir.index.expr import Expr, Var
+    from firebrick.ir.kernels.tree import Stmt
+    from firebrick.ir.loops.program import Value
 
 __all__ = [
     "all_statements",

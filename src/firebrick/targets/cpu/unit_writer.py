@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firebrick.loops.dtypes import DTYPES
+from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.cpu.cpp_types import (
     HIDDEN,
     SCALAR,
@@ -23,10 +23,10 @@ from firebrick.targets.cpu.vector_math import HARDWARE, HARDWARE_FUNCTION, INLIN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from firebrick.loops.ir import Value
-    from firebrick.symbolic.expr import Expr, Var
+    from firebrick.ir.index.expr import Expr, Var
+    from firebrick.ir.loops.program import Value
     from firebrick.targets.cpu.accumulators import AccState
-    from firebrick.targets.cpu.machine import CpuTarget
+    from firebrick.targets.cpu.cpu_target import CpuTarget
 
 __all__ = ["Lanes", "Local", "Replica", "Text", "Unit", "Writer"]
 

@@ -17,8 +17,8 @@ from firebrick.targets.cpu.unit_writer import Unit
 
 if TYPE_CHECKING:
     from firebrick.config import Config
-    from firebrick.loops.schedule import Schedule
-    from firebrick.targets.cpu.machine import CpuTarget
+    from firebrick.ir.kernels.schedule import Schedule
+    from firebrick.targets.cpu.cpu_target import CpuTarget
 
 __all__ = ["flags_of", "kernel_units"]
 

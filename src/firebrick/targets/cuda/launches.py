@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.loops.groups import GroupPlan, PlannedLaunch
-from firebrick.loops.ir import Axis, Index, Load, Reduce, Store
-from firebrick.loops.schedule import Param
-from firebrick.loops.values import ordered, walk
-from firebrick.symbolic.expr import var
+from firebrick.ir.index.expr import var
+from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
+from firebrick.ir.kernels.schedule import Param
+from firebrick.ir.loops.program import Axis, Index, Load, Reduce, Store
+from firebrick.ir.loops.values import ordered, walk
 from firebrick.targets.cuda.planner import plan_tiles, roots_of
-from firebrick.targets.cuda.split import split_folds
+from firebrick.targets.cuda.split_reductions import split_folds
 from firebrick.targets.cuda.terms import Terms
 from firebrick.targets.cuda.tile import Body, Dim, Fold, Online, Part, Phase, grid_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from firebrick.loops.groups import Work
-    from firebrick.loops.ir import Value
-    from firebrick.symbolic.expr import Expr, Var
+    from firebrick.ir.index.expr import Expr, Var
+    from firebrick.ir.kernels.groups import Work
+    from firebrick.ir.loops.program import Value
     from firebrick.targets.cuda.facts import CardFacts
 
 __all__ = ["beside", "canonical", "plan_group"]

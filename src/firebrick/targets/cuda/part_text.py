@@ -12,19 +12,19 @@ import re
 from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
-from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.ir import Const, Index, Load, Masked, Op, Reduce, Scan, Store
-from firebrick.loops.ops import reduction_identity
-from firebrick.loops.values import Table, children_of, ordered
-from firebrick.symbolic.expr import ONE, ZERO, Expr, floordiv
-from firebrick.targets.cuda.functions import FOLDS, FUNCTIONS, cast_text, type_name
+from firebrick.ir.index.expr import ONE, ZERO, Expr, floordiv
+from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan, Store
+from firebrick.ir.loops.scalar_ops import reduction_identity
+from firebrick.ir.loops.values import Table, children_of, ordered
 from firebrick.targets.cuda.scopes import INDENT, Scope, Scopes, Term, joined
 from firebrick.targets.cuda.tile import LOOP, WHOLE, Fold, Online, Phase
+from firebrick.targets.cuda.triton_functions import FOLDS, FUNCTIONS, cast_text, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from firebrick.loops.ir import Value
+    from firebrick.ir.loops.program import Value
     from firebrick.targets.cuda.tile import Dim, Part
 
 __all__ = ["INDENT", "PartWriter"]

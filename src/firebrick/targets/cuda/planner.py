@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
-from firebrick.loops.dtypes import DTYPES
-from firebrick.loops.groups import Work
-from firebrick.loops.ir import Axis, Index, Load, Op, Reduce, Scan, Store
-from firebrick.loops.tree import local
-from firebrick.loops.values import Table, children_of, hint, ordered, walk
-from firebrick.symbolic.expr import INF, ONE, ZERO, product, total, var
+from firebrick.ir.index.expr import INF, ONE, ZERO, product, total, var
+from firebrick.ir.kernels.groups import Work
+from firebrick.ir.kernels.tree import local
+from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Axis, Index, Load, Op, Reduce, Scan, Store
+from firebrick.ir.loops.values import Table, children_of, hint, ordered, walk
 from firebrick.targets.cuda import tiling
 from firebrick.targets.cuda.terms import Terms
 from firebrick.targets.cuda.tile import GRID, LOOP, WHOLE, Body, Dim, Fold, Online, Part, Phase, dims_of
@@ -28,9 +28,9 @@ from firebrick.targets.cuda.tile import GRID, LOOP, WHOLE, Body, Dim, Fold, Onli
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from firebrick.loops.groups import Statement
-    from firebrick.loops.ir import Value
-    from firebrick.symbolic.expr import Expr, Var
+    from firebrick.ir.index.expr import Expr, Var
+    from firebrick.ir.kernels.groups import Statement
+    from firebrick.ir.loops.program import Value
     from firebrick.targets.cuda.facts import CardFacts
 
 __all__ = ["Refused", "fold_shape", "plan_tiles", "roots_of", "serial_folds"]

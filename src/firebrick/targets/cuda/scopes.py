@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firebrick.symbolic.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var
+from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

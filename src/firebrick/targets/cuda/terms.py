@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.loops.ir import Const, Index, Load, Masked, Op, Reduce, Scan, Store
-from firebrick.loops.values import ordered
+from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan, Store
+from firebrick.ir.loops.values import ordered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from firebrick.loops.ir import Value
-    from firebrick.symbolic.expr import Expr, Var
+    from firebrick.ir.index.expr import Expr, Var
+    from firebrick.ir.loops.program import Value
 
 __all__ = ["Terms"]
 

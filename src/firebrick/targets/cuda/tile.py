@@ -22,13 +22,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from firebrick.loops.ir import Store
-from firebrick.loops.show import store_lines
-from firebrick.symbolic.expr import ONE, ZERO, floordiv, product, total
+from firebrick.ir.index.expr import ONE, ZERO, floordiv, product, total
+from firebrick.ir.loops.program import Store
+from firebrick.ir.loops.show import store_lines
 
 if TYPE_CHECKING:
-    from firebrick.loops.ir import Value
-    from firebrick.symbolic.expr import Expr, Var
+    from firebrick.ir.index.expr import Expr, Var
+    from firebrick.ir.loops.program import Value
 
 __all__ = ["GRID", "LOOP", "WHOLE", "Body", "Dim", "Fold", "Online", "Part", "Phase", "grid_size", "show_body"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from firebrick.symbolic.expr import ZERO
-from firebrick.targets.cuda.functions import helpers_of
+from firebrick.ir.index.expr import ZERO
 from firebrick.targets.cuda.part_text import PartWriter
 from firebrick.targets.cuda.scopes import INDENT
+from firebrick.targets.cuda.triton_functions import helpers_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from firebrick.symbolic.expr import Expr
+    from firebrick.ir.index.expr import Expr
     from firebrick.targets.cuda.tile import Body
 
 __all__ = ["CHECK_TEXT", "HEADER", "kernel_text", "unit_text"]

@@ -1,0 +1,127 @@
+"""Compiled modules: objects of a subclass of the module's class that share everything with the original.
+
+Both objects have the same `__dict__`: the same parameters, buffers, children, hooks and training flag.
+So state dicts have equal keys, attributes need no forwarding, and `isinstance` holds.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from types import MemberDescriptorType
+from typing import TYPE_CHECKING, Any
+
+from firebrick.api.recorded_calls import Calls
+from firebrick.api.switches import blocks, call_switched
+from firebrick.capture import hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from firebrick.api.settings import Settings
+
+__all__ = ["compile_module", "original_of"]
+
+_STATE = "_firebrick"
+
+
+class _State:
+    """What a compiled module knows: the original object, how it was compiled, and how to call it.
+
+    It lies in a slot of the object and no reference leads back to it, so it dies with the object: classes die later.
+    """
+
+    __slots__ = ("call", "calls", "forward", "original", "settings")
+
+    def __init__(self, original: nn.Module, settings: Settings) -> None:
+        scope = hook.Scope()
+        self.calls = Calls(original)
+        capturer = self.calls.watched(settings.capturer(scope))
+        self.original, self.settings = original, settings
+        self.call = hook.Wrapped(original, capturer, scope)
+        self.forward = hook.Wrapped(original.forward, capturer, scope)
+
+
+def compile_module(module: nn.Module, settings: Settings) -> nn.Module:
+    """Return an object that behaves as `module` and runs compiled."""
+    original = original_of(module)
+    cls = type(original)
+    namespace = {
+        "__slots__": (_STATE,),
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__call__": _call,
+        "forward": _forward_like(cls.forward),
+        "__reduce_ex__": _reduce,
+        "__deepcopy__": _deepcopy,
+        "__copy__": _copy,
+        "_orig_mod": property(original_of),
+    }
+    made: Any = type(cls)
+    compiled: nn.Module = object.__new__(made(cls.__name__, (cls,), namespace))
+    object.__setattr__(compiled, "__dict__", original.__dict__)
+    object.__setattr__(compiled, _STATE, _State(original, settings))
+    return compiled
+
+
+def original_of(module: nn.Module) -> nn.Module:
+    """Return the module that a compiled one was made from; any other module itself."""
+    state = _state_of(module)
+    return module if state is None else state.original
+
+
+def settings_of(module: nn.Module) -> Settings | None:
+    """Return how a module was compiled, None if it was not."""
+    state = _state_of(module)
+    return None if state is None else state.settings
+
+
+def calls_of(module: nn.Module) -> Calls | None:
+    """Return the calls that a module was compiled for, None if it was not compiled."""
+    state = _state_of(module)
+    return None if state is None else state.calls
+
+
+def _state_of(module: nn.Module) -> _State | None:
+    slot = getattr(type(module), _STATE, None)
+    return slot.__get__(module) if isinstance(slot, MemberDescriptorType) else None
+
+
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    state = self._firebrick
+    if blocks.open:
+        return call_switched(state.original, state.call, args, kwargs)
+    return state.call(*args, **kwargs)
+
+
+def _forward_like(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A `forward` with the name, signature and text of the original's, which libraries choose arguments by."""
+
+    @functools.wraps(original, updated=())
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        state = self._firebrick
+        if blocks.open:
+            return call_switched(state.original.forward, state.forward, args, kwargs)
+        return state.forward(*args, **kwargs)
+
+    return forward
+
+
+def _reduce(self: Any, protocol: Any) -> Any:
+    state = self._firebrick
+    return compile_module, (state.original, state.settings)
+
+
+def _deepcopy(self: Any, memo: dict[int, Any]) -> nn.Module:
+    state = self._firebrick
+    made = compile_module(copy.deepcopy(state.original, memo), state.settings)
+    memo[id(self)] = made
+    return made
+
+
+def _copy(self: Any) -> nn.Module:
+    state = self._firebrick
+    return compile_module(copy.copy(state.original), state.settings)

@@ -1,0 +1,123 @@
+"""The calls that something was compiled for: what `save` makes programs of."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from firebrick.api import argument_tree as tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from firebrick._native import Frame
+
+__all__ = ["Call", "Calls", "signature_of"]
+
+_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Arguments by name as a tree, and the [dtype, shape, strides] of its tensors, by their numbers there.
+
+    problem: what can't be saved.
+    """
+
+    tree: list[Any]
+    tensors: list[list[Any]]
+    problem: str = ""
+
+    @classmethod
+    def of(cls, signature: inspect.Signature, args: Any, kwargs: Any) -> tuple[Call, list[torch.Tensor]]:
+        """Describe a call; returns its tensors too, each once."""
+        numbers: dict[int, int] = {}
+        tensors: list[torch.Tensor] = []
+
+        def number(tensor: torch.Tensor) -> int:
+            if id(tensor) not in numbers:
+                numbers[id(tensor)] = len(tensors)
+                tensors.append(tensor)
+            return numbers[id(tensor)]
+
+        try:
+            found = tree.write(tree.arguments(signature, args, kwargs), number)
+            known: dict[str, list[Any]] = {}  # many tensors of a call are alike: theirs is one row
+            metas = [_meta(t) for t in tensors]
+            return cls(found, [known.setdefault(repr(row), row) for row in metas]), tensors
+        except (tree.NotPlain, TypeError) as error:
+            return cls([], [], str(error)), []
+
+    def show(self) -> str:
+        """The arguments in short."""
+        return ", ".join([f"{name}={self._show(value)}" for name, value in self.tree[1]])
+
+    def _show(self, value: list[Any]) -> str:
+        if value[0] == "tensor":
+            dtype, shape, strides = self.tensors[value[1]]
+            dense = list(torch.empty(shape, device="meta").stride()) == strides
+            return f"{dtype}{shape}" + ("" if dense else f" with strides {strides}")
+        if value[0] in ("list", "tuple"):
+            return f"[{', '.join(map(self._show, value[1]))}]"
+        if value[0] == "dict":
+            return f"{{{', '.join([f'{k}: {self._show(v)}' for k, v in value[1]])}}}"
+        return repr(value[-1]) if value[0] == "value" else str(value[2] if value[0] == "object" else value[-1])
+
+
+def _meta(tensor: torch.Tensor) -> list[Any]:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):  # reading it may run the class's code
+        raise tree.NotPlain(f"a tensor of class {type(tensor).__name__}")
+    if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg():
+        raise tree.NotPlain(f"a tensor on {tensor.device.type} of layout {tensor.layout}")
+    if not all(type(n) is int for n in (*tensor.shape, *tensor.stride())):
+        raise tree.NotPlain("a tensor of symbolic sizes")
+    return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), list(tensor.stride())]
+
+
+def signature_of(original: Any) -> inspect.Signature:
+    """The signature of a function, or of a module's forward."""
+    return inspect.signature(original.forward if isinstance(original, nn.Module) else original)
+
+
+class Calls:
+    """Notes the calls of one function or module among the frames that are captured."""
+
+    def __init__(self, original: Any) -> None:
+        self.is_module = isinstance(original, nn.Module)
+        self.owner = original if self.is_module else getattr(original, "__self__", None)
+        function = original.forward if self.is_module else original
+        self.codes = {getattr(function, "__code__", None)}
+        if self.is_module:
+            self.codes |= {nn.Module._wrapped_call_impl.__code__, nn.Module._call_impl.__code__}
+        self.signature: inspect.Signature | None
+        try:
+            self.signature = signature_of(original)
+        except (TypeError, ValueError):
+            self.signature = None
+        self.noted: list[Call] = []
+
+    def watched(self, callback: Callable[[Frame], Any]) -> Callable[[Frame], Any]:
+        """Return the callback, with calls noted."""
+
+        def noting(frame: Frame) -> Any:
+            if frame.code in self.codes and len(self.noted) < _MOST and self.signature is not None:
+                self._note(frame, self.signature)
+            return callback(frame)
+
+        return noting
+
+    def _note(self, frame: Frame, signature: inspect.Signature) -> None:
+        own = inspect.signature(frame.function, follow_wrapped=False)
+        bound = inspect.BoundArguments(own, {n: frame.locals[n] for n in own.parameters if n in frame.locals})  # type: ignore[arg-type]
+        args = bound.args
+        if self.owner is not None:
+            if not args or args[0] is not self.owner:
+                return
+            args = args[1:]
+        call, _ = Call.of(signature, args, bound.kwargs)
+        if call not in self.noted:
+            self.noted.append(call)

@@ -1,0 +1,1 @@
+"""Graph breaks: their catalogue, and code that goes on behind them."""

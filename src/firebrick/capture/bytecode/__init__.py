@@ -1,0 +1,1 @@
+"""The bytecode of CPython: opcodes, instructions, control flow, code objects."""

@@ -1,0 +1,133 @@
+"""Side effects of the captured code on objects that existed before: collected, then replayed once, in order.
+
+Containers and objects are replayed by their final state, in the order of their first change. All new
+contents are loaded before the first is stored, so that what is read from an object that changes is
+what it was.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import CodeType
+
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.values.base import Value
+
+__all__ = ["Effects"]
+
+
+class Effects:
+    """What the captured code has changed so far."""
+
+    def __init__(self) -> None:
+        self._changed: dict[int, Any] = {}
+        self.count = 0
+        self.outside = 0  # changes of what was there before, and of new objects that it holds
+        self.in_reach: set[int] = set()  # such new objects
+        self._globals: dict[tuple[int, str], tuple[dict[str, Any], Value]] = {}
+        self._context: dict[int, tuple[Value, Value]] = {}
+        self._calls: list[tuple[Any, Sequence[Value], dict[str, Value]]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._changed or self._globals or self._context or self._calls)
+
+    def mutated(self, value: Any, *, always: bool = False) -> None:
+        """Note that `value` changes; values made by captured code need no replay, unless `always`."""
+        self.count += 1
+        self.outside += always or value.source is not None or id(value) in self.in_reach
+        if always or value.source is not None:
+            self._changed.setdefault(id(value), value)
+
+    def set_global(self, variables: dict[str, Any], name: str, value: Value) -> None:
+        """Note an assignment to a global."""
+        self.count += 1
+        self.outside += 1
+        self._globals[id(variables), name] = (variables, value)
+
+    def global_value(self, variables: dict[str, Any], name: str) -> Value | None:
+        """What captured code assigned to a global, or None."""
+        found = self._globals.get((id(variables), name))
+        return None if found is None else found[1]
+
+    def context_value(self, variable: Value) -> Value | None:
+        """What captured code set a context variable to, or None."""
+        found = self._context.get(id(variable))
+        return None if found is None else found[1]
+
+    def set_context(self, variable: Value, value: Value | None) -> None:
+        """Note that a context variable is set; without a value, that it is as it was before the captured code."""
+        self.count += 1
+        self.outside += 1
+        if value is None:
+            self._context.pop(id(variable), None)
+        else:
+            self._context[id(variable)] = (variable, value)
+
+    def later(self, function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+        """Defer a call whose result nobody uses, such as print, to the end of the captured region."""
+        self.count += 1
+        self.outside += 1
+        self._calls.append((function, list(args), dict(kwargs)))
+
+    def roots(self) -> list[Value]:
+        """Changed objects."""
+        return list(self._changed.values())
+
+    def stored(self) -> list[Value]:
+        """What objects that were there before hold since they were changed."""
+        return [*self.roots(), *[value for _, value in (*self._globals.values(), *self._context.values())]]
+
+    def show(self, code: CodeType) -> list[tuple[str, Any]]:
+        """What is changed, in short, and the object; None for a call. A frame's own dict of keywords does not count."""
+        place = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+        own = code.co_varnames[place] if code.co_flags & inspect.CO_VARKEYWORDS else ""
+        changed = [value for value in self._changed.values() if str(value.source) != own]
+        found = [(f"{v.source or 'an object'} ({v.python_type().__name__})", v.obj) for v in changed]
+        found += [(f"the global {name}", variables) for (_, name), (variables, _) in self._globals.items()]
+        found += [(f"the context variable {variable.source}", None) for variable, _ in self._context.values()]
+        return found + [(f"what {getattr(call[0], '__name__', call[0])}() changes", None) for call in self._calls]
+
+    def load(self, emitter: ValueEmitter) -> list[Callable[[], None]]:
+        """Emit the loads of all new contents; the functions returned emit the stores."""
+        for value in self._changed.values():  # what leads to one may change with another
+            emitter.load(value)
+            emitter.pop()
+        stores = [value.replay(emitter) for value in self._changed.values()]
+        for (_, name), (variables, value) in self._globals.items():
+            stores.append(_global_store(emitter, variables, name, emitter.load_to_temp(value)))
+        for variable, value in self._context.values():
+            stores.append(_call_store(emitter, ContextVar.set, emitter.load_to_temp([variable, value]), {}))
+        for function, args, kwargs in self._calls:
+            stores.append(_call_store(emitter, function, emitter.load_to_temp(list(args)), kwargs))
+        return stores
+
+
+def _global_store(emitter: ValueEmitter, variables: dict[str, Any], name: str, temp: str) -> Callable[[], None]:
+    def store() -> None:
+        emitter.load_fast(temp)
+        emitter.load_const(variables)
+        emitter.load_const(name)
+        emitter.store_subscr()
+
+    return store
+
+
+def _call_store(emitter: ValueEmitter, function: Any, temp: str, kwargs: dict[str, Value]) -> Callable[[], None]:
+    named = {name: emitter.load_to_temp(value) for name, value in kwargs.items()}
+
+    def store() -> None:
+        emitter.load_callable(function)
+        emitter.load_fast(temp)
+        for name, item in named.items():
+            emitter.load_const(name)
+            emitter.load_fast(item)
+        emitter.build_map(len(named))
+        emitter.call_unpacked(has_kwargs=True)
+        emitter.pop()
+
+    return store

@@ -1,0 +1,153 @@
+"""From values back to bytecode: each object is loaded once, from its source, the graph or made anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from firebrick.capture.emit.writer import Emitter
+from firebrick.capture.values.base import NULL, LazyValue, Value
+from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.function import CallableValue, CellValue
+from firebrick.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from firebrick.capture.graph import GraphBuilder
+    from firebrick.capture.guards.sources import Source
+
+__all__ = ["ValueEmitter"]
+
+
+class ValueEmitter(Emitter):
+    """An emitter that loads values.
+
+    Args:
+        code: the frame's own code.
+        parent: the emitter that this one's instructions go into.
+        graph: gives a place among the graph's results to each tensor that is loaded.
+        own_cells: cell variables of the frame, which exist when the code runs.
+    """
+
+    def __init__(self, code: CodeType, parent: Emitter | None, graph: GraphBuilder, own_cells: dict[int, str]) -> None:
+        super().__init__(code, parent)
+        self.graph, self.own_cells = graph, own_cells
+        self._temps_of: dict[Any, str] = {}
+        self.output_temps: dict[int, str] = {}
+        self.used_cells: set[str] = set()
+        self._made_temps: dict[int, str] = {} if not isinstance(parent, ValueEmitter) else parent._made_temps
+
+    def load(self, value: Value) -> None:
+        """Push the object that a value stands for."""
+        if isinstance(value, LazyValue):
+            if value._real is None:
+                self._load_cached(value.source, value)
+                return
+            value = value._real
+        if value is NULL or (isinstance(value, ConstantValue)):
+            value.reconstruct(self)
+            return
+        if isinstance(value, CellValue) and id(value) in self.own_cells:
+            name = self.own_cells[id(value)]
+            self.used_cells.add(name)
+            self.load_closure(name)
+            return
+        if isinstance(value, CallableValue):
+            value.reconstruct(self)
+            return
+        self._load_cached(id(value), value)
+
+    def _load_cached(self, key: Any, value: Value) -> None:
+        temp = self._temps_of.get(key)
+        if temp is not None:
+            self.load_fast(temp)
+            return
+        if value.source is not None:
+            self.load_source(value.source)
+        elif isinstance(value, TensorValue):
+            value.reconstruct(self)
+            return
+        else:
+            value.reconstruct(self)
+        if self._temps_of.get(key) is None:
+            temp = self._temps_of[key] = self.new_temp()
+            self.dup()
+            self.store_fast(temp)
+
+    def remember(self, value: Value) -> None:
+        """Keep the object on top of the stack as what `value` is, from here on."""
+        temp = self._temps_of[id(value)] = self.new_temp()
+        self.dup()
+        self.store_fast(temp)
+
+    def load_graph_output(self, value: TensorValue) -> None:
+        """Push a result of the graph."""
+        index = self.graph.output(value)
+        temp = self.output_temps.get(index)
+        if temp is None:
+            temp = self.output_temps[index] = self.new_temp()
+        self.load_fast(temp)
+
+    def made_temp(self, index: int) -> str:
+        """Where the result of a call that is made before the graph lies."""
+        found = self._made_temps.get(index)
+        if found is None:
+            found = self._made_temps[index] = self.new_temp()
+        return found
+
+    def load_source(self, source: Source) -> None:
+        """Push what a source gives in this frame."""
+        for what, operand in source.steps():
+            match what:
+                case "fast":
+                    if operand in self.code.co_cellvars:
+                        self.load_deref(operand)
+                    else:
+                        self.load_fast(operand)
+                case "cell":
+                    self.load_deref(operand)
+                case "global":
+                    self.load_global(operand)
+                case "const":
+                    self.load_const(operand)
+                case "attr":
+                    self.load_attr(operand)
+                case "item":
+                    self.load_const(operand)
+                    self.load_subscr()
+                case "apply":
+                    temp = self.new_temp()
+                    self.store_fast(temp)
+                    self.load_callable(operand)
+                    self.load_fast(temp)
+                    self.call(1)
+
+    def load_to_temp(self, value: Value | list[Value]) -> str:
+        """Load a value, or a tuple of values, into a new temporary."""
+        if isinstance(value, list):
+            for item in value:
+                self.load(item)
+            self.build_tuple(len(value))
+        else:
+            self.load(value)
+        temp = self.new_temp()
+        self.store_fast(temp)
+        return temp
+
+    def call_method_on(
+        self, value: Value, name: str, temp: str | None = None, *, of: type | None = None, keep: bool = False
+    ) -> None:
+        """Emit `value.name(temp)`, or `of.name(value, temp)`; the result is dropped unless `keep`."""
+        if of is not None:
+            self.load_callable(getattr(of, name))
+            self.load(value)
+        else:
+            self.begin_call()
+            self.load(value)
+            self.load_attr(name)
+            self.ready_call()
+        if temp is not None:
+            self.load_fast(temp)
+        self.call((temp is not None) + (of is not None))
+        if not keep:
+            self.pop()

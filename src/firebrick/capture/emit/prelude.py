@@ -1,0 +1,132 @@
+"""Calls that new code makes before the graph, in the program's order: what they give is an argument of the graph.
+
+Random numbers of Python, draws from a `torch.Generator` and leaves that gather gradients can't be part of a graph: a
+graph is a function of tensors. But they need no tensor of it either, so they are made first.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from firebrick.capture.guards.sources import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import torch
+
+    from firebrick.capture.emit.materialize import ValueEmitter
+
+__all__ = ["Made", "Operand", "Prelude"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """What one of the calls gives."""
+
+    index: int
+
+
+Operand: TypeAlias = Any
+"""A `Made`, the `Source` of an object that was there before, or a constant."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    function: Callable[..., Any]
+    args: tuple[Operand, ...]
+    kwargs: Mapping[str, Operand]
+
+
+class Prelude:
+    """The calls of one capture."""
+
+    def __init__(self) -> None:
+        self._calls: list[_Call] = []
+        self._advanced: dict[Any, Operand] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Operand] = (),
+        kwargs: Mapping[str, Operand] | None = None,
+        advances: Operand = None,
+    ) -> Made:
+        """Add a call. advances: the random generator whose state it changes, if that was there before."""
+        if advances is not None and not isinstance(advances, Made):
+            self._advanced.setdefault(advances if isinstance(advances, Source) else id(advances), advances)
+        self._calls.append(_Call(function, tuple(args), dict(kwargs or {})))
+        return Made(len(self._calls) - 1)
+
+    def show(self) -> list[tuple[str, Any]]:
+        """What is made, in short, as effects are shown."""
+        return [(f"what {getattr(call.function, '__name__', 'a call')}() gives", None) for call in self._calls]
+
+    def keep_states(self, emitter: ValueEmitter) -> list[str]:
+        """Emit what keeps the states of random generators; the temporaries that hold them."""
+        kept = []
+        for generator in self._advanced.values():
+            emitter.load_callable(_State)
+            _load(emitter, generator)
+            emitter.call(1)
+            kept.append(emitter.new_temp())
+            emitter.store_fast(kept[-1])
+        return kept
+
+    @staticmethod
+    def put_back(emitter: ValueEmitter, kept: Sequence[str]) -> None:
+        """Emit what puts the states back that were kept."""
+        for temp in kept:
+            emitter.load_callable(_State.put_back)
+            emitter.load_fast(temp)
+            emitter.call(1)
+            emitter.pop()
+
+    def emit(self, emitter: ValueEmitter) -> None:
+        """Emit the calls."""
+        for index, call in enumerate(self._calls):
+            emitter.load_callable(call.function)
+            for arg in call.args:
+                _load(emitter, arg)
+            if call.kwargs:
+                emitter.build_tuple(len(call.args))
+                for name, arg in call.kwargs.items():
+                    emitter.load_const(name)
+                    _load(emitter, arg)
+                emitter.build_map(len(call.kwargs))
+                emitter.call_unpacked(has_kwargs=True)
+            else:
+                emitter.call(len(call.args))
+            emitter.store_fast(emitter.made_temp(index))
+
+
+class _State:
+    """The state of a random generator, to go back to."""
+
+    __slots__ = ("_set", "_state")
+
+    def __init__(self, generator: random.Random | torch.Generator) -> None:
+        self._set: Callable[[Any], Any]
+        self._state: Any
+        if isinstance(generator, random.Random):
+            self._set, self._state = generator.setstate, generator.getstate()
+        else:
+            self._set, self._state = generator.set_state, generator.get_state()
+
+    def put_back(self) -> None:
+        """Go back to it."""
+        self._set(self._state)
+
+
+def _load(emitter: ValueEmitter, operand: Operand) -> None:
+    if isinstance(operand, Made):
+        emitter.load_fast(emitter.made_temp(operand.index))
+    elif isinstance(operand, Source):
+        emitter.load_source(operand)
+    else:
+        emitter.load_const(operand)

@@ -1,0 +1,382 @@
+"""Writing new code for a frame, in terms that no version of CPython changes.
+
+An `Emitter` appends instructions to a code object that has the signature, cells and free variables of the frame's
+own. Which instruction does the work, where a call wants its NULL and how keyword names travel is decided here and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from firebrick.capture.bytecode.assemble import Handler, Instr, Item, Label, Layout, assemble, disassemble
+from firebrick.capture.bytecode.cpython import (
+    COMPARE_ARGS,
+    HAS_CALL_KW,
+    HAS_CHECKED_LOADS,
+    HAS_FUNCTION_ATTRIBUTES,
+    HAS_PRECALL,
+    HAS_TO_BOOL,
+    NULL_BEFORE_CALLABLE,
+)
+from firebrick.capture.bytecode.opcodes import BINARY_OPERATORS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import CodeType
+
+    from firebrick.capture.bytecode.code_tables import Position
+    from firebrick.capture.guards.sources import Source
+
+__all__ = ["Emitter"]
+
+_BINARY_ARGS = {operator.symbol: number for number, operator in enumerate(BINARY_OPERATORS)}
+_TEMP = "__fb"
+
+
+class _Writer:
+    """The list of instructions and what surrounds it."""
+
+    def __init__(self, code: CodeType, parent: _Writer | None = None) -> None:
+        self.code = code
+        self.items: list[Item] = []
+        self.position: Position = (code.co_firstlineno, code.co_firstlineno, None, None)
+        self.handler: Handler | None = None
+        self.layout: Layout = Layout.of(code) if parent is None else parent.layout
+        self._temps: list[int] = [0] if parent is None else parent._temps
+        if parent is None:
+            del self.layout.consts[1:]  # the first one is the docstring
+            self.layout.names.clear()
+
+    def emit(self, op: str, arg: Any = 0, flag: int = 0) -> None:
+        """Append one instruction at the current position, under the current handler."""
+        self.items.append(Instr(op, arg, flag, self.position, self.handler))
+
+    def append(self, item: Item) -> None:
+        """Append an instruction or label that was made elsewhere."""
+        self.items.append(item)
+
+    def prologue(self) -> None:
+        """What the frame's own code starts with: cells, free variables, RESUME."""
+        for item in disassemble(self.code):
+            self.items.append(item)
+            if isinstance(item, Instr) and item.op == "RESUME":
+                return
+
+    def mark(self) -> Label:
+        """Remember the current place for `splice`."""
+        label = Label()
+        self.items.append(label)
+        return label
+
+    def splice(self, mark: Label, other: _Writer) -> None:
+        """Insert another emitter's instructions at a place that `mark` remembered."""
+        at = self.items.index(mark) + 1
+        self.items[at:at] = other.items
+        for name in other.layout.varnames:
+            self._declare(name)
+
+    def assemble(self, suffix: str = "") -> CodeType:
+        """The code object; `suffix` goes behind its name."""
+        self.layout.name = self.code.co_name + suffix
+        self.layout.qualname = self.code.co_qualname + suffix
+        return assemble(self.items, self.layout)
+
+    def fork(self) -> Self:
+        """An empty emitter of the same code, to be spliced into this one."""
+        return type(self)(self.code, self)
+
+    def _declare(self, name: str) -> None:
+        layout = self.layout
+        if name not in layout.varnames and name not in layout.cellvars and name not in layout.freevars:
+            layout.varnames.append(name)
+
+    def clear_temps(self) -> None:
+        """Unbind all temporaries made so far, every one of which is bound here: what they hold may go now."""
+        for name in self.layout.varnames:
+            if name.startswith(_TEMP):
+                self.emit("DELETE_FAST", name)
+
+    def new_temp(self) -> str:
+        """A local that nothing else uses."""
+        name = f"{_TEMP}{self._temps[0]}"
+        self._temps[0] += 1
+        self.layout.varnames.append(name)
+        return name
+
+
+class _Variables(_Writer):
+    """Constants, locals, cells, globals."""
+
+    def load_const(self, value: object) -> None:
+        """Push any object; it is held by the code object itself."""
+        self.emit("LOAD_CONST", value)
+
+    def load_fast(self, name: str) -> None:
+        """Push a local; UnboundLocalError if it is unbound."""
+        self._declare(name)
+        checked = HAS_CHECKED_LOADS and not name.startswith(_TEMP)
+        self.emit("LOAD_FAST_CHECK" if checked else "LOAD_FAST", name)
+
+    def store_fast(self, name: str) -> None:
+        """Pop into a local."""
+        self._declare(name)
+        self.emit("STORE_FAST", name)
+
+    def delete_fast(self, name: str) -> None:
+        """Unbind a local that is bound."""
+        self.emit("DELETE_FAST", name)
+
+    def load_deref(self, name: str) -> None:
+        """Push what a cell or free variable holds."""
+        self.emit("LOAD_DEREF", name)
+
+    def store_deref(self, name: str) -> None:
+        """Pop into a cell or free variable."""
+        self.emit("STORE_DEREF", name)
+
+    def delete_deref(self, name: str) -> None:
+        """Empty a cell or free variable."""
+        self.emit("DELETE_DEREF", name)
+
+    def load_closure(self, name: str) -> None:
+        """Push the cell itself."""
+        self.emit("LOAD_CLOSURE", name)
+
+    def load_global(self, name: str) -> None:
+        """Push a global of the frame, or a builtin."""
+        self.emit("LOAD_GLOBAL", name)
+
+    def store_global(self, name: str) -> None:
+        """Pop into a global of the frame."""
+        self.emit("STORE_GLOBAL", name)
+
+    def delete_global(self, name: str) -> None:
+        """Delete a global of the frame."""
+        self.emit("DELETE_GLOBAL", name)
+
+
+class _Objects(_Variables):
+    """Attributes, items, containers, operators."""
+
+    def load_attr(self, name: str) -> None:
+        """object -> its attribute."""
+        self.emit("LOAD_ATTR", name)
+
+    def store_attr(self, name: str) -> None:
+        """value, object -> nothing."""
+        self.emit("STORE_ATTR", name)
+
+    def delete_attr(self, name: str) -> None:
+        """object -> nothing."""
+        self.emit("DELETE_ATTR", name)
+
+    def load_subscr(self) -> None:
+        """container, key -> item."""
+        self.emit("BINARY_SUBSCR")
+
+    def store_subscr(self) -> None:
+        """value, container, key -> nothing."""
+        self.emit("STORE_SUBSCR")
+
+    def delete_subscr(self) -> None:
+        """container, key -> nothing."""
+        self.emit("DELETE_SUBSCR")
+
+    def build_tuple(self, count: int) -> None:
+        """Items -> tuple."""
+        self.emit("BUILD_TUPLE", count)
+
+    def build_list(self, count: int) -> None:
+        """Items -> list."""
+        self.emit("BUILD_LIST", count)
+
+    def build_set(self, count: int) -> None:
+        """Items -> set."""
+        self.emit("BUILD_SET", count)
+
+    def build_map(self, count: int) -> None:
+        """Keys and values in turn -> dict of `count` pairs."""
+        self.emit("BUILD_MAP", count)
+
+    def build_slice(self, count: int) -> None:
+        """Two or three items -> slice."""
+        self.emit("BUILD_SLICE", count)
+
+    def build_string(self, count: int) -> None:
+        """Strings -> one string."""
+        self.emit("BUILD_STRING", count)
+
+    def list_append(self) -> None:
+        """list, item -> list."""
+        self.emit("LIST_APPEND", 1)
+
+    def list_extend(self) -> None:
+        """list, iterable -> list."""
+        self.emit("LIST_EXTEND", 1)
+
+    def dict_update(self) -> None:
+        """dict, mapping -> dict."""
+        self.emit("DICT_UPDATE", 1)
+
+    def unpack_sequence(self, count: int) -> None:
+        """Sequence -> its items, the first one on top."""
+        self.emit("UNPACK_SEQUENCE", count)
+
+    def binary_op(self, symbol: str) -> None:
+        """left, right -> result; `symbol` as in the user's code, `+=` for the one in place."""
+        self.emit("BINARY_OP", _BINARY_ARGS[symbol])
+
+    def compare_op(self, symbol: str) -> None:
+        """left, right -> result."""
+        self.emit("COMPARE_OP", COMPARE_ARGS[symbol])
+
+    def is_op(self, *, invert: bool = False) -> None:
+        """left, right -> whether they are (not) one object."""
+        self.emit("IS_OP", int(invert))
+
+    def get_iter(self) -> None:
+        """Iterable -> iterator."""
+        self.emit("GET_ITER")
+
+
+class Emitter(_Objects):
+    """Code in the making; calls, the stack, control flow and what the base classes write.
+
+    Args:
+        code: the frame's own code; the new one has its name, signature, cells and free variables.
+        parent: an emitter that this one's instructions will be spliced into; locals and temporaries are shared.
+    """
+
+    def push_null(self) -> None:
+        """Push a bare NULL, as found on the stack of a broken frame."""
+        self.emit("PUSH_NULL")
+
+    def begin_call(self) -> None:
+        """Start a call: push the callable next, then `ready_call`, the arguments, and `call`."""
+        if NULL_BEFORE_CALLABLE:
+            self.emit("PUSH_NULL")
+
+    def ready_call(self) -> None:
+        """The callable of a call is on the stack."""
+        if not NULL_BEFORE_CALLABLE:
+            self.emit("PUSH_NULL")
+
+    def load_callable(self, function: object) -> None:
+        """Begin a call of a known object."""
+        self.begin_call()
+        self.load_const(function)
+        self.ready_call()
+
+    def call(self, positional: int, keywords: Sequence[str] = ()) -> None:
+        """callable, arguments -> result; values of the keywords come after the positional ones."""
+        count = positional + len(keywords)
+        if keywords and HAS_CALL_KW:
+            self.load_const(tuple(keywords))
+            self.emit("CALL_KW", count)
+            return
+        if keywords:
+            self.emit("KW_NAMES", tuple(keywords))
+        if HAS_PRECALL:
+            self.emit("PRECALL", count)
+        self.emit("CALL", count)
+
+    def call_unpacked(self, *, has_kwargs: bool) -> None:
+        """callable, tuple of arguments, dict if `has_kwargs` -> result."""
+        self.emit("CALL_FUNCTION_EX", int(has_kwargs))
+
+    def make_function(self, code: CodeType, attributes: int = 0) -> None:
+        """Attributes -> function; `attributes` are bits of `opcodes.FUNCTION_ATTRIBUTES`, pushed in their order."""
+        self.load_const(code)
+        if not HAS_FUNCTION_ATTRIBUTES:
+            self.emit("MAKE_FUNCTION", attributes)
+            return
+        self.emit("MAKE_FUNCTION")
+        for bit in (8, 4, 2, 1):
+            if attributes & bit:
+                self.emit("SET_FUNCTION_ATTRIBUTE", bit)
+
+    def dup(self) -> None:
+        """Push the top once more."""
+        self.emit("COPY", 1)
+
+    def copy(self, depth: int) -> None:
+        """Push the item `depth` deep; 1 is the top."""
+        self.emit("COPY", depth)
+
+    def swap(self, depth: int) -> None:
+        """Exchange the top and the item `depth` deep."""
+        self.emit("SWAP", depth)
+
+    def pop(self) -> None:
+        """Drop the top."""
+        self.emit("POP_TOP")
+
+    def label(self) -> Label:
+        """A label to be placed later."""
+        return Label()
+
+    def place(self, label: Label) -> None:
+        """Put a label here."""
+        self.items.append(label)
+
+    def jump(self, label: Label) -> None:
+        """Go to a label."""
+        self.emit("JUMP", label)
+
+    def jump_if_false(self, label: Label) -> None:
+        """Pop; go to a later label if it is false."""
+        self._truth()
+        self.emit("POP_JUMP_IF_FALSE", label)
+
+    def jump_if_true(self, label: Label) -> None:
+        """Pop; go to a later label if it is true."""
+        self._truth()
+        self.emit("POP_JUMP_IF_TRUE", label)
+
+    def _truth(self) -> None:
+        if HAS_TO_BOOL:
+            self.emit("TO_BOOL")
+
+    def return_value(self) -> None:
+        """Return the top."""
+        self.emit("RETURN_VALUE")
+
+    def raise_value(self) -> None:
+        """Raise the top."""
+        self.emit("RAISE_VARARGS", 1)
+
+    def check_exception(self, kind: type[BaseException] | tuple[type[BaseException], ...]) -> None:
+        """exception -> exception, whether it is of that kind."""
+        self.load_const(kind)
+        self.emit("CHECK_EXC_MATCH")
+
+    def push_exc_info(self) -> None:
+        """exception -> the one that was current, exception: what a handler starts with."""
+        self.emit("PUSH_EXC_INFO")
+
+    def load_source(self, source: Source) -> None:
+        """Push the value that a source names, in the state in which the frame was called."""
+        steps = list(source.steps())
+        for kind, what in reversed(steps):
+            if kind == "apply":
+                self.load_callable(what)
+        for kind, what in steps:
+            if kind == "fast":
+                if what in self.layout.cellvars:
+                    self.load_deref(what)
+                else:
+                    self.load_fast(what)
+            elif kind == "cell":
+                self.load_deref(what)
+            elif kind == "global":
+                self.load_global(what)
+            elif kind == "const":
+                self.load_const(what)
+            elif kind == "attr":
+                self.load_attr(what)
+            elif kind == "item":
+                self.load_const(what)
+                self.load_subscr()
+            else:
+                self.call(1)

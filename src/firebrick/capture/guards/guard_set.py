@@ -1,0 +1,179 @@
+"""The guards of one capture, collected as sources are read."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick import _native
+from firebrick.capture.guards.guard_kinds import Guard, id_guard, state_guard, tensor_guard
+from firebrick.capture.guards.sources import ClassAttr, Const, FunctionPart, InstanceDict, Variables
+from firebrick.capture.values.constant import LITERAL_TYPES
+from firebrick.capture.values.object import ObjectValue
+
+if TYPE_CHECKING:
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.values.base import Value
+
+__all__ = ["Guards"]
+
+_STATES = ("GRAD_MODE", "INFERENCE_MODE", "AUTOCAST", "DETERMINISTIC", "DEFAULT_DTYPE", "TORCH_FUNCTION", "TRANSFORMS")
+
+
+class Guards:
+    """Guards in the order in which they were needed, each once."""
+
+    def __init__(self) -> None:
+        self._guards: dict[Any, Guard] = {}
+        self._asked: list[Any] = []
+        self._listeners = 0
+        self._states = [Guard(kind, None, _native.state_read(_native.STATES[kind])) for kind in _STATES]
+
+    def all(self) -> list[Guard]:
+        """User guards, then torch's global state."""
+        return [*self._guards.values(), *self._states]
+
+    def user(self) -> list[Guard]:
+        """Guards of sources."""
+        return list(self._guards.values())
+
+    def _add(self, kind: str, source: Source, key: Any, guard: Guard) -> None:
+        self._put((kind, source, key), guard)
+
+    def _put(self, key: Any, guard: Guard) -> None:
+        self._guards.setdefault(key, guard)
+        if self._listeners:
+            self._asked.append(key)
+
+    def repeat(self, like: Any, guard: Guard) -> None:
+        """A guard that was made for another source of one that `end` gave with the key `like`."""
+        self._put((guard.kind, guard.source, *like[2:]), guard)
+
+    def begin(self) -> int:
+        """Take down which guards are asked for from here on, new or not."""
+        self._listeners += 1
+        return len(self._asked)
+
+    def end(self, start: int) -> list[tuple[Any, Guard]]:
+        """The guards that were asked for since `begin` gave `start`, each once, with their keys."""
+        self._listeners -= 1
+        found = [(key, self._guards[key]) for key in dict.fromkeys(self._asked[start:])]
+        if not self._listeners:
+            self._asked.clear()
+        return found
+
+    def equals(self, source: Source, value: Any) -> None:
+        """A constant of the same type and value."""
+        self._add("EQUALS", source, None, Guard("EQUALS", source, value))
+
+    def identity(self, source: Source, obj: Any) -> None:
+        """The same object."""
+        self._add("ID", source, None, id_guard(source, obj))
+
+    def pin(self, value: Value) -> None:
+        """An object of the user's is this one: captured code knows its address."""
+        source = value.source
+        if isinstance(value, ObjectValue) and value.obj is not None and not isinstance(source, (Const, types.NoneType)):
+            self.identity(source, value.obj)
+
+    def type(self, source: Source, cls: type) -> None:
+        """The same class; nothing for objects that the code refers to itself."""
+        if not isinstance(source, Const):
+            self._add("TYPE", source, None, id_guard(source, cls, "TYPE"))
+
+    def code(self, source: Source, function: types.FunctionType) -> None:
+        """A function with the same code."""
+        self._add("CODE", source, None, id_guard(source, function.__code__, "CODE"))
+
+    def length(self, source: Source, length: int) -> None:
+        """A container of the same length."""
+        self._add("LEN", source, None, Guard("LEN", source, length))
+
+    def keys(self, source: Source, keys: tuple[Any, ...]) -> None:
+        """A dict with the same keys in order."""
+        self._add("DICT_KEYS", source, None, Guard("DICT_KEYS", source, keys))
+
+    def has_key(self, source: Source, key: Any) -> None:
+        """A member of a set, or a key of a dict."""
+        self._add("HAS_KEY", source, (type(key), key), Guard("HAS_KEY", source, key))
+
+    def lacks_key(self, source: Source, key: Any) -> None:
+        """No such key."""
+        self._add("LACKS_KEY", source, (type(key), key), Guard("LACKS_KEY", source, key))
+
+    def class_entry(self, source: Source, name: str, found: Any) -> None:
+        """A class or a base of it holds the same object under a name."""
+        self.fixed(ClassAttr(source, name), found)
+
+    def lacks_entry(self, source: Source, name: str) -> None:
+        """A class holds nothing under a name."""
+        self._add("LACKS_ENTRY", source, name, Guard("LACKS_ENTRY", source, name))
+
+    def defaults(self, source: Source, function: types.FunctionType) -> None:
+        """A function with as many defaults, and the same names of those for keyword-only arguments."""
+        positional, keyword = FunctionPart(source, "__defaults__"), FunctionPart(source, "__kwdefaults__")
+        for part, found in ((positional, function.__defaults__), (keyword, function.__kwdefaults__)):
+            if found is None:
+                self.equals(part, None)
+            else:
+                self.type(part, type(found))
+        if function.__defaults__:
+            self.length(positional, len(function.__defaults__))
+        if function.__kwdefaults__:
+            self.keys(keyword, tuple(function.__kwdefaults__))
+
+    def lacks_attribute(self, source: Source, name: str) -> None:
+        """An object without an attribute."""
+        self._add("LACKS_ATTR", source, name, Guard("LACKS_ATTR", source, name))
+
+    def state(self, kind: str) -> None:
+        """A state that few programs ask for stays as it is now."""
+        self._add(kind, Variables(), None, state_guard(kind))
+
+    def fixed(self, source: Source, obj: Any) -> None:
+        """The same constant, or the same object, which is then taken as it is."""
+        if type(obj) in LITERAL_TYPES:
+            self.equals(source, obj)
+        else:
+            self.identity(source, obj)
+
+    def lacks_own(self, source: Source, name: str) -> None:
+        """No such attribute in the object's own dict."""
+        self.lacks_key(InstanceDict(source), name)
+
+    def tensor(self, source: Source, tensor: torch.Tensor) -> None:
+        """A tensor with the same metadata."""
+        self._add("TENSOR", source, None, tensor_guard(source, tensor))
+
+    def distinct(self, sources: list[Source]) -> None:
+        """Different objects."""
+        payload = tuple(sorted(set(sources), key=str))
+        if len(payload) > 1:
+            self._put(("DISTINCT", payload), Guard("DISTINCT", None, payload))
+
+    def no_overlap(self, sources: list[Source]) -> None:
+        """Tensors that share no memory."""
+        payload = tuple(dict.fromkeys(sources))
+        if len(payload) > 1:
+            self._put(("NO_OVERLAP", payload), Guard("NO_OVERLAP", None, payload))
+
+    def requires_grad(self, source: Source, tensor: torch.Tensor) -> None:
+        """Whether a parameter needs a gradient; matters where gradients are recorded."""
+        if torch.is_grad_enabled():
+            self._add("REQUIRES_GRAD", source, None, Guard("REQUIRES_GRAD", source, tensor.requires_grad))
+
+    def alias(self, source: Source, known: Value, obj: Any, *, pinned: bool) -> None:
+        """Two sources give the same object."""
+        if pinned or known.source is None or known.source == source or isinstance(source, Const):
+            return
+        by_identity = (type, types.ModuleType, types.BuiltinFunctionType, torch.nn.Module)
+        if isinstance(known.source, Const) or isinstance(obj, by_identity):
+            self.identity(source, obj)
+        else:
+            self.same(source, known.source)
+
+    def same(self, source: Source, other: Source) -> None:
+        """Two sources give the same object, whichever it is."""
+        self._add("SAME", source, None, Guard("SAME", source, other))

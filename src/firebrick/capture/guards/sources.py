@@ -1,0 +1,591 @@
+"""Sources: where a value of the captured program came from, as data.
+
+A source prints as the user's Python (`self.layers[3].weight`), can be evaluated on a frame that has not
+started, and says how bytecode loads it. Guards are tests of sources; `capture/guards/guard_kinds.py` turns both into a
+native plan.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from firebrick._native import Frame
+
+__all__ = [
+    "MODULE_TABLES",
+    "ArrayTensor",
+    "Attr",
+    "Builtin",
+    "Cell",
+    "CellContents",
+    "ClassAttr",
+    "Const",
+    "DictItem",
+    "DictKey",
+    "FunctionPart",
+    "Global",
+    "InstanceAttr",
+    "InstanceDict",
+    "Item",
+    "Local",
+    "MethodPart",
+    "ModuleItem",
+    "Namespace",
+    "PlainTensor",
+    "Source",
+    "Step",
+    "TypeOf",
+    "Variables",
+    "module_attr",
+    "plain_tensor",
+    "shown_key",
+    "tensor_of",
+]
+
+Step: TypeAlias = tuple[Literal["fast", "cell", "global", "const", "attr", "item", "apply"], Any]
+"""One step of loading a value: where to start (`fast`, `cell`, `global` with a name, `const` with an object),
+then what to do with the top of the stack (`attr` with a name, `item` with a key, `apply` with a function of one
+argument). `cell` is the content of a free variable's cell."""
+
+MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+"""The dicts in which nn.Module keeps attributes, in the order in which it looks."""
+
+
+class Source:
+    """Base of all sources: frozen, hashable in constant time, compared by value."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+    _names: ClassVar[tuple[str, ...]] = ()
+    base: Source | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((type(self).__name__, *map(_key, self._parts()))))
+
+    def _parts(self) -> tuple[Any, ...]:
+        return tuple([getattr(self, name) for name in self._names])
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other) or self._hash != other._hash:
+            return False
+        return all(a is b or _key(a) == _key(b) for a, b in zip(self._parts(), other._parts(), strict=True))
+
+    def evaluate(self, frame: Frame) -> Any:
+        """The value for a frame.
+
+        Raises:
+            LookupError: there is no such item, variable or argument.
+            AttributeError: there is no such attribute.
+        """
+        return self._evaluate(frame)
+
+    def steps(self) -> Iterator[Step]:
+        """How bytecode loads the value."""
+        return self._steps()
+
+    def follow(self, value: Any) -> Any:
+        """The value, given that of the base."""
+        return self._follow(value)
+
+    def rebased(self, base: Source) -> Source:
+        """The same step from another base."""
+        return type(self)(base, *self._parts()[1:])  # type: ignore[call-arg]
+
+    def _evaluate(self, frame: Frame) -> Any:
+        assert self.base is not None
+        return self._follow(self.base.evaluate(frame))
+
+    def _follow(self, value: Any) -> Any:
+        raise NotImplementedError(type(self).__name__)
+
+    def _steps(self) -> Iterator[Step]:
+        raise NotImplementedError(type(self).__name__)
+
+    def root(self) -> Source:
+        """The source at the start of the chain of bases."""
+        source: Source = self
+        while (base := getattr(source, "base", None)) is not None:
+            source = base
+        return source
+
+
+def shown_key(key: Any) -> str:
+    """A key in the text of a source: short and stable, also where the key's own text is not."""
+    if isinstance(key, torch.Tensor):
+        return f"<{type(key).__name__} {list(key.shape)}>"
+    return repr(key)
+
+
+def _key(part: Any) -> Any:
+    # 1, 1.0 and True are different keys; what can't be hashed counts by identity.
+    if isinstance(part, (Source, Namespace)):
+        return part
+    if type(part) is str:
+        return (str, part)
+    try:
+        hash(part)
+    except TypeError:
+        return (type(part), id(part))
+    return (type(part), part)
+
+
+class Namespace:
+    """The globals of a function that was inlined, by name of its module; compared by identity."""
+
+    __slots__ = ("name", "variables")
+
+    def __init__(self, name: str, variables: dict[str, Any]) -> None:
+        self.name, self.variables = name, variables
+
+    def __hash__(self) -> int:
+        return id(self.variables)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Namespace) and other.variables is self.variables
+
+    def __repr__(self) -> str:
+        return f"Namespace({self.name!r})"
+
+
+# ---- where chains start ---------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Local(Source):
+    """An argument of the frame; `*args` and `**kwargs` are arguments too."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def _evaluate(self, frame: Frame) -> Any:
+        return frame.locals[self.name]
+
+    def _steps(self) -> Iterator[Step]:
+        yield ("fast", self.name)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cell(Source):
+    """The content of a free variable of the frame's function."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def _evaluate(self, frame: Frame) -> Any:
+        try:
+            return frame.closure[frame.code.co_freevars.index(self.name)].cell_contents
+        except (TypeError, ValueError):
+            raise LookupError(f"the cell of {self.name} is empty") from None
+
+    def _steps(self) -> Iterator[Step]:
+        yield ("cell", self.name)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Global(Source):
+    """A global variable of the frame, or of an inlined function where a namespace is given."""
+
+    name: str
+    namespace: Namespace | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.namespace is None else f"{self.namespace.name}.{self.name}"
+
+    def _evaluate(self, frame: Frame) -> Any:
+        variables = frame.globals if self.namespace is None else self.namespace.variables
+        return variables[self.name]
+
+    def _steps(self) -> Iterator[Step]:
+        if self.namespace is None:
+            yield ("global", self.name)
+        else:
+            yield ("const", self.namespace.variables)
+            yield ("item", self.name)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Variables(Source):
+    """The dict of a frame's globals, or of an inlined function's where a namespace is given."""
+
+    namespace: Namespace | None = None
+
+    def __str__(self) -> str:
+        return "globals()" if self.namespace is None else f"vars({self.namespace.name})"
+
+    def _evaluate(self, frame: Frame) -> Any:
+        return frame.globals if self.namespace is None else self.namespace.variables
+
+    def _steps(self) -> Iterator[Step]:
+        if self.namespace is None:
+            raise NotImplementedError("guards alone look at a frame's globals as a whole")
+        yield ("const", self.namespace.variables)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Builtin(Source):
+    """A builtin that the frame reads by name; no global hides it."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def _evaluate(self, frame: Frame) -> Any:
+        if self.name in frame.globals:
+            raise LookupError(f"a global hides the builtin {self.name}")
+        return frame.builtins[self.name]
+
+    def _steps(self) -> Iterator[Step]:
+        yield ("global", self.name)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Const(Source):
+    """An object that the compiled code refers to itself, by identity; the plan keeps it alive."""
+
+    value: Any
+    text: str
+
+    def _parts(self) -> tuple[Any, ...]:
+        return (id(self.value),)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _evaluate(self, frame: Frame) -> Any:
+        return self.value
+
+    def _steps(self) -> Iterator[Step]:
+        yield ("const", self.value)
+
+
+# ---- what follows -----------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Attr(Source):
+    """`base.name` by the usual protocol; a property's code runs on every check, so prefer the sources below."""
+
+    base: Source
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.name}"
+
+    def _follow(self, value: Any) -> Any:
+        return getattr(value, self.name)
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("attr", self.name)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class InstanceDict(Source):
+    """`base.__dict__`, the object's own dict."""
+
+    base: Source
+
+    def __str__(self) -> str:
+        return f"{self.base}.__dict__"
+
+    def _follow(self, value: Any) -> Any:
+        return object.__getattribute__(value, "__dict__")
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("attr", "__dict__")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class InstanceAttr(Source):
+    """An attribute that is in the object's own dict and that no data descriptor of its class overrides."""
+
+    base: Source
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.name}"
+
+    def _follow(self, value: Any) -> Any:
+        return object.__getattribute__(value, "__dict__")[self.name]
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("attr", self.name)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ModuleItem(Source):
+    """A parameter, buffer or submodule of an nn.Module; `table` is one of `MODULE_TABLES`."""
+
+    base: Source
+    table: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.base}[{self.name}]" if self.name.isdigit() else f"{self.base}.{self.name}"
+
+    def _follow(self, value: Any) -> Any:
+        return object.__getattribute__(value, "__dict__")[self.table][self.name]
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        if self.name.isidentifier():
+            yield ("attr", self.name)
+        else:
+            yield ("attr", self.table)
+            yield ("item", self.name)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Item(Source):
+    """`base[key]` of a tuple, list or dict, or by the usual protocol of another type."""
+
+    base: Source
+    key: Any
+
+    def __str__(self) -> str:
+        return f"{self.base}[{shown_key(self.key)}]"
+
+    def _follow(self, value: Any) -> Any:
+        return value[self.key]
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("item", self.key)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DictItem(Source):
+    """`dict.__getitem__(base, key)`: the item of a dict or a subclass, whatever the class overrides."""
+
+    base: Source
+    key: Any
+
+    def __str__(self) -> str:
+        return f"{self.base}[{shown_key(self.key)}]"
+
+    def _follow(self, value: Any) -> Any:
+        return dict.__getitem__(value, self.key)
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("apply", _DictGetter(self.key))
+
+
+@dataclass(frozen=True, slots=True)
+class _DictGetter:
+    key: Any
+
+    def __call__(self, mapping: dict[Any, Any]) -> Any:
+        return dict.__getitem__(mapping, self.key)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DictKey(Source):
+    """The key at a place of a dict's order."""
+
+    base: Source
+    index: int
+
+    def __str__(self) -> str:
+        return f"list({self.base})[{self.index}]"
+
+    def _follow(self, value: Any) -> Any:
+        return list(dict.keys(value))[self.index]
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("apply", list)
+        yield ("item", self.index)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ArrayTensor(Source):
+    """A tensor on the memory of a numpy array."""
+
+    base: Source
+
+    def __str__(self) -> str:
+        return str(self.base)
+
+    def _follow(self, value: Any) -> Any:
+        return tensor_of(value)
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("apply", tensor_of)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PlainTensor(Source):
+    """A plain tensor on the memory of one of another class."""
+
+    base: Source
+
+    def __str__(self) -> str:
+        return str(self.base)
+
+    def _follow(self, value: Any) -> Any:
+        return plain_tensor(value)
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("apply", plain_tensor)
+
+
+def plain_tensor(tensor: Any) -> Any:
+    """A tensor on the memory of one of a derived class; None for all else."""
+    if not isinstance(tensor, torch.Tensor):
+        return None
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.as_subclass(torch.Tensor)
+
+
+def tensor_of(array: Any) -> torch.Tensor | None:
+    """A tensor on the memory of an array; None where it would not be like the array, or torch would warn."""
+    if type(array) is not np.ndarray or not array.flags.writeable or min(array.strides, default=0) < 0:
+        return None
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        return None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TypeOf(Source):
+    """`type(base)`."""
+
+    base: Source
+
+    def __str__(self) -> str:
+        return f"type({self.base})"
+
+    def _follow(self, value: Any) -> Any:
+        return type(value)
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("apply", type)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ClassAttr(Source):
+    """What a class and its bases hold under a name: the raw entry, descriptors not applied."""
+
+    base: Source
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.name}"
+
+    def _follow(self, value: Any) -> Any:
+        return _ClassGetter(self.name)(value)
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("apply", _ClassGetter(self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class _ClassGetter:
+    name: str
+
+    def __call__(self, cls: type) -> Any:
+        for owner in cls.__mro__:
+            if self.name in owner.__dict__:
+                return owner.__dict__[self.name]
+        raise AttributeError(f"{cls.__name__} has no {self.name}")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CellContents(Source):
+    """What a cell object holds."""
+
+    base: Source
+
+    def __str__(self) -> str:
+        return f"{self.base}.cell_contents"
+
+    def _follow(self, value: Any) -> Any:
+        try:
+            return value.cell_contents
+        except ValueError:
+            raise LookupError(f"{self} is empty") from None
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("attr", "cell_contents")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FunctionPart(Source):
+    """`__code__`, `__defaults__`, `__kwdefaults__`, `__closure__` or `__globals__` of a Python function."""
+
+    base: Source
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.name}"
+
+    def _follow(self, value: Any) -> Any:
+        if not isinstance(value, types.FunctionType):
+            raise AttributeError(f"{self.base} is not a function")
+        return getattr(value, self.name)
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("attr", self.name)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class MethodPart(Source):
+    """`__self__` or `__func__` of a bound method."""
+
+    base: Source
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.name}"
+
+    def _follow(self, value: Any) -> Any:
+        if not isinstance(value, types.MethodType):
+            raise AttributeError(f"{self.base} is not a bound method")
+        return getattr(value, self.name)
+
+    def _steps(self) -> Iterator[Step]:
+        yield from self.base.steps()
+        yield ("attr", self.name)
+
+
+for _cls in Source.__subclasses__():
+    _cls._names = tuple(field.name for field in fields(_cls))  # type: ignore[arg-type]
+
+
+def module_attr(base: Source, module: torch.nn.Module, name: str) -> Source | None:
+    """The source of `module.name` as nn.Module finds it; None where neither its dict nor its tables have it."""
+    own = object.__getattribute__(module, "__dict__")
+    if name in own:
+        return InstanceAttr(base, name)
+    for table in MODULE_TABLES:
+        if name in own.get(table, ()):
+            return ModuleItem(base, table, name)
+    return None

@@ -1,0 +1,1 @@
+"""The symbolic interpreter and what it asks for."""

@@ -1,0 +1,388 @@
+"""One capture of one frame: the graph, guards, effects and the values of the objects that were read."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.emit.effects import Effects
+from firebrick.capture.emit.prelude import Prelude
+from firebrick.capture.graph import GraphBuilder
+from firebrick.capture.guards.guard_kinds import describe
+from firebrick.capture.guards.guard_set import Guards
+from firebrick.capture.guards.sources import (
+    Attr,
+    Builtin,
+    CellContents,
+    ClassAttr,
+    Const,
+    FunctionPart,
+    Global,
+    InstanceAttr,
+    Item,
+    ModuleItem,
+    Namespace,
+    Source,
+    Variables,
+)
+from firebrick.capture.library import known_callables as registry
+from firebrick.capture.marks import DISABLED
+from firebrick.capture.replay import Repeats
+from firebrick.capture.values.base import LazyValue, Value
+from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, is_literal
+from firebrick.capture.values.function import CellValue, FunctionValue
+from firebrick.capture.values.mapping import DictValue
+from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue, bind, class_lookup
+from firebrick.capture.values.sequence import TupleValue
+from firebrick.capture.values.wrap import fresh, wrap
+
+if TYPE_CHECKING:
+    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.iterator import GeneratorValue
+    from firebrick.capture.values.module import ModuleValue
+
+__all__ = ["PROGRAMS", "Tracer", "is_library"]
+
+_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+_LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "firebrick"}
+PROGRAMS = "firebrick.tools.programs"
+"""The one module of this package that is captured as a user's: it holds programs to measure."""
+
+
+def is_library(name: str | None) -> bool:
+    """Whether a module belongs to a library whose globals are taken as fixed; the benchmark programs do not."""
+    return name is not None and name.partition(".")[0] in _LIBRARIES and name not in ("__main__", PROGRAMS)
+
+
+class Tracer:
+    """What the interpreters of one capture share."""
+
+    def __init__(self, globals_of_frame: dict[str, Any]) -> None:
+        self.graph = GraphBuilder()
+        self.guards = Guards()
+        self.effects = Effects()
+        self.prelude = Prelude()
+        self.repeats = Repeats(self)
+        self.frame_globals = globals_of_frame
+        self.objects: dict[int, Value] = {}
+        self.overrides_off = (
+            0 if torch._C._is_torch_function_enabled() else 1
+        )  # where `__torch_function__` is not asked
+        self.raise_steps: list[int] = []
+        self.generators: list[tuple[int, GeneratorValue]] = []  # with the root's step that made them
+        self.references: dict[int, Value] = {}
+        """Weak references by the value that they refer to: an object has one."""
+        self.keys: dict[Value, bool] = {}
+        """Keys of dicts and members of sets by identity -> whether one was looked for where it was not."""
+        self._keep: list[Any] = []
+        self.found: list[Value] = []
+        """What was found under a name or key, where it might be missing in another call."""
+        self._cells: dict[int, CellValue] = {}
+        self._functions: dict[int, FunctionValue] = {}
+        self._globals: dict[tuple[int, str], Value] = {}
+        self._constants: dict[int, Value] = {}
+        self._namespaces: dict[int, Namespace] = {}
+        self._lookups: dict[tuple[type, str], tuple[Any, type | None]] = {}
+        self._inlined: set[int] = set()
+        self._paths: dict[Source, str] = {}
+        self._module_sources: set[Source] = set()
+        self.replaced: frozenset[Source] = frozenset()
+        """Where an earlier capture found a module's tensor that is another one now."""
+        self.changing: frozenset[Source] = frozenset()
+        """What may be another number or text in each round of the loop that the frame is a part of."""
+        self.changed: frozenset[Source] = frozenset()
+        """What was another number, text, function or class in an earlier round."""
+        self.numbers: frozenset[Source] = frozenset()
+        """Where an earlier capture found another float: an argument of the graph, if that can be."""
+
+    # -- reading real objects -------------------------------------------------
+
+    def wrap(self, obj: Any, source: Source, *, pinned: bool = False) -> Value:
+        """The value of an object that is looked at."""
+        return wrap(self, obj, source, pinned)
+
+    def remember(self, obj: Any, value: Value) -> None:
+        """Later reads of the same object give the same value."""
+        self.objects[id(obj)] = value
+        self._keep.append(obj)
+
+    def read(self, obj: Any, source: Source, *, pinned: bool = False) -> Value:
+        """The value of an object that is read, to be looked at later."""
+        if pinned and type(obj) in LITERAL_TYPES:
+            return ConstantValue(obj)
+        return LazyValue(self, obj, source, pinned=pinned)
+
+    def known(self, obj: Any) -> Value:
+        """The value of an object that compiled code may refer to itself."""
+        if is_literal(obj):
+            return ConstantValue(obj) if type(obj) is not tuple else TupleValue([self.known(item) for item in obj])
+        found = self.objects.get(id(obj))
+        if found is not None:
+            self.guards.pin(found)
+            return found
+        if isinstance(obj, types.FunctionType):
+            return self.function(obj)
+        if isinstance(obj, (tuple, slice)):
+            return fresh(self, obj)
+        return wrap(self, obj, self.const_source(obj), True)
+
+    def fresh(self, obj: Any) -> Value:
+        """The value of an object that an evaluation has just made."""
+        return fresh(self, obj)
+
+    def const_source(self, obj: Any) -> Source:
+        """A source that is the object itself."""
+        return Const(obj, describe(obj))
+
+    def function(self, fn: types.FunctionType) -> FunctionValue:
+        """A real function that is known by identity."""
+        found = self._functions.get(id(fn))
+        if found is None:
+            found = self._functions[id(fn)] = FunctionValue.of(self, fn, None)
+            self._keep.append(fn)
+        return found
+
+    def cell(self, cell: types.CellType, name: str, source: Source) -> CellValue:
+        """A real cell; its content is read lazily."""
+        found = self._cells.get(id(cell))
+        if found is None:
+            self._keep.append(cell)
+            try:
+                content: Value | None = self.read(cell.cell_contents, CellContents(source))
+            except ValueError:
+                content = None
+            found = self._cells[id(cell)] = CellValue(content, name, source, cell)
+        return found
+
+    def code_constant(self, obj: Any) -> Value:
+        """A constant of a code object."""
+        if type(obj) in LITERAL_TYPES:
+            return ConstantValue(obj)
+        found = self._constants.get(id(obj))
+        if found is None:
+            found = fresh(self, obj)
+            if type(obj) is tuple:
+                found.source = self.const_source(obj)  # the same object at each call
+            self._constants[id(obj)] = found
+            self._keep.append(obj)
+        return found
+
+    # -- globals ----------------------------------------------------------------
+
+    def namespace(self, variables: dict[str, Any]) -> Namespace | None:
+        """The globals of an inlined function; None for the frame's own."""
+        if variables is self.frame_globals:
+            return None
+        found = self._namespaces.get(id(variables))
+        if found is None:
+            name = str(variables.get("__name__", "globals"))
+            found = self._namespaces[id(variables)] = Namespace(name, variables)
+        return found
+
+    def load_global(self, interp: Interpreter, name: str) -> Value:
+        """A global of the interpreter's function, else a builtin."""
+        variables = interp.globals
+        changed = self.effects.global_value(variables, name)
+        if changed is not None:
+            return changed
+        key = (id(variables), name)
+        found = self._globals.get(key)
+        if found is not None:
+            return found
+        pinned = is_library(variables.get("__name__"))
+        source: Source = Global(name, interp.namespace)
+        if name in variables:
+            if pinned:
+                self.guards.fixed(source, variables[name])
+            found = self.read(variables[name], source, pinned=pinned)
+            self.found.append(found)
+        elif name in interp.builtins:
+            obj = interp.builtins[name]
+            source = Builtin(name)
+            if interp.namespace is not None:
+                self.guards.lacks_key(Variables(interp.namespace), name)
+                source = Global(name, Namespace("builtins", interp.builtins))
+            self.guards.fixed(source, obj)
+            found = self.read(obj, self.const_source(obj), pinned=True)
+        else:
+            self.guards.lacks_key(Variables(interp.namespace), name)
+            self.guards.lacks_key(Variables(Namespace("builtins", interp.builtins)), name)
+            interp.raise_real(NameError(f"name {name!r} is not defined", name=name))
+        self._globals[key] = found
+        return found
+
+    def module_global(self, module: types.ModuleType, name: str, obj: Any) -> Value:
+        """An attribute of a Python module."""
+        variables = vars(module)
+        if name not in variables:  # a property of its class, or made by its __getattr__
+            return self.read(obj, Attr(self.const_source(module), name), pinned=not is_literal(obj))
+        source = Global(name, self.namespace(variables))
+        if not is_library(module.__name__):
+            return self.read(obj, source)
+        self.guards.fixed(source, obj)
+        if isinstance(obj, (type, types.ModuleType)):
+            return self.known(obj)
+        return self.read(obj, source, pinned=True)
+
+    def module_lacks(self, module: types.ModuleType, name: str) -> None:
+        """A Python module has no such attribute."""
+        self.guards.lacks_key(Variables(self.namespace(vars(module))), name)
+
+    # -- attributes ----------------------------------------------------------------
+
+    def lookup(self, cls: type, name: str) -> tuple[Any, type | None]:
+        """What a class finds under a name, as it is, and which class of its bases holds it; guarded."""
+        known = self._lookups.get((cls, name))
+        if known is None:
+            known = self._lookups[cls, name] = class_lookup(cls, name)
+            if cls.__flags__ & _IMMUTABLE:
+                return known
+            if known[1] is None:
+                self.guards.lacks_entry(self.const_source(cls), name)
+            else:
+                self.guards.fixed(ClassAttr(self.const_source(cls), name), known[0])
+        return known
+
+    def class_value(self, owner: type, name: str, obj: Any) -> Value:
+        """A plain attribute of a class."""
+        return self.read(obj, ClassAttr(self.const_source(owner), name), pinned=is_library(owner.__module__))
+
+    def class_attribute(self, value: Value, name: str) -> Value | None:
+        """An attribute of a value's class, bound; None for those of built-in kinds."""
+        cls = value.python_type()
+        found, owner = self.lookup(cls, name)
+        if found is MISSING or owner is None or not isinstance(found, (types.FunctionType, property, classmethod)):
+            return None
+        interp = self.current
+        return bind(interp, found, owner, value, name)
+
+    current: Interpreter
+    """The interpreter of the root frame."""
+
+    def own_attribute(self, value: Any, name: str) -> Value:
+        """An attribute that a tensor carries."""
+        base = value.source if value.source is not None else self.const_source(value.obj)
+        return self.read(getattr(value.obj, name), Attr(base, name))
+
+    def dict_storage(self, value: Value) -> DictValue | None:
+        """The dictionary in a value, if its class iterates it as dict does."""
+        value = value.realize()
+        if isinstance(value, DictValue):
+            return value
+        if isinstance(value, InstanceDictValue):
+            return value.snapshot(self.current)
+        if isinstance(value, ObjectValue) and isinstance(value.storage, DictValue):
+            names = ("__iter__", "keys", "__getitem__")
+            if not any(isinstance(self.lookup(value.cls, name)[0], types.FunctionType) for name in names):
+                return value.storage
+        return None
+
+    # -- module trees ---------------------------------------------------------------
+
+    def module_path(self, source: Source) -> str:
+        """Place of a module below the object that the frame was given, as a name."""
+        self._module_sources.add(source)
+        return self._path(source)
+
+    def _path(self, source: Source) -> str:
+        found = self._paths.get(source)
+        if found is None:
+            match source:
+                case ModuleItem(base=base, name=name) | InstanceAttr(base=base, name=name) | Attr(base=base, name=name):
+                    before = self._path(base)
+                    found = f"{before}_{name}" if before else name
+                case Item(base=base, key=key):
+                    before = self._path(base)
+                    found = f"{before}_{key}" if before else str(key)
+                case Const():
+                    found = ""
+                case _:
+                    found = "" if str(source) == "self" else str(source)
+            self._paths[source] = found
+        return found
+
+    def parameter_path(self, source: Source) -> str | None:
+        """Place of a tensor that belongs to a module tree; None for others."""
+        if isinstance(source, ModuleItem):
+            return self._path(source)
+        if isinstance(source, InstanceAttr) and source.base in self._module_sources:
+            return self._path(source)
+        return None
+
+    def module_table(self, module: ModuleValue, name: str) -> Value:
+        """`_parameters`, `_buffers`, `_modules` or a dict of hooks."""
+        source = InstanceAttr(module.base(self.current), name)
+        table = module.obj.__dict__.get(name)
+        if table is None or name.endswith("hooks"):  # handles lead to those of hooks too
+            return self.read(table, source)
+        made = DictValue({}, source, type(table), table)
+        for key, item in table.items():
+            entry = module.fields.get(key) if key in module.changed else None
+            if entry is None:
+                entry = self.module_attribute(module, key, item, ModuleItem(module.base(self.current), name, key))
+            made.entries[key] = (ConstantValue(key) if is_literal(key) else self.known(key), entry)
+        return made
+
+    def module_attribute(self, module: ModuleValue, name: str, obj: Any, source: Source) -> Value:
+        """An own attribute, parameter, buffer or submodule of a module."""
+        return self.read(obj, source)
+
+    # -- guards that values ask for ----------------------------------------------------
+
+    def guard_keys(self, value: DictValue) -> None:
+        """The keys of a dictionary, in order."""
+        if value.source is None:
+            return
+        keys = tuple(dict.keys(value.obj or {}))
+        if all(is_literal(key) for key in keys):
+            self.guards.keys(value.source, keys)
+        else:
+            self.guards.length(value.source, len(keys))
+            for key, _ in value.entries.values():
+                key.realize()
+
+    def guard_missing_key(self, value: DictValue, key: Value) -> None:
+        """A key is not in a dictionary."""
+        real = key.realize()
+        if value.source is None:
+            return
+        if real.is_constant() and is_literal(real.as_constant()):
+            self.guards.lacks_key(value.source, real.as_constant())
+        else:
+            self.guard_keys(value)
+
+    def guard_no_attribute(self, value: ObjectValue, name: str) -> None:
+        """An object has no attribute of its own by a name."""
+        if value.source is not None and not isinstance(value.source, Const):
+            self.guards.lacks_own(value.source, name)
+
+    def guard_attribute_names(self, value: ObjectValue) -> None:
+        """The names of an object's own attributes."""
+        if value.source is not None:
+            self.guards.keys(InstanceDictValue(value).source, tuple(value.obj.__dict__))  # type: ignore[arg-type]
+
+    # -- policy ------------------------------------------------------------------------
+
+    def check_inline(self, function: FunctionValue) -> None:
+        """Refuse functions that are not to be looked into; the others are guarded to stay as they are.
+
+        Raises:
+            Break: the function runs as plain Python.
+        """
+        if function.obj is not None and DISABLED in function.obj.__dict__:
+            raise Break("disabled-function", f"{function.describe()} is marked with disable()")
+        if registry.is_opaque(function.globals.get("__name__"), function.obj):
+            raise Break("unsupported-call", f"{function.describe()} of {function.globals.get('__name__')} is called")
+        fn = function.obj
+        if fn is None or not function.pinned or id(fn) in self._inlined:
+            return
+        self._inlined.add(id(fn))
+        source = self.const_source(fn)
+        self.guards.code(source, fn)
+        for name in ("__defaults__", "__kwdefaults__"):
+            if (found := getattr(fn, name)) is not None:
+                self.guards.identity(FunctionPart(source, name), found)

@@ -1,0 +1,492 @@
+"""Binary, unary and comparison operators on values: one row an operator."""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import torch
+
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue
+from firebrick.capture.values.base import NotConstant, Value
+from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.function import BoundMethodValue
+from firebrick.capture.values.made import NumberValue
+from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
+from firebrick.capture.values.method import MethodValue
+from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue
+from firebrick.capture.values.sequence import DequeValue, ListValue, SequenceValue, SliceValue, TupleValue
+from firebrick.capture.values.subclass import SubclassValue
+from firebrick.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from firebrick.capture.interpreter.interpreter import Interpreter
+
+__all__ = [
+    "BINARY",
+    "COMPARE",
+    "UNARY",
+    "binary",
+    "by_objects",
+    "compare",
+    "contains",
+    "host_copy",
+    "host_text",
+    "identical",
+    "special_method",
+    "unary",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryRow:
+    """A binary operator: its functions and special methods."""
+
+    symbol: str
+    function: Callable[[Any, Any], Any]
+    in_place: Callable[[Any, Any], Any]
+    name: str
+
+    @property
+    def method(self) -> str:
+        """`__add__`."""
+        return f"__{self.name}__"
+
+    @property
+    def reflected(self) -> str:
+        """`__radd__`."""
+        return f"__r{self.name}__"
+
+    @property
+    def assigned(self) -> str:
+        """`__iadd__`."""
+        return f"__i{self.name}__"
+
+
+BINARY: Mapping[str, BinaryRow] = {
+    row.symbol: row
+    for row in (
+        BinaryRow("+", operator.add, operator.iadd, "add"),
+        BinaryRow("-", operator.sub, operator.isub, "sub"),
+        BinaryRow("*", operator.mul, operator.imul, "mul"),
+        BinaryRow("/", operator.truediv, operator.itruediv, "truediv"),
+        BinaryRow("//", operator.floordiv, operator.ifloordiv, "floordiv"),
+        BinaryRow("%", operator.mod, operator.imod, "mod"),
+        BinaryRow("**", operator.pow, operator.ipow, "pow"),
+        BinaryRow("@", operator.matmul, operator.imatmul, "matmul"),
+        BinaryRow("&", operator.and_, operator.iand, "and"),
+        BinaryRow("|", operator.or_, operator.ior, "or"),
+        BinaryRow("^", operator.xor, operator.ixor, "xor"),
+        BinaryRow("<<", operator.lshift, operator.ilshift, "lshift"),
+        BinaryRow(">>", operator.rshift, operator.irshift, "rshift"),
+    )
+}
+"""Operator text -> row."""
+
+UNARY: Mapping[str, tuple[Callable[[Any], Any], str]] = {
+    "-": (operator.neg, "__neg__"),
+    "+": (operator.pos, "__pos__"),
+    "~": (operator.invert, "__invert__"),
+}
+"""Operator text -> function, special method."""
+
+COMPARE: Mapping[str, tuple[Callable[[Any, Any], Any], str, str]] = {
+    "<": (operator.lt, "__lt__", "__gt__"),
+    "<=": (operator.le, "__le__", "__ge__"),
+    "==": (operator.eq, "__eq__", "__eq__"),
+    "!=": (operator.ne, "__ne__", "__ne__"),
+    ">": (operator.gt, "__gt__", "__lt__"),
+    ">=": (operator.ge, "__ge__", "__le__"),
+}
+"""Operator text -> function, special method, its reflection."""
+
+_BY_METHOD = {row.method: row.symbol for row in BINARY.values()}
+_SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
+_SET_RELATIONS = {"<=": "issubset", ">=": "issuperset"}
+
+
+def identical(interp: Interpreter, first: Value, second: Value) -> bool:
+    """`first is second`; a guard says that two objects from outside are two."""
+    first, second = first.realize(), second.realize()
+    if not isinstance(first, ConstantValue) and not isinstance(second, ConstantValue):
+        first.compare()
+        second.compare()
+    if first is second:
+        return True
+    mine, other = first.identity(), second.identity()
+    if mine is other:
+        return True
+    if isinstance(first, ConstantValue) or isinstance(second, ConstantValue):
+        equal = isinstance(first, ConstantValue) and isinstance(second, ConstantValue) and mine == other
+        return equal and _same_literal(interp, first, second)
+    if first.source is not None and second.source is not None and first.python_type() is second.python_type():
+        interp.tracer.guards.distinct([first.source, second.source])
+    return False
+
+
+def _same_literal(interp: Interpreter, first: Value, second: Value) -> bool:
+    """Whether two equal literals are one object, by a guard if they come from outside."""
+    one, other = first.as_constant(), second.as_constant()
+    if isinstance(one, (bool, types.NoneType, types.EllipsisType)) or (type(one) is int and -5 <= one <= 256):
+        return True
+    tracer = interp.tracer
+    source, beside = first.source or tracer.const_source(one), second.source or tracer.const_source(other)
+    if source != beside and one is other:
+        tracer.guards.same(source, beside)
+    elif source != beside:
+        tracer.guards.distinct([source, beside])
+    return one is other
+
+
+def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
+    """`-x`, `+x`, `~x`."""
+    value = value.realize()
+    if isinstance(value, NumberValue):
+        return value.unary(interp, symbol)
+    function, method = UNARY[symbol]
+    if isinstance(value, SubclassValue):
+        own = value.special(interp, method)
+        return (
+            own.call(interp, [], {})
+            if own
+            else interp.tracer.graph.call(interp, "call_function", function, [value], {})
+        )
+    if isinstance(value, ArrayValue):
+        return value.call_method(interp, method, [], {})
+    if isinstance(value, TensorValue):
+        return interp.tracer.graph.call(interp, "call_function", function, (value,), {})
+    if isinstance(value, ObjectValue) and value.special(interp, method) is not None and value.storage is None:
+        return value.call_method(interp, method, [], {})
+    if interp.lookup(value.python_type(), method)[0] is MISSING:
+        interp.raise_new(TypeError, f"bad operand type for unary {symbol}: {value.python_type().__name__!r}")
+    return interp.fold(function, [_plain(value)], {})
+
+
+def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
+    """`left symbol right`; a symbol with `=` is the in-place form."""
+    left, right = left.realize(), right.realize()
+    if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
+        return _of_arrays(interp, symbol, left, right)
+    in_place = symbol.endswith("=")
+    row = BINARY[symbol.rstrip("=")]
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+        return interp.fold(row.function, (left, right), {})
+    if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):
+        return _of_subclasses(interp, row, in_place, left, right)
+    if (
+        isinstance(left, TensorValue)
+        or (isinstance(right, TensorValue) and not isinstance(left, (ObjectValue, ListValue)))
+    ) and not (
+        isinstance(right, ObjectValue) and right.special(interp, row.reflected) is not None and right.storage is None
+    ):
+        function = row.in_place if in_place and isinstance(left, TensorValue) else row.function
+        return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+    if isinstance(left, NumberValue) or isinstance(right, NumberValue):
+        return NumberValue.binary(interp, row.symbol, left, right)
+    if in_place:
+        done = _in_place(interp, row, left, right)
+        if done is not None:
+            return done
+    result = by_objects(interp, row, left, right, symbol)
+    if result is None:
+        result = _by_containers(interp, row.symbol, _plain(left), _plain(right))
+    if result is None:
+        return interp.fold(row.function, (_plain(left), _plain(right)), {}, copied=True)
+    return result
+
+
+def _of_subclasses(interp: Interpreter, row: BinaryRow, in_place: bool, left: Value, right: Value) -> Value:
+    """An operator of the class itself, else torch's."""
+    if in_place and isinstance(left, ObjectValue) and (own := left.special(interp, row.assigned)) is not None:
+        return own.call(interp, [right], {})
+    result = by_objects(interp, row, left, right, row.symbol)
+    if result is not None:
+        return result
+    function = row.in_place if in_place and issubclass(left.python_type(), torch.Tensor) else row.function
+    return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+
+
+def _of_arrays(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
+    if isinstance(left, ObjectValue) or isinstance(right, ObjectValue):
+        raise Break("numpy", f"{symbol} of an array and an object")
+    result: Value = ARRAY_METHODS[symbol](interp, [left, right], {})
+    return result
+
+
+def _plain(value: Value) -> Value:
+    return value.storage if isinstance(value, ObjectValue) and value.storage is not None else value
+
+
+def _in_place(interp: Interpreter, row: BinaryRow, left: Value, right: Value) -> Value | None:
+    if isinstance(left, ObjectValue):
+        method = left.special(interp, row.assigned)
+        if method is not None and left.storage is None:
+            result = method.realize().call(interp, [right], {})
+            return None if _not_implemented(result) else result
+    plain = _plain(left)
+    if isinstance(plain, ListValue) and row.symbol == "+":
+        plain.call_method(interp, "extend", [right], {})
+        return left
+    if isinstance(plain, ListValue) and row.symbol == "*":
+        interp.tracer.effects.mutated(plain)
+        plain.items *= interp.index_of(right)
+        if isinstance(plain, DequeValue):
+            plain.trim(left=True)
+        return left
+    if isinstance(plain, DictValue) and row.symbol == "|":
+        plain.call_method(interp, "update", [right], {})
+        return left
+    if (
+        isinstance(plain, SetValue)
+        and plain.cls is set
+        and isinstance(_plain(right), SetValue)
+        and row.symbol in _SET_OPERATORS
+    ):
+        name = _SET_OPERATORS[row.symbol]
+        plain.call_method(interp, "update" if name == "union" else f"{name}_update", [right], {})
+        return left
+    return None
+
+
+def _not_implemented(value: Value) -> bool:
+    value = value.realize()
+    return isinstance(value, ConstantValue) and value.value is NotImplemented
+
+
+def by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value, symbol: str) -> Value | None:
+    """By the special methods of the user's classes; None if they have none."""
+    attempts = [(left, row.method, right), (right, row.reflected, left)]
+    if left.python_type() is not right.python_type() and issubclass(right.python_type(), left.python_type()):
+        attempts.reverse()
+    tried = False
+    for owner, name, other in attempts:
+        found, holder = interp.lookup(owner.python_type(), name)
+        if isinstance(owner, ObjectValue) and hasattr(found, "__code__") and holder is not torch.Tensor:
+            result = interp.tracer.function(found).call(interp, [owner, other], {})
+            if not _not_implemented(result):
+                return result
+        elif found is not MISSING and (symbol in "%=*=" or not isinstance(other, ObjectValue) or other.storage):
+            tried = True  # a built-in kind will say what it thinks of it
+    if not tried:
+        names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
+        shown = f"{symbol} or pow()" if symbol == "**" else f"{symbol}()" if symbol == "divmod" else symbol
+        interp.raise_new(TypeError, f"unsupported operand type(s) for {shown}: {names}")
+    return None
+
+
+def _by_containers(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value | None:
+    if symbol == "+" and isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
+        if isinstance(left, TupleValue) and isinstance(right, TupleValue):
+            kind = torch_size(left, right)
+            return TupleValue(left.items + right.items, cls=kind)
+        if type(left) is type(right):
+            return left.copy_with(left.items + right.items)
+        names = f'"{right.python_type().__name__}") to {left.python_type().__name__}'
+        interp.raise_new(TypeError, f"can only concatenate {left.python_type().__name__} (not {names}")
+    if symbol == "*":
+        if isinstance(right, SequenceValue):
+            left, right = right, left
+        if isinstance(left, SequenceValue):
+            if not hasattr(right.python_type(), "__index__"):
+                other = right.python_type().__name__
+                interp.raise_new(TypeError, f"can't multiply sequence by non-int of type {other!r}")
+            return left.copy_with(left.items * interp.index_of(right))
+    if symbol == "%" and isinstance(left, ConstantValue) and isinstance(left.value, (str, bytes)):
+        return _percent(interp, left, right)
+    if _is_set(left) and _is_set(right) and symbol in _SET_OPERATORS:
+        views = isinstance(left, ViewValue) or isinstance(right, ViewValue)  # of which one gives a set
+        mine = SetValue.of(interp, left.iterate(interp)) if views else left
+        return SET_METHODS[_SET_OPERATORS[symbol]](interp, mine, [right], {})
+    if symbol == "|" and isinstance(left, DictValue) and isinstance(right, DictValue):
+        joined = left.call_method(interp, "copy", [], {})
+        joined.call_method(interp, "update", [right], {})
+        return joined
+    return None
+
+
+def torch_size(left: TupleValue, right: TupleValue) -> type:
+    """Class of the concatenation of two tuples."""
+    kind = left.cls if left.cls.__name__ == "Size" else right.cls
+    return kind if kind.__name__ == "Size" else tuple
+
+
+def _percent(interp: Interpreter, left: ConstantValue, right: Value) -> Value:
+    try:
+        return interp.fold(operator.mod, (left, ConstantValue(host_copy(interp, right))), {})
+    except NotConstant:
+        pass
+    items = [item.realize() for item in (right.items if isinstance(right, TupleValue) else [right])]
+    if isinstance(right, DictValue) or "r" in str(left.value) or "a" in str(left.value):
+        raise Break("unsupported-operation", f"text of {right.describe()}")
+    shown = [item if item.is_constant() else interp.formatted(item, "", "") for item in items]
+    return interp.fold(lambda text, *parts: text % parts, [left, *shown], {})
+
+
+def special_method(interp: Interpreter, value: Value, name: str, args: Sequence[Value]) -> Value | None:
+    """An operator that is called by the name of its special method on a built-in kind; None if it is none."""
+    if name in _BY_METHOD and len(args) == 1:
+        return binary(interp, _BY_METHOD[name], value, args[0])
+    for symbol, (_, method, _) in COMPARE.items():
+        if method == name and len(args) == 1:
+            return compare(interp, symbol, value, args[0])
+    if name == "__len__":
+        return ConstantValue(value.length(interp))
+    if name == "__bool__":
+        return ConstantValue(value.truth(interp))
+    return None
+
+
+def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
+    """`left symbol right` for the six comparisons."""
+    left, right = left.realize(), right.realize()
+    function, method, reflected = COMPARE[symbol]
+    if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
+        return _of_arrays(interp, symbol, left, right)
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+        return interp.fold(function, (left, right), {})
+    if (isinstance(left, TensorValue) or isinstance(right, TensorValue)) and not (
+        isinstance(left, SubclassValue) or isinstance(right, SubclassValue)
+    ):
+        other = right if isinstance(left, TensorValue) else left
+        if symbol in ("==", "!=") and not isinstance(other, (TensorValue, ConstantValue)):
+            return ConstantValue(symbol == "!=")
+        return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+    for owner, name, other in ((left, method, right), (right, reflected, left)):
+        if isinstance(owner, ObjectValue):
+            found, holder = interp.lookup(owner.cls, name)
+            if hasattr(found, "__code__") and holder is not torch.Tensor:
+                result = interp.tracer.function(found).call(interp, [owner, other], {})
+                if not _not_implemented(result):
+                    return result
+            elif symbol == "!=" and hasattr(interp.lookup(owner.cls, "__eq__")[0], "__code__"):
+                equal = compare(interp, "==", left, right).realize()
+                return ConstantValue(not equal.truth(interp))
+    if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):
+        return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+    if isinstance(left, NumberValue) or isinstance(right, NumberValue):
+        return NumberValue.binary(interp, symbol, left, right)
+    plain = [side.snapshot(interp) if isinstance(side, InstanceDictValue) else _plain(side) for side in (left, right)]
+    return _compare_plain(interp, symbol, *plain)
+
+
+def _compare_plain(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
+    function = COMPARE[symbol][0]
+    if (
+        isinstance(left, SequenceValue)
+        and isinstance(right, SequenceValue)
+        and all(isinstance(left, kind) is isinstance(right, kind) for kind in (TupleValue, DequeValue))
+    ):
+        return _compare_sequences(interp, symbol, left, right)
+    if isinstance(left, DictValue) and isinstance(right, DictValue) and symbol in ("==", "!="):
+        equal = _equal_dicts(interp, left, right)
+        return ConstantValue(equal is (symbol == "=="))
+    if _is_set(left) and _is_set(right):
+        mine, other = (set(SetValue.of(interp, part.iterate(interp)).entries) for part in (left, right))
+        return ConstantValue(function(mine, other))
+    try:
+        return interp.tracer.fresh(function(left.as_constant(), right.as_constant()))
+    except NotConstant:
+        pass
+    except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
+        interp.raise_real(error)
+    if symbol in ("==", "!="):
+        for side in (left, right):
+            own = interp.lookup(side.python_type(), "__eq__")[0]
+            if isinstance(side, ObjectValue) and own is not object.__eq__ and not hasattr(own, "__code__"):
+                raise Break("unsupported-operation", f"{side.describe()} is compared")
+        if isinstance(left, SliceValue) and isinstance(right, SliceValue):
+            return _compare_sequences(
+                interp, symbol, TupleValue(list(left.children())), TupleValue(list(right.children()))
+            )
+        same = _same_method(interp, left, right) or identical(interp, left, right)
+        return ConstantValue(same is (symbol == "=="))
+    names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
+    interp.raise_new(TypeError, f"{symbol!r} not supported between instances of {names}")
+
+
+def _is_set(value: Value) -> TypeGuard[SetValue | ViewValue]:
+    return isinstance(value, SetValue) or (isinstance(value, ViewValue) and value.kind != "values")
+
+
+def _same_method(interp: Interpreter, left: Value, right: Value) -> bool:
+    """Whether both are the same method of the same object: bound anew at each read."""
+    if isinstance(left, BoundMethodValue) and isinstance(right, BoundMethodValue):
+        same = identical(interp, left.function, right.function)
+    elif isinstance(left, MethodValue) and isinstance(right, MethodValue):
+        same = left.name == right.name
+    else:
+        return False
+    return same and identical(interp, left.owner, right.owner)
+
+
+def _compare_sequences(interp: Interpreter, symbol: str, left: SequenceValue, right: SequenceValue) -> Value:
+    if symbol in ("==", "!=") and len(left.items) != len(right.items):
+        return ConstantValue(symbol == "!=")
+    for mine, other in zip(left.items, right.items, strict=False):
+        if not interp.same_or_equal(mine, other):
+            return ConstantValue(symbol == "!=") if symbol in ("==", "!=") else compare(interp, symbol, mine, other)
+    return ConstantValue(COMPARE[symbol][0](len(left.items), len(right.items)))
+
+
+def _equal_dicts(interp: Interpreter, left: DictValue, right: DictValue) -> bool:
+    mine, other = left.whole(interp), right.whole(interp)
+    if mine.keys() != other.keys():
+        return False
+    if left.cls is right.cls is OrderedDict and list(mine) != list(other):
+        return False
+    return all(interp.same_or_equal(entry[1], other[host][1]) for host, entry in mine.items())
+
+
+def contains(interp: Interpreter, container: Value, item: Value) -> bool:
+    """`item in container`."""
+    container = container.realize()
+    if isinstance(container, ConstantValue):
+        return interp.fold(operator.contains, [container, item], {}).truth(interp)
+    if isinstance(container, ObjectValue):
+        found, _ = interp.lookup(container.cls, "__contains__")
+        if found is MISSING and container.storage is None:
+            return any(interp.same_or_equal(other, item) for other in container.iterate(interp))
+    if isinstance(container, TensorValue):
+        raise Break("data-dependent-branch", "`in` on a tensor")
+    if hasattr(container.python_type(), "__contains__"):
+        return container.call_method(interp, "__contains__", [item], {}).realize().truth(interp)
+    return any(interp.same_or_equal(other, item) for other in container.iterate(interp))
+
+
+def host_copy(interp: Interpreter, value: Value) -> Any:
+    """An object like a value that is made of constants: for functions that look at it and don't keep it.
+
+    Raises:
+        NotConstant: it holds tensors or objects of the user's classes.
+    """
+    value = value.realize()
+    if isinstance(value, DequeValue):
+        return deque([host_copy(interp, item) for item in value.items], value.maxlen)
+    if isinstance(value, SequenceValue):
+        return value.build([host_copy(interp, item) for item in value.items])
+    if isinstance(value, SetValue):
+        return value.cls(host_copy(interp, item) for item in value.iterate(interp))
+    if not isinstance(value, DictValue):
+        return value.as_constant()
+    made: Any = value.cls() if value.factory is None else value.cls(host_copy(interp, value.factory))
+    for key, item in value.whole(interp).values():
+        made[host_copy(interp, key)] = host_copy(interp, item)
+    return made
+
+
+def host_text(interp: Interpreter, value: Value) -> Any:
+    """An object whose text is that of a container of constants.
+
+    Raises:
+        Break: the text depends on tensors or on the user's classes.
+    """
+    try:
+        return host_copy(interp, value)
+    except NotConstant:
+        raise Break("unsupported-operation", f"text of {value.describe()}") from None

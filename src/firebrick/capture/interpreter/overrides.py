@@ -1,0 +1,120 @@
+"""Calls of torch with objects that have a `__torch_function__`, tensors of other classes among them."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.mapping import DictValue
+from firebrick.capture.values.object import ObjectValue
+from firebrick.capture.values.sequence import ListValue, TupleValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Value
+
+__all__ = ["overridden", "overrides_calls"]
+
+
+def overrides_calls(value: Value) -> bool:
+    """Whether a value decides itself what calls of torch with it do."""
+    value = value.realize()
+    return isinstance(value, ObjectValue) and value.overrides()
+
+
+def _overriding(args: Sequence[Value]) -> Iterator[ObjectValue]:
+    for arg in args:
+        value = arg.realize()
+        if isinstance(value, (TupleValue, ListValue)):
+            yield from _overriding(value.items)
+        elif isinstance(value, ObjectValue) and overrides_calls(value):
+            yield value
+
+
+class _Found(Exception):
+    pass
+
+
+class _Probe(torch.Tensor):
+    """Tells which function torch hands to `__torch_function__`, and its arguments."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _Found(func, args)
+
+
+@functools.cache
+def _operator_function(function: Callable[..., Any], kinds: tuple[str, ...]) -> tuple[Any, tuple[int, ...]] | None:
+    """The function of torch behind an operator, and the operands in its order; None if it has none."""
+    with torch._C._EnableTorchFunction():
+        probes: list[Any] = []
+        for kind in kinds:
+            plain = torch.ones(())
+            probes.append(plain.as_subclass(_Probe) if kind == "own" else plain if kind == "tensor" else 2)
+        try:
+            function(*probes)
+        except _Found as found:
+            places = [next((i for i, probe in enumerate(probes) if probe is arg), None) for arg in found.args[1]]
+            if None not in places:
+                return found.args[0], tuple(place for place in places if place is not None)
+        except (TypeError, RuntimeError, IndexError):
+            pass
+    return None
+
+
+def _kind(value: Value) -> str:
+    return "own" if overrides_calls(value) else "tensor" if issubclass(value.python_type(), torch.Tensor) else ""
+
+
+def _function_of(
+    target: Callable[..., Any] | str, args: Sequence[Value], found: Sequence[ObjectValue]
+) -> tuple[Any, Sequence[Value]]:
+    if isinstance(target, str):
+        return getattr(torch.Tensor, target), args
+    name = getattr(target, "__name__", str(target))
+    if getattr(target, "__module__", None) != "_operator" and target is not getattr:
+        return target, args
+    if not all(issubclass(value.cls, torch.Tensor) for value in found):
+        raise Break("tensor-subclass", f"{name} of an object with a __torch_function__")
+    values = [arg.realize() for arg in args]
+    if target is getattr:
+        return getattr(torch.Tensor, values[1].as_constant()).__get__, args[:1]
+    kinds = (
+        "own" if overrides_calls(v) else "tensor" if issubclass(v.python_type(), torch.Tensor) else "" for v in values
+    )
+    behind = _operator_function(target, tuple(kinds))
+    if behind is None:
+        raise Break("tensor-subclass", f"{name} of a tensor of another class")
+    return behind[0], [args[place] for place in behind[1]]
+
+
+def overridden(
+    interp: Interpreter,
+    target: Callable[..., Any] | str,
+    args: Sequence[Value],
+    kwargs: Mapping[str, Value],
+) -> Value:
+    """`cls.__torch_function__(function, types, args, kwargs)` of the arguments, until one answers.
+
+    Raises:
+        Break: the call is an operator, whose function torch names otherwise.
+    """
+    found: list[ObjectValue] = []
+    for value in _overriding((*args, *kwargs.values())):
+        if all(value.cls is not other.cls for other in found):
+            before = [place for place, other in enumerate(found) if issubclass(value.cls, other.cls)]
+            found.insert(before[0] if before else len(found), value)
+    function, args = _function_of(target, args, found)
+    classes = TupleValue([interp.tracer.known(value.cls) for value in found])
+    given = [interp.tracer.known(function), classes, TupleValue(list(args)), DictValue.of(dict(kwargs))]
+    for value in found:
+        result = value.get_attr(interp, "__torch_function__").realize().call(interp, given, {}).realize()
+        if not (isinstance(result, ConstantValue) and result.value is NotImplemented):
+            return result
+    raise Break("tensor-subclass", f"{function.__name__}() that no __torch_function__ implements")

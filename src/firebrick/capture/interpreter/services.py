@@ -1,0 +1,381 @@
+"""What any place in the symbolic interpreter can ask for: calls, iteration, folding, user exceptions."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.interpreter import operators
+from firebrick.capture.library import arity
+from firebrick.capture.library import known_callables as registry
+from firebrick.capture.values.base import NotConstant, Raised, Value
+from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue
+from firebrick.capture.values.exception import ExceptionValue
+from firebrick.capture.values.function import FunctionValue
+from firebrick.capture.values.iterator import Cursor, GeneratorValue, IteratorValue
+from firebrick.capture.values.method import MethodValue
+from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup, converted
+from firebrick.capture.values.sequence import ListValue
+from firebrick.capture.values.subclass import SubclassValue
+from firebrick.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from firebrick.capture.interpreter.frame_tracer import Tracer
+    from firebrick.capture.interpreter.interpreter import Interpreter
+
+__all__ = ["Operations"]
+
+
+class Operations:
+    """Operations on values; the interpreter of each frame is one."""
+
+    tracer: Tracer
+
+    # -- exceptions of the user's program ---------------------------------------
+
+    def raise_real(self, error: BaseException) -> NoReturn:
+        """Raise, in the user's program, an exception that a host operation raised."""
+        raise Raised(ExceptionValue.of(error, [self.tracer.known(arg) for arg in error.args])) from error
+
+    def raise_new(self, cls: type[BaseException], *args: Any) -> NoReturn:
+        """Raise a new exception in the user's program."""
+        self.raise_value(cls, [self.tracer.known(arg) for arg in args])
+
+    def raise_value(self, cls: type[BaseException], args: list[Value]) -> NoReturn:
+        """Raise a new exception with values as arguments."""
+        raise Raised(ExceptionValue(cls, args))
+
+    def lookup(self, cls: type, name: str) -> tuple[Any, type | None]:
+        """What a class finds under a name, as it is, and which class of its bases holds it; guarded."""
+        return self.tracer.lookup(cls, name)
+
+    # -- constants ----------------------------------------------------------------
+
+    def fold(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Value],
+        kwargs: Mapping[str, Value],
+        *,
+        copied: bool = False,
+    ) -> Value:
+        """Evaluate a function of constants now; one that only looks at its arguments is given `copied` containers.
+
+        Raises:
+            Break: an argument is not constant.
+        """
+
+        def host_of(arg: Value) -> Any:
+            return operators.host_copy(self.interpreter, arg) if copied else arg.realize().as_constant()
+
+        try:
+            host = [host_of(arg) for arg in args]
+            named = {name: host_of(arg) for name, arg in kwargs.items()}
+        except NotConstant as error:
+            name = getattr(function, "__qualname__", str(function))
+            raise Break("unsupported-call", f"{name}() is called with {error} that is not constant") from None
+        try:
+            return self.tracer.fresh(function(*host, **named))
+        except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
+            self.raise_real(error)
+
+    def index_of(self, value: Value) -> int:
+        """`operator.index`."""
+        value = value.realize()
+        if isinstance(value, TensorValue):
+            raise Break("data-dependent-value", "a tensor is used as an index")
+        if isinstance(value, ObjectValue) and value.storage is None:
+            if self.lookup(value.cls, "__index__")[0] is MISSING:
+                value.call_method(self.interpreter, "__index__", [], {})
+            value = converted(self.interpreter, value, "__index__", operator.index)
+        if isinstance(value, ObjectValue) and value.storage is not None:
+            value = value.storage
+        try:
+            constant = value.as_constant()
+        except NotConstant:
+            self.raise_new(TypeError, f"{value.python_type().__name__!r} object cannot be interpreted as an integer")
+        if isinstance(constant, int):
+            return int(constant)
+        self.raise_new(TypeError, f"{type(constant).__name__!r} object cannot be interpreted as an integer")
+
+    def flag(self, value: Value | None, default: bool) -> bool:
+        """The truth of an optional argument."""
+        return default if value is None else value.realize().truth(self.interpreter)
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """This object, as what it is."""
+        return self  # type: ignore[return-value]
+
+    # -- calls ------------------------------------------------------------------
+
+    def call(self, function: Value, *args: Value) -> Value:
+        """`function(*args)`."""
+        return function.realize().call(self.interpreter, args, {})
+
+    def handler(self, obj: Any) -> Any:
+        """The rule for a callable that is known by identity, or None."""
+        return registry.find(obj)
+
+    def is_graph_function(self, obj: Any) -> bool:
+        """Whether calls of it go into the graph."""
+        return registry.is_graph_function(obj)
+
+    def has_polyfill(self, obj: Any) -> bool:
+        """Whether a Python stand-in is inlined for it."""
+        return registry.polyfill(obj) is not None
+
+    def call_known(self, obj: Any, value: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Call an object that is known by identity: by its rule, in the graph, inlined or evaluated."""
+        interp = self.interpreter
+        handler = registry.find(obj)
+        if handler is not None:
+            return handler(interp, *arity.fit(obj, args, kwargs))
+        if registry.is_graph_function(obj):
+            return self.tracer.graph.call(interp, "call_function", obj, args, kwargs)
+        if isinstance(obj, types.FunctionType):
+            replacement = registry.polyfill(obj)
+            if replacement is not None:
+                return self.inline(self.tracer.function(replacement), args, kwargs)
+            rule = registry.rule_of(obj)
+            if rule is not None:
+                return rule(interp, obj, args, kwargs)  # type: ignore[no-any-return]
+            assert isinstance(value, FunctionValue)
+            return self.inline(value, args, kwargs)
+        if isinstance(obj, _CACHED):
+            if all(arg.realize().is_constant() for arg in (*args, *kwargs.values())):
+                return self.fold(obj, args, kwargs)  # what is cached may be asked for now
+            return self.tracer.known(obj.__wrapped__).call(interp, args, kwargs)
+        if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)) and args:
+            return self._call_descriptor(obj, args, kwargs)
+        if isinstance(obj, types.MethodWrapperType) and isinstance(obj.__self__, types.GetSetDescriptorType) and args:
+            return args[0].realize().get_attr(interp, obj.__self__.__name__)
+        replacement = registry.polyfill(obj)
+        if replacement is not None:
+            made = self.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs)).realize()
+            if isinstance(obj, type) and isinstance(made, (FunctionValue, GeneratorValue)):
+                made.kind = obj
+            return made
+        if registry.is_foldable(obj):
+            return self.fold(obj, args, kwargs, copied=True)
+        owner = getattr(obj, "__self__", None)
+        if isinstance(owner, type) and owner in LITERAL_TYPES:  # int.from_bytes
+            return self.fold(obj, args, kwargs, copied=True)
+        if owner is not None and not isinstance(owner, types.ModuleType) and isinstance(obj, types.BuiltinFunctionType):
+            return self.tracer.known(owner).call_method(interp, obj.__name__, args, kwargs)
+        raise Break("unsupported-call", f"{value.describe()}() is called")
+
+    def _call_descriptor(self, obj: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`dict.update(x, ...)`: the built-in method, even where x's class overrides it."""
+        receiver = args[0].realize()
+        rest, kwargs = arity.fit_method(obj.__objclass__, obj.__name__, args[1:], kwargs)
+        if isinstance(receiver, SubclassValue):
+            return receiver.tensor_method(self.interpreter, obj.__name__, rest, kwargs)
+        if isinstance(receiver, ObjectValue):
+            if receiver.storage is not None:
+                return receiver.storage.call_method(self.interpreter, obj.__name__, rest, kwargs)
+            if obj.__objclass__ is not object and receiver.obj is not None and registry.is_foldable(obj):
+                return self.fold(obj, args, kwargs)
+            raise Break("unsupported-call", f"{obj.__qualname__}() is called on {receiver.describe()}")
+        return receiver.call_method(self.interpreter, obj.__name__, rest, kwargs)
+
+    def inline(self, function: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Run a Python function symbolically in a frame of its own."""
+        raise NotImplementedError
+
+    def fallback_method(self, value: Value, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """A method of a built-in kind that has no rule: an operator, a polyfill, or evaluated if all is constant."""
+        interp = self.interpreter
+        operator_result = operators.special_method(interp, value, name, args)
+        if operator_result is not None:
+            return operator_result
+        if name == "__iter__":
+            return self.iterator(value)
+        if name in ("__init__", "__class_getitem__"):
+            return NONE
+        method = getattr(value.python_type(), name, None)
+        if method is None:
+            self.raise_new(AttributeError, f"{value.python_type().__name__!r} object has no attribute {name!r}")
+        replacement = registry.polyfill(method)
+        if replacement is not None:
+            return self.inline(self.tracer.function(replacement), [value, *args], kwargs)
+        if isinstance(method, types.FunctionType):
+            return self.inline(self.tracer.function(method), [value, *args], kwargs)
+        return self.fold(method, [value, *args], kwargs)
+
+    def decorate_with(self, context: Value, function: Value) -> Value:
+        """`context(function)`: the function run inside the context manager."""
+        return self.inline(self.stand_in("decorate_with"), [context, function], {})
+
+    def stand_in(self, name: str) -> FunctionValue:
+        """A Python stand-in that has a name of its own."""
+        return self.tracer.function(registry.polyfill(name))
+
+    def method(self, value: Value, name: str) -> Value:
+        """An attribute of a built-in kind: a method, bound, or a constant; AttributeError if its class has none."""
+        kind = value.python_type()
+        if name == "__class__":
+            return self.tracer.known(kind)
+        found, _ = class_lookup(kind, name)  # not getattr: what only `type` has is none of an instance's
+        if found is MISSING:
+            self.raise_new(AttributeError, f"{kind.__name__!r} object has no attribute {name!r}")
+        if found is None or isinstance(found, str):
+            return ConstantValue(found)
+        if not callable(found) and not isinstance(found, (classmethod, staticmethod)):
+            raise Break("unsupported-attribute", f"{name} of {value.describe()} is read")
+        return MethodValue(value, name)
+
+    # -- attributes and kinds -----------------------------------------------------
+
+    def has_attr(self, value: Value, name: str) -> bool:
+        """`hasattr(value, name)`."""
+        try:
+            value.realize().get_attr(self.interpreter, name)
+        except Raised as raised:
+            if self.is_instance(raised.value, AttributeError):
+                return False
+            raise
+        return True
+
+    def is_instance(self, value: Value, classes: Any) -> bool:
+        """`isinstance(value, classes)` for real classes."""
+        return issubclass(value.realize().python_type(), classes)
+
+    def same_or_equal(self, first: Value, second: Value) -> bool:
+        """What `in` and `index` test: identity, then equality."""
+        first, second = first.realize(), second.realize()
+        literals = isinstance(first, ConstantValue) and isinstance(second, ConstantValue)
+        if (literals and first.identity() == second.identity()) or operators.identical(self.interpreter, first, second):
+            return True
+        return operators.compare(self.interpreter, "==", first, second).realize().truth(self.interpreter)
+
+    # -- iteration ----------------------------------------------------------------
+
+    def iterate(self, value: Value) -> Iterator[Value]:
+        """Elements as `for` sees them."""
+        return value.realize().iterate(self.interpreter)
+
+    def iterator(self, value: Value) -> Value:
+        """`iter(value)`."""
+        value = value.realize()
+        if isinstance(value, (IteratorValue, GeneratorValue)):
+            return value
+        if isinstance(value, ObjectValue):
+            found, _ = self.lookup(value.cls, "__iter__")
+            if isinstance(found, types.FunctionType):
+                made = self.tracer.function(found).call(self.interpreter, [value], {}).realize()
+                if not hasattr(made.python_type(), "__next__"):
+                    self.raise_new(TypeError, f"iter() returned non-iterator of type {made.python_type().__name__!r}")
+                return made
+        if type(value) is ListValue:
+            cursor = Cursor(value)
+            return IteratorValue(cursor, type(iter([])), cursor.remake)
+        return IteratorValue(value.iterate(self.interpreter), type(iter(())))
+
+    def next_of(self, value: Value) -> Value:
+        """`next(value)`; raises the user's StopIteration at the end."""
+        value = value.realize()
+        if isinstance(value, IteratorValue):
+            try:
+                return next(value.items)
+            except StopIteration:
+                self.raise_new(StopIteration)
+            except RuntimeError as error:
+                self.raise_real(error)
+        return value.call_method(self.interpreter, "__next__", [], {})
+
+    def iterate_next(self, value: Value) -> Iterator[Value]:
+        """Elements by `__next__`."""
+        while True:
+            try:
+                yield value.call_method(self.interpreter, "__next__", [], {})
+            except Raised as raised:
+                if self.is_instance(raised.value, StopIteration):
+                    return
+                raise
+
+    def iterate_items(self, value: Value) -> Iterator[Value]:
+        """Elements by `__getitem__`."""
+        index = 0
+        while True:
+            try:
+                yield value.get_item(self.interpreter, ConstantValue(index))
+            except Raised as raised:
+                if self.is_instance(raised.value, IndexError):
+                    return
+                raise
+            index += 1
+
+    def sorted_items(self, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
+        """A stable sort by the user's order."""
+        keyed = [(item if key is None or _is_none(key) else self.call(key, item), item) for item in items]
+
+        def order(first: tuple[Value, Value], second: tuple[Value, Value]) -> int:
+            for sign, left, right in ((-1, first[0], second[0]), (1, second[0], first[0])):
+                if operators.compare(self.interpreter, "<", left, right).realize().truth(self.interpreter):
+                    return sign
+            return 0
+
+        keyed.sort(key=functools.cmp_to_key(order), reverse=self.flag(reverse, False))
+        return [item for _, item in keyed]
+
+    # -- text ---------------------------------------------------------------------
+
+    def formatted(self, value: Value, conversion: str, spec: str) -> Value:
+        """`f"{value!conversion:spec}"`."""
+        value = value.realize()
+        if isinstance(value, ObjectValue) and value.is_constant():
+            text: Any = value.as_constant()
+        elif isinstance(value, ObjectValue):
+            return self._formatted_object(value, conversion, spec)
+        else:
+            try:
+                text = value.as_constant()
+            except NotConstant:
+                text = operators.host_text(self.interpreter, value)
+        try:
+            return ConstantValue(_shown(conversion, spec, text))
+        except (TypeError, ValueError) as error:
+            self.raise_real(error)
+
+    def _formatted_object(self, value: ObjectValue, conversion: str, spec: str) -> Value:
+        names: dict[str, tuple[str, ...]] = {
+            "r": ("__repr__",),
+            "s": ("__str__", "__repr__"),
+            "a": ("__repr__",),
+            "": ("__format__", "__str__", "__repr__"),
+        }
+        for name in names[conversion]:
+            found, _ = self.lookup(value.cls, name)
+            if found is not MISSING and isinstance(found, types.FunctionType):
+                args = [ConstantValue(spec)] if name == "__format__" else []
+                shown = functools.partial(_shown, conversion, spec)
+                text = converted(self.interpreter, value, name, shown, args)
+                return text if text.is_constant() else self.formatted(text, "", spec)
+        if value.storage is not None:
+            return self.formatted(value.storage, conversion, spec)
+        if isinstance(value, ExceptionValue):
+            base = next(cls for cls in value.cls.__mro__ if cls.__module__ == "builtins")
+            parts = [operators.host_text(self.interpreter, arg) for arg in value.args]
+            words = str(base(*parts))
+            if conversion == "r":
+                words = repr(base(*parts)).replace(base.__name__, value.cls.__name__, 1)
+            return ConstantValue(format(words, spec))
+        raise Break("unsupported-operation", f"text of {value.describe()}")
+
+
+def _shown(conversion: str, spec: str, item: Any) -> str:
+    convert: Any = {"r": repr, "s": str, "a": ascii, "": lambda held: held}[conversion]
+    return format(convert(item), spec)
+
+
+_CACHED = type(functools.lru_cache(lambda: None))
+
+
+def _is_none(value: Value) -> bool:
+    return value.realize().python_type() is type(None)

@@ -1,0 +1,92 @@
+"""Context managers of torch that set a mode of the thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.constant import NONE
+from firebrick.capture.values.method import MethodValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.interpreter.interpreter import Interpreter
+
+__all__ = ["ContextValue"]
+
+
+class ContextValue(Value):
+    """A mode switch made in captured code.
+
+    `enter(interp)` switches and gives the function that switches back; `make` with `args` builds the
+    real context manager where the value leaves. restores: whether gradients are recorded once it is left, where that is
+    decided when it is made; else they are as they were when it was entered.
+    """
+
+    __slots__ = ("args", "enter", "grad", "leave", "make", "restores")
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        args: Sequence[Value],
+        enter: Callable[[Interpreter], Callable[[Interpreter], None]],
+        restores: bool | None = None,
+    ) -> None:
+        super().__init__(None)
+        self.make, self.args, self.enter, self.restores = make, list(args), enter, restores
+        self.leave: Callable[[Interpreter], None] | None = None
+        self.grad = (True, True)  # whether gradients are recorded once it is left, and once it is entered
+
+    def python_type(self) -> type:
+        """The context manager's class."""
+        return self.make if isinstance(self.make, type) else type(self)
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """The methods of every context manager; others break."""
+        if name in ("__enter__", "__exit__", "__call__", "clone"):
+            return MethodValue(self, name)
+        return super().get_attr(interp, name)
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`__enter__` and `__exit__`, and a copy that was not entered."""
+        if name == "clone":
+            return ContextValue(self.make, self.args, self.enter, self.restores)
+        if name == "__enter__":
+            if self in interp.tracer.graph.open_modes:
+                raise Break("unsupported-call", "a context is entered again before it is left")
+            before = torch.is_grad_enabled() if self.restores is None else self.restores
+            self.leave = self.enter(interp)
+            self.grad = before, torch.is_grad_enabled()
+            interp.tracer.graph.open_modes.append(self)
+            return self
+        if name == "__exit__":
+            leave, self.leave = self.leave, None
+            if leave is not None:
+                leave(interp)
+            if self in interp.tracer.graph.open_modes:
+                interp.tracer.graph.open_modes.remove(self)
+            return NONE
+        return super().call_method(interp, name, args, kwargs)
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """As a decorator."""
+        return interp.decorate_with(self, args[0])
+
+    def children(self) -> Sequence[Value]:
+        """Arguments."""
+        return self.args
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Make the context manager; one that was entered is entered again."""
+        emitter.load_callable(self.make)
+        for arg in self.args:
+            emitter.load(arg)
+        emitter.call(len(self.args))
+        if self.leave is not None:
+            emitter.remember(self)
+            emitter.call_method_on(self, "__enter__")

@@ -1,0 +1,472 @@
+"""From real objects to values: one row a kind of object, with the guard that the value needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import inspect
+import pathlib
+import random
+import re
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn.parameter import is_lazy
+
+from firebrick.capture.breaks.catalogue import Break, SkipFrame
+from firebrick.capture.breaks.regions import ON_STACK
+from firebrick.capture.guards.sources import (
+    ArrayTensor,
+    Attr,
+    Const,
+    DictItem,
+    DictKey,
+    Item,
+    MethodPart,
+    PlainTensor,
+    plain_tensor,
+    tensor_of,
+)
+from firebrick.capture.library import known_callables as registry
+from firebrick.capture.values.array import ArrayValue, torch_dtype
+from firebrick.capture.values.classes import ClassValue
+from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, NumpyScalarValue, is_literal
+from firebrick.capture.values.exception import ExceptionValue
+from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
+from firebrick.capture.values.made import NumberValue
+from firebrick.capture.values.mapping import DictValue, SetValue, key_of
+from firebrick.capture.values.module import ModuleValue, PythonModuleValue
+from firebrick.capture.values.object import ObjectValue, builtin_base
+from firebrick.capture.values.random_state import GeneratorState, RandomNumbers
+from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
+from firebrick.capture.values.subclass import SubclassValue, is_plain_subclass
+from firebrick.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.frame_tracer import Tracer
+    from firebrick.capture.values.base import Value
+
+    Wrapper = Callable[[Tracer, Any, Source, bool], Value]
+
+__all__ = ["UNCHANGING", "dict_entries", "fresh", "wrap"]
+
+
+_COUNTING = (int, float, complex, str, bytes)
+"""Classes of literals with so many values that a loop does not come back to the same."""
+
+
+def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    """The value of a real object that was read from `source`; `pinned` says that it can't be another one."""
+    kind = type(obj)
+    if kind in LITERAL_TYPES:
+        if not pinned:
+            if source in tracer.changing and kind in _COUNTING:
+                raise Break("changing-value", f"{source} is another {kind.__name__} in each round")
+            if source in tracer.numbers and kind is float:
+                tracer.guards.type(source, float)
+                return NumberValue(float, source)
+            tracer.guards.equals(source, obj)
+        return ConstantValue(obj, source)
+    if source in tracer.changed and not isinstance(obj, torch.Tensor):
+        raise Break("changing-value", f"{source} is another {kind.__name__} in each round")
+    known = tracer.objects.get(id(obj))
+    if known is not None:
+        tracer.guards.alias(source, known, obj, pinned=pinned)
+        return known
+    wrapper = _EXACT.get(kind) or _by_class(kind) or _object
+    value = wrapper(tracer, obj, source, pinned)
+    tracer.remember(obj, value)
+    return value
+
+
+def _by_class(kind: type) -> Any:
+    for cls, wrapper in _CLASSES:
+        if issubclass(kind, cls):
+            return wrapper
+    return None
+
+
+def _identity(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> None:
+    if not pinned and not isinstance(source, Const):
+        tracer.guards.identity(source, obj)
+
+
+def _tuple(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    if not pinned:
+        tracer.guards.type(source, type(obj))
+        tracer.guards.length(source, len(obj))
+    items = [tracer.read(item, Item(source, index), pinned=pinned) for index, item in enumerate(obj)]
+    return TupleValue(items, source, type(obj))
+
+
+def _tuple_subclass(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    kind = type(obj)
+    if hasattr(kind, "_fields") or kind is torch.Size or kind.__module__ == "torch.return_types":
+        return _tuple(tracer, obj, source, pinned)
+    value = _object(tracer, obj, source, pinned)
+    assert isinstance(value, ObjectValue)
+    items = [tracer.read(item, Item(source, index), pinned=pinned) for index, item in enumerate(obj)]
+    value.storage = TupleValue(items, source)
+    return value
+
+
+def _list(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, list)
+
+    def read() -> list[Value]:
+        tracer.guards.length(source, len(obj))
+        return [tracer.read(item, Item(source, index)) for index, item in enumerate(obj)]
+
+    return ListValue(read, source, obj)
+
+
+def _deque(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, deque)
+    tracer.guards.length(source, len(obj))
+    items: list[Value] = [tracer.read(item, Item(source, index)) for index, item in enumerate(obj)]
+    return DequeValue(items, source, obj, obj.maxlen)
+
+
+def dict_entries(tracer: Tracer, obj: dict[Any, Any], source: Source) -> dict[Hashable, tuple[Value, Value]]:
+    """Entries of a real dictionary, to be read lazily."""
+    entries: dict[Hashable, tuple[Value, Value]] = {}
+    for index, (key, item) in enumerate(dict.items(obj)):
+        if is_literal(key):
+            entry: tuple[Value, Value] = (ConstantValue(key), tracer.read(item, DictItem(source, key)))
+            if type(key) is tuple:
+                entry = (tracer.known(key), entry[1])
+            entries[key] = entry
+        else:
+            key_value = tracer.read(key, DictKey(source, index))
+            entries[key_of(key_value, tracer.current)] = (key_value, tracer.read(item, Item(source, key)))
+    return entries
+
+
+def _dict(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, type(obj))
+    factory = None
+    if isinstance(obj, defaultdict):
+        factory = tracer.read(obj.default_factory, Attr(source, "default_factory"))
+    return DictValue(dict_entries(tracer, obj, source), source, type(obj), obj, factory)
+
+
+def _set(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    kind = type(obj)
+    tracer.guards.type(source, kind)
+    tracer.guards.length(source, len(obj))
+    entries: dict[Hashable, Value] = {}
+    for member in obj:
+        value = tracer.known(member)
+        entries[key_of(value, tracer.current)] = value
+        tracer.guards.has_key(source, member)
+    return SetValue(entries, source, kind, obj)
+
+
+def _slice(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, slice)
+    parts = [tracer.read(getattr(obj, name), Attr(source, name)) for name in ("start", "stop", "step")]
+    return SliceValue(parts[0], parts[1], parts[2], source)
+
+
+def _range(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    if not pinned:
+        tracer.guards.type(source, range)
+        for name in ("start", "stop", "step"):
+            tracer.guards.equals(Attr(source, name), getattr(obj, name))
+    return ConstantValue(obj, source)
+
+
+def _function(tracer: Tracer, obj: types.FunctionType, source: Source, pinned: bool) -> Value:
+    if pinned or isinstance(source, Const):
+        return FunctionValue.of(tracer, obj, source)
+    if (obj.__closure__ or "<locals>" in obj.__qualname__) and not registry.is_special(obj):
+        tracer.guards.code(source, obj)
+        value = FunctionValue.of(tracer, obj, source, pinned=False)
+        value.pin = lambda: tracer.guards.identity(source, obj)  # where it matters which function of the code it is
+        return value
+    tracer.guards.identity(source, obj)
+    return FunctionValue.of(tracer, obj, source)
+
+
+def _method(tracer: Tracer, obj: types.MethodType, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, types.MethodType)
+    function = tracer.read(obj.__func__, MethodPart(source, "__func__"), pinned=pinned)
+    owner = tracer.read(obj.__self__, MethodPart(source, "__self__"), pinned=pinned)
+    return BoundMethodValue(function, owner, source)
+
+
+def _callable(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    owner = getattr(obj, "__self__", None) if type(obj) is types.BuiltinFunctionType else None
+    if str(source).startswith(ON_STACK) and owner is not None and not isinstance(owner, (type, types.ModuleType)):
+        # another object at each call: a guard on it would fail each time
+        raise Break("unsupported-call", f"{obj.__name__}() of a {type(owner).__name__} was looked up before a break")
+    _identity(tracer, obj, source, pinned)
+    return CallableValue(obj, source)
+
+
+def _class(tracer: Tracer, obj: type, source: Source, pinned: bool) -> Value:
+    _identity(tracer, obj, source, pinned)
+    return ClassValue(obj, source)
+
+
+def _python_module(tracer: Tracer, obj: types.ModuleType, source: Source, pinned: bool) -> Value:
+    _identity(tracer, obj, source, pinned)
+    return PythonModuleValue(obj, source)
+
+
+def _module(tracer: Tracer, obj: torch.nn.Module, source: Source, pinned: bool) -> Value:
+    _identity(tracer, obj, source, pinned)
+    tracer.guards.type(source, type(obj))
+    return ModuleValue(obj, source, tracer.module_path(source))
+
+
+def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> Value:
+    if is_lazy(obj):
+        raise SkipFrame(f"{source} is made by the first call")
+    if type(obj) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        return _subclass(tracer, obj, source)
+    path = tracer.parameter_path(source)
+    if path is not None and source not in tracer.replaced:
+        _identity(tracer, obj, source, pinned)
+        tracer.guards.requires_grad(source, obj)
+        return tracer.graph.attribute(obj, path, source)
+    tracer.guards.tensor(source, obj)
+    return tracer.graph.input(obj, source)
+
+
+def _subclass(tracer: Tracer, obj: torch.Tensor, source: Source) -> Value:
+    if not is_plain_subclass(type(obj)):
+        raise Break("tensor-subclass", f"{source} is a {type(obj).__name__}")
+    tracer.guards.type(source, type(obj))
+    plain = tracer.read(plain_tensor(obj), PlainTensor(source)).realize()
+    assert isinstance(plain, TensorValue)
+    return SubclassValue(tracer, type(obj), plain, obj, source)
+
+
+def _array(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    """An array: a tensor on its memory goes into the graph."""
+    if tensor_of(obj) is None:
+        raise Break("numpy", f"{source} is an array that is not writable or that torch has no dtype or strides for")
+    torch_dtype(obj.dtype)
+    tracer.guards.type(source, type(obj))
+    found = tracer.read(tensor_of(obj), ArrayTensor(source)).realize()
+    assert isinstance(found, TensorValue)
+    return ArrayValue(found, source, obj)
+
+
+def _random_state(tracer: Tracer, obj: torch.Generator, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, type(obj))
+    return GeneratorState(obj, source)
+
+
+def _random_numbers(tracer: Tracer, obj: random.Random, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, type(obj))
+    return RandomNumbers(obj, source)
+
+
+def _partial(tracer: Tracer, obj: functools.partial[Any], source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, type(obj))
+    args, keywords = Attr(source, "args"), Attr(source, "keywords")
+    tracer.guards.length(args, len(obj.args))
+    tracer.guards.keys(keywords, tuple(obj.keywords))
+    return PartialValue(
+        tracer.read(obj.func, Attr(source, "func")),
+        [tracer.read(item, Item(args, index)) for index, item in enumerate(obj.args)],
+        {name: tracer.read(item, DictItem(keywords, name)) for name, item in obj.keywords.items()},
+        source,
+        obj,
+    )
+
+
+def _cell(tracer: Tracer, obj: types.CellType, source: Source, pinned: bool) -> Value:
+    return tracer.cell(obj, "", source)
+
+
+def _fixed(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    _identity(tracer, obj, source, pinned)
+    value = ObjectValue(type(obj), obj, source, fixed=True)
+    if isinstance(obj, (int, str, float)):
+        value.storage = ConstantValue(_plain(obj, builtin_base(type(obj))))
+    return value
+
+
+def _plain(obj: Any, base: Any) -> Any:
+    """The number or text in an instance of a derived class, whose own conversions may say something else."""
+    if base is bytes:
+        return bytes.__getitem__(obj, slice(None))
+    method = {int: "__index__", float: "__float__", str: "__str__", complex: "__complex__"}[base]
+    return getattr(base, method)(obj)
+
+
+def _unchanging(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    """An instance of a class whose instances never change: evaluated like a literal, guarded by identity."""
+    _identity(tracer, obj, source, pinned)
+    return ConstantValue(obj, source)
+
+
+def _proxy(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    """A view of a dict that nothing else leads to; one that captured code has asked for is taken as it is."""
+    if not pinned and not isinstance(source, Const):
+        raise Break("unsupported-operation", f"{source} is a view of a dict, a mappingproxy")
+    return ConstantValue(obj, source)
+
+
+def _numpy_scalar(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    _identity(tracer, obj, source, pinned)
+    return NumpyScalarValue(obj, source)
+
+
+def _exception(tracer: Tracer, obj: BaseException, source: Source, pinned: bool) -> Value:
+    _identity(tracer, obj, source, pinned)
+    args = tracer.read(obj.args, Attr(source, "args")).realize()
+    assert isinstance(args, TupleValue)
+    return ExceptionValue(type(obj), args.items, obj)
+
+
+def _object(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    if registry.find(obj) is not None or registry.is_graph_function(obj):
+        return _callable(tracer, obj, source, pinned)
+    if isinstance(source, Const):
+        return ObjectValue(type(obj), obj, source, fixed=True)
+    tracer.guards.type(source, type(obj))
+    return ObjectValue(type(obj), obj, source)
+
+
+def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    """An instance of a class derived from a built-in container or number."""
+    value = _object(tracer, obj, source, pinned)
+    if not isinstance(value, ObjectValue):
+        return value
+    base = builtin_base(type(obj))
+    if base in (dict, OrderedDict, defaultdict, Counter):
+        value.storage = DictValue(dict_entries(tracer, obj, source), source, base, obj)
+        if isinstance(obj, defaultdict):
+            value.storage.factory = tracer.read(obj.default_factory, Attr(source, "default_factory"))
+    elif base is list:
+        tracer.guards.length(source, len(obj))
+        items = [tracer.read(item, Item(source, index)) for index, item in enumerate(list(obj))]
+        value.storage = ListValue(items, source, obj)
+    elif base in (set, frozenset):
+        storage = _set(tracer, base(obj), source, True)
+        assert isinstance(storage, SetValue)
+        storage.cls, storage.obj = base, obj
+        value.storage = storage
+    elif base in (int, float, str, bytes, complex):
+        tracer.guards.identity(source, obj)
+        value.storage = ConstantValue(_plain(obj, base))
+    return value
+
+
+UNCHANGING: tuple[type, ...] = (
+    inspect.Signature,
+    inspect.Parameter,
+    types.CodeType,
+    types.UnionType,
+    types.GenericAlias,
+    re.Pattern,
+    re.Match,
+    torch.finfo,
+    torch.iinfo,
+    fractions.Fraction,
+    decimal.Decimal,
+    datetime.timedelta,
+    pathlib.PosixPath,
+    dataclasses.Field,
+    type(inspect.Parameter.POSITIONAL_ONLY),
+)
+"""Classes whose instances never change."""
+
+_EXACT: dict[type, Wrapper] = {
+    tuple: _tuple,
+    list: _list,
+    dict: _dict,
+    OrderedDict: _dict,
+    defaultdict: _dict,
+    Counter: _dict,
+    deque: _deque,
+    set: _set,
+    frozenset: _set,
+    slice: _slice,
+    range: _range,
+    types.FunctionType: _function,
+    types.MethodType: _method,
+    types.BuiltinFunctionType: _callable,
+    types.MethodDescriptorType: _callable,
+    types.WrapperDescriptorType: _callable,
+    types.MethodWrapperType: _callable,
+    types.ClassMethodDescriptorType: _callable,
+    types.GetSetDescriptorType: _callable,
+    types.MemberDescriptorType: _callable,
+    types.CellType: _cell,
+    np.ndarray: _array,
+    torch.Generator: _random_state,
+    random.Random: _random_numbers,
+    types.MappingProxyType: _proxy,
+    functools.partial: _partial,
+    type(functools.lru_cache(lambda: None)): _callable,
+    **dict.fromkeys(UNCHANGING, _unchanging),
+}
+_CLASSES: tuple[tuple[Any, Any], ...] = (
+    (torch.nn.Module, _module),
+    (torch.Tensor, _tensor),
+    (type, _class),
+    (types.ModuleType, _python_module),
+    (enum.Enum, _fixed),
+    (np.generic, _numpy_scalar),
+    (tuple, _tuple_subclass),
+    (torch._ops.OpOverload, _callable),
+    (torch._ops.OpOverloadPacket, _callable),
+    (BaseException, _exception),
+    ((dict, list, set, frozenset, int, float, str, bytes, complex), _container),
+)
+
+
+_FRESH: Mapping[type, Any] = {
+    tuple: lambda tracer, obj: TupleValue([fresh(tracer, item) for item in obj]),
+    list: lambda tracer, obj: ListValue([fresh(tracer, item) for item in obj]),
+    deque: lambda tracer, obj: DequeValue([fresh(tracer, item) for item in obj], maxlen=obj.maxlen),
+    dict: lambda tracer, obj: _fresh_dict(tracer, obj),
+    OrderedDict: lambda tracer, obj: _fresh_dict(tracer, obj),
+    Counter: lambda tracer, obj: _fresh_dict(tracer, obj),
+    set: lambda tracer, obj: _fresh_set(tracer, obj),
+    frozenset: lambda tracer, obj: _fresh_set(tracer, obj),
+    slice: lambda tracer, obj: SliceValue(fresh(tracer, obj.start), fresh(tracer, obj.stop), fresh(tracer, obj.step)),
+    range: lambda tracer, obj: ConstantValue(obj),
+    types.CellType: lambda tracer, obj: CellValue(fresh(tracer, obj.cell_contents), "", obj=obj),
+}
+
+
+def _fresh_dict(tracer: Tracer, obj: dict[Any, Any]) -> Value:
+    entries: dict[Hashable, tuple[Value, Value]] = {}
+    for key, item in obj.items():
+        value = fresh(tracer, key)
+        entries[key_of(value, tracer.current)] = (value, fresh(tracer, item))
+    return DictValue(entries, cls=type(obj))
+
+
+def _fresh_set(tracer: Tracer, obj: Any) -> Value:
+    values = [fresh(tracer, member) for member in obj]
+    return SetValue({key_of(value, tracer.current): value for value in values}, cls=type(obj))
+
+
+def fresh(tracer: Tracer, obj: Any) -> Value:
+    """The value of an object that an evaluation has just made: containers are new ones."""
+    kind = type(obj)
+    if kind in LITERAL_TYPES:
+        return ConstantValue(obj)
+    make = _FRESH.get(kind)
+    if make is not None:
+        return make(tracer, obj)
+    if isinstance(obj, tuple) and (hasattr(kind, "_fields") or kind is torch.Size):
+        return TupleValue([fresh(tracer, item) for item in obj], cls=kind)
+    return tracer.known(obj)

@@ -1,0 +1,621 @@
+"""A FakeTensorMode that starts and dispatches fast.
+
+PyTorch's own mode imports `torch._dynamo` when it is made and sympy when it first dispatches, 1.6 s
+in all, and spends 100 us an op. Most calls need none of that: they are one run of the op's meta
+kernel and one wrap of its result. `new_fake_mode` does those itself and leaves symbolic sizes,
+data-dependent ops, sparse tensors, constants and custom ops to PyTorch's code.
+
+Most results follow from a rule of `firebrick.fakes.shape_rules`. Views and the remaining ops run on plain
+meta tensors, one kept beside each fake one: calls on fake ones make PyTorch import its distributed package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import traceback
+import weakref
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch._subclasses.fake_impls import op_implementations_dict, stride_incorrect_op
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorConverter,
+    FakeTensorMode,
+    in_kernel_invocation_manager,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from firebrick.fakes.foreach import calls_of, op_of
+from firebrick.fakes.shape_rules import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
+from firebrick.fakes.strides import contiguous, dense_strides
+from firebrick.runtime.bits import bits_of, toggled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch._ops import OpOverload
+
+__all__ = ["hooks_paused", "new_fake_mode"]
+
+aten = torch.ops.aten
+
+_CPU, _META = torch.device("cpu"), torch.device("meta")
+_TWIN = "_firebrick_meta"
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+_FIRST_ARGUMENT_DEVICE: frozenset[OpOverload] = frozenset(
+    {
+        aten.index.Tensor,
+        aten.index_put.default,
+        aten.index_put_.default,
+        aten._unsafe_index.Tensor,
+        aten._unsafe_index_put.default,
+        aten.copy.default,
+        aten.copy_.default,
+        aten.slice_scatter.default,
+        aten.diagonal_scatter.default,
+        aten.embedding.default,
+    }
+)
+"""Ops whose result lives where their first argument does, wherever the others are."""
+
+_PLAIN_IMPLS: frozenset[OpOverload] = _FIRST_ARGUMENT_DEVICE | {
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.select.int,
+    aten.slice.Tensor,
+}
+"""Ops that PyTorch's mode treats specially only for symbolic sizes or devices."""
+
+_LAID_OUT_BY_KERNEL: frozenset[OpOverload] = frozenset(
+    {
+        *(aten._fft_c2r.default, aten._fft_r2c.default, aten._fft_c2c.default),
+        *(aten._linalg_svd.default, aten.linalg_eig.default),
+        *(aten.ldexp.Tensor, aten.igamma.default, aten.igammac.default),
+    }
+)
+"""Ops whose results lie as a library or a kernel of this build of PyTorch lays them: it is asked, on zeros."""
+
+_SLOW_TAGS = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
+
+
+class _Slow(Exception):
+    """This call is left to PyTorch's mode."""
+
+
+_dispatch: Callable[..., Any] = inspect.unwrap(FakeTensorMode.__torch_dispatch__)
+"""PyTorch's own way, without the wrapper whose first call imports torch._dynamo: a second, and 80 MiB."""
+
+
+class _FakeMode(FakeTensorMode):
+    """See the module. Has every attribute that FakeTensorMode's own constructor sets; a test compares them."""
+
+    def __init__(self) -> None:  # the base's constructor is what imports torch._dynamo
+        TorchDispatchMode.__init__(self)
+        self.allow_fallback_kernels = True
+        self.propagate_real_tensors = False
+        self.fake_tensor_converter = FakeTensorConverter(copy_data=False, export=False)
+        self.static_shapes = True
+        self.allow_scalar_outputs = False
+        self._allow_unsafe_data_ptr_access = True
+        self.allow_meta = True
+        self.cache_enabled = True
+        self.cache_crosscheck_enabled = False
+        self.allow_non_fake_inputs = False
+        self.in_kernel_invocation = False
+        self.enter_stack = []
+        self.shape_env = None
+        self._stack_trace = traceback.StackSummary()
+        self._stack = None
+        self._mode_key = torch._C._TorchDispatchModeKey.FAKE
+        self.nt_tensor_id_initial_count = self.nt_tensor_id_counter = 0
+        self.has_drawn = False
+        """Whether an operation was run whose result depends on the state of a random generator."""
+        self._fakes: dict[int, tuple[weakref.ref[torch.Tensor], FakeTensor]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would wrap `__torch_dispatch__` so that its first call imports torch._dynamo
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = _NOTHING
+    ) -> Any:
+        """Run one op on fake tensors."""
+        if func is torch.ops.prim.device.default:
+            return args[0].fake_device
+        args, kwargs = tuple(args), dict(kwargs)
+        path = _PATHS.get(func)
+        if path is None:
+            path = _PATHS[func] = _choose(func)
+        if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()) and _is_random(func, args, kwargs):
+            self.has_drawn = True
+        try:
+            if path is not _lift and _all_known(args):
+                return _compute(self, func, args, kwargs)
+            return path(self, func, args, kwargs)
+        except (_Slow, NotImplementedError):
+            return _dispatch(self, func, types, args, kwargs)
+
+    def from_tensor(self, tensor: torch.Tensor, **options: Any) -> FakeTensor:
+        """Return the fake tensor of `tensor`, the same one each time."""
+        known = self._fakes.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        if options.get("symbolic_context") is not None or not _is_plain(tensor):
+            return super().from_tensor(tensor, **options)
+        fake = fake_of(self, tensor)
+        self._fakes[id(tensor)] = (weakref.ref(tensor), fake)
+        return fake
+
+
+def new_fake_mode() -> FakeTensorMode:
+    """Return a mode with concrete sizes, to use as a FakeTensorMode is used."""
+    return _FakeMode()
+
+
+@contextlib.contextmanager
+def hooks_paused() -> Iterator[None]:
+    """Keep hooks on saved tensors (checkpointing, offloading) from what the engine saves of fake tensors."""
+    paused = []
+    top: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
+    while (hooks := top(True)) is not None:
+        paused.append(hooks)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for hooks in reversed(paused):
+            torch._C._autograd._push_saved_tensors_default_hooks(*hooks)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        and tensor.layout == torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and not (tensor.requires_grad and tensor._is_view())
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def _fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> FakeTensor:
+    """Make a fake tensor of a meta tensor and keep that beside it."""
+    fake = FakeTensor(mode, meta, device)
+    if requires_grad:  # torch 2.11 has no argument for it
+        fake.requires_grad_()
+    fake.__dict__[_TWIN] = meta
+    return fake
+
+
+def _twin(fake: FakeTensor) -> torch.Tensor:
+    """Return the meta tensor of a fake one."""
+    meta: torch.Tensor | None = fake.__dict__.get(_TWIN)
+    if meta is None:
+        meta = fake.__dict__[_TWIN] = _meta_of(fake)
+    return meta
+
+
+def _meta_of(tensor: torch.Tensor) -> torch.Tensor:
+    return toggled(
+        _empty(tuple(tensor.shape), tensor.stride(), tensor.dtype, int(tensor.storage_offset())), bits_of(tensor)
+    )
+
+
+def _empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
+    if not offset:
+        return torch.empty_strided(shape, stride, dtype=dtype, device=_META)
+    extent = offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True) if n)
+    return torch.empty(extent, dtype=dtype, device=_META).as_strided(shape, stride, offset)
+
+
+def fake_of(mode: FakeTensorMode, tensor: torch.Tensor, grad: bool = True) -> FakeTensor:
+    """Make a new fake tensor with the metadata of a plain or fake tensor; `grad`: also whether it requires one."""
+    with torch._C._DisableTorchDispatch():
+        meta = _meta_of(tensor)
+    device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
+    fake = _fake(mode, meta, device, requires_grad=grad and tensor.requires_grad)
+    if isinstance(tensor, torch.nn.Parameter):
+        fake._is_param = True
+    return fake
+
+
+# ---------------------------------------------------------------- paths
+
+
+def _is_random(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    names = [argument.name for argument in func._schema.arguments]
+    if "dropout_p" not in names:
+        return True
+    place = names.index("dropout_p")
+    return bool(args[place] if place < len(args) else kwargs.get("dropout_p"))
+
+
+def _choose(func: Any) -> Callable[..., Any]:
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace not in ("aten", "prims", "firebrick"):
+        return _slow
+    if func in (aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default):
+        return _lift
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return _composite
+    if func in _LIKE:
+        return _constructor_like
+    if func in _RETURNS_FIRST:
+        return _return_first
+    if func is aten.convolution.default:
+        return _convolution
+    if func is aten.convolution_backward.default:
+        return _convolution_backward
+    if find_rule(func) is not None:
+        return _by_rule
+    if func.is_view and torch.Tag.inplace_view not in func.tags:
+        return _view
+    if any(a.name == "device" for a in func._schema.arguments) and func.namespace == "aten":
+        return _with_device
+    if _is_special(func):
+        return _slow
+    if op_of(func) is not None:
+        return _each
+    if func.namespace == "prims" or func._opname.startswith(("_foreach", "_sparse", "_nested", "_fused")):
+        return _slow
+    if torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "Meta"):
+        return _kernel
+    if func in decomposition_table:
+        return _decompose
+    return _slow
+
+
+def _is_special(func: Any) -> bool:
+    """Whether the op's meta kernel alone does not tell what the op does."""
+    if func.tags and not _SLOW_TAGS.isdisjoint(func.tags) and func is not aten.index.Tensor:
+        return True
+    return (func in op_implementations_dict and func not in _PLAIN_IMPLS) or stride_incorrect_op(func)
+
+
+def _slow(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise _Slow
+
+
+def _each(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    calls = calls_of(func, args, kwargs)
+    if calls is None:
+        raise _Slow
+    results = [mode.__torch_dispatch__(op, (), given, named) for op, given, named in calls]
+    return results if func._schema.returns else None
+
+
+def _composite(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with mode:
+        return func.decompose(*args, **kwargs)
+
+
+def _decompose(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with mode:
+        result = decomposition_table[func](*args, **kwargs)
+    if result is NotImplemented:
+        raise _Slow
+    return result
+
+
+def _lift(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A tensor made from a Python literal; small ones stay known, so that `item` works."""
+    tensor = args[0]
+    if type(tensor) is not torch.Tensor or not _is_plain(tensor):
+        raise _Slow
+    fake = fake_of(mode, tensor)
+    if tensor.device.type == "cpu" and tensor.numel() <= 1:
+        with torch._C._DisableTorchDispatch():
+            fake.constant = tensor.clone()
+    return fake
+
+
+class _Devices:
+    """The common device of a call's tensors."""
+
+    __slots__ = ("found", "known", "mode", "scalar", "tensors")
+
+    def __init__(self, mode: _FakeMode) -> None:
+        self.mode = mode
+        self.found: torch.device | None = None
+        self.scalar = False  # `found` comes from 0-dimensional CPU tensors only
+        self.tensors = self.known = 0  # how many tensors, and how many of them have a known value
+
+    def add(self, arg: Any) -> None:
+        kind = type(arg)
+        if kind is FakeTensor:
+            self._add_tensor(arg)
+        elif kind is list or kind is tuple:
+            for item in arg:
+                if item is not None and not isinstance(item, (int, float)):
+                    self.add(item)
+                elif isinstance(item, torch.SymInt):
+                    raise _Slow
+        elif isinstance(arg, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise _Slow
+
+    def _add_tensor(self, arg: FakeTensor) -> None:
+        if arg.fake_mode is not self.mode or arg._has_symbolic_sizes_strides or arg.layout != torch.strided:
+            raise _Slow
+        self.tensors += 1
+        self.known += arg.constant is not None
+        device = arg.fake_device
+        scalar = device.type == "cpu" and arg.dim() == 0
+        if self.found is None or (self.scalar and not scalar):
+            self.found, self.scalar = device, scalar
+        elif device != self.found and not scalar:
+            raise _Slow
+
+
+def _all_known(args: tuple[Any, ...]) -> bool:
+    """Say cheaply whether every tensor argument may have a known value; lists are left to the slow path."""
+    found = False
+    for arg in args:
+        if isinstance(arg, FakeTensor):
+            if arg.constant is None:
+                return False
+            found = True
+        elif isinstance(arg, (list, tuple)) and any(isinstance(a, torch.Tensor) for a in arg):
+            return False
+    return found
+
+
+def _devices_of(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Devices:
+    """Look at every tensor of a call.
+
+    Raises:
+        _Slow: the fast path can't do the call.
+    """
+    devices = _Devices(mode)
+    if func in _FIRST_ARGUMENT_DEVICE:
+        for arg in (*args[1:], *kwargs.values()):
+            for item in arg if isinstance(arg, (list, tuple)) else (arg,):
+                other = _Devices(mode)
+                other.add(item)
+                devices.tensors += other.tensors
+                devices.known += other.known
+        devices.add(args[0])
+    else:
+        for arg in args:
+            devices.add(arg)
+        for arg in kwargs.values():
+            devices.add(arg)
+    if devices.known and func._schema.is_mutable and _writes_known(func, args, kwargs):
+        raise _Slow  # PyTorch's code forgets the values that are written
+    return devices
+
+
+def _writes_known(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[i] if i < len(args) else kwargs.get(argument.name)
+            if not isinstance(given, FakeTensor) or given.constant is not None:
+                return True
+    return False
+
+
+def _by_rule(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    devices = _devices_of(mode, func, args, kwargs)
+    rule = find_rule(func)
+    if devices.found is None or rule is None:
+        raise _Slow
+    try:
+        spec = rule(*args, **kwargs)
+    except (NoRule, TypeError):
+        if _is_special(func):
+            raise _Slow from None
+        return _kernel(mode, func, args, kwargs)
+    if func._schema.is_mutable:
+        if spec.shape != tuple(args[0].shape):
+            raise _Slow  # PyTorch's code says what is wrong
+        return args[0]
+    if isinstance(spec, Spec):
+        return _of_spec(mode, spec, devices.found)
+    return tuple([None if one is None else _of_spec(mode, one, devices.found) for one in spec])
+
+
+def _of_spec(mode: _FakeMode, spec: Spec, device: torch.device) -> FakeTensor:
+    strides = contiguous(spec.shape) if spec.strides is None else spec.strides
+    with torch._C._DisableTorchDispatch():
+        return _fake(mode, torch.empty_strided(spec.shape, strides, dtype=spec.dtype, device=_META), device)
+
+
+def _return_first(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    _devices_of(mode, func, args, kwargs)
+    return args[0]
+
+
+def _view(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    source = args[0]
+    devices = _devices_of(mode, func, args, kwargs)
+    if type(source) is not FakeTensor or devices.tensors != 1 or devices.found is None:
+        raise _Slow
+    with torch._C._DisableTorchDispatch():
+        return _wrap(mode, func(_twin(source), *args[1:], **kwargs), devices.found)
+
+
+def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the op's own meta kernel."""
+    devices = _devices_of(mode, func, args, kwargs)
+    if devices.found is None:
+        raise _Slow
+    if func._schema.is_mutable:
+        with in_kernel_invocation_manager(mode):
+            result = func(*args, **kwargs)
+        for arg in (*args, *kwargs.values()):
+            if isinstance(arg, FakeTensor):
+                arg.__dict__.pop(_TWIN, None)
+        return _wrap(mode, result, devices.found)
+    with torch._C._DisableTorchDispatch():
+        result = func(*_twins(args), **{k: _twins(v) for k, v in kwargs.items()})
+        if func in _LAID_OUT_BY_KERNEL and devices.found == _CPU:
+            found = func(*[_zeros(a) if isinstance(a, torch.Tensor) else a for a in args], **kwargs)
+            result = torch.utils._pytree.tree_map(lambda t: t.to(_META), found)
+        elif func in LAYOUTS and devices.found == _CPU:
+            result = _restrided(result, LAYOUTS[func](tuple(result.shape), *args))
+        elif isinstance(result, torch.Tensor) and 0 in result.stride() and not func.is_view:
+            # torch 2.11 says that slice_scatter keeps an expanded argument's strides; no result overlaps itself
+            result = _restrided(result, dense_strides(result))
+        return _wrap(mode, result, devices.found)
+
+
+def _zeros(like: torch.Tensor) -> torch.Tensor:
+    """A tensor on the CPU with the same strides, also if they are zero."""
+    extent = sum((n - 1) * stride for n, stride in zip(like.shape, like.stride(), strict=True)) + 1
+    return torch.zeros(max(extent, 0), dtype=like.dtype).as_strided(like.shape, like.stride())
+
+
+def _restrided(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=_META)
+
+
+def _convolution(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The library that eager would call says how the result lies."""
+    devices = _devices_of(mode, func, args, kwargs)
+    if devices.found is None or kwargs or len(args) != 9 or args[0].dtype != args[1].dtype:
+        raise _Slow
+    x, weight, _, *rest = args
+    try:
+        shape = convolution_shape(x, weight, *rest)
+    except NoRule:
+        raise _Slow from None
+    layout = _layout_of_convolution(mode, *args)
+    with torch._C._DisableTorchDispatch():
+        return _wrap(mode, _laid_out(torch.empty(shape, dtype=x.dtype, device=_META), layout), devices.found)
+
+
+def _convolution_backward(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    devices = _devices_of(mode, func, args, kwargs)
+    if devices.found is None or kwargs or len(args) != 11:
+        raise _Slow
+    _, x, weight, bias_sizes, *rest, wanted = args
+    layout = _layout_of_convolution(mode, x, weight, None, *rest, bias_sizes)
+    with torch._C._DisableTorchDispatch():
+        empty = [torch.empty(n, dtype=x.dtype, device=_META) for n in (x.shape, weight.shape, bias_sizes or [0])]
+        made = (_laid_out(empty[0], layout), _laid_out(empty[1], layout), empty[2])
+        return _wrap(mode, tuple([t if w else None for t, w in zip(made, wanted, strict=True)]), devices.found)
+
+
+def _layout_of_convolution(mode: _FakeMode, x: Any, weight: Any, *rest: Any) -> torch.memory_format:
+    with mode:  # so that the tensors say their fake device
+        backend = torch._C._select_conv_backend(x, weight, *rest)
+        if weight.dim() == 3:  # as eager does, which has no libraries for rows
+            x, weight = x.contiguous().unsqueeze(2), weight.unsqueeze(2)
+        return torch._C._conv_determine_backend_memory_format(x, weight, backend)
+
+
+def _laid_out(result: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
+    if result.dim() == 3:
+        return result.unsqueeze(2).to(memory_format=layout).squeeze(2)
+    return result.to(memory_format=layout)
+
+
+def _twins(value: Any) -> Any:
+    if isinstance(value, FakeTensor):
+        return _twin(value)
+    return type(value)([_twins(v) for v in value]) if type(value) in (tuple, list) else value
+
+
+def _compute(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a call whose tensors all have known values on these."""
+
+    def known(arg: Any) -> Any:
+        if isinstance(arg, FakeTensor):
+            return arg.constant
+        return type(arg)([known(a) for a in arg]) if type(arg) in (list, tuple) else arg
+
+    with torch._C._DisableTorchDispatch():
+        result = func(*known(args), **{k: known(v) for k, v in kwargs.items()})
+    if isinstance(result, (bool, int, float)):
+        return result
+    if not isinstance(result, torch.Tensor) or result.device.type != "cpu":
+        raise _Slow
+    fake = fake_of(mode, result)
+    fake.constant = result if result.numel() <= 1 else None
+    return fake
+
+
+def _constructor_like(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`zeros_like` and the like, and `_to_copy`."""
+    devices = _devices_of(mode, func, args, kwargs)
+    preserve = kwargs.get("memory_format") in (None, torch.preserve_format)
+    if devices.found is None or kwargs.get("layout") not in (None, torch.strided) or kwargs.get("pin_memory"):
+        raise _Slow
+    dtype = kwargs.get("dtype") or args[0].dtype
+    with torch._C._DisableTorchDispatch():
+        if preserve:
+            meta = torch.empty_strided(args[0].shape, dense_strides(args[0]), dtype=dtype, device=_META)
+        else:
+            meta = torch.empty(args[0].shape, dtype=dtype, device=_META, memory_format=kwargs["memory_format"])
+    wanted = kwargs.get("device")
+    return _fake(mode, meta, torch.device(wanted) if wanted is not None else devices.found)
+
+
+def _wrap(mode: _FakeMode, result: Any, device: torch.device) -> Any:
+    if isinstance(result, FakeTensor):
+        return result
+    if isinstance(result, torch.Tensor):
+        return _fake(mode, result, device)
+    if isinstance(result, (tuple, list)):
+        return type(result)([_wrap(mode, r, device) for r in result])
+    return result
+
+
+def _with_device(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Ops with a device argument: made on the meta device, said to be on that one."""
+    devices = _devices_of(mode, func, args, kwargs)
+    if kwargs.get("layout") not in (None, torch.strided) or kwargs.get("pin_memory"):
+        raise _Slow
+    position = next(i for i, a in enumerate(func._schema.arguments) if a.name == "device")
+    if position < len(args):
+        raise _Slow
+    wanted = kwargs.get("device")
+    device = torch.device(wanted) if wanted is not None else devices.found or _CPU
+    rule = CONSTRUCTORS.get(func)
+    if rule is not None:
+        with contextlib.suppress(NoRule, TypeError):
+            return _of_spec(mode, rule(*args, **kwargs), device)
+    with torch._C._DisableTorchDispatch():
+        result = func(*_twins(args), **{**{k: _twins(v) for k, v in kwargs.items()}, "device": _META})
+    return _wrap(mode, result, device)
+
+
+_LIKE: frozenset[Any] = frozenset(
+    {
+        aten.empty_like.default,
+        aten.zeros_like.default,
+        aten.ones_like.default,
+        aten.full_like.default,
+        aten.rand_like.default,
+        aten.randn_like.default,
+        aten._to_copy.default,
+    }
+)
+"""Ops that make a tensor like their first argument, with options."""
+
+_RETURNS_FIRST: frozenset[Any] = frozenset(
+    {
+        aten.copy_.default,
+        aten.fill_.Scalar,
+        aten.fill_.Tensor,
+        aten.zero_.default,
+        aten.uniform_.default,
+        aten.normal_.default,
+        aten.bernoulli_.float,
+        aten.bernoulli_.Tensor,
+        aten.exponential_.default,
+        aten.random_.default,
+        aten.random_.to,
+        aten.index_put_.default,
+        aten.index_fill_.int_Scalar,
+        aten.scatter_.value,
+        aten.scatter_.src,
+    }
+)
+"""Ops that write their first argument and return it."""
+
+_PATHS: dict[Any, Callable[..., Any]] = {}
+"""Op -> path, filled as ops are met."""

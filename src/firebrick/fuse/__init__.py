@@ -1,0 +1,80 @@
+"""Stage: which loops run together, in which order, and where their results live."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from firebrick.fuse.copy_elimination import forward_copies, update_in_place
+from firebrick.fuse.dependencies import analyze, dependencies
+from firebrick.fuse.fusion import fuse_nodes
+from firebrick.fuse.inline import drop_dead, escaping, inline
+from firebrick.fuse.kernels import KernelSet
+from firebrick.fuse.memory_plan import plan_memory
+from firebrick.fuse.parts import part_by_part
+from firebrick.fuse.schedule_text import show
+from firebrick.fuse.unroll import NotAlike, unroll
+from firebrick.ir.kernels.schedule import Launch, Schedule
+from firebrick.ir.loops.program import Extern
+from firebrick.ir.loops.values import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from firebrick.config import Config
+    from firebrick.ir.graph.equal_layers import Repeat
+    from firebrick.ir.loops.program import LoopProgram
+    from firebrick.targets.base import Target
+
+__all__ = ["NotAlike", "schedule", "show"]
+
+
+def schedule(
+    program: LoopProgram, targets: Mapping[str, Target], config: Config, repeat: Repeat | None = None
+) -> Schedule:
+    """Order, fuse and place the work of a program.
+
+    Args:
+        program: what lowering made.
+        targets: the machine of each type of device that the program has loops for.
+        config: `fuse` off leaves every nest a kernel of its own.
+        repeat: stretches of the graph that the program leaves out; the schedule has them.
+
+    Raises:
+        LoweringError: loops touch memory of several devices, or of one that has no target.
+        NotAlike: the program does not show what the stretches left out are like.
+    """
+    facts = Table()
+    if config.fuse:
+        program = update_in_place(forward_copies(program))
+    nodes = drop_dead(program, list(program.nodes))
+    if config.fuse:
+        nodes = drop_dead(program, inline(program, nodes, facts))
+        if repeat is None:
+            nodes = part_by_part(nodes)
+    known = analyze(nodes)
+    buffers = {b.name: b for b in program.buffers}
+    groups, refusals = fuse_nodes(
+        known, dependencies(known), {n: b.device for n, b in buffers.items()}, targets, config
+    )
+    kernels = KernelSet(facts, targets)
+    outside = escaping(program)
+    users: dict[str, int] = {}
+    for g in groups:
+        for b in g.uses:
+            users[b] = users.get(b, 0) + 1
+    steps: list[Launch | Extern] = []
+    for g in groups:
+        if not g.members:
+            node = g.nodes[0].node
+            assert isinstance(node, Extern)
+            steps.append(kernels.call(node, buffers))
+            continue
+        live = {b for b in g.makes if b in outside or users.get(b, 0) > (b in g.uses)}
+        steps += kernels.launches(g, live)
+    if kernels.scratchpads:
+        program = replace(program, buffers=(*program.buffers, *kernels.scratchpads))
+    if repeat is not None:
+        program, steps = unroll(program, steps, kernels.kernels(), repeat)
+    places, arena, frees = plan_memory(program, steps, kernels.kernels())
+    return Schedule(program, kernels.kernels(), tuple(steps), places, arena, frees, refusals)

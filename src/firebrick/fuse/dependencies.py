@@ -1,0 +1,166 @@
+"""What scheduling knows of each node: reads, writes, and which nodes must come before which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from firebrick.ir.loops.program import Extern, Load, Masked, Nest, Op, Reduce, Ref, Scan
+from firebrick.ir.loops.values import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from firebrick.ir.index.expr import Expr, Var
+    from firebrick.ir.loops.program import Axis, Node
+
+__all__ = ["Access", "NodeFacts", "analyze", "dependencies", "draws", "extern_reads", "extern_writes", "refs_in"]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One distinct address expression of a nest. direct: no part of the address comes from data."""
+
+    buffer: str
+    index: Expr
+    dtype: str
+    direct: bool
+
+
+@dataclass(slots=True)
+class NodeFacts:
+    """A node with its accesses.
+
+    updates: whether a store combines with what is there, or goes to a place that comes from data. form: what the nest
+    computes, buffers numbered by appearance as in `buffers`; nests of equal form do equal work. scans: loops along
+    which something runs.
+    """
+
+    position: int
+    node: Node
+    reads: tuple[Access, ...] = ()
+    writes: tuple[Access, ...] = ()
+    reductions: tuple[tuple[Axis, ...], ...] = ()
+    updates: bool = False
+    uses: frozenset[str] = field(default_factory=frozenset)
+    makes: frozenset[str] = field(default_factory=frozenset)
+    form: tuple[object, ...] = ()
+    buffers: tuple[str, ...] = ()
+    scans: tuple[Var, ...] = ()
+
+
+def refs_in(arg: object) -> Iterable[Ref]:
+    """The views of buffers among the arguments of a library call."""
+    if isinstance(arg, Ref):
+        yield arg
+    elif isinstance(arg, (tuple, list)):
+        for a in arg:
+            yield from refs_in(a)
+
+
+def extern_reads(node: Extern) -> list[str]:
+    """Buffers that a library call may read."""
+    refs = list(refs_in(node.args)) + [r for _, a in node.kwargs for r in refs_in(a)]
+    return list(dict.fromkeys(r.buffer for r in refs))
+
+
+def extern_writes(node: Extern) -> list[str]:
+    """Buffers that a library call makes or changes."""
+    return list(dict.fromkeys([o for o in node.outs if o is not None] + list(node.writes)))
+
+
+@cache
+def draws(op: str) -> bool:
+    """Whether a library call draws random numbers: what is drawn next depends on it, used or not."""
+    namespace, _, name = op.partition("::")
+    name, _, overload = name.partition(".")
+    found = getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
+    return torch.Tag.nondeterministic_seeded in getattr(found, "tags", ())
+
+
+def analyze(nodes: Sequence[Node]) -> list[NodeFacts]:
+    """The accesses of every node, in order."""
+    return [_extern(k, n) if isinstance(n, Extern) else nest_facts(k, n) for k, n in enumerate(nodes)]
+
+
+def _extern(position: int, node: Extern) -> NodeFacts:
+    writes = frozenset(extern_writes(node))
+    reads = frozenset(extern_reads(node))
+    if node.into:
+        reads -= frozenset(o for o in node.outs if o is not None) - frozenset(node.writes)
+    return NodeFacts(position, node, uses=reads, makes=writes)
+
+
+def nest_facts(position: int, node: Nest) -> NodeFacts:
+    """The accesses of a loop nest."""
+    reads: dict[Access, None] = {}
+    reductions: dict[tuple[Axis, ...], None] = {}
+    scans: dict[Var, None] = {}
+    buffers: dict[str, int] = {}
+    form: list[object] = [node.axes]
+    roots = [s.value for s in node.stores] + [b for s in node.stores for _, b in s.binds]
+    values = walk(roots)
+    place = {v: k for k, v in enumerate(values)}
+    for v in values:
+        if isinstance(v, Op):
+            form.append((v.dtype, v.name, *[place[a] for a in v.args]))
+        elif isinstance(v, Load):
+            reads[Access(v.buffer, v.index, v.dtype, not v.binds)] = None
+            binds = tuple([(x, place[b]) for x, b in v.binds])
+            form.append((v.dtype, buffers.setdefault(v.buffer, len(buffers)), v.index, binds))
+        elif isinstance(v, Reduce):
+            reductions[v.axes] = None
+            form.append((v.dtype, v.name, v.axes, place[v.body]))
+        elif isinstance(v, Scan):
+            scans[v.var] = None
+            form.append((v.dtype, "running", v.name, v.var, place[v.body]))
+        elif isinstance(v, Masked):
+            form.append((v.dtype, place[v.cond], place[v.body], v.other))
+        else:
+            form.append(v)
+    for s in node.stores:
+        binds = tuple([(x, place[b]) for x, b in s.binds])
+        form.append((buffers.setdefault(s.buffer, len(buffers)), s.index, place[s.value], s.mode, binds))
+    writes = tuple([Access(s.buffer, s.index, s.value.dtype, not s.binds) for s in node.stores])
+    updates = any(s.mode != "set" or s.binds for s in node.stores)
+    # What is written at some places only keeps what the others hold.
+    uses = {a.buffer for a in reads} | {s.buffer for s in node.stores if s.mode != "set" or s.binds}
+    makes = frozenset(a.buffer for a in writes)
+    return NodeFacts(
+        position,
+        node,
+        tuple(reads),
+        writes,
+        tuple(reductions),
+        updates,
+        frozenset(uses),
+        makes,
+        tuple(form),
+        tuple(buffers),
+        tuple(scans),
+    )
+
+
+def dependencies(nodes: list[NodeFacts]) -> list[set[int]]:
+    """For each node the earlier nodes (by place in the list) that must run before it: it reads what they write, or
+    writes what they read or write."""
+    writers: dict[str, list[int]] = {}
+    readers: dict[str, list[int]] = {}
+    before: list[set[int]] = []
+    for k, n in enumerate(nodes):
+        needs: set[int] = set()
+        for b in n.uses:
+            needs.update(writers.get(b, ()))
+        for b in n.makes:
+            needs.update(writers.get(b, ()))
+            needs.update(readers.get(b, ()))
+        needs.discard(k)
+        for b in n.uses:
+            readers.setdefault(b, []).append(k)
+        for b in n.makes:
+            writers.setdefault(b, []).append(k)
+        before.append(needs)
+    return before

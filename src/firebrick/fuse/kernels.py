@@ -1,0 +1,178 @@
+"""Turns groups into kernels: forwards values from writers to readers, and asks the target of a group for its kernels.
+
+Equal work on other buffers gives an equal plan, so it becomes one kernel that is launched again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from firebrick.ir.index.expr import ONE, Var
+from firebrick.ir.kernels.groups import Statement, Work
+from firebrick.ir.kernels.schedule import Kernel, Launch
+from firebrick.ir.loops.program import Axis, Buffer, Load, Store, device_type
+from firebrick.ir.loops.values import Rewriter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from firebrick.fuse.fusion import Group, Member
+    from firebrick.ir.index.expr import Expr
+    from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
+    from firebrick.ir.loops.program import Extern, Value
+    from firebrick.ir.loops.values import Table
+    from firebrick.targets.base import Target
+
+__all__ = ["KernelSet"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a form of groups became. places: numbers of the group's buffers by their names in the plan."""
+
+    plan: GroupPlan
+    kernels: tuple[str, ...]
+    places: dict[str, int]
+
+
+class KernelSet:
+    """The kernels of one schedule, each made once. scratchpads: buffers that plans need beside those of the program."""
+
+    def __init__(self, facts: Table, targets: Mapping[str, Target]) -> None:
+        self._facts = facts
+        self._targets = targets
+        self._known: dict[tuple[Any, ...], Kernel] = {}
+        self._forms: dict[tuple[object, ...], _Made] = {}
+        self.scratchpads: list[Buffer] = []
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        """All kernels in order of first use."""
+        return tuple(self._known.values())
+
+    def launches(self, group: Group, live: set[str]) -> list[Launch]:
+        """The launches that do a group's work; `live` names the buffers that are read outside of it."""
+        buffers, form = _form(group, live)
+        made = self._forms.get(form)
+        if made is None:
+            work, names = _work(group, live)
+            device = device_type(group.device)
+            plan = self._targets[device].plan(work, self._facts)
+            kernels = tuple([self._kernel(step, device) for step in plan.launches])
+            made = self._forms[form] = _Made(plan, kernels, {name: buffers[b] for name, b in names.items()})
+        mine = list(buffers)
+        names = {name: mine[k] for name, k in made.places.items()}
+        for pad in made.plan.scratchpads:
+            names[pad.name] = f"{group.name}_{pad.name}"
+            shape, strides = (pad.count,), (ONE,)
+            self.scratchpads.append(Buffer(names[pad.name], pad.dtype, shape, strides, "temp", group.device))
+        nodes = tuple([n.node.name for n in group.nodes])
+        origins = dict.fromkeys(n.node.origin for n in group.nodes if n.node.origin)
+        parts = tuple(dict.fromkeys([p for n in group.nodes for p in n.node.parts]))
+        launches = []
+        for step, kernel in zip(made.plan.launches, made.kernels, strict=True):
+            args, places = tuple([names[name] for name in step.args]), ", ".join(origins)
+            launches.append(Launch(kernel, args, step.sizes, nodes, places, parts, step.grid, step.attributes))
+        return launches
+
+    def call(self, call: Extern, buffers: Mapping[str, Buffer]) -> Launch | Extern:
+        """The launch of the target's kernel for a library call, or the call."""
+        device = device_type(next((buffers[out].device for out in call.outs if out is not None), call.device))
+        target = self._targets.get(device)
+        step = target.plan_call(call, buffers) if target is not None else None
+        if step is None:
+            return call
+        kernel = self._kernel(step, device)
+        return Launch(kernel, step.args, step.sizes, (call.name,), call.origin, call.parts, step.grid, step.attributes)
+
+    def _kernel(self, step: PlannedLaunch, device: str) -> str:
+        key = (device, step.params, step.body)
+        kernel = self._known.get(key)
+        if kernel is None:
+            symbols = tuple([f"s{k}" for k in range(len(step.sizes))])
+            name = f"k{len(self._known)}_{step.kind}"
+            kernel = self._known[key] = Kernel(name, step.params, step.body, symbols, step.reuse, device)
+        return kernel.name
+
+
+def _form(group: Group, live: set[str]) -> tuple[dict[str, int], tuple[object, ...]]:
+    """The buffers of a group, numbered, and what it computes in terms of those numbers and of numbered loops."""
+    buffers: dict[str, int] = {}
+    loops: dict[Var, int] = {}
+    parts: list[object] = []
+    for m in group.members:
+        parts.append(m.facts.form)
+        parts.append(tuple([buffers.setdefault(b, len(buffers)) for b in m.facts.buffers]))
+        for e in m.subs.values():
+            for atom, coeff in e.terms:
+                if isinstance(atom, Var):
+                    parts.append((loops.setdefault(atom, len(loops)), coeff))
+                else:
+                    parts.append(atom)
+            parts.append(e.const)
+    parts.append(tuple([loops.setdefault(v, len(loops)) for v in group.outer]))
+    parts.append(tuple([group.sizes.get(v) for v in loops]))
+    parts.append(tuple([b in live for b in buffers]))
+    parts.append(group.device)
+    return buffers, tuple(parts)
+
+
+def _work(group: Group, live: set[str]) -> tuple[Work, dict[str, str]]:
+    """Stores of a group in common variables, with loads of what the group itself makes replaced by the values.
+
+    Also returns, for each name that buffers have in them (b0, b1...), the buffer.
+    """
+    # What runs along a loop is started before it, so that loop is the innermost.
+    along = {e for m in group.members for e in (m.subs[v] for v in m.facts.scans) if isinstance(e, Var)}
+    outer = tuple([v for v in group.outer if v not in along])
+    short: dict[str, str] = {}
+    made: dict[tuple[str, Expr], Value] = {}
+    written: list[tuple[str, frozenset[Var], Store]] = []
+
+    def name(buffer: str) -> str:
+        return short.setdefault(buffer, f"b{len(short)}")
+
+    def load(v: Load) -> Value:
+        forwarded = made.get((v.buffer, v.index)) if not v.binds else None
+        if forwarded is None:
+            loaded.add(v.buffer)
+        return forwarded or Load(v.dtype, name(v.buffer), v.index, v.binds)
+
+    loaded: set[str] = set()
+    for m in group.members:
+        rewrite = Rewriter(_substitution(m), load, lambda axes, m=m: _axes(axes, m, group))  # type: ignore[misc]
+        stored = []
+        for s in m.nest.stores:
+            value, index = rewrite(s.value), rewrite.index(s.index)
+            binds: Any = tuple([(v, rewrite(b)) for v, b in s.binds])
+            stored.append((s, value, index, binds))
+        for s, value, index, binds in stored:
+            if s.mode == "set" and not s.binds:
+                made[s.buffer, index] = value
+            if s.buffer in live:
+                inner = frozenset(v for v in m.parallel if v not in outer)
+                store = Store(name(s.buffer), index, value, s.mode, binds)
+                written.append((s.buffer, inner, store))
+    statements = tuple([Statement(inner, store, buffer in loaded) for buffer, inner, store in written])
+    return Work(statements, outer, dict(group.sizes)), {name: buffer for buffer, name in short.items()}
+
+
+def _substitution(m: Member) -> Any:
+    subs = m.subs
+    return lambda e: e.subs(subs)
+
+
+def _axes(axes: tuple[Axis, ...], m: Member, group: Group) -> tuple[Axis, ...]:
+    """Axes of a reduction in common variables, outer parts of split ones first."""
+    out: list[Axis] = []
+    for a in axes:
+        e = m.subs[a.var]
+        parts = [v for v in e.vars() if v in group.sizes]
+        parts.sort(key=lambda v: _step(e, v), reverse=True)
+        out.extend(Axis(v, group.sizes[v]) for v in parts)
+    return tuple(out)
+
+
+def _step(e: Expr, v: Var) -> int:
+    stride = e.coeff(v)
+    return 0 if stride is None else max(stride.lo, 1)

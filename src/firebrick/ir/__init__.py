@@ -1,0 +1,1 @@
+"""What stages hand to each other: index algebra, ATen graphs, loops, kernels."""

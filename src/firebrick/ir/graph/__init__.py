@@ -1,0 +1,1 @@
+"""Graphs of FX nodes: normal forms of calls, nested graphs, equal layers."""

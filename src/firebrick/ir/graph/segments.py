@@ -1,0 +1,103 @@
+"""Cutting a graph before and behind calls that are not compiled with the rest, such as branches and loops."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import fx
+
+from firebrick.errors import LoweringError
+from firebrick.ir.graph.nested import Nested
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Segment", "Segments", "is_cut", "segments"]
+
+
+class Segment(NamedTuple):
+    """Part of a graph: one of its own, from some nodes to others, or one call that stands apart with its items."""
+
+    inputs: list[fx.Node]
+    outputs: list[fx.Node]
+    graph: fx.GraphModule | None
+    apart: list[fx.Node]
+
+
+def _stands_apart(node: fx.Node) -> bool:
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        return _stands_apart(node.args[0])
+    return isinstance(node.target, Nested) and node.target.splits
+
+
+def is_cut(gm: fx.GraphModule) -> bool:
+    """Whether a call in the graph stands apart."""
+    return any(isinstance(node.target, Nested) and node.target.splits for node in gm.graph.nodes)
+
+
+def segments(gm: fx.GraphModule) -> list[Segment]:
+    """The parts of a graph in their order.
+
+    Raises:
+        LoweringError: what is no tensor goes from one part to another.
+    """
+    groups: list[tuple[bool, list[fx.Node]]] = []
+    for node in gm.graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output"):
+            continue
+        apart = _stands_apart(node)
+        if not groups or groups[-1][0] is not apart or (apart and node.target is not operator.getitem):
+            groups.append((apart, []))
+        groups[-1][1].append(node)
+    return [_segment(gm, nodes, apart) for apart, nodes in groups]
+
+
+def _segment(gm: fx.GraphModule, nodes: list[fx.Node], apart: bool) -> Segment:
+    inside = set(nodes)
+    used = dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in inside)
+    inputs = [n for n in used if n.op != "get_attr" or apart]
+    outputs = [node for node in nodes if any(user not in inside for user in node.users)]
+    if any(not isinstance(n.meta.get("val"), torch.Tensor) for n in (*inputs, *outputs)):
+        raise LoweringError("what is no tensor goes past a branch or loop")
+    if apart:
+        return Segment(inputs, outputs, None, nodes)
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for n in inputs:
+        copies[n] = graph.placeholder(n.name)
+        copies[n].meta.update(n.meta)
+    for n in (*(n for n in used if n.op == "get_attr"), *nodes):
+        copies[n] = graph.node_copy(n, copies.__getitem__)
+    graph.output(tuple(copies[n] for n in outputs))
+    made = fx.GraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return Segment(inputs, outputs, made, [])
+
+
+class Segments:
+    """Runs a graph that was cut; `compiled` has what stands for the graph of each segment, None where it is a call."""
+
+    def __init__(self, gm: fx.GraphModule, parts: list[Segment], compiled: list[Callable[..., Any] | None]) -> None:
+        self.gm = gm
+        nodes = list(gm.graph.nodes)
+        self.placeholders = [node for node in nodes if node.op == "placeholder"]
+        self.attributes = [node for node in nodes if node.op == "get_attr"]
+        self.output: Any = nodes[-1].args[0]
+        self.steps = list(zip(parts, compiled, strict=True))
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        """The graph's results."""
+        values: dict[fx.Node, Any] = dict(zip(self.placeholders, args, strict=True))
+        values.update((node, getattr(self.gm, str(node.target))) for node in self.attributes)
+        for part, run in self.steps:
+            if run is not None:
+                values.update(zip(part.outputs, run(*[values[node] for node in part.inputs]), strict=True))
+                continue
+            for node in part.apart:
+                target: Any = node.target
+                values[node] = target(*fx.map_arg(node.args, values.__getitem__))
+        return tuple(fx.map_arg(self.output, values.__getitem__))

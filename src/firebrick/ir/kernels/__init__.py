@@ -1,0 +1,1 @@
+"""Groups of fused work, loop trees and schedules as data."""

@@ -1,0 +1,95 @@
+"""What scheduling hands to code generation: kernels, the order of calls, and where each buffer lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firebrick.ir.index.expr import Expr
+    from firebrick.ir.loops.program import Extern, LoopProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A formal buffer of a kernel: canonical name (a0, a1...), dtype, and whether the kernel writes it."""
+
+    name: str
+    dtype: str
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One native function. Kernels are canonical: equal work in other buffers is the same Kernel, launched again.
+
+    body: the target's own frozen data, of which it writes the text: on CPUs a loop tree (`firebrick.ir.kernels.tree`).
+    sizes: names of symbolic sizes that the kernel takes, in order.
+    reuse: pairs (written, read) of places in `params` whose buffers may share memory.
+    device: type of the device whose target made it.
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    body: Any
+    sizes: tuple[str, ...] = ()
+    reuse: tuple[tuple[int, int], ...] = ()
+    device: str = "cpu"
+
+    @property
+    def loops(self) -> Any:
+        """The loop tree that the body is; an empty one where it is something else."""
+        return self.body if isinstance(self.body, tuple) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Call `kernel` with these buffers for its params and these values for its sizes.
+
+    grid: how many of it run, along each dimension, in terms of the program's sizes; none where the kernel shares its
+    work out itself. attributes: numbers that the driver wants of a launch (warps, bytes of shared memory).
+    """
+
+    kernel: str
+    args: tuple[str, ...]
+    sizes: tuple[Expr, ...] = ()
+    nodes: tuple[str, ...] = ()  # names of the loop nodes that it does, for prints
+    origin: str = ""
+    parts: tuple[int, ...] = ()  # numbers of the captured graph's nodes that it computes
+    grid: tuple[Expr, ...] = ()
+    attributes: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why two neighbours were not fused."""
+
+    first: str
+    second: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a buffer lives.
+
+    where: "arena" (at byte `offset`), "fresh" (own tensor), "given" (input, const, derived) or "call" (an extern's).
+    """
+
+    buffer: str
+    where: str
+    offset: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Kernels in order. `free_after[i]` names call-made and fresh temps that die after step i."""
+
+    program: LoopProgram
+    kernels: tuple[Kernel, ...]
+    steps: tuple[Launch | Extern, ...]
+    places: tuple[Place, ...]
+    arena_bytes: int
+    free_after: tuple[tuple[str, ...], ...]
+    refusals: tuple[Refusal, ...] = ()

@@ -1,0 +1,91 @@
+"""The loop tree of one kernel: what scheduling builds and code generation prints.
+
+Values are those of `loops.ir`. A name that a kernel makes itself (a let, the result of an accumulator, an element of
+row-local scratch) is read by a `Load` of that name, so a body needs no further vocabulary. Names are canonical:
+parameters a0, a1...; loop variables i0, i1...; lets h0...; accumulators r0...; scratch t0...; sizes s0...
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from firebrick.ir.index.expr import ZERO
+from firebrick.ir.loops.program import Axis, Load, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from firebrick.ir.index.expr import Expr
+    from firebrick.ir.loops.program import Value
+
+__all__ = ["Acc", "Fold", "Let", "Loop", "Scratch", "Stmt", "local", "loops_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """Name a value that is used more than once, or that inner loops would compute again."""
+
+    name: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Storage private to one iteration of the loop that contains it; `size` elements."""
+
+    name: str
+    dtype: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acc:
+    """An accumulator of a reduction (a row of `loops.ops.REDUCTIONS`), started here, read after the loops that fold.
+
+    dtype: that of the folded values; positions are read as i64. running: it is read in the loop, after each fold.
+    """
+
+    name: str
+    reduction: str
+    dtype: str
+    running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Fold a value into an accumulator; `position` is the flat position over the folded axes for argmax and argmin."""
+
+    acc: str
+    value: Value
+    position: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One loop.
+
+    kind: "vector" (iterations go to SIMD lanes), "tile" (so too, and loops inside are done for all lanes at once) or
+    "serial". parallel: iterations may go to threads; directly nested parallel loops are shared out as one.
+    """
+
+    axis: Axis
+    kind: str
+    parallel: bool
+    body: tuple[Stmt, ...]
+
+
+Stmt = Let | Scratch | Acc | Fold | Loop | Store
+
+
+def local(dtype: str, name: str, index: Expr = ZERO) -> Load:
+    """The value of a let, an accumulator or an element of scratch."""
+    return Load(dtype, name, index)
+
+
+def loops_of(body: tuple[Stmt, ...]) -> Iterator[Loop]:
+    """All loops of a tree, outer ones first."""
+    for stmt in body:
+        if isinstance(stmt, Loop):
+            yield stmt
+            yield from loops_of(stmt.body)

@@ -1,0 +1,190 @@
+"""Walks over scalar values: free variables, cost, accesses, rewriting. Values are interned, so memos key on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan
+from firebrick.ir.loops.scalar_ops import SCALAR_OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from firebrick.ir.index.expr import Expr, Var
+    from firebrick.ir.loops.program import Axis, Value
+
+__all__ = ["Facts", "Rewriter", "Table", "children_of", "hint", "loads_of", "ordered", "walk"]
+
+_NONE: frozenset[Var] = frozenset()
+_GUESS = 193
+"""What a symbolic size counts as where sizes are compared."""
+
+
+def hint(e: Expr) -> int:
+    """The value of a size or stride, symbols taken as a middling number."""
+    return e.evaluate({v.name: _GUESS for v in e.vars()}) if e.terms else e.const
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What scheduling asks about a value.
+
+    free: index variables that it depends on. reduces: whether a reduction or a scan is in it. loads: loads, each
+    occurrence counted, up to a limit. cost: rough price in additions, each occurrence counted.
+    """
+
+    free: frozenset[Var]
+    reduces: bool
+    loads: int
+    cost: int
+
+
+_LIMIT = 1 << 20
+
+
+class Table:
+    """Facts of values, each computed once."""
+
+    def __init__(self) -> None:
+        self._facts: dict[Value, Facts] = {}
+
+    def __call__(self, value: Value) -> Facts:
+        """The facts of a value."""
+        found = self._facts.get(value)
+        if found is None:
+            for below in ordered([value], self._facts.__contains__):
+                self._facts[below] = self._compute(below)
+            found = self._facts[value]
+        return found
+
+    def _compute(self, value: Value) -> Facts:
+        if isinstance(value, Const):
+            return Facts(_NONE, False, 0, 0)
+        if isinstance(value, Index):
+            return Facts(value.expr.vars(), False, 0, 1)
+        if isinstance(value, Load):
+            free = value.index.vars()
+            if not value.binds:
+                return Facts(free, False, 1, 1)
+            inner = [self(bound) for _, bound in value.binds]
+            free = free.difference(v for v, _ in value.binds).union(*(f.free for f in inner))
+            return Facts(
+                free, any(f.reduces for f in inner), 1 + sum(f.loads for f in inner), 4 + sum(f.cost for f in inner)
+            )
+        if isinstance(value, Reduce):
+            body = self(value.body)
+            return Facts(body.free.difference(a.var for a in value.axes), True, body.loads, body.cost * 8)
+        if isinstance(value, Scan):
+            body = self(value.body)
+            return Facts(body.free | {value.var}, True, body.loads, body.cost + 1)
+        children = children_of(value)
+        facts = [self(c) for c in children]
+        cost = SCALAR_OPS[value.name].cost if isinstance(value, Op) else 2
+        return Facts(
+            _NONE.union(*(f.free for f in facts)),
+            any(f.reduces for f in facts),
+            min(_LIMIT, sum(f.loads for f in facts)),
+            min(_LIMIT, cost + sum(f.cost for f in facts)),
+        )
+
+
+def children_of(value: Value) -> tuple[Value, ...]:
+    """The values that a value is made of."""
+    if isinstance(value, Op):
+        return value.args
+    if isinstance(value, Load):
+        return tuple(bound for _, bound in value.binds)
+    if isinstance(value, Masked):
+        return (value.cond, value.body, value.other)
+    if isinstance(value, (Reduce, Scan)):
+        return (value.body,)
+    return ()
+
+
+def walk(roots: Iterable[Value]) -> list[Value]:
+    """All values that the roots are made of, each once, users before what they use is not promised."""
+    seen: dict[Value, None] = {}
+    stack = list(roots)
+    while stack:
+        value = stack.pop()
+        if value in seen:
+            continue
+        seen[value] = None
+        stack.extend(children_of(value))
+    return list(seen)
+
+
+def ordered(roots: Iterable[Value], skip: Callable[[Value], bool]) -> list[Value]:
+    """What the roots are made of, arguments before their users, without values that `skip` holds of and their parts.
+
+    Visitors that go by this list need no recursion, so a chain of pointwise ops may be of any length.
+    """
+    out: dict[Value, None] = {}
+    seen: set[Value] = set()
+    stack: list[tuple[Value, bool]] = [(root, False) for root in roots]
+    stack.reverse()
+    while stack:
+        value, ready = stack.pop()
+        if ready:
+            out[value] = None
+        elif value not in seen and not skip(value):
+            seen.add(value)
+            stack.append((value, True))
+            stack.extend([(child, False) for child in reversed(children_of(value))])
+    return list(out)
+
+
+def loads_of(roots: Iterable[Value]) -> list[Load]:
+    """All distinct loads in the roots."""
+    return [v for v in walk(roots) if isinstance(v, Load)]
+
+
+class Rewriter:
+    """Rebuilds values with indices and axes in other terms and loads replaced.
+
+    index: gives an index in the new terms. load: gets each load in the new terms and gives the value that takes its
+    place. axes: the axes that take the place of a reduction's axes.
+    """
+
+    def __init__(
+        self,
+        index: Callable[[Expr], Expr],
+        load: Callable[[Load], Value] | None = None,
+        axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]] | None = None,
+    ) -> None:
+        self.index = index
+        self._load = load
+        self._axes = axes
+        self._memo: dict[Value, Value] = {}
+
+    def __call__(self, value: Value) -> Value:
+        """The rewritten value."""
+        found = self._memo.get(value)
+        if found is None:
+            for below in ordered([value], self._memo.__contains__):
+                self._memo[below] = self._rebuild(below)
+            found = self._memo[value]
+        return found
+
+    def _rebuild(self, value: Value) -> Value:
+        if isinstance(value, Const):
+            return value
+        if isinstance(value, Op):
+            args = tuple([self(a) for a in value.args])
+            return value if args == value.args else Op(value.dtype, value.name, args)
+        if isinstance(value, Load):
+            binds = tuple([(self.index(v), self(b)) for v, b in value.binds])
+            made = Load(value.dtype, value.buffer, self.index(value.index), binds)  # type: ignore[arg-type]
+            return self._load(made) if self._load else made
+        if isinstance(value, Index):
+            return Index(value.dtype, self.index(value.expr))
+        if isinstance(value, Masked):
+            return Masked(value.dtype, self(value.cond), self(value.body), value.other)
+        if isinstance(value, Scan):
+            along, body = self.index(value.var), self(value.body)
+            return body if along.is_const else Scan(value.dtype, value.name, along, body)  # type: ignore[arg-type]
+        axes = self._axes(value.axes) if self._axes else value.axes
+        if not axes:
+            return Const("i64", 0) if value.name.startswith("arg") else self(value.body)
+        return Reduce(value.dtype, value.name, axes, self(value.body))

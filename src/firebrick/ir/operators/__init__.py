@@ -1,0 +1,1 @@
+"""Operators of the `firebrick` namespace, which stand for hand-written kernels."""

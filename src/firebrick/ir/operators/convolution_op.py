@@ -1,0 +1,105 @@
+"""The operators of convolutions with packed constant weights, `firebrick::convolution` and its packing.
+
+Compiled graphs have generated kernels instead of the call (`dense_kernel.py` and `depthwise_kernel.py` in
+`targets/cpu`); the functions here say what they compute, for prints, the interpreter and eager kernels.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from firebrick.ir.operators.linear_op import ACTIVATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["convolution_op", "pack_convolution_op"]
+
+
+def _pack(weight: torch.Tensor, columns: int, scale: torch.Tensor | None = None) -> torch.Tensor:
+    """[outer, inner, height, width] -> [panels, height, width, inner, columns], zeros beyond the last column.
+
+    columns 0: the weight of a depthwise convolution, [channels, 1, height, width] -> [height, width, channels].
+    scale: what the weights of each outer channel are multiplied by, [outer]. Nothing but the result takes memory.
+    """
+    if not columns:
+        packed = weight[:, 0].permute(1, 2, 0).clone(memory_format=torch.contiguous_format)
+        return packed if scale is None else packed.mul_(scale)
+    outer, inner, height, width = weight.shape
+    panels, whole = -(-outer // columns), outer // columns
+    packed = weight.new_empty(panels, height, width, inner, columns)
+    turned = packed.permute(0, 4, 3, 1, 2)  # [panels, columns, inner, height, width]
+    turned[:whole] = weight[: whole * columns].reshape(whole, columns, inner, height, width)
+    if whole < panels:
+        rest = outer - whole * columns
+        turned[whole, :rest] = weight[whole * columns :]
+        turned[whole, rest:] = 0
+    if scale is not None:
+        turned[:whole] *= scale[: whole * columns].view(whole, columns, 1, 1, 1)
+        turned[whole:, : outer - whole * columns] *= scale[whole * columns :].view(1, -1, 1, 1, 1)
+    return packed
+
+
+def _pack_meta(weight: torch.Tensor, columns: int, scale: torch.Tensor | None = None) -> torch.Tensor:
+    """The packed weight's shape alone; torch's own kernels of shapes import sympy for a scale, 50 MiB."""
+    outer, inner, height, width = weight.shape
+    return weight.new_empty(
+        (-(-outer // columns), height, width, inner, columns) if columns else (height, width, outer)
+    )
+
+
+def _convolution(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    bias: torch.Tensor | None,
+    other: torch.Tensor | None,
+    outer: int,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    attr: str,
+    scalars: Sequence[float],
+    scale: torch.Tensor | None = None,
+    columns: int = 0,
+) -> torch.Tensor:
+    """act(x * weight * scale + bias + other), channels last; padding: zeros at the left, right, top and bottom.
+
+    packed: the weight in panels, or as it is, [outer, inner, height, width]; then the kernel makes panels of so many
+    columns on the way, and `scale` is for results.
+    """
+    groups = 1
+    if packed.dim() == 3:
+        groups, weight = outer, packed.permute(2, 0, 1).unsqueeze(1)
+    elif columns:
+        weight = packed
+    else:
+        weight = packed.permute(0, 4, 3, 1, 2).flatten(0, 1)[:outer]
+    if scale is not None:
+        weight = weight * scale.view(-1, 1, 1, 1)
+    made = F.conv2d(F.pad(x, list(padding)), weight, bias, stride, 0, dilation, groups)
+    made = made if other is None else made + other
+    return ACTIVATIONS[attr](made, *scalars).contiguous(memory_format=torch.channels_last)
+
+
+def _convolution_out(*args: Any, out: torch.Tensor) -> torch.Tensor:
+    return out.copy_(_convolution(*args))
+
+
+_arguments = (
+    "Tensor x, Tensor packed, Tensor? bias, Tensor? other, int outer, int[] stride, int[] padding, int[] dilation, "
+    "str attr, float[] scalars, Tensor? scale=None, int columns=0"
+)
+_library = torch.library.Library("firebrick", "FRAGMENT")
+_library.define(f"convolution({_arguments}) -> Tensor")
+_library.define(f"convolution.out({_arguments}, *, Tensor(a!) out) -> Tensor(a!)")
+_library.define("pack_convolution(Tensor weight, int columns, Tensor? scale=None) -> Tensor")
+_library.impl("convolution", _convolution, "CompositeExplicitAutograd")
+_library.impl("convolution.out", _convolution_out, "CompositeExplicitAutograd")
+_library.impl("pack_convolution", _pack, "CompositeExplicitAutograd")
+_library.impl("pack_convolution", _pack_meta, "Meta")
+
+convolution_op: Any = torch.ops.firebrick.convolution.default
+pack_convolution_op: Any = torch.ops.firebrick.pack_convolution.default

@@ -1,0 +1,240 @@
+"""Rules that create tensors from indices, join tensors, and read or write parts at places that the graph knows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr
+from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, masked, op, where
+from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
+from firebrick.ir.loops.program import Ref
+from firebrick.lower.context import Declined, Lowering, rules, shape_of, strides_of
+from firebrick.lower.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from firebrick.ir.loops.program import Value
+
+__all__ = ["RULES", "converted"]
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+RULES, _rule = rules()
+
+
+def _out(lw: Lowering) -> str:
+    return BY_TORCH[lw.node.meta["val"].dtype].name
+
+
+# ---------------------------------------------------------------- creation
+
+
+@_rule(aten.full.default, aten.full_like.default, aten.scalar_tensor.default, aten.new_full.default)
+def _full(lw: Lowering, *args: Any, **_kwargs: Any) -> TensorValue:
+    value = args[2] if lw.node.target is aten.new_full.default else args[-1]
+    return _filled(lw, value)
+
+
+def _filled(lw: Lowering, value: Any) -> TensorValue:
+    if not isinstance(value, (bool, int, float)):
+        raise Declined
+    dtype = _out(lw)
+    if not DTYPES[dtype].is_float and isinstance(value, float) and not math.isfinite(value):
+        raise Declined
+    made = constant(value, dtype)
+    return lw.formula(lambda _: made, 0)
+
+
+@_rule(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
+def _zeros(lw: Lowering, *_args: Any, **_kwargs: Any) -> TensorValue:
+    return _filled(lw, 0)
+
+
+@_rule(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+def _ones(lw: Lowering, *_args: Any, **_kwargs: Any) -> TensorValue:
+    return _filled(lw, 1)
+
+
+@_rule(aten.fill.Scalar, aten.fill.Tensor)
+def _fill(lw: Lowering, _x: TensorValue, value: Any) -> TensorValue:
+    if isinstance(value, TensorValue):
+        dtype = _out(lw)
+        return lw.formula(lambda _: cast(value.at(()), dtype), value.cost)
+    return _filled(lw, value)
+
+
+@_rule(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def _arange(lw: Lowering, *args: float, **_kwargs: Any) -> TensorValue:
+    start, step = args[0] if len(args) > 1 else 0, args[2] if len(args) > 2 else 1
+    dtype = _out(lw)
+    if isinstance(start, int) and isinstance(step, int):
+        return lw.formula(lambda index: cast(index_value(index[0] * step + start), dtype), 1)
+    if not DTYPES[dtype].is_float:
+        raise Declined
+
+    def formula(index: tuple[Expr, ...]) -> Value:
+        steps = cast(index_value(index[0]), "f64")
+        return cast(op("add", constant(start, "f64"), op("mul", steps, constant(step, "f64"))), dtype)
+
+    return lw.formula(formula, 3)
+
+
+@_rule(prims.iota.default)
+def _iota(lw: Lowering, _length: int, *, start: int, step: int, **_kwargs: Any) -> TensorValue:
+    dtype = _out(lw)
+    return lw.formula(lambda index: cast(index_value(index[0] * step + start), dtype), 1)
+
+
+# ---------------------------------------------------------------- joining
+
+
+@_rule(aten.cat.default)
+def _cat(lw: Lowering, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
+    """Each part is stored in its slice of the result, by its producer if it is a formula."""
+    val = lw.node.meta["val"]
+    shape, strides = shape_of(val), strides_of(val)
+    d = dim % len(shape)
+    # Eager ignores empty vectors among tensors of more dimensions.
+    parts = [t for t in tensors if t.rank == len(shape)]
+    dtype = _out(lw)
+    name = lw.buffer(dtype, shape, strides)
+    start: Expr = ZERO
+    for part in parts:
+        ref = Ref(name, part.shape, strides, start * strides[d])
+        lw.store(converted(part, dtype), ref)
+        start = start + part.shape[d]
+    return TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO))
+
+
+def converted(x: TensorValue, dtype: str) -> TensorValue:
+    """The same numbers in another dtype."""
+    if x.dtype == dtype:
+        return x
+    return TensorValue(x.shape, dtype, x.strides, formula=lambda index: cast(x.at(index), dtype), cost=x.cost)
+
+
+@_rule(aten.stack.default)
+def _stack(lw: Lowering, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
+    val = lw.node.meta["val"]
+    shape, strides = shape_of(val), strides_of(val)
+    d = dim % len(shape)
+    dtype = _out(lw)
+    name = lw.buffer(dtype, shape, strides)
+    inner = (*strides[:d], *strides[d + 1 :])
+    for k, part in enumerate(tensors):
+        lw.store(converted(part, dtype), Ref(name, part.shape, inner, strides[d] * k))
+    return TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO))
+
+
+@_rule(aten.repeat.default)
+def _repeat(lw: Lowering, x: TensorValue, repeats: Sequence[int]) -> TensorValue:
+    shape = shape_of(lw.node.meta["val"])
+    skip = len(shape) - x.rank
+    lw.reread(x)
+
+    def formula(index: tuple[Expr, ...]) -> Value:
+        return x.at(tuple(ZERO if n is ONE else i % n for i, n in zip(index[skip:], x.shape, strict=True)))
+
+    return lw.formula(formula, x.cost)
+
+
+# ---------------------------------------------------------------- parts of tensors
+
+
+def _within(i: Expr, low: Expr, high: Expr, size: Expr) -> Value:
+    """Whether low <= i < high, where 0 <= i < size is known."""
+    conditions = []
+    if low is not ZERO:
+        conditions.append(op("ge", index_value(i), index_value(low)))
+    if high is not size:
+        conditions.append(op("lt", index_value(i), index_value(high)))
+    if not conditions:
+        return TRUE
+    return conditions[0] if len(conditions) == 1 else op("and", *conditions)
+
+
+@_rule(aten.constant_pad_nd.default)
+def _pad(lw: Lowering, x: TensorValue, pads: Sequence[int], value: float = 0) -> TensorValue:
+    shape = shape_of(lw.node.meta["val"])
+    before = [0] * x.rank
+    for k in range(len(pads) // 2):
+        before[x.rank - 1 - k] = pads[2 * k]
+
+    def formula(index: tuple[Expr, ...]) -> Value:
+        cond: Value = TRUE
+        at = []
+        for i, low, n, size in zip(index, before, x.shape, shape, strict=True):
+            cond = op("and", cond, _within(i, as_expr(max(low, 0)), n + low, size))
+            at.append(i - low)
+        return masked(cond, x.at(tuple(at)), value)
+
+    if any(n is ZERO for n in x.shape):
+        return _filled(lw, value)
+    return lw.formula(formula, x.cost + 3)
+
+
+@_rule(aten.slice_scatter.default)
+def _slice_scatter(
+    lw: Lowering,
+    x: TensorValue,
+    source: TensorValue,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> TensorValue:
+    d = dim % x.rank
+    if not x.shape[d].is_const:
+        raise Declined
+    size = x.shape[d].const
+    first, last, _ = slice(start, end, step).indices(size)
+    dtype = x.dtype
+    if first >= last:
+        return lw.formula(x.at, x.cost)
+
+    def formula(index: tuple[Expr, ...]) -> Value:
+        i = index[d]
+        cond = _within(i, as_expr(first), as_expr(last), as_expr(size))
+        if step != 1:
+            cond = op("and", cond, op("eq", index_value((i - first) % step), constant(0, "i64")))
+        at = (*index[:d], (i - first) // step, *index[d + 1 :])
+        return where(cond, masked(cond, cast(source.at(at), dtype), 0), x.at(index))
+
+    return lw.formula(formula, x.cost + source.cost + 3)
+
+
+@_rule(aten.select_scatter.default)
+def _select_scatter(lw: Lowering, x: TensorValue, source: TensorValue, dim: int, position: int) -> TensorValue:
+    d = dim % x.rank
+    place = as_expr(position) if position >= 0 else x.shape[d] + position
+    dtype = x.dtype
+
+    def formula(index: tuple[Expr, ...]) -> Value:
+        cond = op("eq", index_value(index[d]), index_value(place))
+        at = (*index[:d], *index[d + 1 :])
+        return where(cond, cast(source.at(at), dtype), x.at(index))
+
+    return lw.formula(formula, x.cost + source.cost + 2)
+
+
+@_rule(aten.triu.default)
+def _triu(lw: Lowering, x: TensorValue, diagonal: int = 0) -> TensorValue:
+    return _triangle(lw, x, "ge", diagonal)
+
+
+@_rule(aten.tril.default)
+def _tril(lw: Lowering, x: TensorValue, diagonal: int = 0) -> TensorValue:
+    return _triangle(lw, x, "le", diagonal)
+
+
+def _triangle(lw: Lowering, x: TensorValue, compare: str, diagonal: int) -> TensorValue:
+    def formula(index: tuple[Expr, ...]) -> Value:
+        keep = op(compare, index_value(index[-1] - index[-2]), constant(diagonal, "i64"))
+        return where(keep, x.at(index), constant(0, x.dtype))
+
+    return lw.formula(formula, x.cost + 2)

@@ -1,0 +1,110 @@
+"""Rules of ops that are library kernels: matmuls write where they are told, and everything without a rule is called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.errors import LoweringError
+from firebrick.ir.index.expr import ZERO
+from firebrick.ir.loops.dtypes import BY_TORCH
+from firebrick.ir.loops.program import Extern, Ref
+from firebrick.ir.operators.convolution_op import convolution_op
+from firebrick.ir.operators.linear_op import linear_op
+from firebrick.ir.operators.recurrent_op import recurrent_op
+from firebrick.lower.context import Lowering, dense_strides, shape_of, strides_of
+from firebrick.lower.tensors import TensorValue, contiguous_strides
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from firebrick.ir.index.expr import Expr
+
+__all__ = ["RULES", "call", "call_on_constants"]
+
+aten = torch.ops.aten
+
+_OUT_VARIANTS: Mapping[Any, str] = {
+    aten.mm.default: "aten::mm.out",
+    aten.addmm.default: "aten::addmm.out",
+    aten.bmm.default: "aten::bmm.out",
+    aten.baddbmm.default: "aten::baddbmm.out",
+}
+"""Op -> its variant that writes a given tensor, so that the memory plan can place the result."""
+_OF_STORAGES = frozenset({aten.as_strided.default, aten.as_strided_scatter.default})
+
+
+def call(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
+    """Call the node's own op in the library."""
+    target: Any = lw.node.target
+    if target in _OF_STORAGES:
+        raise LoweringError(f"{target} counts from the beginning of memory that the graph lays out itself")
+    if target.is_view and args and isinstance(args[0], TensorValue):
+        args = (_copied(lw, args[0]), *args[1:])
+    return call_on_constants(lw, *args, **kwargs)
+
+
+def call_on_constants(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
+    """Call the node's own op on tensors that nobody writes: a view of one shares its memory."""
+    schema = lw.node.target._schema  # type: ignore[union-attr]
+    name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    return lw.extern(name, args, kwargs)
+
+
+def _copied(lw: Lowering, x: TensorValue) -> TensorValue:
+    """A copy that only the view made from it uses: nobody could know that the library's view shares x's memory."""
+    ref = lw.realize(x)
+    if ref.strides != dense_strides(ref.shape, ref.strides):
+        raise LoweringError(f"{lw.node.target} of memory with gaps has no place in a compiled graph")
+    copy = lw.buffer(x.dtype, ref.shape, ref.strides)
+    lw.nodes.append(Extern(f"n{len(lw.nodes)}", "aten::clone", (ref,), (), (copy,), origin=lw.origin, device=lw.device))
+    return TensorValue(x.shape, x.dtype, ref.strides, ref=Ref(copy, ref.shape, ref.strides, ZERO))
+
+
+def _into(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
+    val = lw.node.meta["val"]
+    if not BY_TORCH[val.dtype].loops or strides_of(val) != contiguous_strides(shape_of(val)):
+        return call(lw, *args, **kwargs)
+    return lw.extern(_OUT_VARIANTS[lw.node.target], args, kwargs, into=True)
+
+
+def _handwritten(lw: Lowering, *args: Any) -> Any:
+    """An op for which targets have kernels: its tensors are stored as the kernel wants them."""
+    schema, val = lw.node.target._schema, lw.node.meta["val"]  # type: ignore[union-attr]
+    shape = shape_of(val[0] if isinstance(val, (tuple, list)) else val)
+    wanted = iter(lw.target.layouts(schema.name, _each(args, lambda t: _lies(lw, t)), shape))
+
+    def stored(t: TensorValue) -> TensorValue:
+        strides = next(wanted)
+        return t if strides is None else _stored(lw, t, strides)
+
+    return lw.extern(f"{schema.name}.out", _each(args, stored), {}, into=True)
+
+
+def _each(value: Any, change: Callable[[TensorValue], Any]) -> Any:
+    """Arguments with their tensors changed."""
+    if isinstance(value, (tuple, list)):
+        return [_each(v, change) for v in value]
+    return change(value) if isinstance(value, TensorValue) else value
+
+
+def _lies(lw: Lowering, x: TensorValue) -> Ref:
+    """Where a tensor lies; what is not stored yet would be stored without gaps, whatever its strides say."""
+    if x.ref is None and x.base is None:
+        return Ref("", x.shape, dense_strides(x.shape, x.strides), ZERO)
+    return lw.realize(x)
+
+
+def _stored(lw: Lowering, x: TensorValue, strides: tuple[Expr, ...]) -> TensorValue:
+    """The tensor in memory of its own, in this order."""
+    ref = Ref(lw.buffer(x.dtype, x.shape, strides), x.shape, strides, ZERO)
+    lw.store(x, ref)
+    return TensorValue(x.shape, x.dtype, strides, ref=ref)
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys(_OUT_VARIANTS, _into),
+    **dict.fromkeys((linear_op, convolution_op, recurrent_op), _handwritten),
+}
+"""OpOverload -> rule."""

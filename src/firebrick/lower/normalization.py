@@ -1,0 +1,181 @@
+"""Rules of normalizations: statistics in two passes, then one formula."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from firebrick.ir.index.expr import ZERO, Expr, const, product
+from firebrick.ir.loops.constructors import cast, constant, op
+from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
+from firebrick.lower.context import Lowering, rules, shape_of
+from firebrick.lower.reductions import divide, mean_and_variance
+from firebrick.lower.tensors import TensorValue, contiguous_strides
+from firebrick.lower.views import reshape_map
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from firebrick.ir.loops.program import Value
+
+__all__ = ["RULES"]
+
+aten = torch.ops.aten
+
+RULES, _rule = rules()
+
+
+def _reciprocal_root(variance: Value, eps: float) -> Value:
+    shifted = op("add", variance, constant(eps, variance.dtype))
+    return op("div", constant(1.0, variance.dtype), op("sqrt", shifted))
+
+
+def _rstd(lw: Lowering, variance: TensorValue, eps: float) -> TensorValue:
+    """1/sqrt(variance + eps), stored: it is read by each element of its row."""
+    made = TensorValue(
+        variance.shape,
+        variance.dtype,
+        variance.strides,
+        formula=lambda index: _reciprocal_root(variance.at(index), eps),
+        cost=8,
+    )
+    lw.realize(made)
+    return made
+
+
+def _as(lw: Lowering, value: TensorValue, fake: torch.Tensor) -> TensorValue:
+    """A statistic as the op returns it: in the shape and dtype of `fake`."""
+    move = reshape_map(value.shape, shape_of(fake))
+    dtype = BY_TORCH[fake.dtype].name
+    return lw.formula(lambda index: cast(value.at(move(index)), dtype), 1, fake)
+
+
+@_rule(aten.native_layer_norm.default)
+def _layer_norm(
+    lw: Lowering,
+    x: TensorValue,
+    normalized: Sequence[int],
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    eps: float,
+) -> tuple[TensorValue, TensorValue, TensorValue]:
+    val, mean_val, rstd_val = lw.node.meta["val"]
+    out, compute = BY_TORCH[val.dtype].name, DTYPES[x.dtype].accumulate
+    k = x.rank - len(normalized)
+    mean, variance = mean_and_variance(lw, x, range(k, x.rank), compute)
+    rstd = _rstd(lw, variance, eps)
+
+    def formula(index: tuple[Expr, ...]) -> Value:
+        row = (*index[:k], *[ZERO] * (x.rank - k))
+        v = op("mul", op("sub", cast(x.at(index), compute), mean.at(row)), rstd.at(row))
+        return cast(_affine(v, index[k:], weight, bias), out)
+
+    return lw.formula(formula, 6 + x.cost, val), _as(lw, mean, mean_val), _as(lw, rstd, rstd_val)
+
+
+def _affine(v: Value, at: tuple[Expr, ...], weight: TensorValue | None, bias: TensorValue | None) -> Value:
+    if weight is not None:
+        v = op("mul", v, cast(weight.at(at), v.dtype))
+    return v if bias is None else op("add", v, cast(bias.at(at), v.dtype))
+
+
+@_rule(aten._fused_rms_norm.default)
+def _rms_norm(
+    lw: Lowering, x: TensorValue, normalized: Sequence[int], weight: TensorValue | None, eps: float | None
+) -> tuple[TensorValue, TensorValue]:
+    val, rstd_val = lw.node.meta["val"]
+    out, compute = BY_TORCH[val.dtype].name, DTYPES[x.dtype].accumulate
+    k = x.rank - len(normalized)
+    lw.share(x)
+    n = product(x.shape[k:])
+    small = torch.finfo(val.dtype).eps if eps is None else eps
+
+    def square(v: Value, _: tuple[Expr, ...]) -> Value:
+        wide = cast(v, compute)
+        return op("mul", wide, wide)
+
+    rstd = lw.reduction(
+        "sum",
+        x,
+        range(k, x.rank),
+        body=square,
+        finish=lambda v, _: _reciprocal_root(divide(v, n), small),
+    )
+
+    def formula(index: tuple[Expr, ...]) -> Value:
+        row = (*index[:k], *[ZERO] * (x.rank - k))
+        return cast(_affine(op("mul", cast(x.at(index), compute), rstd.at(row)), index[k:], weight, None), out)
+
+    return lw.formula(formula, 4 + x.cost, val), _as(lw, rstd, rstd_val)
+
+
+@_rule(aten.native_group_norm.default)
+def _group_norm(
+    lw: Lowering,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    n: int,
+    channels: int,
+    size: int,
+    groups: int,
+    eps: float,
+) -> tuple[TensorValue, TensorValue, TensorValue]:
+    val, mean_val, rstd_val = lw.node.meta["val"]
+    out, compute = BY_TORCH[val.dtype].name, DTYPES[x.dtype].accumulate
+    lw.share(x)
+    width = channels // groups
+    # Split the channels only, so that other dimensions are read in their own order.
+    split = (x.shape[0], const(groups), const(width), *x.shape[2:])
+    inward = reshape_map(x.shape, split)
+    grouped = TensorValue(
+        split, x.dtype, contiguous_strides(split), formula=lambda index: x.at(inward(index)), cost=x.cost
+    )
+    mean, variance = mean_and_variance(lw, grouped, range(2, len(split)), compute)
+    rstd = _rstd(lw, variance, eps)
+
+    def formula(index: tuple[Expr, ...]) -> Value:
+        row = (index[0], index[1] // width, *[ZERO] * (len(split) - 2))
+        v = op("mul", op("sub", cast(x.at(index), compute), mean.at(row)), rstd.at(row))
+        return cast(_affine(v, (index[1],), weight, bias), out)
+
+    return lw.formula(formula, 6 + x.cost, val), _as(lw, mean, mean_val), _as(lw, rstd, rstd_val)
+
+
+@_rule(aten._native_batch_norm_legit_no_training.default)
+def _batch_norm(
+    lw: Lowering,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    mean: TensorValue,
+    variance: TensorValue,
+    _momentum: float,
+    eps: float,
+) -> tuple[TensorValue, ...]:
+    """x * scale + shift, where scale and shift of a channel come from its statistics."""
+    val = lw.node.meta["val"][0]
+    out, compute = BY_TORCH[val.dtype].name, DTYPES[x.dtype].accumulate
+    channel = mean.shape
+
+    def scale_of(at: tuple[Expr, ...]) -> Value:
+        v = _reciprocal_root(cast(variance.at(at), compute), eps)
+        return v if weight is None else op("mul", v, cast(weight.at(at), compute))
+
+    scale = TensorValue(channel, compute, contiguous_strides(channel), formula=scale_of, cost=10)
+    lw.realize(scale)
+
+    def shift_of(at: tuple[Expr, ...]) -> Value:
+        v = op("mul", cast(mean.at(at), compute), scale.at(at))
+        return op("neg", v) if bias is None else op("sub", cast(bias.at(at), compute), v)
+
+    shift = TensorValue(channel, compute, contiguous_strides(channel), formula=shift_of, cost=10)
+    lw.realize(shift)
+
+    def formula(index: tuple[Expr, ...]) -> Value:
+        at = (index[1],)
+        return cast(op("add", op("mul", cast(x.at(index), compute), scale.at(at)), shift.at(at)), out)
+
+    empties = (lw.formula(lambda _: constant(0.0, compute), 0, fake) for fake in lw.node.meta["val"][1:])
+    return (lw.formula(formula, 2 + x.cost, val), *empties)

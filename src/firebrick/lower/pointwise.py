@@ -1,0 +1,648 @@
+"""Rules of elementwise ops: formulas over the elements of their arguments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.ir.loops.constructors import cast, constant, op, where
+from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
+from firebrick.ir.loops.program import Op
+from firebrick.ir.loops.scalar_ops import SCALAR_OPS
+from firebrick.lower.context import Declined, Lowering, broadcast, rules, shape_of
+from firebrick.lower.exact import are_exact, is_exact
+from firebrick.lower.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from firebrick.ir.index.expr import Expr
+    from firebrick.ir.loops.program import Value
+
+__all__ = ["RULES", "elementwise"]
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """One elementwise op.
+
+    fn: from the values of the arguments, all of the dtype that the op computes in, to the value of the result.
+    computes: how that dtype is found: "result" (of the result's dtype), "args" (what the arguments promote to),
+      "float" (as "result", and the op declines anything else), "bool" (arguments are taken as truth values).
+    """
+
+    fn: Callable[..., Value]
+    computes: str = "result"
+    cost: int = 1
+
+    def __call__(self, lw: Lowering, *args: Any, **kwargs: Any) -> TensorValue:
+        """Lower a call."""
+        if kwargs:
+            raise Declined
+        out = BY_TORCH[lw.node.meta["val"].dtype].name
+        match self.computes:
+            case "args":
+                compute = DTYPES[promoted(lw, args)].compute
+            case "bool":
+                compute = "b8"
+            case _:
+                compute = DTYPES[out].compute
+        if self.computes == "float" and not DTYPES[compute].is_float:
+            raise Declined
+        return elementwise(lw, self.fn, args, compute, self.cost)
+
+
+def elementwise(
+    lw: Lowering,
+    fn: Callable[..., Value],
+    args: tuple[TensorValue | bool | int | float | None, ...],
+    compute: str | None,
+    cost: int = 1,
+    fake: torch.Tensor | None = None,
+) -> TensorValue:
+    """A formula over broadcast arguments, cast to `compute` first (not if None) and to the result's dtype at the end.
+
+    Raises:
+        Declined: an argument is neither a tensor nor a number.
+    """
+    val = lw.node.meta["val"] if fake is None else fake
+    shape, out = shape_of(val), BY_TORCH[val.dtype].name
+    operands: list[tuple[TensorValue, Callable[[tuple[Expr, ...]], tuple[Expr, ...]]] | Value | None] = []
+    for arg in args:
+        if isinstance(arg, TensorValue):
+            if arg.shape != shape:
+                lw.reread(arg)
+            operands.append((arg, broadcast(arg.shape, shape)))
+            cost += arg.cost
+        elif arg is None:
+            operands.append(None)
+        elif isinstance(arg, (bool, int, float)) and compute is not None:
+            operands.append(number(arg, compute))
+        else:
+            raise Declined
+
+    exact = lw.config.numerics == "eager"
+    if exact and not (
+        are_exact(args) and is_exact(fn, [(compute or o[0].dtype) if isinstance(o, tuple) else o for o in operands])
+    ):
+        raise Declined
+
+    def widen(element: Value) -> Value:
+        assert compute is not None
+        # Rounding to bf16 or f16 between two ops of one formula is left out, which only brings it nearer to the truth.
+        if not exact and isinstance(element, Op) and element.name == "to" and element.dtype in _HALVES:
+            inner = element.args[0]
+            if inner.dtype == compute:
+                return inner
+        return cast(element, compute)
+
+    def formula(index: tuple[Expr, ...]) -> Value:
+        values: list[Value | None] = []
+        for operand in operands:
+            if isinstance(operand, tuple):
+                element = operand[0].at(operand[1](index))
+                values.append(element if compute is None else widen(element))
+            else:
+                values.append(operand)
+        return cast(fn(*values), out)
+
+    return lw.formula(formula, cost, val)
+
+
+def number(value: bool | int | float, dtype: str) -> Value:
+    """A Python number as a constant, declined if the dtype can't hold it."""
+    row = DTYPES[dtype]
+    if row.is_int and (not math.isfinite(value) or not row.lo <= value <= row.hi):
+        raise Declined
+    return constant(value, dtype)
+
+
+def promoted(lw: Lowering, args: tuple[Any, ...]) -> str:
+    """The dtype that the arguments promote to."""
+    dtypes = {a.dtype for a in args if isinstance(a, TensorValue)}
+    if len(dtypes) == 1 and all(isinstance(a, TensorValue) for a in args):
+        return dtypes.pop()
+    metas: list[Any] = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in lw.node.args[: len(args)]]
+    result = torch.result_type(metas[0], metas[1]) if len(metas) > 1 else metas[0].dtype
+    for more in metas[2:]:
+        result = torch.promote_types(result, torch.result_type(torch.empty(1, dtype=result), more))
+    return BY_TORCH[result].name
+
+
+# ---------------------------------------------------------------- scalar formulas
+
+
+def like(a: Value, value: float) -> Value:
+    """A constant of the dtype of `a`."""
+    return constant(value, a.dtype)
+
+
+def relu(a: Value) -> Value:
+    """max(0, a), in this order: eager keeps -0.0."""
+    return op("max", like(a, 0), a)
+
+
+def add(a: Value, b: Value) -> Value:
+    """Sum; of truth values, whether one holds."""
+    return op("or" if a.dtype == "b8" else "add", a, b)
+
+
+def mul(a: Value, b: Value) -> Value:
+    """Product; of truth values, whether both hold."""
+    return op("and" if a.dtype == "b8" else "mul", a, b)
+
+
+def sub(a: Value, b: Value) -> Value:
+    """Difference."""
+    return op("xor" if a.dtype == "b8" else "sub", a, b)
+
+
+def gelu_erf(a: Value) -> Value:
+    """a/2 * (1 + erf(a / sqrt 2))."""
+    e = op("erf", op("mul", a, like(a, math.sqrt(0.5))))
+    return op("mul", op("mul", a, like(a, 0.5)), op("add", e, like(a, 1)))
+
+
+def gelu_tanh(a: Value) -> Value:
+    """The approximation of GELU by tanh."""
+    cube = op("mul", op("mul", a, a), a)
+    inner = op("mul", like(a, math.sqrt(2 / math.pi)), op("add", a, op("mul", like(a, 0.044715), cube)))
+    return op("mul", op("mul", like(a, 0.5), a), op("add", like(a, 1), op("tanh", inner)))
+
+
+def sgn(a: Value) -> Value:
+    """Sign of a number; a truth value is its own."""
+    return a if a.dtype == "b8" else op("sign", a)
+
+
+def clamp_low(a: Value, low: Value | None) -> Value:
+    """At least `low`; NaN stays."""
+    return a if low is None else op("max", low, a)
+
+
+def clamp_high(a: Value, high: Value | None) -> Value:
+    """At most `high`; NaN stays."""
+    return a if high is None else op("min", high, a)
+
+
+def power(a: Value, b: Value) -> Value:
+    """a to the power b, b by data."""
+    return op("pow", a, b)
+
+
+def power_of_two_sum(exp: str, log: str) -> Callable[[Value, Value], Value]:
+    """log(exp(a) + exp(b)) in the base of the functions `exp` and `log`."""
+
+    def fn(a: Value, b: Value) -> Value:
+        high, low = op("max", a, b), op("min", a, b)
+        one = like(a, 1)
+        total = op(log, op("add", one, op(exp, op("sub", low, high))))
+        same = op("and", op("isinf", high), op("eq", high, low))
+        return where(same, high, op("add", high, total))
+
+    return fn
+
+
+def logaddexp(a: Value, b: Value) -> Value:
+    """log(exp(a) + exp(b))."""
+    high, low = op("max", a, b), op("min", a, b)
+    same = op("and", op("isinf", high), op("eq", high, low))
+    return where(same, high, op("add", high, op("log1p", op("exp", op("sub", low, high)))))
+
+
+def heaviside(a: Value, b: Value) -> Value:
+    """0 below zero, 1 above, b at it."""
+    zero = like(a, 0)
+    return where(op("eq", a, zero), b, where(op("gt", a, zero), like(a, 1), zero))
+
+
+def times_log(log: str) -> Callable[[Value, Value], Value]:
+    """a * log(b), 0 where a is 0, NaN where b is NaN; `log`: that function, or the one of 1 + b."""
+
+    def fn(a: Value, b: Value) -> Value:
+        zero = like(a, 0)
+        plain = where(op("eq", a, zero), zero, op("mul", a, op(log, b)))
+        return where(op("isnan", b), like(a, math.nan), plain)
+
+    return fn
+
+
+def silu(a: Value) -> Value:
+    """a * sigmoid(a)."""
+    return op("div", a, op("add", like(a, 1), op("exp", op("neg", a))))
+
+
+def softplus(a: Value, beta: float, threshold: float) -> Value:
+    """log(1 + exp(beta * a)) / beta, linear beyond the threshold."""
+    scaled = op("mul", a, like(a, beta))
+    curve = op("div", op("log1p", op("exp", scaled)), like(a, beta))
+    return where(op("gt", scaled, like(a, threshold)), a, curve)
+
+
+def hardsigmoid(a: Value) -> Value:
+    """clamp(a + 3, 0, 6) / 6."""
+    lifted = op("min", op("max", op("add", a, like(a, 3)), like(a, 0)), like(a, 6))
+    return op("div", lifted, like(a, 6))
+
+
+def hardswish(a: Value) -> Value:
+    """a * clamp(a + 3, 0, 6) / 6."""
+    lifted = op("min", op("max", op("add", a, like(a, 3)), like(a, 0)), like(a, 6))
+    return op("div", op("mul", a, lifted), like(a, 6))
+
+
+def mish(a: Value) -> Value:
+    """a * tanh(softplus(a))."""
+    return op("mul", a, op("tanh", op("log1p", op("exp", a))))
+
+
+def isfinite(a: Value) -> Value:
+    """Neither NaN nor an infinity."""
+    if not DTYPES[a.dtype].is_float:
+        return constant(True, "b8")
+    return op("lt", op("abs", a), like(a, math.inf))
+
+
+def float_test(name: str) -> Callable[[Value], Value]:
+    """A test that integers never pass."""
+    return lambda a: op(name, a) if DTYPES[a.dtype].is_float else constant(False, "b8")
+
+
+def rounding(name: str) -> Callable[[Value], Value]:
+    """A rounding that leaves integers alone."""
+    return lambda a: op(name, a) if DTYPES[a.dtype].is_float else a
+
+
+def scalar(name: str) -> Callable[..., Value]:
+    """The scalar function `name`."""
+    return lambda *args: op(name, *args)
+
+
+def logical(name: str) -> Callable[[Value, Value], Value]:
+    """A bit operation, which for truth values is the logical one."""
+    return lambda a, b: op(name if a.dtype == "b8" else f"bit{name}", a, b)
+
+
+# ---------------------------------------------------------------- tables
+
+_FLOAT_UNARY = (
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sigmoid sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf erfc lgamma"
+)
+
+
+def _table() -> dict[Any, Callable[..., Any]]:
+    rules: dict[Any, Callable[..., Any]] = {}
+    for name in _FLOAT_UNARY.split():
+        rules[getattr(aten, name).default] = Pointwise(scalar(name), "float", SCALAR_OPS[name].cost)
+    for name in ("floor", "ceil", "round", "trunc"):
+        rules[getattr(aten, name).default] = Pointwise(rounding(name))
+    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        for overload in ("Tensor", "Scalar"):
+            rules[getattr(getattr(aten, name), overload)] = Pointwise(scalar(name), "args")
+    for name in ("and", "or", "xor"):
+        rules[getattr(aten, f"logical_{name}").default] = Pointwise(scalar(name), "bool")
+        for overload in ("Tensor", "Scalar"):
+            rules[getattr(getattr(aten, f"bitwise_{name}"), overload)] = Pointwise(logical(name))
+    one = Pointwise
+    rules |= {
+        aten.neg.default: one(scalar("neg")),
+        aten.abs.default: one(lambda a: a if a.dtype in ("b8", "u8") else op("abs", a)),
+        aten.sign.default: one(sgn),
+        aten.sgn.default: one(sgn),
+        aten.relu.default: one(relu),
+        aten.square.default: one(lambda a: mul(a, a)),
+        aten.reciprocal.default: one(lambda a: op("div", like(a, 1), a), "float", 4),
+        aten.silu.default: one(silu, "float", 25),
+        aten.mish.default: one(mish, "float", 80),
+        aten.hardsigmoid.default: one(hardsigmoid, "float", 8),
+        aten.hardswish.default: one(hardswish, "float", 8),
+        aten.relu6.default: one(lambda a: op("min", like(a, 6), relu(a))),
+        aten.frac.default: one(lambda a: op("sub", a, op("trunc", a)), "float"),
+        aten.minimum.default: one(scalar("min")),
+        aten.maximum.default: one(scalar("max")),
+        aten.fmin.default: one(scalar("fmin"), "float", 2),
+        aten.fmax.default: one(scalar("fmax"), "float", 2),
+        aten.atan2.default: one(scalar("atan2"), "float", 40),
+        aten.hypot.default: one(scalar("hypot"), "float", 20),
+        aten.copysign.Tensor: one(scalar("copysign"), "float"),
+        aten.copysign.Scalar: one(scalar("copysign"), "float"),
+        aten.logaddexp.default: one(logaddexp, "float", 50),
+        aten.logaddexp2.default: one(power_of_two_sum("exp2", "log2"), "float", 50),
+        aten.heaviside.default: one(heaviside),
+        aten.xlogy.Tensor: one(times_log("log"), "float", 25),
+        aten.xlogy.Scalar_Other: one(times_log("log"), "float", 25),
+        aten.xlogy.Scalar_Self: one(times_log("log"), "float", 25),
+        aten.special_xlog1py.default: one(times_log("log1p"), "float", 25),
+        aten.special_xlog1py.other_scalar: one(times_log("log1p"), "float", 25),
+        aten.special_xlog1py.self_scalar: one(times_log("log1p"), "float", 25),
+        aten.mul.Tensor: one(mul),
+        aten.mul.Scalar: one(mul),
+        aten.div.Tensor: one(scalar("div"), "float", 4),
+        aten.div.Scalar: one(scalar("div"), "float", 4),
+        aten.true_divide.Tensor: one(scalar("div"), "float", 4),
+        aten.pow.Tensor_Tensor: one(power, "float", 60),
+        aten.pow.Scalar: one(power, "float", 60),
+        aten.clamp_min.Tensor: one(clamp_low),
+        aten.clamp_max.Tensor: one(clamp_high),
+        aten.clamp.Tensor: one(lambda a, low=None, high=None: clamp_high(clamp_low(a, low), high)),
+        aten.isnan.default: one(float_test("isnan"), "args"),
+        aten.isinf.default: one(float_test("isinf"), "args"),
+        aten.isfinite.default: one(isfinite, "args"),
+        aten.isposinf.default: one(lambda a: op("eq", a, like(a, math.inf)), "args"),
+        aten.isneginf.default: one(lambda a: op("eq", a, like(a, -math.inf)), "args"),
+        aten.signbit.default: one(
+            lambda a: op("signbit", a) if DTYPES[a.dtype].is_float else op("lt", a, like(a, 0)), "args"
+        ),
+        aten.logical_not.default: one(scalar("not"), "bool"),
+        aten.bitwise_not.default: one(lambda a: op("not" if a.dtype == "b8" else "bitnot", a)),
+        aten.bitwise_left_shift.Tensor: one(scalar("shl")),
+        aten.bitwise_left_shift.Tensor_Scalar: one(scalar("shl")),
+        aten.bitwise_right_shift.Tensor: one(scalar("shr")),
+        aten.bitwise_right_shift.Tensor_Scalar: one(scalar("shr")),
+        aten.sigmoid_backward.default: one(lambda g, y: op("mul", g, op("mul", op("sub", like(y, 1), y), y))),
+        aten.tanh_backward.default: one(lambda g, y: op("mul", g, op("sub", like(y, 1), op("mul", y, y)))),
+    }
+    return rules
+
+
+RULES, _rule = rules()
+RULES.update(_table())
+
+
+def _compute(lw: Lowering) -> str:
+    return DTYPES[BY_TORCH[lw.node.meta["val"].dtype].name].compute
+
+
+def _needs_float(lw: Lowering) -> str:
+    compute = _compute(lw)
+    if not DTYPES[compute].is_float:
+        raise Declined
+    return compute
+
+
+# ---------------------------------------------------------------- ops with parameters
+
+
+@_rule(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
+def _add(lw: Lowering, a: Any, b: Any, scale: Any = 1, *, alpha: float = 1) -> TensorValue:
+    alpha = alpha if scale == 1 else scale
+    combine = add if lw.node.target in (aten.add.Tensor, aten.add.Scalar) else sub
+    if alpha == 1:
+        return elementwise(lw, combine, (a, b), _compute(lw))
+    return elementwise(lw, lambda x, y, k: combine(x, mul(y, k)), (a, b, alpha), _compute(lw), 2)
+
+
+@_rule(aten.rsub.Tensor, aten.rsub.Scalar)
+def _rsub(lw: Lowering, a: Any, b: Any, alpha: float = 1) -> TensorValue:
+    if alpha == 1:
+        return elementwise(lw, lambda x, y: sub(y, x), (a, b), _compute(lw))
+    return elementwise(lw, lambda x, y, k: sub(y, mul(x, k)), (a, b, alpha), _compute(lw))
+
+
+@_rule(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def _div_mode(lw: Lowering, a: Any, b: Any, *, rounding_mode: str | None) -> TensorValue:
+    name = {None: "div", "floor": "floordiv", "trunc": "truncdiv"}[rounding_mode]
+    return _divide(lw, name, a, b)
+
+
+@_rule(aten.floor_divide.default, aten.floor_divide.Scalar)
+def _floor_divide(lw: Lowering, a: Any, b: Any) -> TensorValue:
+    return _divide(lw, "floordiv", a, b)
+
+
+@_rule(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
+def _remainder(lw: Lowering, a: Any, b: Any) -> TensorValue:
+    return _divide(lw, "mod", a, b)
+
+
+@_rule(aten.fmod.Tensor, aten.fmod.Scalar)
+def _fmod(lw: Lowering, a: Any, b: Any) -> TensorValue:
+    return _divide(lw, "fmod", a, b)
+
+
+def _divide(lw: Lowering, name: str, a: Any, b: Any) -> TensorValue:
+    """Integer division by data is the library's: it raises when the divisor is 0."""
+    compute = _compute(lw)
+    if not DTYPES[compute].is_float and (isinstance(b, TensorValue) or b == 0 or compute == "b8"):
+        raise Declined
+    return elementwise(lw, scalar(name), (a, b), compute, SCALAR_OPS[name].cost)
+
+
+_POWERS: dict[float, Callable[[Value], Value]] = {
+    0.0: lambda a: like(a, 1),
+    1.0: lambda a: a,
+    2.0: lambda a: op("mul", a, a),
+    3.0: lambda a: op("mul", op("mul", a, a), a),
+    4.0: lambda a: op("mul", op("mul", a, a), op("mul", a, a)),
+}
+"""Exponent -> product, for numbers of any kind."""
+
+_FLOAT_POWERS: dict[float, Callable[[Value], Value]] = {
+    0.5: lambda a: op("sqrt", a),
+    -0.5: lambda a: op("rsqrt", a),
+    -1.0: lambda a: op("div", like(a, 1), a),
+    -2.0: lambda a: op("div", like(a, 1), op("mul", a, a)),
+}
+
+
+@_rule(aten.pow.Tensor_Scalar)
+def _pow(lw: Lowering, a: TensorValue, exponent: float) -> TensorValue:
+    compute = _compute(lw)
+    known = _POWERS.get(exponent) if exponent != 4 or not DTYPES[compute].is_float else None
+    if DTYPES[compute].is_float:
+        known = known or _FLOAT_POWERS.get(exponent)
+    if known is not None and compute != "b8":
+        return elementwise(lw, known, (a,), compute, 4)
+    if not DTYPES[compute].is_float:
+        raise Declined
+    return elementwise(lw, power, (a, exponent), compute, SCALAR_OPS["pow"].cost)
+
+
+@_rule(aten.gelu.default)
+def _gelu(lw: Lowering, a: TensorValue, *, approximate: str = "none") -> TensorValue:
+    fn = gelu_erf if approximate == "none" else gelu_tanh
+    return elementwise(lw, fn, (a,), _needs_float(lw), 40)
+
+
+@_rule(aten.clamp.default)
+def _clamp(lw: Lowering, a: TensorValue, low: float | None = None, high: float | None = None) -> TensorValue:
+    limits = (_limit(lw, low), _limit(lw, high))
+    return elementwise(lw, lambda x, lo, hi: clamp_high(clamp_low(x, lo), hi), (a, *limits), _compute(lw))
+
+
+@_rule(aten.clamp_min.default)
+def _clamp_min(lw: Lowering, a: TensorValue, low: float) -> TensorValue:
+    return _clamp(lw, a, low)
+
+
+@_rule(aten.clamp_max.default)
+def _clamp_max(lw: Lowering, a: TensorValue, high: float) -> TensorValue:
+    return _clamp(lw, a, None, high)
+
+
+@_rule(aten.hardtanh.default)
+def _hardtanh(lw: Lowering, a: TensorValue, low: float = -1, high: float = 1) -> TensorValue:
+    return _clamp(lw, a, low, high)
+
+
+def _limit(lw: Lowering, number: float | None) -> float | None:
+    """A limit as eager has it, in the dtype of the result: 1e-12 is 0 in float16, of which `normalize` makes NaN."""
+    dtype = lw.node.meta["val"].dtype
+    if not isinstance(number, float) or dtype not in (torch.bfloat16, torch.float16):
+        return number
+    return float(torch.tensor(number, dtype=dtype))
+
+
+@_rule(aten.leaky_relu.default)
+def _leaky_relu(lw: Lowering, a: TensorValue, slope: float = 0.01) -> TensorValue:
+    def fn(x: Value, k: Value) -> Value:
+        return where(op("gt", x, like(x, 0)), x, op("mul", x, k))
+
+    return elementwise(lw, fn, (a, slope), _needs_float(lw), 2)
+
+
+@_rule(aten.elu.default)
+def _elu(lw: Lowering, a: TensorValue, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> TensorValue:
+    def fn(x: Value) -> Value:
+        low = op("mul", op("expm1", op("mul", x, like(x, input_scale))), like(x, alpha * scale))
+        return where(op("gt", x, like(x, 0)), op("mul", x, like(x, scale)), low)
+
+    return elementwise(lw, fn, (a,), _needs_float(lw), 35)
+
+
+@_rule(aten.softplus.default)
+def _softplus(lw: Lowering, a: TensorValue, beta: float = 1, threshold: float = 20) -> TensorValue:
+    return elementwise(lw, lambda x: softplus(x, beta, threshold), (a,), _needs_float(lw), 50)
+
+
+@_rule(aten.threshold.default)
+def _threshold(lw: Lowering, a: TensorValue, threshold: float, value: float) -> TensorValue:
+    def fn(x: Value, t: Value, v: Value) -> Value:
+        return where(op("le", x, t), v, x)
+
+    return elementwise(lw, fn, (a, threshold, value), _compute(lw))
+
+
+@_rule(aten.threshold_backward.default)
+def _threshold_backward(lw: Lowering, grad: TensorValue, a: TensorValue, threshold: float) -> TensorValue:
+    def fn(g: Value, x: Value, t: Value) -> Value:
+        return where(op("le", x, t), like(g, 0), g)
+
+    return elementwise(lw, fn, (grad, a, threshold), _compute(lw))
+
+
+@_rule(aten.addcmul.default)
+def _addcmul(lw: Lowering, a: Any, b: Any, c: Any, *, value: float = 1) -> TensorValue:
+    def fn(x: Value, y: Value, z: Value, k: Value) -> Value:
+        return op("add", x, op("mul", op("mul", k, y), z))
+
+    return elementwise(lw, fn, (a, b, c, value), _compute(lw), 3)
+
+
+@_rule(aten.addcdiv.default)
+def _addcdiv(lw: Lowering, a: Any, b: Any, c: Any, *, value: float = 1) -> TensorValue:
+    def fn(x: Value, y: Value, z: Value, k: Value) -> Value:
+        return op("add", x, op("div", op("mul", k, y), z))
+
+    return elementwise(lw, fn, (a, b, c, value), _needs_float(lw), 6)
+
+
+@_rule(aten.lerp.Scalar, aten.lerp.Tensor)
+def _lerp(lw: Lowering, a: TensorValue, b: TensorValue, weight: Any) -> TensorValue:
+    def fn(x: Value, y: Value, w: Value) -> Value:
+        low = op("add", x, op("mul", w, op("sub", y, x)))
+        high = op("sub", y, op("mul", op("sub", y, x), op("sub", like(w, 1), w)))
+        return where(op("lt", op("abs", w), like(w, 0.5)), low, high)
+
+    return elementwise(lw, fn, (a, b, weight), _needs_float(lw), 6)
+
+
+@_rule(aten.nan_to_num.default)
+def _nan_to_num(
+    lw: Lowering, a: TensorValue, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> TensorValue:
+    compute = _compute(lw)
+    if not DTYPES[compute].is_float:
+        return elementwise(lw, lambda x: x, (a,), compute)
+    info = torch.finfo(lw.node.meta["val"].dtype)
+
+    def fn(x: Value) -> Value:
+        x = where(op("isnan", x), like(x, nan or 0.0), x)
+        x = where(op("eq", x, like(x, math.inf)), like(x, info.max if posinf is None else posinf), x)
+        return where(op("eq", x, like(x, -math.inf)), like(x, info.min if neginf is None else neginf), x)
+
+    return elementwise(lw, fn, (a,), compute, 6)
+
+
+@_rule(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+def _where(lw: Lowering, cond: TensorValue, a: Any, b: Any) -> TensorValue:
+    return _select(lw, cond, a, b)
+
+
+@_rule(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def _masked_fill(lw: Lowering, a: TensorValue, mask: TensorValue, value: Any) -> TensorValue:
+    return _select(lw, mask, value, a)
+
+
+def _select(lw: Lowering, cond: TensorValue, a: Any, b: Any) -> TensorValue:
+    out = BY_TORCH[lw.node.meta["val"].dtype].name
+    # Nothing is computed, so bf16 and f16 need no conversion.
+    same = all(not isinstance(x, TensorValue) or x.dtype == out for x in (a, b))
+    dtype = out if same else DTYPES[out].compute
+    truth = cond if cond.dtype == "b8" else None
+    if truth is None:
+        raise Declined
+    a, b = (number(x, dtype) if isinstance(x, (bool, int, float)) else x for x in (a, b))
+
+    def fn(c: Value, *values: Value) -> Value:
+        rest = iter(values)
+        x, y = (cast(next(rest), dtype) if isinstance(v, TensorValue) else v for v in (a, b))
+        return where(c, x, y)
+
+    return elementwise(lw, fn, (truth, *(v for v in (a, b) if isinstance(v, TensorValue))), None)
+
+
+# ---------------------------------------------------------------- conversion and copies
+
+
+@_rule(aten._to_copy.default, prims.convert_element_type.default, prims.device_put.default)
+def _to(lw: Lowering, a: TensorValue, *_args: Any, **_kwargs: Any) -> TensorValue:
+    dtype = BY_TORCH[lw.node.meta["val"].dtype].name
+    rounds = dtype in _HALVES and DTYPES[a.dtype].is_float and a.dtype not in _HALVES
+    return elementwise(lw, (lambda x: rounded(x, dtype)) if rounds else lambda x: x, (a,), None, 0)
+
+
+_HALVES = ("bf16", "f16")
+
+
+def rounded(x: Value, dtype: str) -> Value:
+    """x in half precision because the program says so: unlike what ops round, it stays rounded in a formula."""
+    return Op(dtype, "to", (Op(x.dtype, "to", (cast(x, dtype),)),))
+
+
+@_rule(aten.clone.default, aten.lift_fresh_copy.default)
+def _clone(lw: Lowering, a: TensorValue, **_kwargs: Any) -> TensorValue:
+    return elementwise(lw, lambda x: x, (a,), None, 0)
+
+
+@_rule(aten.copy.default)
+def _copy(lw: Lowering, a: TensorValue, source: TensorValue, _non_blocking: bool = False) -> TensorValue:
+    return elementwise(lw, lambda x: x, (source,), None, 0)
+
+
+@_rule(aten.native_dropout.default)
+def _dropout(lw: Lowering, a: TensorValue, p: float, train: bool | None) -> tuple[TensorValue, TensorValue]:
+    if train or train is None:
+        raise Declined
+    out, mask = lw.node.meta["val"]
+    return (
+        elementwise(lw, lambda x: x, (a,), None, 0, out),
+        elementwise(lw, lambda _: constant(True, "b8"), (a,), None, 0, mask),
+    )

@@ -1,0 +1,98 @@
+"""Rules of scans: each element is folded with those before it along one dimension, in order, as in eager's kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from firebrick.ir.index.expr import ONE, ZERO, total
+from firebrick.ir.loops.constructors import cast, constant, index_value, op, running, where
+from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
+from firebrick.ir.loops.program import Ref, Store
+from firebrick.lower.context import Declined, Lowering, dense_strides, rules, strides_of
+from firebrick.lower.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from firebrick.ir.index.expr import Expr
+    from firebrick.ir.loops.program import Value
+
+__all__ = ["RULES"]
+
+aten = torch.ops.aten
+
+RULES, _rule = rules()
+
+_WIDE = {"f32": "f64", "bf16": "f32", "f16": "f32"}
+"""Dtype of a result -> what eager's sums and products run in; others run in their own."""
+
+
+def _scan(
+    lw: Lowering, x: TensorValue, dim: int, fake: torch.Tensor, value: Callable[[tuple[Expr, ...], Expr], Value]
+) -> TensorValue:
+    """A tensor of x's shape in a nest of its own; `value` gets the index and the loop that it runs along."""
+    dtype, strides = BY_TORCH[fake.dtype].name, dense_strides(x.shape, strides_of(fake))
+    ref = Ref(lw.buffer(dtype, x.shape, strides), x.shape, strides, ZERO)
+    if ZERO not in x.shape:
+        axes, index = lw.axes(x.shape, strides)
+        at = total(i * s for i, s in zip(index, strides, strict=True))
+        lw.nest(axes, Store(ref.buffer, at, cast(value(index, index[dim % x.rank] if x.rank else ZERO), dtype)))
+    return TensorValue(x.shape, dtype, strides, ref=ref)
+
+
+def _fold(lw: Lowering, name: str, x: TensorValue, dim: int) -> TensorValue:
+    fake = lw.node.meta["val"]
+    out = BY_TORCH[fake.dtype].name
+    wide = _WIDE.get(out, out)
+    return _scan(lw, x, dim, fake, lambda i, along: running(name, along, cast(cast(x.at(i), out), wide)))
+
+
+@_rule(aten.cumsum.default)
+def _cumsum(lw: Lowering, x: TensorValue, dim: int, *, dtype: torch.dtype | None = None) -> TensorValue:
+    return _fold(lw, "sum", x, dim)
+
+
+@_rule(aten.cumprod.default)
+def _cumprod(lw: Lowering, x: TensorValue, dim: int, *, dtype: torch.dtype | None = None) -> TensorValue:
+    return _fold(lw, "prod", x, dim)
+
+
+@_rule(aten.logcumsumexp.default)
+def _logcumsumexp(lw: Lowering, x: TensorValue, dim: int) -> TensorValue:
+    if not DTYPES[x.dtype].is_float:
+        raise Declined
+    return _fold(lw, "logsumexp", x, dim)
+
+
+@_rule(aten.cummax.default)
+def _cummax(lw: Lowering, x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
+    return _best(lw, "max", x, dim)
+
+
+@_rule(aten.cummin.default)
+def _cummin(lw: Lowering, x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
+    return _best(lw, "min", x, dim)
+
+
+def _best(lw: Lowering, name: str, x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
+    """The best so far, and where it is: the last of equals, and the last NaN once there is one."""
+    compute = DTYPES[x.dtype].compute
+    if compute == "b8":
+        raise Declined
+    if x.rank and strides_of(lw.node.meta["val"][0])[dim % x.rank] is ONE and len(lw.used) > 1:
+        # Along a row the library keeps the best and its place with one comparison.
+        lw.prefer(6.0, 5.0, lw.node.meta["val"][0].numel())
+    lw.share(x)
+    values, places = lw.node.meta["val"]
+    best = _scan(lw, x, dim, values, lambda i, along: running(name, along, cast(x.at(i), compute)))
+
+    def place(i: tuple[Expr, ...], along: Expr) -> Value:
+        element = cast(x.at(i), compute)
+        taken = op("eq", element, running(name, along, element))
+        if DTYPES[compute].is_float:
+            taken = op("or", taken, op("isnan", element))
+        return running("max", along, where(taken, index_value(along), constant(0, "i64")))
+
+    return best, _scan(lw, x, dim, places, place)

@@ -1,0 +1,322 @@
+"""Rules of views: a stored tensor is seen through other strides, a formula through another index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, const, total
+from firebrick.ir.loops.dtypes import BY_TORCH
+from firebrick.ir.loops.program import Ref
+from firebrick.lower.context import Declined, Lowering, broadcast, rules, shape_of, strides_of
+from firebrick.lower.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    IndexMap = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
+
+__all__ = ["RULES", "reshape_map", "restride"]
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+RULES, _rule = rules()
+
+
+def restride(
+    lw: Lowering, x: TensorValue, remap: Callable[[], IndexMap], fake: torch.Tensor | None = None
+) -> TensorValue:
+    """The node's result as a view of `x`: other strides of the same buffer, or `x` at another index."""
+    val: torch.Tensor = lw.node.meta["val"] if fake is None else fake
+    shape, strides = shape_of(val), strides_of(val)
+    base: torch.Tensor = lw.node.args[0].meta["val"]  # type: ignore[union-attr]
+    known = strides_of(base)
+    shared = _shares(lw.node.target, val, base)
+    shift: Expr = ZERO
+    if shared and (val.storage_offset() or base.storage_offset()):
+        # Not their difference: a pass may have put a part of a tensor in the place of the base that `val` was made of.
+        shift = total(i * s for i, s in zip(remap()((ZERO,) * len(shape)), known, strict=True))
+
+    def see(ref: Ref) -> Ref | None:
+        return Ref(ref.buffer, shape, strides, ref.offset + shift, ref.dtype) if ref.strides == known else None
+
+    if x.ref is not None and shared:
+        seen = see(x.ref)
+        if seen is not None:
+            return TensorValue(shape, x.dtype, strides, ref=seen)
+    move = remap()
+    made = lw.formula(lambda index: x.at(move(index)), x.cost, val)
+    # A view of a part computes the part alone; any other is stored as its base is.
+    if shared and made.ref is None and x.ref is None and val.numel() >= base.numel():
+        made.base, made.see = x, see
+    return made
+
+
+def _shares(target: Any, val: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether a view op looks at the memory of its argument.
+
+    Equal calls of repeated layers carry the fake values of the first, so storages of two nodes can't be compared.
+    """
+    if target in _MAY_COPY:
+        return val.is_contiguous() and base.is_contiguous()
+    return True
+
+
+_MAY_COPY = frozenset({aten.reshape.default, aten.flatten.using_ints})
+"""Ops that look where the layout allows it and copy where not."""
+
+
+# ---------------------------------------------------------------- maps of indices
+
+
+def reshape_map(old: Sequence[Expr], new: Sequence[Expr]) -> IndexMap:
+    """How an index of shape `new` maps to one of shape `old` with the same elements in the same order."""
+    groups: list[tuple[list[int], list[int]]] = []  # dimensions of old and of new that hold the same elements
+    i = j = 0
+    while i < len(old) or j < len(new):
+        left: list[int] = []
+        right: list[int] = []
+        a: Expr = ONE
+        b: Expr = ONE
+        if i < len(old):
+            left.append(i)
+            a, i = old[i], i + 1
+        while a is not b or not (left or right):
+            # Grow the side that holds fewer elements until both hold as many.
+            if j < len(new) and (i >= len(old) or (b - a).hi <= 0):
+                right.append(j)
+                b, j = b * new[j], j + 1
+            elif i < len(old):
+                left.append(i)
+                a, i = a * old[i], i + 1
+            elif j < len(new):
+                right.append(j)
+                b, j = b * new[j], j + 1
+            else:
+                raise Declined
+        groups.append((left, right))
+
+    def move(index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        result: list[Expr] = [ZERO] * len(old)
+        for left, right in groups:
+            _move_group(left, right, old, new, index, result)
+        return tuple(result)
+
+    return move
+
+
+def _move_group(
+    left: list[int],
+    right: list[int],
+    old: Sequence[Expr],
+    new: Sequence[Expr],
+    index: tuple[Expr, ...],
+    out: list[Expr],
+) -> None:
+    sources = [d for d in right if new[d] is not ONE]
+    targets = [d for d in left if old[d] is not ONE]
+    if any(old[d] is ZERO for d in targets):
+        return  # there is no element that an index could name
+    if len(sources) == 1 and len(targets) == 1:
+        out[targets[0]] = index[sources[0]]
+        return
+    flat: Expr = ZERO
+    for d in sources:
+        flat = flat * new[d] + index[d]
+    for d in reversed(targets):
+        if d == targets[0]:
+            out[d] = flat
+        else:
+            out[d] = flat % old[d]
+            flat = flat // old[d]
+
+
+def _permute_map(order: Sequence[int]) -> IndexMap:
+    back = [0] * len(order)
+    for new, old in enumerate(order):
+        back[old] = new
+    return lambda index: tuple(index[d] for d in back)
+
+
+def _with_dim(d: int, fn: Callable[[Expr], Expr]) -> IndexMap:
+    return lambda index: (*index[:d], fn(index[d]), *index[d + 1 :])
+
+
+# ---------------------------------------------------------------- rules
+
+
+@_rule(
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten._reshape_alias.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.unsqueeze.default,
+    prims.view_of.default,
+    aten.flatten.using_ints,
+)
+def _reshape(lw: Lowering, x: TensorValue, *_args: Any) -> TensorValue:
+    return restride(lw, x, lambda: reshape_map(x.shape, shape_of(lw.node.meta["val"])))
+
+
+@_rule(aten.detach.default, aten.alias.default, aten.lift_fresh.default)
+def _same(lw: Lowering, x: TensorValue) -> TensorValue:
+    return x
+
+
+@_rule(aten.permute.default)
+def _permute(lw: Lowering, x: TensorValue, dims: Sequence[int]) -> TensorValue:
+    return restride(lw, x, lambda: _permute_map([d % x.rank for d in dims]))
+
+
+@_rule(aten.transpose.int)
+def _transpose(lw: Lowering, x: TensorValue, a: int, b: int) -> TensorValue:
+    if x.rank == 0:
+        return x
+    order = list(range(x.rank))
+    order[a], order[b] = order[b], order[a]
+    return restride(lw, x, lambda: _permute_map(order))
+
+
+@_rule(aten.t.default)
+def _t(lw: Lowering, x: TensorValue) -> TensorValue:
+    return restride(lw, x, lambda: _permute_map(list(reversed(range(x.rank)))))
+
+
+@_rule(aten.expand.default)
+def _expand(lw: Lowering, x: TensorValue, _size: Sequence[int], *, implicit: bool = False) -> TensorValue:
+    shape = shape_of(lw.node.meta["val"])
+    if shape != x.shape:
+        lw.reread(x)
+    return restride(lw, x, lambda: broadcast(x.shape, shape))
+
+
+@_rule(aten.slice.Tensor)
+def _slice(
+    lw: Lowering, x: TensorValue, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> TensorValue:
+    d = dim % x.rank
+    size = x.shape[d].const if x.shape[d].is_const else None
+    if size is None:
+        raise Declined
+    first, _, _ = slice(start, end, step).indices(size)
+    return restride(lw, x, lambda: _with_dim(d, lambda i: i * step + first))
+
+
+@_rule(aten.select.int)
+def _select(lw: Lowering, x: TensorValue, dim: int, position: int) -> TensorValue:
+    d = dim % x.rank
+    at = as_expr(position) if position >= 0 else x.shape[d] + position
+    return restride(lw, x, lambda: lambda index: (*index[:d], at, *index[d:]))
+
+
+@_rule(aten.diagonal.default)
+def _diagonal(lw: Lowering, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorValue:
+    a, b = dim1 % x.rank, dim2 % x.rank
+
+    def move(index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        rest, k = list(index[:-1]), index[-1]
+        at = {a: k + max(-offset, 0), b: k + max(offset, 0)}
+        return tuple(at[d] if d in at else rest.pop(0) for d in range(x.rank))
+
+    return restride(lw, x, lambda: move)
+
+
+@_rule(aten.unfold.default)
+def _unfold(lw: Lowering, x: TensorValue, dim: int, size: int, step: int) -> TensorValue:
+    if x.rank == 0:
+        raise Declined
+    d = dim % x.rank
+    if x.ref is None:
+        lw.reread(x)
+    return restride(lw, x, lambda: lambda i: (*i[:d], i[d] * step + i[-1], *i[d + 1 : -1]))
+
+
+@_rule(aten.as_strided.default)
+def _as_strided(
+    lw: Lowering, x: TensorValue, size: Sequence[int], stride: Sequence[int], offset: int | None = None
+) -> TensorValue:
+    ref = lw.realize(x)
+    val, base = lw.node.meta["val"], lw.node.args[0].meta["val"]  # type: ignore[union-attr]
+    if ref.strides != strides_of(base):
+        raise Declined
+    shape, strides = shape_of(val), strides_of(val)
+    # The graph says where; the value may be that of an equal view taken before its memory was written.
+    start = ref.offset + (int(val.storage_offset() if offset is None else offset) - int(base.storage_offset()))
+    return TensorValue(shape, x.dtype, strides, ref=Ref(ref.buffer, shape, strides, start, ref.dtype))
+
+
+@_rule(aten.view.dtype)
+def _view_dtype(lw: Lowering, x: TensorValue, dtype: torch.dtype) -> TensorValue:
+    ref = lw.realize(x)
+    val, base = lw.node.meta["val"], lw.node.args[0].meta["val"]  # type: ignore[union-attr]
+    if ref.strides != strides_of(base) or ref.dtype is not None or val.dtype.itemsize != base.dtype.itemsize:
+        raise Declined
+    made = BY_TORCH[dtype].name
+    if made == x.dtype:
+        return x
+    # Loops read a buffer in its own dtype only, so the other bytes are a copy made by the library.
+    raise Declined
+
+
+@_rule(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
+def _split(lw: Lowering, x: TensorValue, _sizes: Any, dim: int = 0) -> tuple[TensorValue, ...]:
+    d = dim % x.rank
+    parts = []
+    start: Expr = ZERO
+    for val in lw.node.meta["val"]:
+        parts.append(_part(lw, x, d, start, val))
+        start = start + shape_of(val)[d]
+    return tuple(parts)
+
+
+def _part(lw: Lowering, x: TensorValue, d: int, start: Expr, val: torch.Tensor) -> TensorValue:
+    return restride(lw, x, lambda: _with_dim(d, lambda i: i + start), val)
+
+
+@_rule(aten.unbind.int)
+def _unbind(lw: Lowering, x: TensorValue, dim: int = 0) -> tuple[TensorValue, ...]:
+    d = dim % x.rank
+    return tuple(_slot(lw, x, d, k, val) for k, val in enumerate(lw.node.meta["val"]))
+
+
+def _slot(lw: Lowering, x: TensorValue, d: int, k: int, val: torch.Tensor) -> TensorValue:
+    return restride(lw, x, lambda: lambda index: (*index[:d], const(k), *index[d:]), val)
+
+
+@_rule(aten.flip.default)
+def _flip(lw: Lowering, x: TensorValue, dims: Sequence[int]) -> TensorValue:
+    flipped = {d % x.rank for d in dims} if x.rank else set()
+    if x.rank - 1 in flipped:
+        lw.prefer(3.0, 1.0, lw.node.meta["val"].numel())  # lanes in turned order
+    return lw.formula(
+        lambda index: x.at(tuple(x.shape[d] - 1 - i if d in flipped else i for d, i in enumerate(index))), x.cost
+    )
+
+
+@_rule(aten.roll.default)
+def _roll(lw: Lowering, x: TensorValue, shifts: Sequence[int], dims: Sequence[int] = ()) -> TensorValue:
+    lw.prefer(3.0, 1.0, lw.node.meta["val"].numel())  # a division an element
+    if not dims:
+        if len(shifts) != 1:
+            raise Declined
+        size: Expr = ONE
+        for n in x.shape:
+            size = size * n
+        if size is ZERO:
+            return lw.formula(x.at, x.cost)
+        back, there = reshape_map((size,), x.shape), reshape_map(x.shape, (size,))
+        return lw.formula(lambda index: x.at(there(((back(index)[0] - shifts[0]) % size,))), x.cost)
+    moves = [0] * x.rank
+    for shift, d in zip(shifts, dims, strict=True):
+        moves[d] += shift
+    return lw.formula(
+        lambda index: x.at(
+            tuple((i - s) % n if s and n is not ONE else i for i, s, n in zip(index, moves, x.shape, strict=True))
+        ),
+        x.cost,
+    )

@@ -1,0 +1,242 @@
+"""The CPU as a target: facts about it, and the C++ generator behind the calls that every target has."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick import _native
+from firebrick.artifact import Artifact, Unit
+from firebrick.ir.kernels.groups import GroupPlan
+from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.interp import find_op
+from firebrick.runtime.build import build
+from firebrick.targets.base import Choice, FusionFacts, Target, View
+from firebrick.targets.cpu.choices import find_choices
+from firebrick.targets.cpu.cpp_types import SCALAR, constant_text, index_text
+from firebrick.targets.cpu.handwritten import plan_handwritten, written_text
+from firebrick.targets.cpu.layouts import LAYOUTS
+from firebrick.targets.cpu.loop_kernel import kernel_text
+from firebrick.targets.cpu.plan import lane_plan
+from firebrick.targets.cpu.scalar_functions import ROWS
+from firebrick.targets.cpu.unit_writer import Unit as Writing
+from firebrick.targets.cpu.units import flags_of, kernel_units
+from firebrick.targets.tree_kernels import plan_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from firebrick.config import Config
+    from firebrick.ir.index.expr import Expr
+    from firebrick.ir.kernels.groups import PlannedLaunch, Work
+    from firebrick.ir.kernels.schedule import Kernel, Schedule
+    from firebrick.ir.loops.program import Buffer, Extern
+    from firebrick.ir.loops.values import Table
+
+__all__ = ["CpuTarget", "best_simd", "detect", "runs_here"]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTarget(Target):
+    """A CPU: kernels are C++ and run on torch's memory.
+
+    In compiled graphs the native host program allocates and launches; the calls here do the same from Python.
+    flags: of the C++ compiler. sleef: bytes of the shortest vectors that SLEEF's functions take. exact:
+    functions have the bits of eager PyTorch's.
+    """
+
+    simd: str
+    vector_bytes: int
+    threads: int
+    flags: tuple[str, ...] = ()
+    sleef: int = 0
+    exact: bool = False
+
+    name = "cpu"
+    dtypes = {d: SCALAR[d] for d in SCALAR if DTYPES[d].loops}  # noqa: RUF012 - a table
+    functions = ROWS
+
+    def lanes(self, nbytes: int) -> int:
+        """Elements of `nbytes` in one register; 1 without vectors."""
+        return max(1, self.vector_bytes // nbytes)
+
+    def fusion(self) -> FusionFacts:
+        """A kernel is shared out among threads."""
+        return FusionFacts(independent=self.threads)
+
+    def plan(self, work: Work, facts: Table) -> GroupPlan:
+        """One kernel: a loop tree with lanes and shared loops."""
+        return GroupPlan((plan_tree(work, facts, partial(lane_plan, vector_bytes=self.vector_bytes)),))
+
+    def choices(self, op: str, args: tuple[Any, ...]) -> tuple[Choice, ...]:
+        """Kernels written by hand, oneDNN's, and ATen's."""
+        return find_choices(self, op, args)
+
+    def layouts(self, op: str, args: Sequence[Any], out: Sequence[Expr]) -> Iterable[tuple[Expr, ...] | None]:
+        """What kernels written by hand want."""
+        return LAYOUTS[op](args, out)
+
+    def plan_call(self, call: Extern, buffers: Mapping[str, Buffer]) -> PlannedLaunch | None:
+        """One of the kernels written by hand."""
+        return plan_handwritten(call, buffers)
+
+    def level(self) -> str:
+        """The SIMD level."""
+        return self.simd
+
+    def runs_level(self, level: str) -> bool:
+        """Whether this machine has a SIMD level."""
+        return runs_here(level)
+
+    def key(self) -> str:
+        """Text that belongs into cache keys."""
+        return f"{platform.machine()}-{self.simd}-{' '.join(self.flags)}\n{self.threads} threads"
+
+    def runs(self, op: str) -> bool:
+        """All that torch has."""
+        return find_op(op) is not None
+
+    def constant(self, value: bool | int | float, dtype: str) -> str:
+        """A number."""
+        return constant_text(value, dtype)
+
+    def index(self, expr: Expr) -> str:
+        """An index over int64_t."""
+        return index_text(expr, {})
+
+    def kernel(self, kernel: Kernel) -> str:
+        """Text of one kernel, less what `source` puts before it."""
+        unit = Writing(self, self.exact)
+        return kernel_text(kernel, unit) if kernel.loops else written_text(kernel.body, unit, kernel.name)
+
+    def source(self, schedule: Schedule, config: Config) -> list[str]:
+        """Translation units, those first that take long to build."""
+        return kernel_units(schedule, self, config)
+
+    def units(self, schedule: Schedule, config: Config) -> tuple[Unit, ...]:
+        """Texts with the names that each defines and the flags that it is built with."""
+        return self._units(self.source(schedule, config), [k.name for k in schedule.kernels])
+
+    def _units(self, texts: Sequence[str], names: Sequence[str]) -> tuple[Unit, ...]:
+        return tuple(
+            Unit(
+                f"u{i}",
+                text,
+                tuple(n for n in names if len(texts) == 1 or f" {n}(" in text),
+                (*flags_of(text), *self.flags),
+            )
+            for i, text in enumerate(texts)
+        )
+
+    def load(self, texts: Sequence[str], names: Sequence[str], config: Config) -> Mapping[str, Any]:
+        """Build the units and load them."""
+        built = build(Artifact(self.name, {}, self._units(texts, names)), config)
+        found: dict[str, Any] = {}
+        for unit in built.units:
+            library = _native.Library(built.code[unit.name], f"firebrick:{unit.name}")
+            found.update((name, (_FUNCTION(library.symbol(name)), library)) for name in unit.kernels)
+        return found
+
+    def launch(self, kernel: Any, memory: Sequence[Any], sizes: Sequence[int], lanes: int) -> None:
+        """Call it; it shares its iterations out among threads itself."""
+        del lanes
+        args = (ctypes.c_void_p * len(memory))(*[m.data_ptr() for m in memory])
+        kernel[0](args, (ctypes.c_int64 * max(1, len(sizes)))(*sizes))
+
+    def call(self, op: str, outs: Sequence[View | None], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Call torch."""
+        found = find_op(op)(*map(_tensors, args), **{k: _tensors(v) for k, v in kwargs.items()}, **_into(op, outs))
+        made = found if isinstance(found, (tuple, list)) else [found]
+        for out, tensor in zip(outs, made, strict=True):
+            if out is not None and tensor.data_ptr() != _tensors(out).data_ptr():
+                _tensors(out).copy_(tensor)
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        """Bytes of torch's memory."""
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+    def write(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Copy."""
+        memory[: tensor.nbytes].view(tensor.dtype).copy_(tensor)
+
+    def read(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Copy back."""
+        tensor.copy_(memory[: tensor.nbytes].view(tensor.dtype))
+
+
+_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def _tensors(value: Any) -> Any:
+    """Views as tensors, also inside of lists."""
+    if isinstance(value, View):
+        flat = value.memory[: value.memory.numel() // DTYPES[value.dtype].nbytes * DTYPES[value.dtype].nbytes]
+        return flat.view(DTYPES[value.dtype].torch).as_strided(value.shape, value.strides, value.offset)
+    return [_tensors(v) for v in value] if isinstance(value, list) else value
+
+
+def _into(op: str, outs: Sequence[View | None]) -> dict[str, Any]:
+    """The keyword arguments of an op that writes where it is told."""
+    names = [a.name for a in find_op(op)._schema.arguments if a.is_out]
+    return {name: _tensors(out) for name, out in zip(names, outs, strict=True)} if names else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    needs: frozenset[str]
+    vector_bytes: int
+    flags: tuple[str, ...] = ()
+    sleef: int = 0
+
+
+_SIMD: Mapping[str, _Row] = {
+    "avx512": _Row(
+        frozenset(("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "f16c")),
+        64,
+        ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c", "-mprefer-vector-width=512"),
+        32,
+    ),
+    "avx2": _Row(frozenset(("avx2", "fma", "f16c")), 32, ("-mavx2", "-mfma", "-mf16c"), 32),
+    "neon": _Row(frozenset(("asimd",)), 16, (), 16),
+    "scalar": _Row(frozenset(), 0, ()),
+}
+"""SIMD level -> what the CPU must have, register width, compiler flags, SLEEF's shortest vector; best first."""
+
+
+@lru_cache(maxsize=1)
+def _cpu_features() -> frozenset[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset(("asimd",)) if platform.machine() in ("arm64", "aarch64") else frozenset()
+    for line in text.splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def best_simd() -> str:
+    """The best SIMD level that this machine has."""
+    return next(name for name in _SIMD if runs_here(name))
+
+
+def runs_here(simd: str) -> bool:
+    """Whether this machine has a SIMD level."""
+    return simd in _SIMD and _SIMD[simd].needs <= _cpu_features()
+
+
+def detect(config: Config) -> CpuTarget:
+    """The machine that this process runs on, or the SIMD level that `config.simd` asks for."""
+    level = best_simd() if config.simd == "auto" else config.simd
+    row = _SIMD[level]
+    threads = config.threads or len(os.sched_getaffinity(0))
+    contract = "-ffp-contract=off" if config.numerics == "eager" else "-ffp-contract=fast"
+    flags = (*row.flags, contract)
+    return CpuTarget(level, row.vector_bytes, threads, flags, row.sleef, config.numerics == "eager")

@@ -1,0 +1,123 @@
+"""A GPU as a target: its facts, and the planner and the writer of its kernels behind the calls that targets have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from firebrick.artifact import Unit
+from firebrick.ir.index.expr import ONE, Expr, as_expr
+from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
+from firebrick.ir.kernels.schedule import Param
+from firebrick.ir.loops.bounds import CHECK
+from firebrick.ir.loops.program import Ref
+from firebrick.targets.base import FusionFacts, Target
+from firebrick.targets.cuda.facts import read_facts
+from firebrick.targets.cuda.launches import plan_group
+from firebrick.targets.cuda.triton_functions import type_name
+from firebrick.targets.cuda.triton_text import CHECK_TEXT, kernel_text, unit_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from firebrick.config import Config
+    from firebrick.ir.kernels.groups import Work
+    from firebrick.ir.kernels.schedule import Kernel, Schedule
+    from firebrick.ir.loops.program import Buffer, Extern
+    from firebrick.ir.loops.values import Table
+    from firebrick.targets.cuda.facts import CardFacts
+
+__all__ = ["CudaTarget", "find_card"]
+
+_DEPENDENT = 90
+"""Capability from which kernels may start while the one before them still runs."""
+
+
+@lru_cache(maxsize=1)
+def _first_card() -> CudaTarget | None:
+    card = read_facts()
+    return None if card is None else CudaTarget(card)
+
+
+def find_card(config: Config) -> CudaTarget | None:
+    """The GPU of this machine; None if it has none."""
+    del config
+    return _first_card()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The body of a kernel that stops the card unless the greatest and the least of some indices are in range."""
+
+    warps: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CudaTarget(Target):
+    """A GPU: kernels are Triton text."""
+
+    card: CardFacts
+
+    name = "cuda"
+
+    def fusion(self) -> FusionFacts:
+        """One iteration is enough: a group whose rows are few is split over programs when it is planned."""
+        return FusionFacts(independent=1)
+
+    def key(self) -> str:
+        """Text that belongs into cache keys."""
+        return self.card.key()
+
+    def computes(self, dtype: str) -> bool:
+        """Whether Triton has a short dtype on this card."""
+        return dtype in self.card.dtypes
+
+    def plan(self, work: Work, facts: Table) -> GroupPlan:
+        """The kernels that do a group's work, as tiles."""
+        del facts
+        return plan_group(work, self.card)
+
+    def plan_call(self, call: Extern, buffers: Mapping[str, Buffer]) -> PlannedLaunch | None:
+        """A check of indices stops the card where they lie, as in eager mode: to read them would mean to wait."""
+        del buffers
+        if call.op != CHECK:
+            return None
+        extremes, low, high, *_ = call.args
+        assert isinstance(extremes, Ref)
+        sizes = tuple([as_expr(n) for n in (low, high) if isinstance(n, int | Expr)])
+        return PlannedLaunch("check", (Param("a0", "i64", False),), Check(), (extremes.buffer,), sizes, (ONE,))
+
+    def kernel(self, kernel: Kernel, name: str = "") -> str:
+        """Text of one kernel, less what `source` puts before it."""
+        if isinstance(kernel.body, Check):
+            return CHECK_TEXT
+        params = [p.name for p in kernel.params]
+        return kernel_text(name or kernel.name, kernel.body, params, kernel.sizes, dependent=self._is_dependent)
+
+    def source(self, schedule: Schedule, config: Config) -> list[str]:
+        """A module of Triton text for each kernel, since each becomes machine code of its own."""
+        del config
+        return [unit_text([self.kernel(k)]) for k in schedule.kernels if k.device == self.name]
+
+    def units(self, schedule: Schedule, config: Config) -> tuple[Unit, ...]:
+        """The kernels as they are built, under names that say nothing of the graph: equal ones are built once."""
+        del config
+        units = []
+        for k in schedule.kernels:
+            name = k.name.partition("_")[2]
+            signature = [f"{p.name}:*{_element(p.dtype)}" for p in k.params] + [f"{s}:i64" for s in k.sizes]
+            rest = ("asserts",) if isinstance(k.body, Check) else ("dependent",) if self._is_dependent else ()
+            flags = (str(self.card.capability), str(k.body.warps), name, ",".join(signature), *rest)
+            units.append(Unit(f"cuda_{k.name}", unit_text([self.kernel(k, name)]), (k.name,), flags, "triton"))
+        return tuple(units)
+
+    @property
+    def _is_dependent(self) -> bool:
+        return self.card.capability >= _DEPENDENT
+
+
+def _element(dtype: str) -> str:
+    """The type of a pointer's elements in a signature."""
+    name = type_name(dtype).removeprefix("tl.")
+    return "u8" if name == "uint8" else name.replace("bfloat", "bf").replace("float", "fp").replace("int", "i")

@@ -1,0 +1,177 @@
+"""Reductions of few long rows, split over programs: each program folds a slice, what follows folds the results.
+
+    t = sum(a[i] for i in 1000000)      ->   for s in 245: p[s] = sum(a[4096*s + c] for c in chunk)
+    b[i] = a[i] / t                          for s in 245: b[4096*s + c] = a[4096*s + c] / sum(p[u] for u in 245)
+
+A later level of reductions, and what is stored of the rows, starts from the slices' results: folding those again in
+each program costs less than a launch that would do it once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from firebrick.ir.index.expr import ONE, const, minimum, total, var
+from firebrick.ir.kernels.groups import Scratchpad, Statement, Work
+from firebrick.ir.loops.constructors import constant
+from firebrick.ir.loops.program import Axis, Load, Op, Reduce, Scan, Store
+from firebrick.ir.loops.values import children_of, ordered, walk
+from firebrick.targets.cuda import tiling
+from firebrick.targets.cuda.planner import fold_shape, roots_of, serial_folds
+from firebrick.targets.cuda.terms import Terms
+from firebrick.targets.cuda.tile import dims_of
+
+if TYPE_CHECKING:
+    from firebrick.ir.index.expr import Expr, Var
+    from firebrick.ir.loops.program import Value
+    from firebrick.targets.cuda.facts import CardFacts
+
+__all__ = ["split_folds"]
+
+
+def split_folds(work: Work, card: CardFacts) -> tuple[list[list[Work]], tuple[Scratchpad, ...]]:
+    """The launches of a group, each as work that is done side by side: one, or one for each level of folds and one
+    for what is left."""
+    shape = _splittable(work)
+    if shape is None:
+        return [[work]], ()
+    order, domain = shape
+    rows, length, high, step, nbytes = fold_shape(work, domain, card)
+    n = tiling.slices(-(-rows // high), length, step, nbytes * high * length, card)
+    if n < 2:
+        return [[work]], ()
+    chunk = -(-length // n)
+    chunk = -(-chunk // step) * step
+    return _Split(work, order, length, chunk).launches()
+
+
+def _splittable(work: Work) -> tuple[tuple[Axis, ...], frozenset[Var]] | None:
+    """The axes that all reductions fold, in the order that positions count, if slices of them can be done apart."""
+    serial = serial_folds(work)
+    values = [v for s in work.statements for v in walk(roots_of(s.store))]
+    folds = [v for v in values if isinstance(v, Reduce)]
+    if not folds or serial or any(isinstance(v, Scan) for v in values):
+        return None
+    if any(s.late or s.store.mode != "set" or s.store.binds for s in work.statements):
+        return None
+    domains = {frozenset(a.var for a in r.axes) for r in folds}
+    orders = {r.axes for r in folds if r.name.startswith("arg")}
+    if len(domains) > 1 or len(orders) > 1:
+        return None
+    (domain,) = domains
+    if any(s.inner not in (frozenset(), domain) for s in work.statements):
+        return None
+    axes = next(iter(orders), folds[0].axes)
+    return None if any(a.size.terms for a in axes) else (axes, domain)
+
+
+class _Split:
+    def __init__(self, work: Work, axes: tuple[Axis, ...], length: int, chunk: int) -> None:
+        self.work = work
+        self.count = -(-length // chunk)
+        self.slice = var("slice", 0, self.count - 1)
+        self.at = var("at", 0, chunk - 1)
+        left = const(length) - chunk * self.slice
+        self.size = const(chunk) if length % chunk == 0 else minimum(chunk, left)
+        self.chunk = chunk
+        where = var("whole", 0, self.count * chunk - 1)
+        flat = {where: chunk * self.slice + self.at}
+        self.subs = {v: e.subs(flat) for v, e in dims_of(tuple([(a.var, a.size) for a in axes]), where).items()}
+        self.levels: dict[Value, int] = {}
+        self.pads: list[Scratchpad] = []
+        self.parts: dict[Reduce, tuple[str, str]] = {}
+        weight: Expr = ONE
+        terms = []
+        for v in reversed(work.outer):
+            terms.append(weight * v)
+            weight = weight * work.sizes[v]
+        self.row, self.rows = total(terms), weight
+
+    def launches(self) -> tuple[list[list[Work]], tuple[Scratchpad, ...]]:
+        """Work of each launch, side by side, and the temporaries between them."""
+        folds = []
+        for v in ordered([r for s in self.work.statements for r in roots_of(s.store)], lambda _: False):
+            own = isinstance(v, Reduce)
+            self.levels[v] = max((self.levels[c] for c in children_of(v)), default=0) + own
+            if isinstance(v, Reduce):
+                folds.append(v)
+        top = max(self.levels[r] for r in folds)
+        out: list[list[Work]] = []
+        for level in range(1, top + 1):
+            now = [r for r in folds if self.levels[r] == level]
+            terms = self._terms()
+            made = [s for r in now for s in self._partial(r, terms)]
+            # What needs no more than the levels before is stored while its row is read.
+            made += [
+                self._element(s.store, terms) for s in self.work.statements if s.inner and self._level(s) == level - 1
+            ]
+            out.append([self._sliced(made)])
+        rows = [s.store for s in self.work.statements if s.inner and self._level(s) == top]
+        ends = [s.store for s in self.work.statements if not s.inner]
+        last: list[Work] = []
+        if rows:
+            terms = self._terms()
+            last.append(self._sliced([self._element(s, terms) for s in rows]))
+        if ends:
+            terms = self._terms(whole=True)
+            sizes = {**self.work.sizes, **self._folded_sizes}
+            last.append(Work(tuple([Statement(frozenset(), terms.store(s)) for s in ends]), self.work.outer, sizes))
+        return [*out, last] if last else out, tuple(self.pads)
+
+    def _level(self, s: Statement) -> int:
+        return max(self.levels[r] for r in roots_of(s.store))
+
+    def _element(self, s: Store, terms: Terms) -> Statement:
+        return Statement(frozenset((self.at,)), terms.store(s))
+
+    @property
+    def _folded_sizes(self) -> dict[Var, Expr]:
+        return {self._part: const(self.count)}
+
+    @property
+    def _part(self) -> Var:
+        return var("part", 0, self.count - 1)
+
+    def _sliced(self, statements: list[Statement]) -> Work:
+        sizes = {**self.work.sizes, **self._folded_sizes, self.slice: const(self.count), self.at: self.size}
+        return Work(tuple(statements), (*self.work.outer, self.slice), sizes)
+
+    def _terms(self, whole: bool = False) -> Terms:
+        """Terms of one slice, in which finished reductions are folds of the slices' results."""
+        known: dict[Value, Value] = {r: self._result(r) for r in self.parts}
+        return Terms({} if whole else self.subs, known)
+
+    def _result(self, r: Reduce) -> Value:
+        """A reduction from the results of slices."""
+        name, place = self.parts[r]
+        part = self._part
+        axes = (Axis(part, const(self.count)),)
+        values = Load(r.body.dtype if place else r.dtype, name, self.count * self.row + part)
+        if not place:
+            return Reduce(r.dtype, r.name, axes, values)
+        best = Reduce("i64", r.name, axes, values)
+        slot = var("best", 0, self.count - 1)
+        inside = Load("i64", place, self.count * self.row + slot, ((slot, best),))
+        return Op("i64", "add", (Op("i64", "mul", (best, constant(self.chunk, "i64"))), inside))
+
+    def _partial(self, r: Reduce, terms: Terms) -> list[Statement]:
+        """What a slice folds of a reduction, in memory."""
+        body = terms(r.body)
+        axes = (Axis(self.at, self.size),)
+        index = self.count * self.row + self.slice
+        name = self._pad(r.body.dtype if r.name.startswith("arg") else r.dtype)
+        if not r.name.startswith("arg"):
+            self.parts[r] = name, ""
+            return [Statement(frozenset(), Store(name, index, Reduce(r.dtype, r.name, axes, body)))]
+        place = self._pad("i64")
+        self.parts[r] = name, place
+        best = Reduce(r.body.dtype, r.name.removeprefix("arg"), axes, body)
+        return [
+            Statement(frozenset(), Store(name, index, best)),
+            Statement(frozenset(), Store(place, index, Reduce("i64", r.name, axes, body))),
+        ]
+
+    def _pad(self, dtype: str) -> str:
+        name = f"part{len(self.pads)}"
+        self.pads.append(Scratchpad(name, dtype, self.rows * self.count))
+        return name

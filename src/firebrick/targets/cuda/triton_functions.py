@@ -1,0 +1,272 @@
+"""Scalar functions and folds in Triton: one row a name of `loops.ops`, and the helpers that rows call.
+
+Functions with a name in CUDA's math library are called there, as eager PyTorch's kernels do, so results have its
+accuracy. Division and square roots are rounded as IEEE says: Triton's own `/` and `sqrt` are not, and a quotient that
+is rounded to a whole number next would differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from firebrick.ir.loops.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["FOLDS", "FUNCTIONS", "HELPERS", "FoldText", "cast_text", "helpers_of", "type_name"]
+
+_TYPES: Mapping[str, str] = {
+    "f64": "tl.float64",
+    "f32": "tl.float32",
+    "f16": "tl.float16",
+    "bf16": "tl.bfloat16",
+    "i64": "tl.int64",
+    "i32": "tl.int32",
+    "i16": "tl.int16",
+    "i8": "tl.int8",
+    "u8": "tl.uint8",
+    "b8": "tl.int1",
+}
+
+
+def type_name(dtype: str) -> str:
+    """Triton's name of a type."""
+    return _TYPES[dtype]
+
+
+def _library(*names: str) -> dict[str, str]:
+    return {n: f"libdevice.{n}({{a}})" for n in names}
+
+
+_FLOAT: Mapping[str, str] = {
+    "add": "{a} + {b}",
+    "sub": "{a} - {b}",
+    "mul": "{a} * {b}",
+    "div": "tl.div_rn({a}, {b})",
+    "floordiv": "floor_quotient({a}, {b})",
+    "truncdiv": "libdevice.trunc(tl.div_rn({a}, {b}))",
+    "mod": "modulus({a}, {b})",
+    "fmod": "libdevice.fmod({a}, {b})",
+    "neg": "-{a}",
+    "abs": "tl.abs({a})",
+    "sign": "sign({a})",
+    "min": "tl.minimum({a}, {b}, tl.PropagateNan.ALL)",
+    "max": "tl.maximum({a}, {b}, tl.PropagateNan.ALL)",
+    "fmin": "fmin({a}, {b})",
+    "fmax": "fmax({a}, {b})",
+    "copysign": "libdevice.copysign({a}, {b})",
+    "nextafter": "libdevice.nextafter({a}, {b})",
+    "hypot": "libdevice.hypot({a}, {b})",
+    "floor": "tl.floor({a})",
+    "ceil": "tl.ceil({a})",
+    "round": "libdevice.rint({a})",
+    "sqrt": "tl.sqrt_rn({a})",
+    "pow": "libdevice.pow({a}, {b})",
+    "logaddexp": "logaddexp({a}, {b})",
+    "sigmoid": "tl.div_rn(1.0, 1.0 + libdevice.exp(-{a}))",
+    "atan2": "libdevice.atan2({a}, {b})",
+    "isnan": "{a} != {a}",
+    "isinf": 'tl.abs({a}) == float("inf")',
+    "signbit": "libdevice.signbit({a}) != 0",
+    **_library("rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "trunc"),
+    **_library("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
+    **_library("erf", "erfc", "lgamma"),
+}
+
+_DOUBLE: Mapping[str, str] = {
+    "div": "{a} / {b}",
+    "truncdiv": "libdevice.trunc({a} / {b})",
+    "sqrt": "libdevice.sqrt({a})",
+    "sigmoid": "1.0 / (1.0 + libdevice.exp(-{a}))",
+    "floordiv": "floor_quotient_f64({a}, {b})",
+}
+
+_INTEGER: Mapping[str, str] = {
+    "add": "{a} + {b}",
+    "sub": "{a} - {b}",
+    "mul": "{a} * {b}",
+    "floordiv": "whole_floordiv({a}, {b})",
+    "truncdiv": "whole_truncdiv({a}, {b})",
+    "mod": "whole_mod({a}, {b})",
+    "fmod": "whole_fmod({a}, {b})",
+    "neg": "-{a}",
+    "abs": "tl.abs({a})",
+    "sign": "sign({a})",
+    "min": "tl.minimum({a}, {b})",
+    "max": "tl.maximum({a}, {b})",
+    "bitand": "{a} & {b}",
+    "bitor": "{a} | {b}",
+    "bitxor": "{a} ^ {b}",
+    "bitnot": "~{a}",
+    "shl": "tl.where(({b} >= 0) & ({b} < {bits}), {a} << {b}, 0)",
+    "shr": "{a} >> tl.where(({b} >= 0) & ({b} < {bits}), {b}, {last})",
+}
+
+_UNSIGNED: Mapping[str, str] = {
+    "floordiv": "tl.where({b} == 0, 0, {a} // tl.where({b} == 0, 1, {b}))",
+    "truncdiv": "tl.where({b} == 0, 0, {a} // tl.where({b} == 0, 1, {b}))",
+    "mod": "tl.where({b} == 0, 0, {a} % tl.where({b} == 0, 1, {b}))",
+    "fmod": "tl.where({b} == 0, 0, {a} % tl.where({b} == 0, 1, {b}))",
+    "abs": "{a}",
+    "sign": "tl.where({a} == 0, {a}, 1)",
+    "neg": "0 - {a}",
+    "bitnot": "{a} ^ 255",  # u8 is the only one
+    "shl": "tl.where({b} < {bits}, {a} << {b}, 0)",
+    "shr": "tl.where({b} < {bits}, {a} >> {b}, 0)",
+}
+
+_LOGIC: Mapping[str, str] = {
+    "and": "{a} & {b}",
+    "or": "{a} | {b}",
+    "xor": "{a} ^ {b}",
+    "not": "~{a}",
+    "min": "{a} & {b}",
+    "max": "{a} | {b}",
+    "lt": "~{a} & {b}",
+    "le": "~{a} | {b}",
+    "gt": "{a} & ~{b}",
+    "ge": "{a} | ~{b}",
+    "eq": "~({a} ^ {b})",
+    "ne": "{a} ^ {b}",
+}
+
+_COMMON: Mapping[str, str] = {
+    "lt": "{a} < {b}",
+    "le": "{a} <= {b}",
+    "gt": "{a} > {b}",
+    "ge": "{a} >= {b}",
+    "eq": "{a} == {b}",
+    "ne": "{a} != {b}",
+    "where": "tl.where({a}, {b}, {c})",
+}
+
+FUNCTIONS: Mapping[str, Mapping[str, str]] = {
+    "f32": {**_COMMON, **_FLOAT},
+    "f64": {**_COMMON, **_FLOAT, **_DOUBLE},
+    "int": {**_COMMON, **_INTEGER},
+    "uint": {**_COMMON, **_INTEGER, **_UNSIGNED},
+    "bool": {**_COMMON, **_LOGIC},
+}
+"""Kind of argument -> scalar function -> text of {a}, {b}, {c}; {bits} is the width of the type, {last} less one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoldText:
+    """A reduction: how two values {a} and {b} are folded, and the name of the helper that does it, "" for a sum."""
+
+    two: str
+    helper: str
+
+
+FOLDS: Mapping[str, FoldText] = {
+    "sum": FoldText("{a} + {b}", "sum_of"),
+    "prod": FoldText("{a} * {b}", "product_of"),
+    "max": FoldText("greatest_of({a}, {b})", "greatest_of"),
+    "min": FoldText("least_of({a}, {b})", "least_of"),
+    "any": FoldText("{a} | {b}", "any_of"),
+    "all": FoldText("{a} & {b}", "all_of"),
+    "logsumexp": FoldText("logaddexp({a}, {b})", "logaddexp"),
+    "argmax": FoldText("first_greatest({a}, {b})", "first_greatest"),
+    "argmin": FoldText("first_least({a}, {b})", "first_least"),
+}
+"""Reduction -> its texts; those of positions take a value and its place for each side."""
+
+HELPERS: Mapping[str, str] = {
+    "sum_of": "def sum_of(a, b):\n    return a + b",
+    "product_of": "def product_of(a, b):\n    return a * b",
+    "any_of": "def any_of(a, b):\n    return a | b",
+    "all_of": "def all_of(a, b):\n    return a & b",
+    "greatest_of": "def greatest_of(a, b):\n    return tl.maximum(a, b, tl.PropagateNan.ALL)",
+    "least_of": "def least_of(a, b):\n    return tl.minimum(a, b, tl.PropagateNan.ALL)",
+    "first_greatest": """def first_greatest(a, i, b, j):
+    a_wins = (a > b) | ((a != a) & (b == b))
+    tied = (a == b) | ((a != a) & (b != b))
+    keep = a_wins | (tied & (i < j))
+    return tl.where(keep, a, b), tl.where(keep, i, j)""",
+    "first_least": """def first_least(a, i, b, j):
+    a_wins = (a < b) | ((a != a) & (b == b))
+    tied = (a == b) | ((a != a) & (b != b))
+    keep = a_wins | (tied & (i < j))
+    return tl.where(keep, a, b), tl.where(keep, i, j)""",
+    "logaddexp": """def logaddexp(a, b):
+    high = tl.maximum(a, b, tl.PropagateNan.ALL)
+    apart = tl.abs(a - b)
+    # Equal infinities have no difference.
+    return tl.where(a == b, a + 0.6931471805599453, high + libdevice.log1p(libdevice.exp(-apart)))""",
+    "sign": "def sign(a):\n    return (a > 0).to(a.dtype) - (a < 0).to(a.dtype)",
+    "fmin": "def fmin(a, b):\n    return tl.where(a != a, b, tl.where(b != b, a, tl.where(a < b, a, b)))",
+    "fmax": "def fmax(a, b):\n    return tl.where(a != a, b, tl.where(b != b, a, tl.where(a > b, a, b)))",
+    "modulus": """def modulus(a, b):
+    rest = libdevice.fmod(a, b)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)""",
+    "whole_below": """def whole_below(a, b, quotient, rest):
+    # As eager: the quotient of what is left without the remainder, which is whole but for rounding.
+    lower = tl.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1.0, quotient)
+    floor = tl.floor(lower)
+    floor = tl.where(lower - floor > 0.5, floor + 1.0, floor)
+    return tl.where(lower != 0, floor, tl.where((a < 0) != (b < 0), -0.0, 0.0))""",
+    "floor_quotient": """def floor_quotient(a, b):
+    rest = libdevice.fmod(a, b)
+    return tl.where(b == 0, tl.div_rn(a, b), whole_below(a, b, tl.div_rn(a - rest, b), rest))""",
+    "floor_quotient_f64": """def floor_quotient_f64(a, b):
+    rest = libdevice.fmod(a, b)
+    return tl.where(b == 0, a / b, whole_below(a, b, (a - rest) / b, rest))""",
+    "whole_truncdiv": """def whole_truncdiv(a, b):
+    return tl.where(b == 0, 0, a // tl.where(b == 0, 1, b))""",
+    "whole_fmod": """def whole_fmod(a, b):
+    return tl.where(b == 0, 0, a % tl.where(b == 0, 1, b))""",
+    "whole_floordiv": """def whole_floordiv(a, b):
+    by = tl.where(b == 0, 1, b)
+    down = (a % by != 0) & ((a < 0) != (by < 0))
+    return tl.where(b == 0, 0, a // by - down.to(a.dtype))""",
+    "whole_mod": """def whole_mod(a, b):
+    by = tl.where(b == 0, 1, b)
+    rest = a % by
+    return tl.where(b == 0, 0, tl.where((rest != 0) & ((rest < 0) != (by < 0)), rest + by, rest))""",
+    "online_sum": """def online_sum(best, total, other, more):
+    high = tl.maximum(best, other, tl.PropagateNan.ALL)
+    total *= tl.where(best == high, 1.0, libdevice.exp(best - high))
+    return high, total + more * tl.where(other == high, 1.0, libdevice.exp(other - high))""",
+}
+"""Functions that kernels call: name -> text."""
+
+
+def helpers_of(text: str) -> list[str]:
+    """The helpers that a text calls, and those that they call, each before its callers."""
+    found: dict[str, None] = {}
+
+    def need(body: str, own: str) -> None:
+        for name, helper in HELPERS.items():
+            if name != own and name not in found and _mentions(body, name):
+                need(helper, name)
+                found[name] = None
+
+    need(text, "")
+    return [HELPERS[name] for name in found]
+
+
+def _mentions(body: str, name: str) -> bool:
+    place = body.find(name)
+    while place >= 0:
+        before, after = body[place - 1 : place], body[place + len(name) : place + len(name) + 1]
+        if not (before.isalnum() or before in ("_", ".")) and (after in ("(", ")", ",")):
+            return True
+        place = body.find(name, place + 1)
+    return False
+
+
+def cast_text(text: str, old: str, new: str) -> str:
+    """A value converted as Tensor.to does."""
+    source, target = DTYPES[old], DTYPES[new]
+    if new == "b8":
+        return f"{text} != 0"
+    if source.is_float and target.is_int and new not in ("i64", "i32"):
+        # What the narrow type can't hold wraps around, as in eager kernels.
+        return f"{text}.to({'tl.int64' if new == 'u8' else 'tl.int32'}).to({_TYPES[new]})"
+    if old == "f64" and new in ("bf16", "f16"):
+        return f"{text}.to(tl.float32).to({_TYPES[new]})"
+    if not source.is_float and new in ("bf16", "f16"):
+        return f"{text}.to(tl.float32).to({_TYPES[new]})"
+    return f"{text}.to({_TYPES[new]})"

@@ -1,0 +1,255 @@
+"""`firebrick report`: all that is known of a target's compile, in one place, as text, page or data."""
+
+from __future__ import annotations
+
+import html
+import tempfile
+import time
+import warnings
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich import box
+from rich.console import Group as Lines
+from rich.table import Table
+from rich.text import Text
+
+import firebrick
+from firebrick.api.settings import Settings
+from firebrick.ir.graph.labels import library_of
+from firebrick.report import FirebrickWarning, recorder
+from firebrick.tools import doctor
+from firebrick.tools.graph_view import view_graph
+from firebrick.tools.subject import capture, offered
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from firebrick.config import Config
+    from firebrick.tools.subject import Captured, Target
+
+__all__ = ["Report", "Section", "make_report"]
+
+Row = tuple[str, ...]
+
+_INSIDE = ("pass ", "passes aten", "derived", "prepack")
+"""Timed parts that are inside of others, or outside of the compile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table. note: a line below it."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: Sequence[Row]
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """What `firebrick report` shows."""
+
+    target: str
+    sections: list[Section] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able data."""
+        return asdict(self)
+
+    def show(self) -> RenderableType:
+        """The report for a terminal."""
+        parts: list[RenderableType] = []
+        for section in self.sections:
+            table = Table(title=section.title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
+            one_graph = section.head[0] == "graph" and len({row[0] for row in section.rows}) == 1
+            shown = range(one_graph and len(section.head) > 1, len(section.head))  # room for what tells rows apart
+            for k in shown:
+                right = k > 0 and _numbers(section.rows, k)
+                justify: Literal["left", "right"] = "right" if right else "left"
+                table.add_column(section.head[k], justify=justify, no_wrap=right, overflow="fold")
+            for row in section.rows:
+                table.add_row(*(Text(row[k]) for k in shown))
+            parts += [table, *([Text(f"  {section.note}\n")] if section.note else [])]
+        return Lines(*parts)
+
+    def to_html(self) -> str:
+        """A page that needs nothing else."""
+        body = [f"<h1>{html.escape(self.target)}</h1>"]
+        for section in self.sections:
+            head = "".join(f"<th>{html.escape(h)}</th>" for h in section.head)
+            right = [k > 0 and _numbers(section.rows, k) for k in range(len(section.head))]
+            rows = [
+                "".join(f"<td{' class=n' if n else ''}>{html.escape(c)}</td>" for c, n in zip(row, right, strict=True))
+                for row in section.rows
+            ]
+            table = (
+                f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{r}</tr>' for r in rows)}</tbody></table>"
+            )
+            note = f"<p>{html.escape(section.note)}</p>" if section.note else ""
+            opened = " open" if len(rows) <= 40 else ""
+            title = f"{html.escape(section.title)} <small>{len(rows)}</small>"
+            body.append(f"<details{opened}><summary>{title}</summary>{table}{note}</details>")
+        return _PAGE.format(title=html.escape(self.target), body="\n".join(body))
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}: firebrick report</title>
+<style>
+:root {{ color-scheme: light dark; --line: #d5dae2; --soft: #5c6675; }}
+@media (prefers-color-scheme: dark) {{ :root {{ --line: #333b47; --soft: #97a1b0; }} body {{ background: #14171c; }} }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 24px auto; padding: 0 16px; }}
+summary {{ font-weight: 600; cursor: pointer; padding: 10px 0 4px; }}
+small, p, th {{ color: var(--soft); font-weight: 400; }}
+table {{ border-collapse: collapse; font-size: 13px; }} td {{ overflow-wrap: break-word; }}
+th, td {{ text-align: left; padding: 3px 16px 3px 0; border-bottom: 1px solid var(--line); vertical-align: top; }}
+.n {{ text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }}
+</style>
+{body}
+</html>
+"""
+
+
+def _numbers(rows: Sequence[Row], column: int) -> bool:
+    """Whether a column holds numbers only, with their units."""
+    cells = [row[column] for row in rows if row[column]]
+    return bool(cells) and all(cell[0].isdigit() and len(cell) < 14 for cell in cells)
+
+
+def make_report(target: Target, config: Config) -> Report:
+    """Explain a target, compile it with an empty cache and again with a filled one, and put together what was seen."""
+    explained = firebrick.explain(target)()
+    captured = capture(target)
+    with tempfile.TemporaryDirectory(prefix="firebrick-report-") as folder:
+        runs = {name: _compile(target, Path(folder)) for name in ("empty cache", "filled cache")}
+    out = Report(target.name)
+    out.sections.append(_summary(explained, captured, runs))
+    out.sections.append(_stages(runs))
+    out.sections += _graphs(captured)
+    out.sections.append(_frames(explained.frames))
+    facts = [(f.name, f.value, "" if f.ok else f.fix) for f in doctor.examine(config)]
+    out.sections.append(Section("Machine", ("what", "value", "to do"), facts))
+    out.sections = [section for section in out.sections if section.rows]
+    return out
+
+
+def _frames(frames: list[dict[str, Any]]) -> Section:
+    rows: list[Row] = []
+    for frame in frames:
+        tensors = [
+            g
+            for g in frame["guards"]
+            if " is " in g and g.endswith((" cpu", " grad", " cuda")) and "." not in g.split(" is ")[0]
+        ]
+        rows.append(
+            (frame["place"], frame["frame"], str(frame["ops"]), str(len(frame["guards"])), "; ".join(tensors[:6]))
+        )
+    return Section(
+        "Frames", ("place", "frame", "ops", "guards", "on tensors"), rows, "`firebrick explain` lists all guards"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One call that compiled. seconds: of the whole; stages, counts, reasons, warned: what the recorder says of it."""
+
+    seconds: float
+    stages: dict[str, float]
+    counts: dict[str, int]
+    reasons: dict[str, dict[str, int]]
+    warned: list[str]
+
+
+def _compile(target: Target, folder: Path) -> _Run:
+    recorder.reset()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FirebrickWarning)
+        start = time.perf_counter()
+        with offered(Settings.make(options={"cache_dir": folder, "strict": False})):
+            target()
+        seconds = time.perf_counter() - start
+    stats = recorder.stats()
+    warned = [str(w.message) for w in caught if issubclass(w.category, FirebrickWarning)]
+    return _Run(seconds, stats["seconds"], stats["counts"], stats["reasons"], warned)
+
+
+def _summary(explained: Any, captured: Captured, runs: dict[str, _Run]) -> Section:
+    cold, warm = runs.values()
+    steps = [step for g in captured.graphs if g.stages is not None for step in g.stages.schedule.steps]
+    rows = [
+        ("graphs", str(len(captured.graphs))),
+        ("graph breaks", str(len(captured.breaks()))),
+        ("ops captured", f"{explained.captured_ops} of {explained.ops} ({explained.coverage:.0f} %)"),
+        ("of the time of ops", f"{explained.time_coverage:.0f} %"),
+        ("first call, empty cache", f"{cold.seconds:.2f} s"),
+        ("first call, filled cache", f"{warm.seconds:.2f} s"),
+        ("graphs compiled", str(cold.counts.get("graphs compiled", 0))),
+        ("cache hits, second time", f"{warm.counts.get('cache hits', 0)} of {sum(_lookups(warm))}"),
+        ("kernels, each call", str(sum(not library_of(step) for step in steps))),
+        ("library calls, each call", str(sum(bool(library_of(step)) for step in steps))),
+    ]
+    rows += [("recompiled because", f"{why} ({n})") for why, n in cold.reasons.get("recompile", {}).items()]
+    rows += [("warning", text) for text in dict.fromkeys(cold.warned + warm.warned)]
+    return Section("Summary", ("what", "value"), rows)
+
+
+def _lookups(run: _Run) -> list[int]:
+    return [run.counts.get(name, 0) for name in ("cache hits", "cache misses")]
+
+
+def _stages(runs: dict[str, _Run]) -> Section:
+    names = dict.fromkeys(name for run in runs.values() for name in run.stages if not name.startswith(_INSIDE))
+    rows = []
+    for name in sorted(names, key=lambda n: -next(iter(runs.values())).stages.get(n, 0)):
+        cells = []
+        for run in runs.values():
+            spent = run.stages.get(name, 0.0)
+            if name == "capture":  # it contains the compile of what was captured
+                spent -= sum(s for n, s in run.stages.items() if n != name and n in names)
+            cells.append(f"{max(spent, 0) * 1e3:.1f}")
+        rows.append((name, *cells))
+    return Section("Milliseconds by stage", ("stage", *runs), rows)
+
+
+def _graphs(captured: Captured) -> list[Section]:
+    steps, apart, rules, graphs = list[Row](), list[Row](), list[Row](), list[Row]()
+    for i, graph in enumerate(captured.graphs):
+        view = view_graph(captured, graph)
+        roles = Counter(node.role for node in view.nodes if node.kind == "call")
+        calls = str(roles.total())
+        kinds = Counter(step.kind for step in view.steps)
+        state = view.failure or "compiled"
+        free = str(sum(roles[r] for r in ("view", "folded", "gone")))
+        graphs.append((f"{i} {view.name}", calls, free, str(kinds["kernel"]), str(kinds["library"]), state))
+        alike: dict[tuple[str, str, str, int], list[int]] = {}
+        for step in view.steps:
+            alike.setdefault((step.label, step.kind, step.loops, step.nbytes), []).append(step.id)
+        for (label, kind, loops, nbytes), ids in alike.items():
+            names = " ".join(f"s{k}" for k in ids[:2]) + (" ..." if len(ids) > 2 else "")
+            shape = loops if kind == "kernel" else ""
+            steps.append((str(i), names, label, kind, shape, str(len(ids)), f"{nbytes / 1024:.1f}"))
+        apart += [
+            (str(i), f"s{a} {view.steps[a].label}", f"s{b} {view.steps[b].label}", why) for a, b, why in view.apart
+        ]
+        for rule in view.rules:
+            why = "; ".join(f"not at {n}: {text}" for text, n in list(rule.refused.items())[:2])
+            rules.append((str(i), rule.name, "on" if rule.enabled else "off", str(len(rule.nodes)), why))
+    breaks = [(b["place"], b["cause"], b["fix"]) for b in captured.breaks()]
+    free = "calls that cost nothing: views, work done ahead, and what nothing is left of"
+    return [
+        Section("Graphs", ("graph", "calls", "free", "kernels", "library calls", "state"), graphs, f"free: {free}"),
+        Section("Graph breaks", ("place", "cause", "fix"), breaks),
+        Section(
+            "Kernels and library calls",
+            ("graph", "step", "what", "kind", "loops", "times", "KiB"),
+            steps,
+            "KiB: read and written each time",
+        ),
+        Section("Not fused", ("graph", "step", "and step", "because"), apart),
+        Section("Rewrite rules with a place here", ("graph", "rule", "state", "matches", "refused"), rules),
+    ]

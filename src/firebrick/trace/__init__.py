@@ -1,0 +1,28 @@
+"""Tracing of torch-level graphs to functional, decomposed ATen, alone or with their gradients."""
+
+from firebrick.trace.absent import backward_given
+from firebrick.trace.grad_off import GradOff, mode_at_end, without_switches
+from firebrick.trace.inference_trace import needs_grad, trace_function, trace_inference
+from firebrick.trace.joint import JointGraph, trace_joint
+from firebrick.trace.joint_split import Division, divide
+from firebrick.trace.printer import show, show_joint, show_nodes
+from firebrick.trace.recompute import min_cut, save_needed
+
+__all__ = [
+    "Division",
+    "GradOff",
+    "JointGraph",
+    "backward_given",
+    "divide",
+    "min_cut",
+    "mode_at_end",
+    "needs_grad",
+    "save_needed",
+    "show",
+    "show_joint",
+    "show_nodes",
+    "trace_function",
+    "trace_inference",
+    "trace_joint",
+    "without_switches",
+]

@@ -1,0 +1,279 @@
+"""Storages and views: how in-place ops on aliased tensors become functional values.
+
+Every traced tensor is a `Value`: a chain of view steps over a `Storage`. A storage holds the current
+functional value of the whole memory; a write through a view builds the storage's next value with the
+inverse of each step, and other views of the storage are rebuilt when they are next read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from firebrick.errors import LoweringError
+from firebrick.fakes.strides import is_dense
+from firebrick.runtime.bits import bits_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch._ops import OpOverload
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    from firebrick.runtime.bits import Bits
+    from firebrick.trace.tape import Record
+
+    Emit = Callable[..., Record]
+
+__all__ = [
+    "BIT_OPS",
+    "Origin",
+    "Storage",
+    "Value",
+    "ViewStep",
+    "overlaps",
+    "read",
+    "replay",
+    "restrided",
+    "steps_of",
+    "switched",
+    "write",
+]
+
+aten = torch.ops.aten
+
+
+class ViewStep(NamedTuple):
+    """One view op and the arguments after its tensor; `as_strided` applies to the storage, offset from its base."""
+
+    op: OpOverload
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...] = ()
+
+
+BIT_OPS: dict[OpOverload, OpOverload] = {
+    aten._conj.default: aten._conj_physical.default,
+    aten._neg_view.default: aten.neg.default,
+}
+"""View that only sets a bit -> what computes its numbers."""
+
+
+def steps_of(bits: Bits) -> tuple[ViewStep, ...]:
+    """The views that give a tensor these bits."""
+    return tuple([ViewStep(op, ()) for op, is_on in zip(BIT_OPS, bits, strict=True) if is_on])
+
+
+def switched(record: Record, bits: Bits, emit: Emit) -> Record:
+    """Return the numbers that memory holds for a tensor of these bits, or those of a tensor on such memory."""
+    for step in steps_of(bits):
+        record = emit(BIT_OPS[step.op], record)
+    return record
+
+
+class Origin(NamedTuple):
+    """Where a storage that the graph didn't make comes from: kind is "input" or "const"."""
+
+    kind: str
+    name: str
+    position: int
+
+
+class Storage:
+    """Memory that views share. `base` is the metadata of the tensor that covers it all."""
+
+    __slots__ = ("base", "origin", "record", "version")
+
+    def __init__(self, record: Record, base: FakeTensor, origin: Origin | None = None) -> None:
+        self.record, self.base, self.origin = record, base, origin
+        self.version = 0
+
+
+class Value:
+    """A traced tensor: `fake` is what the user's code sees, `record` computes it as of `version`."""
+
+    __slots__ = ("chain", "fake", "record", "storage", "version")
+
+    def __init__(self, fake: FakeTensor, storage: Storage, chain: tuple[ViewStep, ...], record: Record) -> None:
+        self.fake, self.storage, self.chain, self.record = fake, storage, chain, record
+        self.version = storage.version
+
+
+def read(value: Value, emit: Emit) -> Record:
+    """Return the record of the current value, rebuilding views of a storage that was written since."""
+    storage = value.storage
+    if value.version != storage.version:
+        record = storage.record
+        for step in value.chain:
+            record = replay(step, record, storage, emit)
+        value.record, value.version = record, storage.version
+    return value.record
+
+
+def replay(step: ViewStep, record: Record, storage: Storage, emit: Emit) -> Record:
+    """Take one step of a view again, on memory that may be laid out otherwise than when it was first taken."""
+    if step.op is aten.as_strided.default:
+        size, stride, offset = step.args
+        base = storage.base
+        last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+        if not is_dense(base.shape, base.stride()) or offset < 0 or last >= max(base.numel(), 1):
+            raise LoweringError("as_strided of written memory reaches what the tensor that was written does not show")
+        return emit(step.op, storage.record, size, stride, offset + storage.record.val.storage_offset())
+    if step.op in BIT_OPS:
+        return emit(BIT_OPS[step.op], record)
+    if step.op is aten.view.default and not _viewable(record.val, step.args[0]):
+        record = emit(aten.clone.default, record, memory_format=torch.contiguous_format)
+    return emit(step.op, record, *step.args, **dict(step.kwargs))
+
+
+def _viewable(val: FakeTensor, shape: Any) -> bool:
+    if val.is_contiguous():
+        return True
+    meta = torch.empty_strided(val.shape, val.stride(), device="meta")
+    try:
+        meta.view(list(shape))
+    except RuntimeError:
+        return False
+    return True
+
+
+def write(value: Value, new: Record, emit: Emit) -> None:
+    """Make `new` the content of `value`'s memory."""
+    storage = value.storage
+    if value.chain and overlaps(value.fake):
+        raise LoweringError("a write to a view that shows one element in several places")
+    new = _conform(new, value.fake, emit)
+    content = new
+    if value.chain:
+        content = _write_through(value, new, emit)
+    storage.record = _restride(content, storage.base, emit)
+    storage.version += 1
+    if not value.chain:
+        value.record, value.version = storage.record, storage.version
+    elif tuple(new.val.stride()) == tuple(value.fake.stride()):
+        value.record, value.version = new, storage.version
+
+
+def overlaps(fake: FakeTensor) -> bool:
+    """Whether several elements may be in one place: a stride stays within the reach of the smaller ones."""
+    reach = 0
+    for stride, n in sorted(zip(fake.stride(), fake.shape, strict=True)):
+        if n > 1 and stride <= reach:
+            return fake.numel() > 0
+        reach += (n - 1) * stride
+    return False
+
+
+def _conform(record: Record, like: FakeTensor, emit: Emit) -> Record:
+    if record.val.dtype != like.dtype:
+        record = emit(aten._to_copy.default, record, dtype=like.dtype)
+    if record.val.fake_device != like.fake_device:
+        record = emit(aten._to_copy.default, record, device=like.fake_device)
+    if tuple(record.val.shape) != tuple(like.shape):
+        record = emit(aten.expand.default, record, list(like.shape))
+    return record
+
+
+def restrided(record: Record, like: FakeTensor, emit: Emit) -> Record:
+    """Copy `record` into the strides of `like` unless it has them."""
+    if tuple(record.val.stride()) == tuple(like.stride()):
+        return record
+    if like.is_contiguous():
+        return emit(aten.clone.default, record, memory_format=torch.contiguous_format)
+    strides = like.stride()
+    order = sorted(range(like.dim()), key=lambda d: (-strides[d], d))
+    moved = emit(aten.permute.default, record, order)
+    packed = emit(aten.clone.default, moved, memory_format=torch.contiguous_format)
+    return emit(aten.permute.default, packed, [order.index(d) for d in range(like.dim())])
+
+
+def _restride(record: Record, like: FakeTensor, emit: Emit) -> Record:
+    if is_dense(like.shape, like.stride()):
+        return restrided(record, like, emit)
+    if record.val.is_contiguous():
+        return record
+    return emit(aten.clone.default, record, memory_format=torch.contiguous_format)
+
+
+# ---------------------------------------------------------------- writing through views
+
+
+def _write_through(value: Value, new: Record, emit: Emit) -> Record:
+    storage, chain = value.storage, value.chain
+    if any(step.op not in _INVERSES for step in chain):
+        return _scatter_strided(storage, value.fake, new, emit)
+    befores = [storage.record]
+    for step in chain[:-1]:
+        befores.append(replay(step, befores[-1], storage, emit))
+    for step, before in zip(reversed(chain), reversed(befores), strict=True):
+        new = _INVERSES[step.op](emit, before, new, step)
+    return new
+
+
+def _scatter_strided(storage: Storage, like: FakeTensor, new: Record, emit: Emit) -> Record:
+    base = storage.base
+    if not is_dense(base.shape, base.stride()) or base.dtype != like.dtype:
+        raise LoweringError("a write through this view can't be made functional")
+    new = switched(new, bits_of(like), emit)
+    offset = like.storage_offset() - base.storage_offset() + storage.record.val.storage_offset()
+    return emit(aten.as_strided_scatter.default, storage.record, new, list(like.shape), list(like.stride()), offset)
+
+
+def _same_elements(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
+    shape = list(before.val.shape)
+    if not _viewable(new.val, shape):
+        new = emit(aten.clone.default, new, memory_format=torch.contiguous_format)
+    return emit(aten.view.default, new, shape)
+
+
+def _permute(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
+    rank = before.val.dim()
+    order = [d % rank for d in step.args[0]]
+    return emit(aten.permute.default, new, [order.index(d) for d in range(rank)])
+
+
+def _again(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
+    return emit(step.op, new, *step.args)
+
+
+def _bit(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
+    return emit(BIT_OPS[step.op], new)
+
+
+def _scatter(op: OpOverload) -> Callable[[Emit, Record, Record, ViewStep], Record]:
+    def inverse(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
+        return emit(op, before, new, *step.args, **dict(step.kwargs))
+
+    return inverse
+
+
+def _view_dtype(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
+    return emit(aten.view.dtype, new, before.val.dtype)
+
+
+def _as_complex(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
+    return emit(aten.view_as_complex.default, emit(aten.clone.default, new, memory_format=torch.contiguous_format))
+
+
+def _as_real(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
+    return emit(aten.view_as_real.default, new)
+
+
+_INVERSES: dict[OpOverload, Callable[[Emit, Record, Record, ViewStep], Record]] = {
+    aten.view.default: _same_elements,
+    aten.unsqueeze.default: _same_elements,
+    aten.squeeze.default: _same_elements,
+    aten.squeeze.dim: _same_elements,
+    aten.squeeze.dims: _same_elements,
+    aten.permute.default: _permute,
+    aten.transpose.int: _again,
+    aten.t.default: _again,
+    **dict.fromkeys(BIT_OPS, _bit),
+    aten.select.int: _scatter(aten.select_scatter.default),
+    aten.slice.Tensor: _scatter(aten.slice_scatter.default),
+    aten.diagonal.default: _scatter(aten.diagonal_scatter.default),
+    aten.view.dtype: _view_dtype,
+    aten.view_as_real.default: _as_complex,
+    aten.view_as_complex.default: _as_real,
+}
+"""View op -> (emit, tensor before the view, new content of the view, step) -> new content before the view."""

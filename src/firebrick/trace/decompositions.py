@@ -1,0 +1,440 @@
+"""Which ATen ops stay whole, and how the others are taken apart."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, _decomp
+from torch._decomp import core_aten_decompositions, decomposition_table
+
+from firebrick.fakes.strides import is_channels_last
+from firebrick.trace.attention_recipes import encoder_layer, multi_head_attention
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch._ops import OpOverload
+
+__all__ = ["EXACT", "decompositions"]
+
+aten = torch.ops.aten
+
+_KEPT: frozenset[OpOverload] = frozenset(
+    {
+        # Library kernels that beat what they decompose into.
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten.scaled_dot_product_attention.default,
+        aten.baddbmm.default,
+        aten.linalg_cross.default,
+        aten._pdist_forward.default,
+        aten._cdist_forward.default,
+        aten.embedding_dense_backward.default,
+        # Views and layouts that lowering and prepacking match by name.
+        aten.t.default,
+        aten.transpose.int,
+        aten.select_scatter.default,
+        aten.empty_like.default,
+        aten.detach.default,
+        # Reads and writes at computed places: the rules need to know whether eager looks at the bounds.
+        aten._unsafe_index.Tensor,
+        aten.take.default,
+        aten.index_add.default,
+        aten.index_copy.default,
+        aten.index_fill.int_Scalar,
+        # PyTorch's own take long to trace, and import its compiler.
+        aten.lerp.Scalar,
+        aten.lerp.Tensor,
+        aten.addcmul.default,
+        aten.addcdiv.default,
+        # PyTorch's own lay a result out otherwise than eager's kernels.
+        aten.logaddexp.default,
+        aten.logaddexp2.default,
+        aten.heaviside.default,
+        aten.xlogy.Tensor,
+        aten.xlogy.Scalar_Other,
+        aten.xlogy.Scalar_Self,
+        aten.special_xlog1py.default,
+        aten.special_xlog1py.other_scalar,
+        aten.special_xlog1py.self_scalar,
+        # Creation: one rule each in lowering.
+        aten.arange.default,
+        aten.arange.start,
+        aten.where.self,
+        aten.silu.default,
+        aten.hardswish.default,
+        aten.hardsigmoid.default,
+        aten.mish.default,
+        aten.softplus.default,
+        aten.masked_fill.Scalar,
+        aten.masked_fill.Tensor,
+        aten.index_put.default,
+        aten.triu.default,
+        aten.tril.default,
+        aten.sum.default,
+        aten.roll.default,
+        aten.reflection_pad1d.default,
+        aten.reflection_pad2d.default,
+        aten.reflection_pad3d.default,
+        aten.replication_pad1d.default,
+        aten.replication_pad2d.default,
+        aten.replication_pad3d.default,
+    }
+)
+"""Ops of the core decompositions that stay whole all the same."""
+
+_ALSO: tuple[str, ...] = (
+    "upsample_nearest2d.default",
+    "upsample_bicubic2d.default",
+    "upsample_trilinear3d.default",
+    "hardtanh.default",
+    "leaky_relu.default",
+    "elu.default",
+    "split_with_sizes.default",
+    "log_sigmoid_forward.default",
+    "isnan.default",
+    "addmv.default",
+    *(f"{name}{n}d.default" for n in (1, 3) for name in ("upsample_nearest", "_upsample_nearest_exact")),
+    "_upsample_nearest_exact2d.default",
+)
+"""Ops outside of the core table that are taken apart with PyTorch's own decomposition."""
+
+
+_MOVES = (
+    "alias_copy.default block_diag.default channel_shuffle.default diag_embed.default diagonal_backward.default "
+    "diagonal_copy.default expand_copy.default eye.default eye.m fill.Scalar fill.Tensor index_copy.default "
+    "index_fill.int_Scalar index_fill.int_Tensor isnan.default isneginf.default isposinf.default new_empty.default "
+    "new_full.default new_ones.default new_zeros.default ones.default ones_like.default pixel_shuffle.default "
+    "pixel_unshuffle.default _reshape_alias.default "
+    "resize_as.default rot90.default select_backward.default slice_backward.default split.Tensor "
+    "split_with_sizes.default split_with_sizes_copy.default squeeze.default squeeze.dim squeeze_copy.default "
+    "squeeze_copy.dim squeeze_copy.dims stack.default t_copy.default take.default transpose_copy.int unbind.int "
+    "unfold_copy.default _unsafe_index.Tensor unsafe_split.Tensor unsafe_split_with_sizes.default "
+    "unsqueeze_copy.default _unsafe_view.default upsample_nearest2d.default zero.default zeros.default "
+    "zeros_like.default fill_diagonal_.default"
+)
+_NOT_FUNCTIONAL = (
+    "native_batch_norm.default _native_batch_norm_legit.default _native_batch_norm_legit.no_stats "
+    "cudnn_batch_norm.default miopen_batch_norm.default _batch_norm_with_update.default"
+)
+EXACT: frozenset[Any] = frozenset(
+    getattr(getattr(aten, packet), overload)
+    for packet, _, overload in (name.partition(".") for name in f"{_MOVES} {_NOT_FUNCTIONAL}".split())
+    if hasattr(getattr(aten, packet, None), overload)
+)
+"""Ops that `numerics="eager"` takes apart too: they move data, or write arguments without saying so."""
+
+
+def _per_channel(x: Tensor, like: Tensor) -> Tensor:
+    return x.reshape([1, x.shape[0]] + [1] * (like.dim() - 2))
+
+
+def _layout_of(x: Tensor) -> torch.memory_format:
+    """What eager's kernels on images make of an argument."""
+    if not is_channels_last(x):
+        return torch.contiguous_format
+    return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+
+
+def _laid_out_as(made: Tensor, model: Tensor) -> Tensor:
+    """A value with the strides that `empty_like` of another gives."""
+    result = torch.empty_like(model, dtype=made.dtype)
+    return made if made.stride() == result.stride() else result.copy_(made)
+
+
+def _batch_norm_inference(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float
+) -> Tensor:
+    """x * scale + shift with scale and shift made from the statistics alone, so that they fold to constants."""
+    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    scale = torch.rsqrt(var.to(wide) + eps)
+    if weight is not None:
+        scale = scale * weight.to(wide)
+    shift = -mean.to(wide) * scale
+    if bias is not None:
+        shift = shift + bias.to(wide)
+    out = x.to(wide) * _per_channel(scale, x) + _per_channel(shift, x)
+    return out.to(x.dtype)
+
+
+def _batch_norm_training(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalize by the batch's statistics and update the running ones in place."""
+    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    axes = [0, *range(2, x.dim())]
+    wide_x = x.to(wide)
+    # Eager's kernel folds in double: a mean that is off by one bit shows where the variance is small.
+    mean = wide_x.mean(axes, dtype=torch.float64).to(wide)
+    centered = wide_x - _per_channel(mean, x)
+    var = (centered * centered).mean(axes)
+    exact_rstd = torch.rsqrt(var.to(torch.float64) + eps)
+    scale = exact_rstd if weight is None else exact_rstd * weight
+    out = centered * _per_channel(scale.to(wide), x)
+    if bias is not None:
+        out = out + _per_channel(bias.to(wide), x)
+    rstd = exact_rstd.to(wide)
+    if running_mean is not None:
+        running_mean.copy_(mean * momentum + running_mean * (1 - momentum))
+    if running_var is not None:
+        count = x.numel() // x.shape[1]
+        unbiased = var * (count / max(count - 1, 1))
+        running_var.copy_(unbiased * momentum + running_var * (1 - momentum))
+    # Eager keeps the batch's statistics in the type of x, and in f32 where the other arguments have another.
+    kept = next((t.dtype for t in (weight, bias, running_mean, running_var) if t is not None), x.dtype)
+    kept = x.dtype if kept == x.dtype else wide
+    return out.to(x.dtype), mean.to(kept), rstd.to(kept)
+
+
+def _native_batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if training:
+        out, mean, rstd = _batch_norm_training(x, weight, bias, running_mean, running_var, momentum, eps)
+    else:
+        assert running_mean is not None
+        assert running_var is not None
+        out = _batch_norm_inference(x, weight, bias, running_mean, running_var, eps)
+        mean = rstd = x.new_empty(0)
+    return (out.contiguous(memory_format=_layout_of(x)) if x.device.type == "cpu" else out), mean, rstd
+
+
+def _batch_norm_no_stats(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _native_batch_norm(x, weight, bias, None, None, training, momentum, eps)
+
+
+def _cudnn_batch_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    results = _native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    return *results, x.new_empty(0, dtype=torch.uint8)
+
+
+def _batch_norm_with_update(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    results = _native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
+    return *results, x.new_empty(0, dtype=torch.uint8)
+
+
+def _fill_diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
+    length = min(x.shape)
+    step = sum(x.stride())
+    if wrap and x.dim() == 2 and x.shape[0] > x.shape[1]:
+        length = (x.numel() + x.shape[1]) // (x.shape[1] + 1)
+    x.as_strided([length], [step], x.storage_offset()).fill_(value)
+    return x
+
+
+def _linspace_of(op: OpOverload) -> Callable[..., Tensor]:
+    """Of floats: whole numbers are rounded from steps that eager's kernel takes in an order of its own."""
+
+    def linspace(*args: Any, dtype: torch.dtype | None = None, **more: Any) -> Tensor:
+        if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
+            return NotImplemented
+        made: Tensor = decomposition_table[op](*args, dtype=dtype, **more)
+        return made
+
+    return linspace
+
+
+def _pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
+    """Eager gives a tensor without elements back as it is, with sizes that nobody would expect."""
+    return x.clone() if x.numel() == 0 else decomposition_table[aten.pixel_unshuffle.default](x, factor)
+
+
+def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: float | None) -> Tensor:
+    """Linear interpolation along each of the last dimensions: a blend of the two neighbours of each source place."""
+    if x.dtype is torch.uint8:  # eager's kernel rounds its weights to 16 bits
+        return NotImplemented
+    layout = _layout_of(x)
+    if not x.is_floating_point():
+        found: Tensor = decomposition_table[_LINEAR[x.dim() - 3]](x, size, align_corners, *scales)
+        return found
+    wide = torch.float64 if x.dtype is torch.float64 else torch.float32
+    firsts, seconds, shares = [], [], []
+    for i, (old, new, scale) in enumerate(zip(x.shape[2:], size, (*scales, None, None), strict=False)):
+        place = torch.arange(new, device=x.device).to(wide)
+        if align_corners:
+            place = place * ((old - 1) / (new - 1) if new > 1 else 0.0)
+        else:
+            place = ((place + 0.5) * (1 / scale if scale else old / new) - 0.5).clamp(min=0.0)
+        place = place.reshape(new, *[1] * (x.dim() - 3 - i))
+        firsts.append(place.to(torch.int64))
+        seconds.append((firsts[-1] + 1).clamp(max=old - 1))
+        shares.append((place - firsts[-1]).clamp(0.0, 1.0))
+    corners = [
+        torch.ops.aten._unsafe_index(x, [None, None, *places]).to(wide)
+        for places in itertools.product(*zip(firsts, seconds, strict=True))
+    ]
+    for share in reversed(shares):
+        # As eager: a + (b - a) * share would be NaN between infinities.
+        corners = [a * (1 - share) + b * share for a, b in zip(corners[::2], corners[1::2], strict=True)]
+    made = corners[0].to(x.dtype)
+    # One channel is in both layouts at once: only a copy says which.
+    one = x.shape[1] == 1 and layout is torch.channels_last
+    return made.clone(memory_format=layout) if one else made.contiguous(memory_format=layout)
+
+
+def _rows_of(op: OpOverload) -> Callable[..., Tensor]:
+    """PyTorch's own keep the layout of a tensor whose axes have changed places; eager's result is contiguous."""
+
+    def upsample(*args: Any) -> Tensor:
+        made: Tensor = decomposition_table[op](*args)
+        return made.contiguous()
+
+    return upsample
+
+
+_LINEAR = (aten.upsample_linear1d.default, aten.upsample_bilinear2d.default)
+
+
+def _filled(number: int) -> Callable[..., Tensor]:
+    def make(size: list[int], *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+        dtype = dtype or torch.get_default_dtype()
+        return torch.full(size, bool(number) if dtype is torch.bool else number, dtype=dtype, **options)
+
+    return make
+
+
+def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
+    first = tensors[0]
+    dim %= first.dim() + 1
+    if dim == first.dim():
+        return torch.cat([t.unsqueeze(dim) for t in tensors], dim)
+    shape = list(first.shape)
+    shape.insert(dim, len(tensors))
+    return torch.cat(tensors, dim).view(shape)
+
+
+def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
+    """On a CPU eager's result is contiguous, whatever its argument is."""
+    result, buffer = decomposition_table[aten.log_sigmoid_forward.default](x)
+    return (result.contiguous() if x.device.type == "cpu" else result), buffer
+
+
+def _like_input(op: OpOverload, place: int) -> tuple[OpOverload, Callable[..., Tensor]]:
+    """A loss whose kernel lays its numbers out as its first argument; `place`: of the argument that says how to sum."""
+
+    def loss(x: Tensor, *args: Any) -> Tensor:
+        made: Tensor = decomposition_table[op](x, *args)
+        return _laid_out_as(made, x.expand_as(made)) if args[place - 1 : place] == (0,) else made
+
+    return op, loss
+
+
+def _index_fill(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
+    return _laid_out_as(decomposition_table[aten.index_fill.int_Tensor](x, dim, index, value), x)
+
+
+def _nll_loss2d(*args: Any) -> tuple[Tensor, Tensor]:
+    loss, weight = decomposition_table[aten.nll_loss2d_forward.default](*args)
+    return (loss.contiguous() if loss.device.type == "cpu" else loss), weight
+
+
+def _channel_shuffle(x: Tensor, groups: int) -> Tensor:
+    made: Tensor = decomposition_table[aten.channel_shuffle.default](x, groups)
+    return made.contiguous(memory_format=_layout_of(x))
+
+
+def _dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """PyTorch's own lays the result out as its kernel for GPUs does."""
+    if grad.device.type == "cpu":
+        return grad * mask * scale
+    made: Tensor = decomposition_table[aten.native_dropout_backward.default](grad, mask, scale)
+    return made
+
+
+def _max_unpool(x: Tensor, places: Tensor, size: list[int]) -> Tensor:
+    made: Tensor = decomposition_table[aten.max_unpool2d.default](x, places, size)
+    return made.contiguous(memory_format=_layout_of(x))
+
+
+_OWN: dict[OpOverload, Callable[..., Any]] = {
+    aten.log_sigmoid_forward.default: _log_sigmoid,
+    aten._native_multi_head_attention.default: multi_head_attention,
+    aten._transformer_encoder_layer_fwd.default: encoder_layer,
+    # PyTorch's own import sympy.
+    **dict.fromkeys(_LINEAR, _upsample_linear),
+    aten.zeros.default: _filled(0),
+    aten.ones.default: _filled(1),
+    aten.stack.default: _stack,
+    aten.native_batch_norm.default: _native_batch_norm,
+    aten._native_batch_norm_legit.default: _native_batch_norm,
+    aten._native_batch_norm_legit.no_stats: _batch_norm_no_stats,
+    aten.cudnn_batch_norm.default: _cudnn_batch_norm,
+    aten.miopen_batch_norm.default: lambda *args: _cudnn_batch_norm(*args)[:3],
+    aten._batch_norm_with_update.default: _batch_norm_with_update,
+    aten.fill_diagonal_.default: _fill_diagonal,
+    aten.nll_loss2d_forward.default: _nll_loss2d,
+    aten.channel_shuffle.default: _channel_shuffle,
+    aten.index_fill.int_Tensor: _index_fill,
+    **dict((_like_input(aten.huber_loss.default, 2), _like_input(aten.binary_cross_entropy.default, 3))),
+    aten.max_unpool2d.default: _max_unpool,
+    aten.native_dropout_backward.default: _dropout_backward,
+    aten.pixel_unshuffle.default: _pixel_unshuffle,
+    **{op: _rows_of(op) for op in (aten.upsample_nearest1d.default, aten._upsample_nearest_exact1d.default)},
+    **{
+        op: _linspace_of(op)
+        for op in (getattr(aten.linspace, name) for name in aten.linspace.overloads() if not name.endswith("out"))
+        if op in decomposition_table
+    },
+    # Its functional form takes its arguments in another order.
+    aten.polygamma_.default: lambda x, n: x.copy_(torch.polygamma(n, x)),
+    aten.__lshift__.Scalar: torch.bitwise_left_shift,
+    aten.__lshift__.Tensor: torch.bitwise_left_shift,
+    aten.__rshift__.Scalar: torch.bitwise_right_shift,
+    aten.__rshift__.Tensor: torch.bitwise_right_shift,
+}
+
+
+def _may_decompose(op: OpOverload) -> bool:
+    """Random ops stay whole, so that they draw eager's numbers; writes are made functional first."""
+    return op not in _KEPT and not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
+
+
+@cache
+def decompositions() -> dict[OpOverload, Callable[..., Any]]:
+    """Return op -> function of the same arguments that calls smaller ops.
+
+    Ops that are made of others in C++ are not in it: naming all of them takes 3 MiB.
+    """
+    core = getattr(_decomp, "_core_aten_decompositions_post_autograd", core_aten_decompositions)
+    table = {op: fn for op, fn in core().items() if isinstance(op, torch._ops.OpOverload) and _may_decompose(op)}
+    for name in _ALSO:
+        packet, overload = name.split(".")
+        op = getattr(getattr(aten, packet), overload)
+        if op in decomposition_table:
+            table[op] = decomposition_table[op]
+    table.update(_OWN)
+    return table

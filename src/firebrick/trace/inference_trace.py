@@ -1,0 +1,487 @@
+"""Traces a torch-level graph that needs no gradients to functional, decomposed ATen."""
+
+from __future__ import annotations
+
+import operator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+from torch.fx.immutable_collections import immutable_list
+
+from firebrick.errors import LoweringError
+from firebrick.fakes.mode import hooks_paused, new_fake_mode
+from firebrick.fakes.strides import is_dense
+from firebrick.ir.graph.aten import Alias, AtenGraph
+from firebrick.runtime.bits import bits_of
+from firebrick.trace.aliasing import Origin, Storage, Value, overlaps, restrided, switched
+from firebrick.trace.function_recipes import FUNCTIONS
+from firebrick.trace.recurrent_recipes import recurrent_functions
+from firebrick.trace.tape import Record, module_of
+from firebrick.trace.templates import KeyMaker, NotKeyed, Template, make_template, rebuild, replay
+from firebrick.trace.tracer import Tracer, fake_like
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from firebrick.config import Config
+    from firebrick.runtime.bits import Bits
+    from firebrick.targets.base import Target
+
+__all__ = ["GRAD_MODE_TARGETS", "Finish", "Trace", "needs_grad", "trace_function", "trace_inference", "tracing_state"]
+
+aten = torch.ops.aten
+
+GRAD_MODE_TARGETS: frozenset[Any] = frozenset(
+    {
+        torch._C._set_grad_enabled,
+        torch.set_grad_enabled,
+    }
+)
+"""Calls of the graph that only switch grad mode: nothing here requires a gradient, so they are left out."""
+
+
+def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """Say whether running `gm` under the present grad mode can build an autograd graph."""
+    switches = any(n.op == "call_function" and n.target in GRAD_MODE_TARGETS for n in gm.graph.nodes)
+    if torch.is_inference_mode_enabled() or (not torch.is_grad_enabled() and not switches):
+        return False
+    tensors = [t for t in example_inputs if isinstance(t, torch.Tensor)]
+    tensors += [t for n in gm.graph.nodes if n.op == "get_attr" and isinstance(t := _attribute(gm, n), torch.Tensor)]
+    if any(n.op == "call_module" for n in gm.graph.nodes):
+        tensors += list(gm.parameters())
+    if not any(t.requires_grad for t in tensors):
+        return False
+    return _outputs_require_grad(gm)
+
+
+def _outputs_require_grad(gm: fx.GraphModule) -> bool:
+    """Believe the metadata of the graph's nodes, if capture left any."""
+    for node in gm.graph.nodes:
+        checked = [node] if node.op == "placeholder" else []
+        if node.op == "output":
+            checked = node.all_input_nodes
+        for source in checked:
+            val = source.meta.get("val")
+            if val is None:
+                return True
+            if node.op == "output" and any(isinstance(v, torch.Tensor) and v.requires_grad for v in _leaves(val)):
+                return True
+    return any(n.op == "call_method" and str(n.target).endswith("_") for n in gm.graph.nodes)
+
+
+def _leaves(value: Any) -> list[Any]:
+    return [x for v in value for x in _leaves(v)] if isinstance(value, (tuple, list)) else [value]
+
+
+def _attribute(gm: fx.GraphModule, node: fx.Node) -> Any:
+    found: Any = gm
+    for part in str(node.target).split("."):
+        found = getattr(found, part)
+    return found
+
+
+def trace_inference(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, targets: Mapping[str, Target] | None = None
+) -> AtenGraph:
+    """Trace `gm` to functional ATen calls; `targets`: also to calls for which these have kernels.
+
+    Raises:
+        LoweringError: the graph does something that has no functional form.
+    """
+    exact = config.numerics == "eager"
+    functions = FUNCTIONS | recurrent_functions(targets) if targets else FUNCTIONS
+    return Trace(gm, example_inputs, exact, functions).run()
+
+
+def trace_function(function: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.GraphModule:
+    """Trace a function of tensors to functional ATen calls; patterns and replacements of passes are made so."""
+    modes = [e.fake_mode for e in examples if isinstance(e, FakeTensor)]
+    tracer = Tracer(modes[0] if modes else new_fake_mode())
+    inputs = []
+    with tracing_state():
+        for i, example in enumerate(examples):
+            fake = fake_like(tracer.fake_mode, example)
+            record = tracer.tape.add("placeholder", (f"in_{i}",), {}, fake)
+            tracer.fresh(record, fake, Origin("input", f"in_{i}", i))
+            inputs.append(record)
+        with tracer:
+            result = function(*(record.val for record in inputs))
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        flat = [tracer.read(tracer.value_of(r)) if isinstance(r, torch.Tensor) else r for r in results]
+    return module_of(tracer.tape.to_graph(inputs, flat), tracer.constants)
+
+
+@contextmanager
+def tracing_state(grad: bool = False) -> Iterator[None]:
+    """The state of this thread while calls run on fake tensors; `grad`: the autograd engine records them."""
+    cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        with hooks_paused(), torch.inference_mode(False), torch.set_grad_enabled(grad):
+            yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)
+
+
+class Trace:
+    """One run over the nodes of a torch-level graph."""
+
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        exact: bool = False,
+        functions: Mapping[Any, Callable[..., Any]] = FUNCTIONS,
+    ) -> None:
+        self.gm, self.example_inputs, self.functions = gm, example_inputs, functions
+        self.tracer = Tracer(_fake_mode(gm, example_inputs), exact)
+        self.tape = self.tracer.tape
+        self.keys = KeyMaker()
+        self.templates: dict[Any, Template | None] = {}
+        self.epoch = 0  # counts calls without tensors, which may change global state such as autocast
+        self.regions: list[Any] = []  # autocast regions that are open
+        self.env: dict[fx.Node, Any] = {}
+        self.inputs: list[Value] = []
+        self.names = {id(t): n for n, t in (*gm.named_parameters(), *gm.named_buffers())}
+
+    def run(self) -> AtenGraph:
+        """Trace the graph."""
+        with tracing_state():
+            return Finish(self, self.walk()).run()
+
+    def walk(self) -> Any:
+        """Run every node; returns what the graph returns."""
+        result: Any = ()
+        try:
+            for node in self.gm.graph.nodes:
+                self.tape.stack = node.meta.get("stack", ())
+                if node.op == "output":
+                    result = self._resolve(node.args[0])
+                else:
+                    self.env[node] = getattr(self, f"_{node.op}")(node)
+        finally:
+            for region in reversed(self.regions):
+                _exit_autocast(region)
+        return result
+
+    # ------------------------------------------------------------ nodes
+
+    def _placeholder(self, node: fx.Node) -> Any:
+        index = len(self.inputs)
+        given = self.example_inputs[index]
+        if not isinstance(given, torch.Tensor):
+            raise LoweringError(f"graph input {node.name} is a {type(given).__name__}, not a tensor")
+        fake = given if isinstance(given, FakeTensor) else node.meta.get("val")
+        if not isinstance(fake, FakeTensor) or fake.fake_mode is not self.tracer.fake_mode:
+            fake = fake_like(self.tracer.fake_mode, given)
+        if any(fake is v.fake for v in self.inputs):
+            fake = fake_like(self.tracer.fake_mode, fake)
+        if any(not isinstance(n, int) for n in (*fake.shape, *fake.stride())):
+            raise LoweringError(f"graph input {node.name} has symbolic sizes")
+        value = self.tracer.given("placeholder", fake, Origin("input", node.name, index))
+        self.inputs.append(value)
+        return value
+
+    def _get_attr(self, node: fx.Node) -> Any:
+        found = _attribute(self.gm, node)
+        if not isinstance(found, torch.Tensor):
+            return found
+        fake = node.meta.get("val")
+        if not isinstance(fake, FakeTensor) or fake.fake_mode is not self.tracer.fake_mode:
+            fake = None
+        return self.tracer.constant(found, str(node.target).replace(".", "_"), fake)
+
+    def _call_module(self, node: fx.Node) -> Any:
+        module = self.gm.get_submodule(str(node.target))
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            self.tracer.constant(tensor, f"{node.target}.{name}".replace(".", "_"))
+        return self._dispatch(module, node)
+
+    def _call_method(self, node: fx.Node) -> Any:
+        return self._call(node, str(node.target))
+
+    def _call_function(self, node: fx.Node) -> Any:
+        if node.target in GRAD_MODE_TARGETS:
+            return None
+        if node.target is _enter_autocast:
+            self.epoch += 1
+            self.regions.append(_enter_autocast(*node.args, **node.kwargs))
+            return self.regions[-1]
+        if node.target is _exit_autocast:
+            self.epoch += 1
+            region = self.env[node.args[0]]  # type: ignore[index]
+            self.regions = [r for r in self.regions if r is not region]
+            return _exit_autocast(region)
+        if node.target is operator.getitem:
+            container = self._resolve(node.args[0])
+            if not isinstance(container, Value):
+                return container[self._resolve(node.args[1])]
+        return self._call(node, node.target)
+
+    def _call(self, node: fx.Node, target: Any) -> Any:
+        args, kwargs = self._resolve(node.args), self._resolve(node.kwargs) if node.kwargs else {}
+        key: list[Any] = [target, self.epoch]
+        slots: list[Value] = []
+        try:
+            self.keys.make(args, key, slots)
+            if kwargs:
+                self.keys.make(kwargs, key, slots)
+        except NotKeyed:
+            self.epoch += not slots
+            return self._dispatch(target, node)
+        frozen_key = tuple(key)
+        template = self.templates.get(frozen_key)
+        if template is not None:
+            return replay(template, slots, self.tape, self.tracer.read)
+        for slot in slots:
+            self.tracer.read(slot)
+        start, writes = len(self.tape.records), self.tracer.writes
+        result = self._dispatch(target, node)
+        if not slots:
+            self.epoch += not isinstance(result, Value)
+        elif self.tracer.writes == writes:
+            self.templates[frozen_key] = make_template(slots, self.tape.records[start:], result)
+        return result
+
+    def _resolve(self, arg: Any) -> Any:
+        """Replace nodes by what they stand for."""
+        if isinstance(arg, fx.Node):
+            return self.env[arg]
+        if isinstance(arg, (tuple, list)):
+            items = [self._resolve(a) for a in arg]
+            return items if isinstance(arg, immutable_list) else rebuild(arg, items)
+        if isinstance(arg, dict):
+            return {k: self._resolve(v) for k, v in arg.items()}
+        if isinstance(arg, slice):
+            return slice(self._resolve(arg.start), self._resolve(arg.stop), self._resolve(arg.step))
+        return arg
+
+    def _dispatch(self, target: Any, node: fx.Node) -> Any:
+        """Call for real, on fake tensors, under the tracer."""
+        args = self._bound(self._resolve(node.args))
+        kwargs = self._bound(self._resolve(node.kwargs))
+        with self.tracer:
+            if isinstance(target, str):
+                result = getattr(args[0], target)(*args[1:], **kwargs)
+            else:
+                known = self.functions.get(target) if callable(target) else None
+                result = NotImplemented if known is None else known(*args, **kwargs)
+                if result is NotImplemented:
+                    result = target(*args, **kwargs)
+        if self.tracer.reshaped:
+            self._unshare()
+        return self._values(result)
+
+    def _unshare(self) -> None:
+        """Equal calls share the metadata of their results: those that kept their shapes get what was before."""
+        self.templates.clear()
+        self.keys = KeyMaker()
+        for changed, before in self.tracer.reshaped:
+            for value in _leaves(list(self.env.values())):
+                if isinstance(value, Value) and value.fake is changed.fake and value is not changed:
+                    value.fake = before
+                    if value.storage.base is changed.fake:
+                        value.storage.base = before
+        self.tracer.reshaped.clear()
+
+    def _bound(self, arg: Any) -> Any:
+        if isinstance(arg, Value):
+            return self.tracer.bind(arg)
+        if isinstance(arg, (tuple, list)):
+            return rebuild(arg, [self._bound(a) for a in arg])
+        if isinstance(arg, dict):
+            return {k: self._bound(v) for k, v in arg.items()}
+        if isinstance(arg, slice):
+            return slice(self._bound(arg.start), self._bound(arg.stop), self._bound(arg.step))
+        return arg
+
+    def _values(self, result: Any) -> Any:
+        if isinstance(result, torch.Tensor):
+            return self.tracer.value_of(result)
+        if isinstance(result, (tuple, list)):
+            return rebuild(result, [self._values(r) for r in result])
+        if isinstance(result, dict):
+            return {k: self._values(v) for k, v in result.items()}
+        return result
+
+
+def _fake_mode(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> FakeTensorMode:
+    for given in example_inputs:
+        if isinstance(given, FakeTensor):
+            return given.fake_mode
+    mode = gm.meta.get("fake_mode")
+    return mode if isinstance(mode, FakeTensorMode) else new_fake_mode()
+
+
+class Finish:
+    """Decides how each output is returned and which inputs are written back, then makes the graph.
+
+    keeps_bits: results have the negative and conjugate bits that they have in eager mode.
+    """
+
+    keeps_bits = True
+
+    def __init__(self, trace: Trace, result: Any) -> None:
+        self.trace, self.tracer = trace, trace.tracer
+        self.results = list(result) if isinstance(result, (tuple, list)) else [result]
+        self.flat: list[Any] = []  # the graph's outputs: records and plain values
+        self.shown: dict[int, FakeTensor] = {}  # position in `flat` -> the tensor of the trace that it is
+        self.mutated: dict[Origin, Storage] = {}
+        self.outputs: list[Alias | None] = []
+        self.bits: dict[str | int, Bits] = {}  # of outputs that have any
+
+    def run(self) -> AtenGraph:
+        """Make the graph."""
+        self.find_results()
+        gm, constants = self.graph(self.flat)
+        names = [o.name for o in self.mutated]
+        return AtenGraph(
+            gm=gm,
+            constants=constants,
+            mutated=names,
+            outputs=self.outputs,
+            frozen=frozenset(constants) - set(names),
+            bits={**self.tracer.bits, **self.bits},
+        )
+
+    def find_results(self) -> None:
+        """Fill `flat`, `shown`, `mutated` and `outputs`."""
+        self.mutated = self._mutations()
+        for position, storage in enumerate(self.mutated.values()):
+            self.shown[position] = storage.base
+            self.flat.append(self._own(storage.record, storage, position))
+        self.outputs = self._outputs()
+
+    def graph(self, flat: list[Any]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
+        """Make the graph that returns `flat`, and the constants that it reads."""
+        tape = self.tracer.tape
+        placeholders = [r for r in tape.records if r.op == "placeholder"]
+        shown = {o.name for o in self.mutated if o.kind == "const"}
+        shown |= {str(a.index) for a in self.outputs if a is not None and a.base == "const"}
+        graph = tape.to_graph(placeholders, flat, shown)
+        gm = module_of(graph, self.tracer.constants)
+        used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
+        return gm, {n: t for n, t in self.tracer.constants.items() if n in used}
+
+    def _mutations(self) -> dict[Origin, Storage]:
+        """Return the storages of inputs and constants that were written, inputs first."""
+        found: dict[Origin, Storage] = {}
+        for value in (*self.trace.inputs, *self.tracer._constant_values.values()):
+            origin = value.storage.origin
+            if value.storage.version and origin is not None and origin.name not in self.tracer.literals:
+                found[origin] = value.storage
+        self._check_overlap(found)
+        for origin, storage in found.items():
+            if overlaps(storage.base):
+                raise LoweringError(f"{origin.name} is written and holds several elements in one place")
+        return found
+
+    def _check_overlap(self, found: dict[Origin, Storage]) -> None:
+        """Two tensors of the caller that share memory are two values here: right only while neither is written."""
+        if not found:
+            return
+        given = {
+            ("input", n.name): t for n, t in zip(_placeholders(self.trace.gm), self.trace.example_inputs, strict=True)
+        }
+        given |= {("const", name): t for name, t in self.tracer.constants.items()}
+        owners: dict[int, int] = {}
+        for tensor in given.values():
+            if tensor.layout == torch.strided:
+                pointer = tensor.untyped_storage()._cdata
+                owners[pointer] = owners.get(pointer, 0) + 1
+        for origin in found:
+            tensor = given[origin.kind, origin.name]
+            if owners.get(tensor.untyped_storage()._cdata, 0) > 1:
+                raise LoweringError(f"{origin.name} is written and shares memory with another tensor of the graph")
+
+    def _own(self, record: Record, storage: Any, position: int) -> Record:
+        """Copy a record that is another tensor of the caller, or that another output already returns."""
+        if record.op in ("placeholder", "get_attr") or any(record is r for r in self.flat):
+            return self.tracer.emit(aten.clone.default, record)
+        return record
+
+    def _outputs(self) -> list[Alias | None]:
+        values = [r for r in self.results if isinstance(r, Value)]
+        counts: dict[int, int] = {}
+        for value in values:
+            counts[id(value.storage)] = counts.get(id(value.storage), 0) + 1
+        outputs: list[Alias | None] = []
+        bases: dict[int, int] = {}
+        extra: list[Any] = []
+        first_extra = len(self.flat) + len(self.results)
+        for result in self.results:
+            if not isinstance(result, Value):
+                self.flat.append(result)
+                outputs.append(None)
+                continue
+            if self.keeps_bits and any(bits_of(result.fake)):
+                self.bits[len(outputs)] = bits_of(result.fake)
+            storage, origin = result.storage, result.storage.origin
+            if origin is not None and origin.name not in self.tracer.literals:
+                index = origin.position if origin.kind == "input" else origin.name
+                outputs.append(self._alias(origin.kind, index, result))
+                self.flat.append(None)
+            elif counts[id(storage)] == 1:
+                self.shown[len(self.flat)] = result.fake
+                self.flat.append(self._returned(result))
+                outputs.append(None)
+            elif id(storage) in bases:
+                outputs.append(self._alias("output", bases[id(storage)], result))
+                self.flat.append(None)
+            elif not result.chain:
+                bases[id(storage)] = len(self.flat)
+                self.shown[len(self.flat)] = storage.base
+                self.flat.append(_whole(self._returned(result), storage))
+                outputs.append(None)
+            else:
+                bases[id(storage)] = first_extra + len(extra)
+                self.shown[first_extra + len(extra)] = storage.base
+                extra.append(_whole(self._own(storage.record, storage, 0), storage))
+                outputs.append(self._alias("output", bases[id(storage)], result))
+                self.flat.append(None)
+        self.flat += extra
+        return outputs
+
+    def _alias(self, kind: str, index: int | str, value: Value) -> Alias:
+        fake, base, origin = value.fake, value.storage.base, value.storage.origin
+        if not self.keeps_bits and (any(bits_of(fake)) or (origin is not None and origin.name in self.tracer.bits)):
+            raise LoweringError("a result that needs gradients is the negative or conjugate view of another tensor")
+        if fake.dtype.itemsize != base.dtype.itemsize:
+            raise LoweringError(
+                "a result shows the parts of complex numbers of another tensor, or its bytes as numbers of another size"
+            )
+        offset = int(fake.storage_offset()) - int(base.storage_offset())
+        dtype = fake.dtype if fake.dtype != base.dtype else None
+        return Alias(kind, index, tuple(fake.shape), tuple(fake.stride()), offset, dtype)
+
+    def _returned(self, value: Value) -> Record:
+        record = self.tracer.read(value)
+        if self.keeps_bits:
+            record = switched(record, bits_of(value.fake), self.tracer.emit)
+        record = restrided(record, value.fake, self.tracer.emit)
+        root = record
+        while root.op not in ("placeholder", "get_attr") and _is_view(root.op):
+            root = root.args[0]
+        if root.op in ("placeholder", "get_attr") or any(record is r for r in self.flat):
+            return self.tracer.emit(aten.clone.default, record)
+        return record
+
+
+def _whole(record: Record, storage: Storage) -> Record:
+    """The record, which other results are views of: they go by the strides that the memory has in eager mode."""
+    strides = tuple(storage.base.stride())
+    if not is_dense(storage.base.shape, strides) and tuple(record.val.stride()) != strides:
+        raise LoweringError("several results are views of memory with gaps that was written")
+    return record
+
+
+def _is_view(op: Any) -> bool:
+    return isinstance(op, torch._ops.OpOverload) and op.is_view
+
+
+def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
+    return [n for n in gm.graph.nodes if n.op == "placeholder"]

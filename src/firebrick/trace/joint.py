@@ -1,0 +1,235 @@
+"""The joint graph: forward and backward of a torch-level graph as one functional, decomposed ATen graph.
+
+The forward is traced with gradients recorded, on fake tensors; the autograd engine then runs on these, under the
+same tracer, so that what it computes lands on the same tape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.func import functional_call
+
+from firebrick.errors import LoweringError
+from firebrick.fakes.mode import new_fake_mode
+from firebrick.trace.aliasing import Origin, Value
+from firebrick.trace.inference_trace import GRAD_MODE_TARGETS, Finish, Trace, tracing_state
+from firebrick.trace.tracer import fake_like
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from firebrick.ir.graph.aten import Alias
+    from firebrick.runtime.bits import Bits
+    from firebrick.trace.tape import Record
+
+__all__ = ["JointGraph", "trace_joint"]
+
+
+@dataclass(slots=True)
+class JointGraph:
+    """Forward and backward in one graph.
+
+    gm: as an AtenGraph's. Placeholders: the inputs, then one tangent for each position in `tangents`. Output: `count`
+      results of the forward (new values of `mutated`, the user's outputs, hidden bases of outputs that alias), then
+      one gradient for each of `wrt`, None where no result depends on it.
+    tangents: positions of the results that need a gradient.
+    wrt: names of the placeholders and constants that need a gradient.
+    dirty: names in `mutated` whose new value has a gradient of its own.
+    grads: for each user output, whether it requires a gradient; None for one that does, but has no history: a view
+      that was made where gradients were not recorded.
+    bits: of inputs and constants, as an AtenGraph's.
+    """
+
+    gm: fx.GraphModule
+    constants: dict[str, torch.Tensor]
+    mutated: list[str]
+    outputs: list[Alias | None]
+    count: int
+    tangents: list[int]
+    wrt: list[str]
+    dirty: frozenset[str]
+    grads: list[bool | None]
+    name: str = "graph"
+    bits: dict[str | int, Bits] = field(default_factory=dict)
+
+    def signature(self) -> tuple[Any, ...]:
+        """What passes may not change: inputs, and the number and metadata of results."""
+        metas = [_meta(r) for part in self.results() for r in part]
+        return [n.name for part in self.placeholders() for n in part], metas
+
+    def placeholders(self) -> tuple[list[fx.Node], list[fx.Node]]:
+        """Inputs and tangents."""
+        found = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
+        count = len(found) - len(self.tangents)
+        return found[:count], found[count:]
+
+    def results(self) -> tuple[list[Any], list[Any]]:
+        """What the forward returns, and the gradients."""
+        found: Any = self.gm.graph.output_node().args[0]
+        return list(found[: self.count]), list(found[self.count :])
+
+
+def _meta(result: Any) -> Any:
+    val = result.meta["val"] if isinstance(result, fx.Node) else result
+    return (val.dtype, tuple(val.shape)) if isinstance(val, torch.Tensor) else val
+
+
+def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool = False) -> JointGraph:
+    """Trace `gm` and its gradients; `exact`: ops are only taken apart where the parts compute the bits of the whole.
+
+    Raises:
+        LoweringError: the graph does something that has no functional form.
+    """
+    return _JointTrace(gm, example_inputs, exact).run_joint()
+
+
+class _Entry(torch.autograd.Function):
+    """Makes a graph input out of a leaf: unlike a leaf it may be written, as a tensor with a history may."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(value)  # else it would be a view, whose history ends where it is written to under `no_grad`
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return gradient, None
+
+
+class _JointTrace(Trace):
+    """One run over the nodes of a torch-level graph, recorded by the autograd engine."""
+
+    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool) -> None:
+        super().__init__(gm, example_inputs, exact)
+        self.tracer.fake_mode = new_fake_mode()  # capture's fake tensors have histories of their own
+        self.leaves: dict[str, torch.Tensor] = {}
+        self.entries: dict[int, Any] = {}  # id of an input's fake tensor -> the history that it begins with
+
+    def run_joint(self) -> JointGraph:
+        with tracing_state(torch.is_grad_enabled()):
+            results = self.walk()
+        if any(self.tracer.constants[name].requires_grad for name in self.tracer.literals):
+            raise LoweringError("a function of the graph uses a tensor that needs a gradient and is none of its inputs")
+        with tracing_state():
+            return _JointFinish(self, results).run_joint()
+
+    def _placeholder(self, node: fx.Node) -> Any:
+        index = len(self.inputs)
+        real, val = self.example_inputs[index], node.meta.get("val")
+        if not isinstance(real, torch.Tensor):
+            raise LoweringError(f"graph input {node.name} is a {type(real).__name__}, not a tensor")
+        for like in (real, val):
+            if isinstance(like, FakeTensor) and like._has_symbolic_sizes_strides:
+                raise LoweringError(f"graph input {node.name} has symbolic sizes")
+        fake = fake_like(self.tracer.fake_mode, real)
+        if real.requires_grad:
+            with torch.enable_grad():
+                leaf = self.leaves[node.name] = fake_like(self.tracer.fake_mode, real, grad=True)
+                fake = _Entry.apply(leaf, fake)
+            self.entries[id(fake)] = fake.grad_fn
+        value = self.tracer.given("placeholder", fake, Origin("input", node.name, index))
+        self.inputs.append(value)
+        return value
+
+    def _get_attr(self, node: fx.Node) -> Any:
+        value = super()._get_attr(node)
+        return self._noted(value) if isinstance(value, Value) else value
+
+    def _noted(self, constant: Value) -> Value:
+        if constant.fake.requires_grad and constant.fake.is_leaf:
+            self.leaves[constant.storage.origin.name] = constant.fake  # type: ignore[union-attr]
+        return constant
+
+    def _call_module(self, node: fx.Node) -> Any:
+        """Call the module on fake parameters: the engine must not know the real ones."""
+        module = self.gm.get_submodule(str(node.target))
+        state: dict[str, torch.Tensor] = {}
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            flat_name = f"{node.target}.{name}".replace(".", "_")
+            state[name] = self.tracer.bind(self._noted(self.tracer.constant(tensor, flat_name)))
+        return self._dispatch(lambda *args, **kwargs: functional_call(module, state, args, kwargs), node)
+
+    def _call_function(self, node: fx.Node) -> Any:
+        if node.target in GRAD_MODE_TARGETS:
+            torch._C._set_grad_enabled(bool(node.args[0]))
+            return None
+        return super()._call_function(node)
+
+    def _call(self, node: fx.Node, target: Any) -> Any:
+        return self._dispatch(target, node)  # a call that is replayed would leave no history
+
+
+class _JointFinish(Finish):
+    """Runs the backward of what the forward returns, then makes the graph."""
+
+    trace: _JointTrace
+    keeps_bits = False
+
+    def run_joint(self) -> JointGraph:
+        self.find_results()
+        bits = self.tracer.bits
+        if any(o.name in bits for o in self.mutated):
+            raise LoweringError(
+                "a tensor with a negative or conjugate bit is written to, and the graph needs gradients"
+            )
+        names = [o.name for o in self.mutated]
+        dirty = frozenset(o.name for o, s in self.mutated.items() if self._has_history(s.base))
+        tangents = [
+            i
+            for i, fake in sorted(self.shown.items())
+            if fake.requires_grad and not self._is_severed(fake) and (i >= len(names) or names[i] in dirty)
+        ]
+        grads = [self._requires_grad(r) for r in self.results]
+        gradients = self._backward(tangents)
+        count = len(self.flat)
+        gm, constants = self.graph([*self.flat, *gradients])
+        leaves = list(self.trace.leaves)
+        return JointGraph(gm, constants, names, self.outputs, count, tangents, leaves, dirty, grads, bits=bits)
+
+    def _has_history(self, fake: FakeTensor) -> bool:
+        return fake.grad_fn is not None and fake.grad_fn is not self.trace.entries.get(id(fake))
+
+    def _is_severed(self, fake: torch.Tensor) -> bool:
+        """Whether a tensor is a leaf that was none of the graph's inputs."""
+        return fake.is_leaf and not any(fake is leaf for leaf in self.trace.leaves.values())
+
+    def _requires_grad(self, result: Any) -> bool | None:
+        """Whether an output requires a gradient; what it is rebuilt from must then require one."""
+        if not isinstance(result, Value) or not result.fake.requires_grad:
+            return False
+        if self._is_severed(result.fake):
+            return None
+        storage = result.storage
+        if result.fake is not storage.base and not storage.base.requires_grad and self._is_shared(result):
+            raise LoweringError("an output that needs a gradient is a view of memory that needs none")
+        return True
+
+    def _is_shared(self, result: Value) -> bool:
+        return result.storage.origin is not None or not any(result.fake is fake for fake in self.shown.values())
+
+    def _backward(self, positions: list[int]) -> list[Record | None]:
+        """Record the gradients of the results at `positions`."""
+        tracer, leaves = self.tracer, list(self.trace.leaves.values())
+        taken = {v.storage.origin.name for v in self.trace.inputs if v.storage.origin is not None}
+        tangents = []
+        for number, position in enumerate(positions):
+            name = f"tangent_{number}"
+            while name in taken:
+                name = "_" + name
+            fake = fake_like(tracer.fake_mode, self.flat[position].val)
+            record = tracer.tape.add("placeholder", (name,), {}, fake)
+            tangents.append(tracer.fresh(record, fake, Origin("input", name, -1)))
+        if not positions or not leaves:
+            return [None] * len(leaves)
+        with torch.autograd.set_multithreading_enabled(False), tracer:
+            found = torch.autograd.grad(
+                [self.shown[p] for p in positions], leaves, [t.fake for t in tangents], allow_unused=True
+            )
+        if any(t.storage.version for t in tangents):
+            raise LoweringError("a backward function writes the gradient that it is given")
+        return [None if g is None else tracer.read(tracer.value_of(g)) for g in found]

@@ -1,0 +1,226 @@
+"""Divides a joint graph into a forward and a backward graph, given the nodes to save."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from firebrick.errors import LoweringError, PassError
+from firebrick.ir.graph.aten import Alias, AtenGraph
+from firebrick.runtime import Place, Tangent, TrainingPlan
+from firebrick.trace.recompute import Phases, base_of, bytes_of, is_random
+from firebrick.trace.tape import module_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from firebrick.trace.joint import JointGraph
+
+__all__ = ["Division", "divide"]
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Two graphs and how they are joined.
+
+    The backward takes the saved tensors, then the tangents. `order`: for each of the plan's `wrt`, which of the
+    backward's outputs is its gradient, None if no result depends on it.
+    """
+
+    forward: AtenGraph
+    backward: AtenGraph
+    plan: TrainingPlan
+    order: tuple[int | None, ...]
+
+
+def divide(joint: JointGraph, saved: Iterable[fx.Node]) -> Division:
+    """Divide at `saved`; what the backward needs besides is computed again.
+
+    Raises:
+        PassError: a random op would have to be computed again.
+    """
+    return _Divider(joint, saved).run()
+
+
+class _Divider:
+    """One division."""
+
+    def __init__(self, joint: JointGraph, saved: Iterable[fx.Node]) -> None:
+        self.joint, self.phases = joint, Phases(joint)
+        self.inputs, self.tangents = joint.placeholders()
+        self.literals = {n for n in joint.gm.graph.nodes if n.op == "get_attr" and str(n.target).startswith("_literal")}
+        self.saved = self._closed(saved)
+
+    def _closed(self, saved: Iterable[fx.Node]) -> list[fx.Node]:
+        """What is saved, with the inputs and constants that computing the rest again starts from."""
+        chosen = {base_of(n) for n in saved} - self.literals
+        found, seen = [], set()
+        waiting = list(self.phases.needed)
+        while waiting:
+            node = waiting.pop()
+            if node in seen or node in self.literals:
+                continue
+            seen.add(node)
+            if node in chosen or node.op in ("placeholder", "get_attr"):
+                found.append(node)
+                continue
+            if is_random(node):
+                raise PassError(
+                    f"the partition computes {node.name} again in the backward, and {node.target} is random",
+                    fix=f"have the partition save {node.name} too",
+                )
+            waiting += node.all_input_nodes
+        order = {n: i for i, n in enumerate(self.joint.gm.graph.nodes)}
+        return sorted(found, key=order.__getitem__)
+
+    def run(self) -> Division:
+        results, gradients = self.joint.results()
+        mutated = len(self.joint.mutated)
+        aliases = self.joint.outputs
+        kept = [i for i in range(mutated, len(results)) if i - mutated >= len(aliases) or aliases[i - mutated] is None]
+        place = {position: Place("result", i) for i, position in enumerate(kept)}
+        values = [results[i] for i in kept]
+        extra: list[fx.Node] = []
+        places = []
+        for node in self.saved:
+            places.append(self._place(node, values, extra))
+        forward = self._graph(self.inputs, results[:mutated] + values + extra, self.joint.mutated)
+        forward.outputs = [None] * (len(values) + len(extra))
+        _copy_arguments(forward.gm.graph, first=mutated + len(values))
+        backward, order = self._backward(gradients)
+        plan = TrainingPlan(
+            results=len(values),
+            outputs=tuple(self._output(i, place) for i in range(len(aliases))),
+            saved=tuple(places),
+            tangents=tuple(self._tangent(t, p, place) for t, p in zip(self.tangents, self.joint.tangents, strict=True)),
+            dirty=tuple(self._named(n) for n in self.joint.mutated if n in self.joint.dirty),
+            wrt=tuple(self._named(n) for n in self.joint.wrt),
+            bytes_saved=sum(bytes_of(n) for n, p in zip(self.saved, places, strict=True) if p.kind == "result"),
+        )
+        return Division(forward, backward, plan, order)
+
+    # ------------------------------------------------------------ places
+
+    def _named(self, name: str) -> Place:
+        for i, node in enumerate(self.inputs):
+            if node.name == name:
+                return Place("input", i)
+        return Place("const", name)
+
+    def _place(self, node: fx.Node, values: list[Any], extra: list[fx.Node]) -> Place:
+        """Where the runtime finds the value to save; new results of the forward are appended to `extra`."""
+        if node.op in ("placeholder", "get_attr"):
+            name = str(node.target)
+            if name not in self.joint.mutated:
+                return self._named(name)
+        for i, value in enumerate(values):
+            # A view of the value shares its version counter, so that writes to either are noticed.
+            if isinstance(value, fx.Node) and base_of(value) is node and _dtype(value) == _dtype(node):
+                val = node.meta["val"]
+                offset = int(val.storage_offset()) - int(value.meta["val"].storage_offset())
+                layout = None if value is node else (tuple(val.shape), tuple(val.stride()), offset)
+                return Place("result", i, layout)
+        extra.append(node)
+        return Place("result", len(values) + len(extra) - 1)
+
+    def _output(self, index: int, place: dict[int, Place]) -> tuple[Place, bool | None]:
+        alias, grad = self.joint.outputs[index], self.joint.grads[index]
+        if alias is None:
+            return place[len(self.joint.mutated) + index], grad
+        if alias.dtype is not None:
+            raise LoweringError("a result of a graph that needs gradients reads memory as another type")
+        layout = (alias.shape, alias.strides, alias.offset)
+        base = place[int(alias.index)].at if alias.base == "output" else alias.index
+        return Place("result" if alias.base == "output" else alias.base, base, layout), grad
+
+    def _tangent(self, node: fx.Node, position: int, place: dict[int, Place]) -> Tangent:
+        val = node.meta["val"]
+        names = self.joint.mutated
+        of = self._named(names[position]) if position < len(names) else place[position]
+        return Tangent(of, str(val.dtype).removeprefix("torch."), tuple(val.shape), tuple(val.stride()))
+
+    # ------------------------------------------------------------ graphs
+
+    def _graph(self, inputs: list[fx.Node], results: list[Any], mutated: list[str]) -> AtenGraph:
+        graph, env = fx.Graph(), {}
+        for node in inputs:
+            env[node] = graph.create_node("placeholder", node.name, name=node.name)
+            env[node].meta.update(node.meta)
+        wanted = [r for r in results if isinstance(r, fx.Node)]
+        if inputs is self.inputs:  # what is drawn next depends on draws that nothing uses
+            wanted += [n for n in self.joint.gm.graph.nodes if is_random(n) and n in self.phases.forward]
+        live = _live(self.joint, wanted, set(inputs))
+        for node in self.joint.gm.graph.nodes:
+            shown = node.op == "get_attr" and node.target in mutated
+            if node not in env and (node in live or shown):
+                env[node] = graph.node_copy(node, env.__getitem__)
+        graph.output(tuple(env[r] if isinstance(r, fx.Node) else r for r in results))
+        gm = module_of(graph, self.joint.constants)
+        used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
+        constants = {n: t for n, t in self.joint.constants.items() if n in used}
+        return AtenGraph(
+            gm=gm, constants=constants, mutated=list(mutated), name=self.joint.name, bits={**self.joint.bits}
+        )
+
+    def _backward(self, gradients: list[Any]) -> tuple[AtenGraph, tuple[int | None, ...]]:
+        """The backward's graph, each gradient once."""
+        unique = list(dict.fromkeys(g for g in gradients if g is not None))
+        backward = self._graph([*self.saved, *self.tangents], unique, [])
+        order = tuple(None if g is None else unique.index(g) for g in gradients)
+        self._own_memory(backward)
+        return backward, order
+
+    def _own_memory(self, backward: AtenGraph) -> None:
+        """Gradients may be views of tangents, as in eager mode; other memory of the caller is copied."""
+        graph = backward.gm.graph
+        output = graph.output_node()
+        inputs = [n for n in graph.nodes if n.op == "placeholder"]
+        tangents, taken = inputs[len(self.saved) :], set()
+        returned: Any = output.args[0]
+        results: list[Any] = []
+        for node in returned:
+            base = base_of(node)
+            alias = None
+            if base in tangents and base not in taken:
+                val, whole = node.meta["val"], base.meta["val"]
+                offset = int(val.storage_offset()) - int(whole.storage_offset())
+                alias = Alias("input", inputs.index(base), tuple(val.shape), tuple(val.stride()), offset)
+                taken.add(base)
+            backward.outputs.append(alias)
+            results.append(None if alias is not None else node)
+        output.args = (tuple(results),)
+        _copy_arguments(graph)
+
+
+def _copy_arguments(graph: fx.Graph, first: int = 0) -> None:
+    """Return copies where outputs from `first` on show memory of the caller."""
+    output = graph.output_node()
+    results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    for i, node in enumerate(results[first:], first):
+        if isinstance(node, fx.Node) and base_of(node).op in ("placeholder", "get_attr"):
+            with graph.inserting_before(output):
+                results[i] = graph.call_function(aten.clone.default, (node,))
+            val = node.meta["val"]
+            results[i].meta["val"] = val.fake_mode.__torch_dispatch__(aten.clone.default, (), (val,), {})
+    output.args = (tuple(results),)
+
+
+def _dtype(node: fx.Node) -> torch.dtype:
+    dtype: torch.dtype = node.meta["val"].dtype
+    return dtype
+
+
+def _live(joint: JointGraph, results: list[fx.Node], stops: set[fx.Node]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    waiting = list(results)
+    while waiting:
+        node = waiting.pop()
+        if node not in found and node not in stops:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return found | stops

@@ -1,0 +1,161 @@
+"""What a backward graph gets from its forward: which values are saved, and which it computes again.
+
+A partition is a function of a `JointGraph` that returns the forward nodes to save. `save_needed` saves what the
+backward reads, as eager PyTorch does; `min_cut` looks for fewer bytes, where cheap ops lead from them to what the
+backward reads.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from firebrick.trace.maxflow import INFINITE, Network
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from firebrick.trace.joint import JointGraph
+
+__all__ = ["Phases", "base_of", "bytes_of", "is_random", "min_cut", "save_needed"]
+
+aten = torch.ops.aten
+
+_CHEAP: frozenset[Any] = frozenset(
+    {
+        aten.clone.default,
+        aten._to_copy.default,
+        aten.full.default,
+        aten.full_like.default,
+        aten.zeros_like.default,
+        aten.ones_like.default,
+        aten.arange.start_step,
+        aten.arange.start,
+        aten.arange.default,
+        aten.scalar_tensor.default,
+        aten.triu.default,
+        aten.tril.default,
+        aten.constant_pad_nd.default,
+    }
+)
+"""Ops that are computed again rather than kept, besides pointwise ops and views."""
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether computing the node twice gives two values."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _is_view(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+
+
+def _is_cheap(node: fx.Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or is_random(node):
+        return False
+    return target in _CHEAP or target.is_view or torch.Tag.pointwise in target.tags
+
+
+def base_of(node: fx.Node) -> fx.Node:
+    """Follow views to the node whose memory they show."""
+    while _is_view(node):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def bytes_of(node: fx.Node) -> int:
+    """Memory of a node's value; 0 for what is no tensor."""
+    val = node.meta.get("val")
+    return val.numel() * val.element_size() if isinstance(val, torch.Tensor) else 0
+
+
+class Phases:
+    """Which nodes of a joint graph belong to the forward: what its results need, and what random ops need."""
+
+    def __init__(self, joint: JointGraph) -> None:
+        self.joint = joint
+        nodes = list(joint.gm.graph.nodes)
+        tangents = set(joint.placeholders()[1])
+        self.results = [r for r in joint.results()[0] if isinstance(r, fx.Node)]
+        after = set(tangents)
+        for node in nodes:
+            if not after.isdisjoint(node.all_input_nodes):
+                after.add(node)
+        seeds = [n for n in nodes if n not in after and (is_random(n) or n.op in ("placeholder", "get_attr"))]
+        self.forward = ancestors([*self.results, *seeds])
+        for node in nodes:
+            if node.target is operator.getitem and node.args[0] in self.forward:
+                self.forward.add(node)
+        gradients = (n for n in joint.results()[1] if isinstance(n, fx.Node))
+        self.backward = [n for n in nodes if n not in self.forward and n not in tangents and n.op != "output"]
+        used = [i for n in self.backward for i in n.all_input_nodes]
+        self.needed = dict.fromkeys(n for n in (*used, *gradients) if n in self.forward)
+
+    def user_visible(self) -> set[fx.Node]:
+        """Nodes whose memory the caller sees as a result, and may write."""
+        return {base_of(r) for r in self.results}
+
+
+def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """Return the nodes and all that they need."""
+    found: set[fx.Node] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return found
+
+
+def save_needed(joint: JointGraph) -> list[fx.Node]:
+    """Save what the backward reads: nothing is computed twice but views."""
+    return list(dict.fromkeys(base_of(n) for n in Phases(joint).needed))
+
+
+def min_cut(joint: JointGraph) -> list[fx.Node]:
+    """Save the fewest bytes from which cheap ops alone compute what the backward reads.
+
+    Matmuls, convolutions, reductions, library kernels and random ops are never computed twice. Of equal cuts the one
+    nearest to the backward is taken, which computes least again. What the caller sees is saved only where the backward
+    reads it itself: the caller may write it, as in eager mode.
+    """
+    phases = Phases(joint)
+    written, visible = set(joint.mutated), phases.user_visible()
+    network, entries = Network(), {}
+    exits: dict[fx.Node, int] = {}
+    read = {base_of(n) for n in phases.needed}
+    wanted = ancestors(phases.needed)
+    for node in joint.gm.graph.nodes:
+        if node not in wanted:
+            continue
+        entries[node], exits[node] = network.node(), network.node()
+        capacity = INFINITE
+        if _is_tensor(node) and not _is_view(node) and (node not in visible or node in read):
+            capacity = _cost(node, written)
+        network.edge(entries[node], exits[node], capacity)
+        if node.op in ("placeholder", "get_attr") or not (_is_cheap(node) or node.target is operator.getitem):
+            network.edge(0, entries[node], INFINITE)
+        for source in set(node.all_input_nodes):
+            network.edge(exits[source], entries[node], INFINITE)
+        if node in phases.needed:
+            network.edge(exits[node], 1, INFINITE)
+    reached = network.sink_side()
+    return [n for n in entries if exits[n] in reached and entries[n] not in reached]
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _cost(node: fx.Node, written: set[str]) -> int:
+    """Bytes, less for what is alive anyway: constants cost nothing, inputs half."""
+    size = bytes_of(node)
+    if node.name in written or node.target in written:
+        return size + 1
+    return 1 if node.op == "get_attr" else size // 2 + 1 if node.op == "placeholder" else size + 1
