@@ -63,13 +63,13 @@ format: $(EXTENSION) ## Format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 bench: $(EXTENSION) ## The five models beside eager and torch.compile; results to bench/RESULTS.md
-	@$(BIN)/firebrick bench bert minilm gpt2 vit resnet50 --markdown bench/RESULTS.md
+	@$(BIN)/python -m bench.cpu bert minilm gpt2 vit resnet50 $(addprefix --contender ,eager firebrick torch.compile) --warm firebrick --warm torch.compile --markdown bench/RESULTS.md
 
 bench-cpu: $(EXTENSION) $(ENGINES) ## All models (or MODELS="bert lstm") beside every engine for CPUs; results to bench/CPU.md; 35 minutes; Ctrl-C keeps the models before
-	@$(BIN)/firebrick bench $(MODELS) --cpu --seconds $(or $(SECONDS),1) --markdown bench/CPU.md
+	@$(BIN)/python -m bench.cpu $(MODELS) --seconds $(or $(SECONDS),1) --markdown bench/CPU.md
 
 byo: $(EXTENSION) $(ENGINES) ## Every "bring your own" method on MiniLM and BERT-base; results to bench/BYO.md
-	@$(BIN)/firebrick bench --byo minilm bert --markdown bench/BYO.md
+	@$(BIN)/python -m bench.byo minilm bert --markdown bench/BYO.md
 
 clean: ## Remove what was built, not .venv
 	rm -rf build src/firebrick/*.so src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -23,7 +23,8 @@ what uses it runs in Python (18).
 
 `firebrick.explain(model)(*args)` lists the breaks of a call: the number below, the place in your code and the fix.
 `fullgraph=True` raises `Unsupported` with the same text instead. This page is made by `python tools/graph_breaks.py`
-from the catalogue in `src/firebrick/capture/breaks/catalogue.py`; a test runs every example, whose line marked `# here` breaks.
+from the catalogue in `src/firebrick/capture/breaks/catalogue.py`; a test runs every example, whose line marked `# here`
+breaks.
 
 """
 

@@ -22,7 +22,7 @@ from firebrick.lower import lower
 from firebrick.targets.cpu.cpu_target import detect
 
 TESTS = Path(__file__).parents[1]
-sys.path += [str(TESTS / "codegen"), str(TESTS / "lowering")]
+sys.path += [str(TESTS / "targets"), str(TESTS / "lower")]
 from graphs import HOST, trace  # noqa: E402
 from random_graphs import make  # noqa: E402
 

@@ -18,7 +18,7 @@ from tests.models.generation import MODELS, MODES, generate
 from tests.models.zoo import ZOO, build
 
 import firebrick
-from firebrick.tools.contender import flatten
+from firebrick.passes.modules import tensors_of
 
 __all__ = ["Covered", "cover", "read_table"]
 
@@ -50,7 +50,7 @@ def cover(name: str) -> Covered:
         expected = model(**inputs)
         torch.manual_seed(1)
         seen = firebrick.explain(model)(**inputs)
-    pairs = list(zip(flatten(seen.result), flatten(expected), strict=True))
+    pairs = list(zip(tensors_of(seen.result), tensors_of(expected), strict=True))
     right = type(seen.result) is type(expected)
     right &= all(a.dtype == b.dtype and torch.allclose(a, b, atol=1e-5, equal_nan=True) for a, b in pairs)
     causes = tuple(dict.fromkeys(f"{event['cause']} at {Path(event['place']).name}" for event in seen.breaks))

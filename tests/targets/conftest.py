@@ -8,7 +8,7 @@ import pytest
 from firebrick.targets.cpu.cpu_target import _SIMD, _cpu_features
 
 # The functions that trace and lower small programs are those of the lowering tests.
-sys.path.append(str(Path(__file__).parents[1] / "lowering"))
+sys.path.append(str(Path(__file__).parents[1] / "lower"))
 
 
 def _levels():

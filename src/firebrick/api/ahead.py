@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick import pipeline
-from firebrick.api import argument_tree as tree
+from firebrick.api import argument_tree
 from firebrick.api.settings import Settings
 from firebrick.capture import hook
 from firebrick.errors import ConfigError
@@ -49,7 +49,7 @@ def ahead(original: Any, signature: inspect.Signature, call: Call, config: Confi
     if call.problem:
         raise ConfigError(f"a call was compiled whose arguments can't be saved: {call.problem}")
     tensors = [_zeros(*row) for row in call.tensors]
-    given = tree.read(call.tree, lambda i: tensors[i])
+    given = argument_tree.read(call.tree, lambda i: tensors[i])
     args, kwargs = _passed(signature, given)
     backend = _Backend(replace(config, fullgraph=True, dynamic=False))
     effects = _Effects()
@@ -65,10 +65,10 @@ def ahead(original: Any, signature: inspect.Signature, call: Call, config: Confi
         raise ConfigError("the program reads a tensor that is neither an argument nor constant")
     numbers.update((id(t), i) for i, t in enumerate(backend.results))
     try:
-        made = tree.write(result, lambda t: numbers[id(t)])
+        made = argument_tree.write(result, lambda t: numbers[id(t)])
     except KeyError:
         raise ConfigError("the call returns a tensor that the program does not compute") from None
-    except tree.NotPlain as error:
+    except argument_tree.NotPlain as error:
         raise ConfigError(f"the call returns what can't be saved: {error}") from None
     return Program(call, backend.artifact, backend.constants, inputs, made)
 

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from firebrick import backends, runtime
-from firebrick.api import argument_tree as tree
+from firebrick.api import argument_tree
 from firebrick.api.ahead import Program, ahead
 from firebrick.api.compiling import compiled_calls, compiled_settings, original_callable
 from firebrick.api.recorded_calls import Call
@@ -70,7 +70,7 @@ def save(compiled: Any, path: str | Path) -> None:
         "machine": platform.machine(),
         "levels": {device: target.level() for device, target in find_targets((), settings.config).items()},
         "state": graph_key.state_text(),
-        "signature": tree.write_signature(calls.signature),
+        "signature": argument_tree.write_signature(calls.signature),
         "programs": [
             {"call": p.call.tree, "tensors": p.call.tensors, "inputs": p.inputs, "result": p.result, "constants": row}
             for p, row in zip(programs, rows, strict=True)
@@ -197,7 +197,7 @@ class Bundle(nn.Module):
 
     def __init__(self, manifest: dict[str, Any], artifacts: list[Any], weights: dict[str, torch.Tensor]) -> None:
         super().__init__()
-        self._signature = tree.read_signature(manifest["signature"])
+        self._signature = argument_tree.read_signature(manifest["signature"])
         self._state = manifest["state"]
         self._programs = []
         views: dict[Any, torch.Tensor] = {}
@@ -225,7 +225,7 @@ class Bundle(nn.Module):
                 self._check(tensors)
                 given = [tensors[i] for i in inputs]
                 results = run(*given)
-                return tree.read(result, lambda i, r=results: r[i] if i >= 0 else tensors[-1 - i])  # type: ignore[misc]
+                return argument_tree.read(result, lambda i, r=results: r[i] if i >= 0 else tensors[-1 - i])  # type: ignore[misc]
         what = call.problem or call.show()
         known_calls = "\n    ".join(known.show() for known, *_ in self._programs)
         raise ConfigError(

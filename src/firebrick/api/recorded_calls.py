@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from firebrick.api import argument_tree as tree
+from firebrick.api import argument_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,11 +45,11 @@ class Call:
             return numbers[id(tensor)]
 
         try:
-            found = tree.write(tree.arguments(signature, args, kwargs), number)
+            found = argument_tree.write(argument_tree.arguments(signature, args, kwargs), number)
             known: dict[str, list[Any]] = {}  # many tensors of a call are alike: theirs is one row
             metas = [_meta(t) for t in tensors]
             return cls(found, [known.setdefault(repr(row), row) for row in metas]), tensors
-        except (tree.NotPlain, TypeError) as error:
+        except (argument_tree.NotPlain, TypeError) as error:
             return cls([], [], str(error)), []
 
     def show(self) -> str:
@@ -70,11 +70,11 @@ class Call:
 
 def _meta(tensor: torch.Tensor) -> list[Any]:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):  # reading it may run the class's code
-        raise tree.NotPlain(f"a tensor of class {type(tensor).__name__}")
+        raise argument_tree.NotPlain(f"a tensor of class {type(tensor).__name__}")
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg():
-        raise tree.NotPlain(f"a tensor on {tensor.device.type} of layout {tensor.layout}")
+        raise argument_tree.NotPlain(f"a tensor on {tensor.device.type} of layout {tensor.layout}")
     if not all(type(n) is int for n in (*tensor.shape, *tensor.stride())):
-        raise tree.NotPlain("a tensor of symbolic sizes")
+        raise argument_tree.NotPlain("a tensor of symbolic sizes")
     return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), list(tensor.stride())]
 
 

@@ -37,7 +37,7 @@ from firebrick.capture.guards.guard_plan import build_plan
 from firebrick.capture.guards.sources import Cell, Local
 from firebrick.capture.guards.torch_state import is_watched, recording, restoring_modes, starts_recording
 from firebrick.capture.hook import SKIP, SKIP_SCOPE, Entry, Wrapped, entries
-from firebrick.capture.interpreter.frame_tracer import PROGRAMS, Tracer, is_library
+from firebrick.capture.interpreter.frame_tracer import Tracer, is_library
 from firebrick.capture.interpreter.interpreter import BreakHere, Interpreter
 from firebrick.capture.plain import run_plain
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
@@ -394,9 +394,7 @@ def is_capturable(code: CodeType, variables: dict[str, Any]) -> bool:
     if is_entry(code):
         return True
     module = variables.get("__name__")
-    if code.co_flags & _GENERATOR_OR_ASYNC or (
-        code.co_filename.startswith((_PACKAGE, "<frozen")) and module != PROGRAMS
-    ):
+    if code.co_flags & _GENERATOR_OR_ASYNC or (code.co_filename.startswith((_PACKAGE, "<frozen"))):
         return False
     if code.co_name == "<module>":
         return False

@@ -19,6 +19,7 @@ from firebrick.lower import (
     bags,
     indexing,
     indirect,
+    library_calls,
     masks,
     normalization,
     padding,
@@ -30,7 +31,6 @@ from firebrick.lower import (
     updates,
     views,
 )
-from firebrick.lower import library_calls as calls
 from firebrick.lower.context import Declined, Lowering, strides_of
 from firebrick.lower.duplicates import representatives, used_results, user_counts
 from firebrick.lower.exact import CALLED
@@ -59,7 +59,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     **sampling.RULES,
     **masks.RULES,
     **bags.RULES,
-    **calls.RULES,
+    **library_calls.RULES,
 }
 """OpOverload -> rule, a function of the lowering and the op's arguments."""
 
@@ -147,7 +147,7 @@ class _Lowerer:
                 lw.node, lw.origin, lw.own, lw.given, lw.used = node, "", (), (), used.get(node, set())
                 lw.device = device_of(node)
                 kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
-                self.env[node] = self.derived[node.name] = calls.call_on_constants(
+                self.env[node] = self.derived[node.name] = library_calls.call_on_constants(
                     lw, *self._arguments(node.args), **kwargs
                 )
         made = tuple(n for n in lw.nodes if isinstance(n, Extern))
@@ -179,7 +179,7 @@ class _Lowerer:
         result: Any = None
         by_loops = rule is not None and (node.target in views.RULES or self._computable(node))
         # Library calls take numbers that lie on a CPU as they are.
-        here = by_loops and node.target not in calls.RULES
+        here = by_loops and node.target not in library_calls.RULES
         args = self._arguments(node.args, here)
         kwargs = {k: self._arguments(v, here) for k, v in node.kwargs.items()}
         if rule is not None and by_loops:
@@ -192,7 +192,7 @@ class _Lowerer:
         if rule is None:
             if not isinstance(node.target, torch._ops.OpOverload):
                 raise LoweringError(f"{node.target} is not an operator")
-            result = calls.call(lw, *args, **kwargs)
+            result = library_calls.call(lw, *args, **kwargs)
         for made in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(made, TensorValue):
                 made.device = made.device or lw.device
@@ -333,7 +333,7 @@ def _feeds_loops(node: fx.Node) -> bool:
         if user.target is operator.getitem or user.target in views.RULES:
             if _feeds_loops(user):
                 return True
-        elif user.target in RULES and user.target not in calls.RULES:
+        elif user.target in RULES and user.target not in library_calls.RULES:
             return True
     return False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 import torch
@@ -158,6 +158,8 @@ def tensors_of(output: Any) -> list[torch.Tensor]:
     """All tensors of a model's output, in order; copies, so that in-place modules can't change them."""
     if isinstance(output, torch.Tensor):
         return [output.detach().clone()]
+    if is_dataclass(output) and not isinstance(output, (type, Mapping)):
+        output = vars(output)
     if isinstance(output, Mapping):
         return [t for value in output.values() for t in tensors_of(value)]
     if isinstance(output, Iterable) and not isinstance(output, (str, bytes)):

@@ -6,6 +6,7 @@ import json
 import runpy
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,13 +21,12 @@ from firebrick import runtime
 from firebrick.config import MODES, Config, settings, unknown_variables
 from firebrick.errors import ConfigError, FirebrickError
 from firebrick.tools import bench as benchmark
-from firebrick.tools import byo as bringing
 from firebrick.tools import doctor as doctoring
 from firebrick.tools import minify as minifying
 from firebrick.tools import profile as profiling
 from firebrick.tools import report_page as reporting
 from firebrick.tools.graph_files import SUFFIXES, Views, check_suffix, view_files, wait_for_end
-from firebrick.tools.models import MODELS
+from firebrick.tools.models import MODELS, check_name
 from firebrick.tools.subject import Target, capture
 
 app = typer.Typer(
@@ -76,66 +76,31 @@ def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
-@app.command(epilog="Example: `firebrick bench bert vit --contender firebrick --contender torch.compile`")
+@app.command(epilog="Example: `firebrick bench my_package.my_module:my_function`")
 def bench(
-    names: Annotated[
-        list[str] | None, typer.Argument(help=f"Models ({', '.join(MODELS)}) or package.module:function; default: all.")
-    ] = None,
+    targets: Annotated[list[str], typer.Argument(help=f"Scripts, package.module:function, or {', '.join(MODELS)}.")],
+    seconds: Annotated[float, typer.Option(help="Measuring time a contender and target.")] = 6.0,
     contender: Annotated[list[str] | None, typer.Option(help="Who takes part; repeat the option.")] = None,
-    seconds: Annotated[float, typer.Option(help="Measuring time a contender and model.")] = 6.0,
-    layers: Annotated[int | None, typer.Option(help="Layers, where a model has them.")] = None,
-    batch: Annotated[int, typer.Option(help="Batch size.")] = 1,
     warm: Annotated[bool, typer.Option(help="Also measure the warm start in a second process.")] = True,
     cold: Annotated[
         bool, typer.Option(help="Begin with empty caches; without, torch.compile may find its code of former runs.")
     ] = True,
-    out: Annotated[Path | None, typer.Option("--markdown", help="Append the results to this file.", **_OUT)] = None,
-    byo: Annotated[
-        bool, typer.Option("--byo", help="Every way to bring an optimization of one's own instead; --markdown writes.")
-    ] = False,
-    cpu: Annotated[
-        bool, typer.Option("--cpu", help="Beside every engine for CPUs, warm starts of Firebrick alone.")
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare eager, Firebrick and torch.compile side by side."""
-    names = names or list(MODELS)
-    if byo:
-        _bench_byo(names, seconds=min(seconds, 1.5), layers=layers, out=out, as_json=as_json)
-        return
-    sizes: dict[str, Any] = {} if batch == 1 else {"batch": batch}
-    if layers:
-        sizes["layers"] = layers
-    results = benchmark.bench(
-        names,
-        contender or (benchmark.CPU_CONTENDERS if cpu else benchmark.DEFAULT),
-        seconds=seconds,
-        warm=["firebrick"] if cpu and warm else warm,
-        cold=cold,
-        sizes=sizes,
-        console=Console(stderr=True),
-    )
-    if out:
-        with out.open("a") as file:
-            file.write("\n" + benchmark.markdown(results, "firebrick " + " ".join(sys.argv[1:])))
+    for name in targets:
+        check_name(name)
+    kinds = contender or benchmark.CONTENDERS
+    if unknown := set(kinds) - set(benchmark.CONTENDERS):
+        raise ConfigError(f"unknown contender {unknown.pop()!r}", fix=f"name {', '.join(benchmark.CONTENDERS)}")
+    make = partial(benchmark.Measure, warm=[k for k in kinds if warm and k != "eager"], cold=cold)
+    results = benchmark.measure_all(targets, kinds, make, seconds=seconds, console=progress)
     if as_json:
         typer.echo(benchmark.as_json(results))
     else:
         console.print(benchmark.table(results))
     if any(row.failed and row.contender == "firebrick" for row in results):
         raise typer.Exit(1)
-
-
-def _bench_byo(names: list[str], *, seconds: float, layers: int | None, out: Path | None, as_json: bool) -> None:
-    with progress.status("starting") as status:
-        rows = bringing.byo(names, seconds=seconds, layers=layers, step=status.update)
-    if out:
-        out.write_text(bringing.markdown(rows, "firebrick " + " ".join(sys.argv[1:])))
-    if as_json:
-        _print_json([asdict(row) for row in rows])
-    else:
-        for table in bringing.tables(rows):
-            console.print(table)
 
 
 @app.command(epilog="Example: `firebrick explain bert --html report.html`")

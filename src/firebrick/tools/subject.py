@@ -22,7 +22,7 @@ from firebrick.errors import ConfigError, FirebrickError, UserLocation
 from firebrick.extend.verify import example_tensors
 from firebrick.ir.graph.nested import Nested
 from firebrick.ir.graph.segments import is_cut, segments
-from firebrick.tools.models import MODELS, load_target
+from firebrick.tools.models import check_name, load_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -51,14 +51,9 @@ class Target:
         Raises:
             ConfigError: there is no such target.
         """
+        check_name(text)
         if text.endswith(".py"):
-            if not Path(text).is_file():
-                raise ConfigError(f"there is no script {text}", fix="give the path of a Python file")
             return cls(text, _Script(text), script=True)
-        if ":" not in text and text not in MODELS:
-            near = difflib.get_close_matches(text, MODELS, 3) or list(MODELS)
-            fix = f"name a model ({', '.join(near)}), package.module:function or script.py"
-            raise ConfigError(f"unknown target {text!r}", fix=fix)
         return cls(text, *load_target(text))
 
     def __call__(self) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.append(str(Path(__file__).parents[2] / "lowering"))
+sys.path.append(str(Path(__file__).parents[2] / "lower"))
 
 from graphs import HOST, compare, trace  # noqa: E402
 from groups import schedule_for  # noqa: E402

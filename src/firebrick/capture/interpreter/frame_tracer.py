@@ -29,7 +29,7 @@ from firebrick.capture.guards.sources import (
     Source,
     Variables,
 )
-from firebrick.capture.library import known_callables as registry
+from firebrick.capture.library import known_callables
 from firebrick.capture.marks import DISABLED
 from firebrick.capture.replay import Repeats
 from firebrick.capture.values.base import LazyValue, Value
@@ -45,17 +45,15 @@ if TYPE_CHECKING:
     from firebrick.capture.values.iterator import GeneratorValue
     from firebrick.capture.values.module import ModuleValue
 
-__all__ = ["PROGRAMS", "Tracer", "is_library"]
+__all__ = ["Tracer", "is_library"]
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "firebrick"}
-PROGRAMS = "firebrick.tools.programs"
-"""The one module of this package that is captured as a user's: it holds programs to measure."""
 
 
 def is_library(name: str | None) -> bool:
-    """Whether a module belongs to a library whose globals are taken as fixed; the benchmark programs do not."""
-    return name is not None and name.partition(".")[0] in _LIBRARIES and name not in ("__main__", PROGRAMS)
+    """Whether a module belongs to a library whose globals are taken as fixed."""
+    return name is not None and name.partition(".")[0] in _LIBRARIES and name != "__main__"
 
 
 class Tracer:
@@ -375,7 +373,7 @@ class Tracer:
         """
         if function.obj is not None and DISABLED in function.obj.__dict__:
             raise Break("disabled-function", f"{function.describe()} is marked with disable()")
-        if registry.is_opaque(function.globals.get("__name__"), function.obj):
+        if known_callables.is_opaque(function.globals.get("__name__"), function.obj):
             raise Break("unsupported-call", f"{function.describe()} of {function.globals.get('__name__')} is called")
         fn = function.obj
         if fn is None or not function.pinned or id(fn) in self._inlined:

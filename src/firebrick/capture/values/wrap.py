@@ -34,7 +34,7 @@ from firebrick.capture.guards.sources import (
     plain_tensor,
     tensor_of,
 )
-from firebrick.capture.library import known_callables as registry
+from firebrick.capture.library import known_callables
 from firebrick.capture.values.array import ArrayValue, torch_dtype
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, NumpyScalarValue, is_literal
@@ -189,7 +189,7 @@ def _range(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 def _function(tracer: Tracer, obj: types.FunctionType, source: Source, pinned: bool) -> Value:
     if pinned or isinstance(source, Const):
         return FunctionValue.of(tracer, obj, source)
-    if (obj.__closure__ or "<locals>" in obj.__qualname__) and not registry.is_special(obj):
+    if (obj.__closure__ or "<locals>" in obj.__qualname__) and not known_callables.is_special(obj):
         tracer.guards.code(source, obj)
         value = FunctionValue.of(tracer, obj, source, pinned=False)
         value.pin = lambda: tracer.guards.identity(source, obj)  # where it matters which function of the code it is
@@ -334,7 +334,7 @@ def _exception(tracer: Tracer, obj: BaseException, source: Source, pinned: bool)
 
 
 def _object(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
-    if registry.find(obj) is not None or registry.is_graph_function(obj):
+    if known_callables.find(obj) is not None or known_callables.is_graph_function(obj):
         return _callable(tracer, obj, source, pinned)
     if isinstance(source, Const):
         return ObjectValue(type(obj), obj, source, fixed=True)

@@ -1,4 +1,4 @@
-"""`firebrick bench --byo`: every way to bring an optimization of one's own, on one model: what matched, error, speed.
+"""`python -m bench.byo [MODEL ...]`: every way to bring an optimization of one's own: what matched, error, speed.
 
 The methods are those of docs/tutorial.md. Engines that live in `examples/` take part where that folder is, or where
 their packages are installed.
@@ -6,22 +6,25 @@ their packages are installed.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import gc
 import importlib
 import importlib.util
+import json
 import statistics
 import sys
 import time
 import warnings
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 import firebrick
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Row", "byo", "markdown", "tables"]
 
-_EXAMPLES = Path(__file__).parents[3] / "examples"
+_EXAMPLES = Path(__file__).parents[1] / "examples"
 _LEAST_RUNS = 3
 
 
@@ -500,3 +503,27 @@ def markdown(rows: Sequence[Row], command: str) -> str:
         lines += ["| " + " | ".join(row.cells) + " |" for row in rows if row.model == name]
         lines.append("")
     return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure the models that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=["minilm", "bert"])
+    parser.add_argument("--seconds", type=float, default=1.5, help="measuring time of a method")
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--markdown", type=Path, help="write the results to this file")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    with Console(stderr=True).status("starting") as status:
+        rows = byo(given.models, seconds=given.seconds, layers=given.layers, step=status.update)
+    if given.markdown:
+        given.markdown.write_text(markdown(rows, "python -m bench.byo " + " ".join(sys.argv[1:])))
+    if given.json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        for table in tables(rows):
+            Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

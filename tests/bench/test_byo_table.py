@@ -6,7 +6,7 @@ import math
 import pytest
 from rich.console import Console
 
-from firebrick.tools.byo import Row, byo, markdown, tables
+from bench.byo import Row, byo, markdown, tables
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
@@ -50,7 +50,7 @@ def test_tables_fit_eighty_columns(rows):
         Console(file=text, width=80).print(table)
     assert max(map(len, text.getvalue().splitlines())) <= 80
     assert "attention -> SDPA" in text.getvalue()
-    page = markdown([*rows, wide], "firebrick bench --byo bert")
-    assert "Made by `firebrick bench --byo bert`" in page
+    page = markdown([*rows, wide], "python -m bench.byo bert")
+    assert "Made by `python -m bench.byo bert`" in page
     assert "| engine: ONNX Runtime | 100 % in 12 groups | 1.0e-07 | 12345 | 1234 | 10.00 |" in page
     assert math.isnan(missing.after)

@@ -14,8 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from firebrick.errors import ConfigError
+from firebrick.tools import models
+from firebrick.tools.subject import Target
 
 __all__ = [
+    "MEMORY_BOUND",
+    "MODELS",
     "Adam",
     "AdamInPlace",
     "Block",
@@ -25,9 +29,17 @@ __all__ = [
     "UNet",
     "Update",
     "Wide",
+    "build_model",
+    "check_name",
     "crepe",
-    "make",
+    "load",
 ]
+
+NAMES = ("crepe", "lstm", "unet", "pointwise", "block", "adam", "adam_foreach", "wide", "update", "reductions")
+MODELS = (*models.MODELS, *NAMES)
+"""All that is measured by name."""
+MEMORY_BOUND = frozenset({"block", "wide", "update", "reductions"})
+"""Programs whose memory traffic is set beside a copy's; 200 operations on each element take longer than memory."""
 
 
 class Pointwise(nn.Module):
@@ -191,8 +203,28 @@ def _noise(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def make(name: str, batch: int = 1) -> tuple[nn.Module, dict[str, Any]]:
-    """Build program `name` with its inputs."""
+def check_name(name: str) -> None:
+    """Look whether there is what a target names; ConfigError if not."""
+    if name not in NAMES:
+        models.check_name(name)
+
+
+def load(name: str, **sizes: Any) -> Target:
+    """Return a program or model by name, or what the command line names."""
+    return Target(name, *build_model(name, **sizes)) if name in MODELS else Target.load(name)
+
+
+def build_model(name: str, **sizes: Any) -> tuple[nn.Module, tuple[()], dict[str, Any]]:
+    """Build a program or model in eval mode with seed 0: the module and the arguments of one call."""
+    if name not in NAMES:
+        model, inputs = models.build_model(name, **sizes)
+    else:
+        torch.manual_seed(0)
+        model, inputs = _make(name, **sizes)
+    return model.eval(), (), inputs
+
+
+def _make(name: str, batch: int = 1) -> tuple[nn.Module, dict[str, Any]]:
     if name == "pointwise":
         return Pointwise(), {"x": _noise(1024, 1024)}
     if name == "block":
