@@ -15,6 +15,7 @@ __all__ = [
     "PassError",
     "PlatformError",
     "RecompileError",
+    "RefusedBackward",
     "Unsupported",
     "UserLocation",
     "VerificationError",
@@ -86,6 +87,10 @@ class CompileError(FirebrickError, RuntimeError):
 
 class LoweringError(FirebrickError, RuntimeError):
     """A graph can't be lowered to loops or library calls."""
+
+
+class RefusedBackward(LoweringError):
+    """Eager PyTorch raises in the backward of a graph, which it therefore runs itself."""
 
 
 class CacheError(FirebrickError, RuntimeError):

@@ -19,9 +19,10 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from firebrick import fuse, host, lower, passes, runtime, trace
 from firebrick.artifact import SCHEMA, Artifact
 from firebrick.backends.aten import run_aten
-from firebrick.errors import CompileError, FirebrickError, InternalError, PassError
+from firebrick.errors import CompileError, FirebrickError, InternalError, PassError, RefusedBackward
 from firebrick.extend.claimed_group import groups_in
 from firebrick.extend.pass_runner import copy_graph
+from firebrick.fakes.mode import function_modes_paused
 from firebrick.fakes.node_values import number_nodes, release
 from firebrick.gc_pause import collector_paused
 from firebrick.ir.graph.equal_layers import find_repeat, shortened
@@ -87,20 +88,45 @@ def compile_graph(
         with torch.no_grad():
             inner = compile_graph(trace.without_switches(gm), example_inputs, config, user_passes)
         return trace.GradOff(inner, after)
+    if "meta" in _device_types(gm, example_inputs):
+        recorder.count("graphs run eagerly: meta device")  # nothing is computed, so there is nothing to compile
+        return _eager(gm)
     compiler = _Training if trace.needs_grad(gm, example_inputs) else _Inference
     try:
         if is_cut(gm):
             return _compile_segments(gm, config, user_passes)
-        with collector_paused():
+        with collector_paused(), function_modes_paused():
             compiled = compiler(gm, example_inputs, config, user_passes).run()
+    except RefusedBackward as error:
+        recorder.count("graphs run eagerly: backward raises")
+        recorder.reason("fallback", str(error))
+        return _eager(gm)
     except Exception as error:
         if config.strict:
             raise
         _note_fallback(gm, error)
-        _LazyGraphModule.force_recompile(gm)
-        return gm.forward
+        return _eager(gm)
+    views = _views(gm) if torch.is_grad_enabled() and not torch.is_inference_mode_enabled() else []
+    compiled = runtime.AutogradViews(compiled, views) if views else compiled
     recorder.count("graphs compiled")
     return compiled
+
+
+def _views(gm: fx.GraphModule) -> list[runtime.ViewRow]:
+    """The results that are views to autograd, what each is a view of, and how it may be written to."""
+    given = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    rows, vals, bases = [], _results(gm), {id(val): ("input", i) for i, val in enumerate(given)}
+    bases |= {id(val): ("result", i) for i, val in enumerate(vals) if val is not None}
+    for i, val in enumerate(vals):
+        if isinstance(val, torch.Tensor) and val._is_view() and bases.get(id(val)) == ("result", i):
+            creation = torch._C._autograd._get_creation_meta(val)  # type: ignore[attr-defined]
+            rows.append(runtime.ViewRow(i, *bases.get(id(val._base), ("result", i)), creation))
+    return rows
+
+
+def _eager(gm: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
+    _LazyGraphModule.force_recompile(gm)
+    return gm.forward
 
 
 def compile_ahead(
@@ -484,7 +510,7 @@ class _Training(_Compile):
     def backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
         """Compile the backward for the tangents that are given."""
         try:
-            with collector_paused():
+            with collector_paused(), function_modes_paused():
                 artifact, made = self.built(
                     f"backward {given}",
                     lambda: self.backward_given(given).backward,

@@ -11,6 +11,8 @@ import functools
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from firebrick.api.recorded_calls import Calls
 from firebrick.api.switches import blocks, call_switched
 from firebrick.capture import hook
@@ -48,13 +50,14 @@ def compile_module(module: nn.Module, settings: Settings) -> nn.Module:
     """Return an object that behaves as `module` and runs compiled."""
     original = original_of(module)
     cls = type(original)
+    forward = original.forward if isinstance(original, torch.jit.ScriptModule) else cls.forward
     namespace = {
         "__slots__": (_STATE,),
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
         "__call__": _call,
-        "forward": _forward_like(cls.forward),
+        "forward": _forward_like(forward),
         "__reduce_ex__": _reduce,
         "__deepcopy__": _deepcopy,
         "__copy__": _copy,

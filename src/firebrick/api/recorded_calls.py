@@ -71,7 +71,8 @@ class Call:
 def _meta(tensor: torch.Tensor) -> list[Any]:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):  # reading it may run the class's code
         raise argument_tree.NotPlain(f"a tensor of class {type(tensor).__name__}")
-    if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg():
+    odd = tensor.is_conj() or tensor.is_neg() or tensor.is_nested
+    if tensor.layout != torch.strided or tensor.device.type != "cpu" or odd:
         raise argument_tree.NotPlain(f"a tensor on {tensor.device.type} of layout {tensor.layout}")
     if not all(type(n) is int for n in (*tensor.shape, *tensor.stride())):
         raise argument_tree.NotPlain("a tensor of symbolic sizes")

@@ -17,8 +17,10 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.utils._device import _device_constructors
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.torch_state import default_device
 from firebrick.capture.inference_mode import InferenceMode, storage_of
 from firebrick.capture.interpreter.overrides import overridden
 from firebrick.capture.values.constant import ConstantValue
@@ -248,6 +250,8 @@ class GraphBuilder:
             return leaf_by_option(interp, target, args, kwargs)
         if target is operator.imatmul:  # tensors have none, and code for it would give the left operand's name away
             target = operator.matmul
+        if target in _device_constructors() and node_kwargs.get("device") is None and (device := default_device()):
+            node_kwargs["device"] = device  # where the graph runs, the mode may be another one or left
         if self.outer is not None:
             node_args, node_kwargs = fx.map_arg((node_args, node_kwargs), self.lift)  # type: ignore[assignment]
         fakes: list[torch.Tensor] = []

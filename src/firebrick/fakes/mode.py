@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-__all__ = ["hooks_paused", "new_fake_mode"]
+__all__ = ["function_modes_paused", "hooks_paused", "new_fake_mode"]
 
 aten = torch.ops.aten
 
@@ -155,6 +155,17 @@ class _FakeMode(FakeTensorMode):
 def new_fake_mode() -> FakeTensorMode:
     """Return a mode with concrete sizes, to use as a FakeTensorMode is used."""
     return _FakeMode()
+
+
+@contextlib.contextmanager
+def function_modes_paused() -> Iterator[None]:
+    """Have no function modes in the block, such as that of a default device: what is captured names its devices."""
+    modes = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    try:
+        yield
+    finally:
+        for mode in reversed(modes):
+            torch._C._push_on_torch_function_stack(mode)
 
 
 @contextlib.contextmanager

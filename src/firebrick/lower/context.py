@@ -172,8 +172,14 @@ class Lowering:
     def formula(
         self, fn: Callable[[tuple[Expr, ...]], Value], cost: int, fake: torch.Tensor | None = None
     ) -> TensorValue:
-        """The node's result (or `fake`'s shape) as a formula of the index."""
+        """The node's result (or `fake`'s shape) as a formula of the index.
+
+        Raises:
+            Declined: loops do not move its dtype.
+        """
         val = self.node.meta["val"] if fake is None else fake
+        if not BY_TORCH[val.dtype].loops:
+            raise Declined
         made = TensorValue(shape_of(val), BY_TORCH[val.dtype].name, strides_of(val), formula=fn, cost=cost)
         made.parts = self.parts
         if cost > DEEP:

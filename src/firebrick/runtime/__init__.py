@@ -11,11 +11,12 @@ from firebrick.runtime.cache import (
     make_key,
     why_miss,
 )
-from firebrick.runtime.load import Executable, TorchViews, load
+from firebrick.runtime.load import AutogradViews, Executable, TorchViews, ViewRow, load
 from firebrick.runtime.source import source_digest
 from firebrick.runtime.training import Place, Tangent, Training, TrainingPlan
 
 __all__ = [
+    "AutogradViews",
     "Compiler",
     "ConstantsChanged",
     "DiskCache",
@@ -26,6 +27,7 @@ __all__ = [
     "TorchViews",
     "Training",
     "TrainingPlan",
+    "ViewRow",
     "WithBits",
     "build",
     "cache_entries",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from firebrick.artifact import Artifact
     from firebrick.runtime.bits import Bits
 
-__all__ = ["Executable", "TorchViews", "load"]
+__all__ = ["AutogradViews", "Executable", "TorchViews", "ViewRow", "load"]
 
 Executable = _native.Executable
 """A compiled graph: called with the graph's tensor inputs, it returns the tuple of its outputs."""
@@ -76,6 +76,39 @@ class TorchViews:
         for i, before in self.apart:
             if results[i] is results[before]:
                 results[i] = results[i].view_as(results[i])
+        return tuple(results)
+
+
+class ViewRow(NamedTuple):
+    """A result that autograd takes for a view of an input or of a result; `creation` says how it was made."""
+
+    at: int
+    kind: str
+    base: int
+    creation: Any
+
+
+class AutogradViews:
+    """A compiled graph whose views know what they are views of, so that writing to one is an error where it must be,
+    and gives its base a history where it may."""
+
+    def __init__(self, run: Callable[..., tuple[Any, ...]], rows: Sequence[ViewRow]) -> None:
+        self.run, self.rows = run, rows
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        """Run it."""
+        results = list(self.run(*inputs))
+        autograd: Any = torch._C._autograd
+        for at, kind, place, creation in self.rows:
+            like, base = results[at], (inputs if kind == "input" else results)[place]
+            if not like._is_view():
+                one, other = like.untyped_storage(), base.untyped_storage()
+                if like.dtype != base.dtype or one.data_ptr() != other.data_ptr():
+                    continue
+                seen = base.as_strided(like.shape, like.stride(), like.storage_offset())
+                like = results[at] = toggled(seen, [a != b for a, b in zip(bits_of(seen), bits_of(like), strict=True)])
+            if creation != autograd.CreationMeta.DEFAULT and like._is_view():
+                autograd._set_creation_meta(like, creation)
         return tuple(results)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from firebrick import _native
 from firebrick.report import recorder
+from firebrick.runtime.batches import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,9 @@ _TWICE = (
     "firebrick: a compiled graph has no gradients of its gradients; "
     "compile with backend='eager', or call what needs double backward uncompiled"
 )
+
+
+_NOTHING = torch.empty(0, device="cpu")
 
 
 class Place(NamedTuple):
@@ -166,18 +170,23 @@ class _Node(torch.autograd.Function):
         found = run.forward(*inputs)
         ctx.run, ctx.count, ctx.size = run, count, len(tensors)
         dirty = [inputs[p.at] if p.kind == "input" else tensors[count + run.names[p.at]] for p in plan.dirty]  # type: ignore[index]
-        ctx.save_for_backward(*[run.fetch(place, inputs, found) for place in plan.saved])
+        token = _NOTHING.new_empty(0)  # by it, gradients of these gradients lead back here, and to an error
+        ctx.save_for_backward(*[run.fetch(place, inputs, found) for place in plan.saved], token)
         ctx.mark_dirty(*dirty)
         results = found[: plan.results]
         others = [r for i, r in enumerate(results) if i not in run.differentiable]
         ctx.mark_non_differentiable(*[r for r in others if isinstance(r, torch.Tensor)])
         ctx.set_materialize_grads(False)
-        return (*results, *dirty)
+        return (*results, *dirty, token)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         run, plan = ctx.run, ctx.run.plan
-        saved = [seen(t, p.layout) for t, p in zip(ctx.saved_tensors, plan.saved, strict=True)]
+        batch = Batch.of(gradients)
+        if batch is not None:
+            return batch.map(lambda *one: _Node.backward(ctx, *one), gradients)
+        *kept, token = ctx.saved_tensors
+        saved = [seen(t, p.layout) for t, p in zip(kept, plan.saved, strict=True)]
         dirty = {place: plan.results + i for i, place in enumerate(plan.dirty)}
         tangents, given = [], []
         for i, tangent in enumerate(plan.tangents):
@@ -194,8 +203,14 @@ class _Node(torch.autograd.Function):
                 position = place.at if place.kind == "input" else ctx.count + run.names[place.at]
                 rows[2 + position] = gradient
         if torch.is_grad_enabled():
-            _refuse_double_backward(rows, gradients, saved)
+            sloped = (p.kind == "result" and _has_slope(t) for t, p in zip(saved, plan.saved, strict=True))
+            if any(sloped) or any(t is not None and t.requires_grad for t in (*gradients, *saved)):
+                _refuse_double_backward(rows, token)
         return tuple(rows)
+
+
+def _has_slope(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _conform(gradient: torch.Tensor, tangent: Tangent) -> torch.Tensor:
@@ -208,14 +223,10 @@ def _conform(gradient: torch.Tensor, tangent: Tangent) -> torch.Tensor:
     return made.copy_(gradient)
 
 
-def _refuse_double_backward(
-    rows: list[torch.Tensor | None], gradients: Sequence[torch.Tensor | None], saved: Sequence[torch.Tensor]
-) -> None:
+def _refuse_double_backward(rows: list[torch.Tensor | None], token: torch.Tensor) -> None:
     """Make gradients of these gradients an error, where eager PyTorch would have them."""
-    if not any(t is not None and t.requires_grad for t in (*gradients, *saved)):
-        return
     places = [i for i, row in enumerate(rows) if row is not None]
-    error = torch._C._functions.DelayedError(_TWICE, len(places))
-    made = error(*[rows[i].detach().requires_grad_() for i in places])  # type: ignore[union-attr]
-    for i, row in zip(places, made if isinstance(made, (tuple, list)) else [made], strict=True):
+    error = torch._C._functions.DelayedError(_TWICE, len(places) + 1)
+    refused = error(*[rows[i].detach().requires_grad_() for i in places], token)  # type: ignore[union-attr]
+    for i, row in zip(places, refused, strict=False):
         rows[i] = row

@@ -49,6 +49,8 @@ _KEPT: frozenset[OpOverload] = frozenset(
         aten.lerp.Tensor,
         aten.addcmul.default,
         aten.addcdiv.default,
+        # PyTorch's own adds up the terms of targets behind a -1.
+        aten.multilabel_margin_loss_forward.default,
         # PyTorch's own lay a result out otherwise than eager's kernels.
         aten.logaddexp.default,
         aten.logaddexp2.default,

@@ -14,7 +14,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.func import functional_call
 
-from firebrick.errors import LoweringError
+from firebrick.errors import LoweringError, RefusedBackward
 from firebrick.fakes.mode import new_fake_mode
 from firebrick.trace.aliasing import Origin, Value
 from firebrick.trace.inference_trace import GRAD_MODE_TARGETS, Finish, Trace, tracing_state
@@ -226,10 +226,16 @@ class _JointFinish(Finish):
             tangents.append(tracer.fresh(record, fake, Origin("input", name, -1)))
         if not positions or not leaves:
             return [None] * len(leaves)
+        shown = [self.shown[p] for p in positions]
         with torch.autograd.set_multithreading_enabled(False), tracer:
-            found = torch.autograd.grad(
-                [self.shown[p] for p in positions], leaves, [t.fake for t in tangents], allow_unused=True
-            )
+            try:
+                found = torch.autograd.grad(shown, leaves, [t.fake for t in tangents], allow_unused=True)
+            except RuntimeError as error:
+                if "modified by an inplace operation" in str(error):
+                    raise RefusedBackward("the graph writes to what its backward needs") from error
+                raise
+        if any(g is not None and g.layout != torch.strided for g in found):
+            raise LoweringError("a gradient is a sparse tensor")
         if any(t.storage.version for t in tangents):
             raise LoweringError("a backward function writes the gradient that it is given")
         return [None if g is None else tracer.read(tracer.value_of(g)) for g in found]

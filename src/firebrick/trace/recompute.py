@@ -122,8 +122,8 @@ def min_cut(joint: JointGraph) -> list[fx.Node]:
     """Save the fewest bytes from which cheap ops alone compute what the backward reads.
 
     Matmuls, convolutions, reductions, library kernels and random ops are never computed twice. Of equal cuts the one
-    nearest to the backward is taken, which computes least again. What the caller sees is saved only where the backward
-    reads it itself: the caller may write it, as in eager mode.
+    nearest to the backward is taken, which computes least again. What the caller sees is saved where the backward reads
+    it itself, and nowhere else: the caller may write it, which is then an error as in eager mode.
     """
     phases = Phases(joint)
     written, visible = set(joint.mutated), phases.user_visible()
@@ -137,7 +137,7 @@ def min_cut(joint: JointGraph) -> list[fx.Node]:
         entries[node], exits[node] = network.node(), network.node()
         capacity = INFINITE
         if _is_tensor(node) and not _is_view(node) and (node not in visible or node in read):
-            capacity = _cost(node, written)
+            capacity = 0 if node in visible and node.op == "call_function" else _cost(node, written)
         network.edge(entries[node], exits[node], capacity)
         if node.op in ("placeholder", "get_attr") or not (_is_cheap(node) or node.target is operator.getitem):
             network.edge(0, entries[node], INFINITE)

@@ -283,6 +283,12 @@ def _view_rule(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: 
 
 def _bit(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`_conj` and `_neg_view`: views for the program, calls that compute for the graph; a second undoes the first."""
+    if not isinstance(args[0], torch.Tensor):  # a Python number, which autograd saves as a tensor of double precision
+        number = args[0].conjugate() if func is aten._conj.default else -args[0]
+        options = {"dtype": torch.complex128, "layout": torch.strided, "device": torch.device("cpu")}
+        made = tracer.fakes(aten.full.default, ([], number), options)
+        tracer.fresh(tracer.tape.add(aten.full.default, ([], number), options, made), made)
+        return made
     source = tracer.value_of(args[0])
     fake = tracer.fakes(func, (source.fake,), {})
     step = ViewStep(func, ())

@@ -155,7 +155,7 @@ def describe(value: Any) -> str:
     if isinstance(value, types.ModuleType):
         return f"module {value.__name__}"
     if isinstance(value, torch.Tensor):
-        return str(TensorMeta.of(value))
+        return "a nested tensor" if value.is_nested else str(TensorMeta.of(value))
     if isinstance(value, (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)):
         text = repr(value)
         return text if len(text) <= 80 else text[:77] + "..."
@@ -284,6 +284,8 @@ def _was(source: str, was: object, now: object) -> str:
 def _explain_tensor(source: str, value: Any, meta: TensorMeta) -> str:
     if not isinstance(value, torch.Tensor) or type(value) is not meta.type:
         return _was(f"type({source})", describe(meta.type), describe(type(value)))
+    if value.is_nested:
+        return _was(source, meta, describe(value))
     now = TensorMeta.of(value)
     for name in ("dtype", "device", "layout", "requires_grad"):
         if getattr(now, name) != getattr(meta, name):
@@ -300,7 +302,7 @@ def _explain_tensor(source: str, value: Any, meta: TensorMeta) -> str:
 
 
 def _tensor_holds(value: Any, meta: TensorMeta) -> bool:
-    if not isinstance(value, torch.Tensor) or type(value) is not meta.type:
+    if not isinstance(value, torch.Tensor) or type(value) is not meta.type or value.is_nested:
         return False
     now = TensorMeta.of(value)
     same = (now.codes, now.keys, now.requires_grad) == (meta.codes, meta.keys, meta.requires_grad)
@@ -316,7 +318,7 @@ def _identical(a: Any, b: Any) -> bool:
 
 
 def _overlapping(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.numel() == 0 or b.numel() == 0:
+    if a.numel() == 0 or b.numel() == 0 or not a.layout == b.layout == torch.strided:
         return False
     (a_start, a_end), (b_start, b_end) = _bytes(a), _bytes(b)
     return a_start < b_end and b_start < a_end

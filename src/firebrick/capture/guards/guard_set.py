@@ -10,6 +10,7 @@ import torch
 from firebrick import _native
 from firebrick.capture.guards.guard_kinds import Guard, id_guard, state_guard, tensor_guard
 from firebrick.capture.guards.sources import ClassAttr, Const, FunctionPart, InstanceDict, Variables
+from firebrick.capture.guards.torch_state import default_device
 from firebrick.capture.values.constant import LITERAL_TYPES
 from firebrick.capture.values.object import ObjectValue
 
@@ -30,6 +31,8 @@ class Guards:
         self._asked: list[Any] = []
         self._listeners = 0
         self._states = [Guard(kind, None, _native.state_read(_native.STATES[kind])) for kind in _STATES]
+        if default_device() is not None:
+            self._states.append(state_guard("DEFAULT_DEVICE"))
 
     def all(self) -> list[Guard]:
         """User guards, then torch's global state."""

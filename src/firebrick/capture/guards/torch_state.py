@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STATE_KINDS",
+    "default_device",
     "is_watched",
     "recording",
     "restoring_modes",
@@ -42,6 +43,7 @@ STATE_KINDS: dict[str, tuple[str, str]] = {
     "THREADS": ("torch.get_num_threads()", "Threads of an operation."),
     "MATMUL_PRECISION": ("torch.get_float32_matmul_precision()", "Precision of float32 matmuls."),
     "ABSTRACT_CLASSES": ("registrations of abstract classes", "How often a class was registered with an abstract one."),
+    "DEFAULT_DEVICE": ("default device", "The device of `with torch.device(...)` or torch.set_default_device."),
 }
 """Kind of state -> its name in prints, its meaning."""
 
@@ -95,6 +97,22 @@ def is_watched() -> bool:
     return any(not isinstance(torch._C._get_function_stack_at(place), DeviceContext) for place in stack)
 
 
+def default_device() -> torch.device | None:
+    """The device that a mode of this thread gives to what names none; the innermost mode decides."""
+    for place in reversed(range(torch._C._len_torch_function_stack())):
+        mode = torch._C._get_function_stack_at(place)
+        if isinstance(mode, DeviceContext):
+            return mode.device  # type: ignore[no-any-return]
+    return None
+
+
+_DEVICES: dict[str, int] = {"None": 0}
+
+
+def _number_of(device: torch.device | None) -> int:
+    return _DEVICES.setdefault(str(device), len(_DEVICES))
+
+
 _READERS = {
     "GRAD_MODE": torch.is_grad_enabled,
     "INFERENCE_MODE": torch.is_inference_mode_enabled,
@@ -106,6 +124,7 @@ _READERS = {
     "THREADS": torch.get_num_threads,
     "MATMUL_PRECISION": lambda: _PRECISIONS.index(torch.get_float32_matmul_precision()),
     "ABSTRACT_CLASSES": abc.get_cache_token,
+    "DEFAULT_DEVICE": lambda: _number_of(default_device()),
 }
 
 _native.set_state_readers(
@@ -142,6 +161,8 @@ def state_text(kind: str, value: int) -> str:
         return ", ".join([*parts, *[f"{value >> 8} levels of forward-mode gradients"] * (value > 0xFF)])
     if kind == "MATMUL_PRECISION":
         return _PRECISIONS[value]
+    if kind == "DEFAULT_DEVICE":
+        return list(_DEVICES)[value]
     if kind in ("THREADS", "ABSTRACT_CLASSES"):
         return str(value)
     return ("off", "on", "on, warning only")[value] if 0 <= value < 3 else str(value)

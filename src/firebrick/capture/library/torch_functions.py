@@ -24,7 +24,7 @@ from firebrick.capture.library.known_callables import (
     key_of,
 )
 from firebrick.capture.values.array import ArrayValue
-from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue
 from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.made import NumberValue, tensor_of_number
 from firebrick.capture.values.object import ObjectValue
@@ -508,6 +508,28 @@ _handle_made(torch.inference_mode, _made_inference)
 
 def _itself(made: Any) -> Any:
     return made
+
+
+def _device_entered(interp: Interpreter, device: Value, args: Args, kwargs: Kwargs) -> Value:
+    """The device is entered while the code is captured, so that nodes name it; the graph enters nothing."""
+
+    def enter(at: Interpreter) -> Callable[[Interpreter], None]:
+        device.as_constant().__enter__()
+        return lambda at: device.as_constant().__exit__(None, None, None)
+
+    ContextValue(_itself, [device], enter).call_method(interp, "__enter__", [], {})
+    return device
+
+
+def _device_left(interp: Interpreter, device: Value, args: Args, kwargs: Kwargs) -> Value:
+    for context in reversed(interp.tracer.graph.open_modes):
+        if context.make is _itself and context.args[0] is device:
+            return context.call_method(interp, "__exit__", [], {})
+    raise Break("unsupported-call", "a device that was entered elsewhere is left")
+
+
+CONSTANT_METHODS[torch.device, "__enter__"] = _device_entered
+CONSTANT_METHODS[torch.device, "__exit__"] = _device_left
 
 
 _ENTER: Any = torch.amp.autocast_mode._enter_autocast

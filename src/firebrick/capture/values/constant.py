@@ -189,7 +189,7 @@ def _view(name: str) -> Any:
     return rule
 
 
-CONSTANT_METHODS: Mapping[tuple[type, str], Any] = {
+CONSTANT_METHODS: dict[tuple[type, str], Any] = {
     (str, "join"): _join,
     (bytes, "join"): _join,
     (str, "format"): _format,

@@ -240,6 +240,8 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
         _identity(tracer, obj, source, pinned)
         tracer.guards.requires_grad(source, obj)
         return tracer.graph.attribute(obj, path, source)
+    if obj.is_nested:
+        raise Break("unsupported-operation", f"{source} is a nested tensor")
     tracer.guards.tensor(source, obj)
     return tracer.graph.input(obj, source)
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
+from torch.nn import functional as F
 
 from firebrick.errors import LoweringError
 from firebrick.ir.graph.nested import Nested
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 __all__ = ["Segment", "Segments", "is_cut", "segments"]
 
@@ -26,17 +27,34 @@ class Segment(NamedTuple):
     apart: list[fx.Node]
 
 
-def _stands_apart(node: fx.Node) -> bool:
-    if node.op != "call_function":
+_SPARSE: Mapping[Any, tuple[str, int]] = {
+    F.embedding: ("sparse", 6),
+    F.embedding_bag: ("sparse", 7),
+    torch.embedding: ("sparse", 4),
+    torch.embedding_bag: ("sparse", 5),
+    torch.gather: ("sparse_grad", 3),
+    "gather": ("sparse_grad", 3),
+}
+"""What can give a sparse gradient, which only torch's own functions make -> name and place of what asks for it."""
+
+
+def _gives_sparse_gradient(node: fx.Node) -> bool:
+    name, place = _SPARSE.get(node.target, ("", 0))
+    if not name or not (node.args[place] if len(node.args) > place else node.kwargs.get(name, False)):
         return False
+    val = node.meta.get("val")
+    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in (val if isinstance(val, tuple) else (val,)))
+
+
+def _stands_apart(node: fx.Node) -> bool:
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         return _stands_apart(node.args[0])
-    return isinstance(node.target, Nested) and node.target.splits
+    return (isinstance(node.target, Nested) and node.target.splits) or _gives_sparse_gradient(node)
 
 
 def is_cut(gm: fx.GraphModule) -> bool:
     """Whether a call in the graph stands apart."""
-    return any(isinstance(node.target, Nested) and node.target.splits for node in gm.graph.nodes)
+    return any(_stands_apart(node) for node in gm.graph.nodes if node.op in ("call_function", "call_method"))
 
 
 def segments(gm: fx.GraphModule) -> list[Segment]:
@@ -49,7 +67,7 @@ def segments(gm: fx.GraphModule) -> list[Segment]:
     for node in gm.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
-        apart = _stands_apart(node)
+        apart = node.op in ("call_function", "call_method") and _stands_apart(node)
         if not groups or groups[-1][0] is not apart or (apart and node.target is not operator.getitem):
             groups.append((apart, []))
         groups[-1][1].append(node)
@@ -99,5 +117,7 @@ class Segments:
                 continue
             for node in part.apart:
                 target: Any = node.target
-                values[node] = target(*fx.map_arg(node.args, values.__getitem__))
+                args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+                run = target if node.op == "call_function" else getattr(args[0], target)
+                values[node] = run(*args[run is not target :], **kwargs)
         return tuple(fx.map_arg(self.output, values.__getitem__))
