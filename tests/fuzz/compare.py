@@ -146,7 +146,11 @@ class _Canonical:
     def _tensor(self, t: torch.Tensor) -> str:
         parts = [type(t).__name__, str(t.dtype), str(tuple(t.shape)), str(t.device)]
         if t.layout == torch.strided:
-            parts.append(str(t.stride()))
+            # The stride of an axis with one element says nothing.
+            strides = (
+                t.stride() if self.exact else [s if n > 1 else "-" for n, s in zip(t.shape, t.stride(), strict=True)]
+            )
+            parts.append(str(strides))
             parts += ["neg"] * t.is_neg() + ["conj"] * t.is_conj()
             if t.device.type != "meta":
                 new = len(self.storages), t.storage_offset() if not self.exact else 0

@@ -1,8 +1,10 @@
 """torch's operator database through firebrick on the CPU, forward: every operator, dtype, sample and variant.
 
-    python -m tests.ops [--only NAME...] [--dtypes float32 ...] [--samples N] [--jobs 2] [--fresh] [--markdown FILE]
+    python -m tests.ops [--only NAME...] [--dtypes float32 ...] [--samples N] [--jobs 2] [--fresh] [--markdown FILE] [--layouts]
 
-Workers are processes, so that a crash or a hang is a result too. Each finished row is kept in build/ops/rows.jsonl;
+With --layouts the arguments of the first samples lie in memory in unusual ways, alone and beside a layer and a residual.
+Workers are processes, so that a crash or a hang is a result too. Each finished row is kept in build/ops/rows.jsonl
+(layouts.jsonl);
 a run that was interrupted goes on where it ended, unless --fresh is given, and one with more samples than before adds those.
 """
 
@@ -34,9 +36,11 @@ def work(options: argparse.Namespace) -> None:
     import warnings
 
     import torch
-    from tests.ops.cases import DTYPES, cases, operators
+    from tests.ops.cases import cases, operators
     from tests.ops.compare import check
+    from tests.ops.layouts import LAYOUT_DTYPES, layout_cases
 
+    make = layout_cases if options.layouts else cases
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     known = operators()
@@ -45,9 +49,9 @@ def work(options: argparse.Namespace) -> None:
         start = time.perf_counter()
         name, dtype = job["op"], job["dtype"]
         try:
-            available = sum(1 for _ in known[name].sample_inputs("cpu", DTYPES[dtype]))
+            available = sum(1 for _ in known[name].sample_inputs("cpu", LAYOUT_DTYPES[dtype]))
             end = min(job["end"] or available, available)
-            found = check(name, list(cases(known[name], DTYPES[dtype], job["first"], end)))
+            found = check(name, list(make(known[name], LAYOUT_DTYPES[dtype], job["first"], end)))
             row = {
                 "available": available,
                 "end": end,
@@ -55,6 +59,7 @@ def work(options: argparse.Namespace) -> None:
                 "loops": found.loops,
                 "called": found.called,
                 "calls": sorted(found.calls),
+                "kinds": found.kinds,
                 **{k: len(getattr(found, k)) for k in ("left", "failed", "wrong")},
                 "details": {k: getattr(found, k)[:LIST_LIMIT] for k in ("left", "failed", "wrong")},
             }
@@ -91,7 +96,7 @@ class Worker:
         self.child: subprocess.Popen | None = None
 
     def start(self) -> subprocess.Popen:
-        args = [sys.executable, "-m", "tests.ops", "--worker"]
+        args = [sys.executable, "-m", "tests.ops", "--worker", *(["--layouts"] if self.options.layouts else [])]
         env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
         env |= {"OMP_NUM_THREADS": "1"}
         log = (ROOT / "build" / "ops" / "worker.log").open("a")
@@ -176,15 +181,18 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs found")
     parser.add_argument("--retry", action="store_true", help="forget rows with failures or differences")
     parser.add_argument("--markdown", type=Path, help="write the table to this file")
+    parser.add_argument("--layouts", action="store_true", help="arguments in every layout, the first four samples")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         work(options)
         return 0
     from tests.ops.cases import DTYPES, operators
-    from tests.ops.table import done, read_rows, summary, write_table
+    from tests.ops.layouts import LAYOUT_DTYPES, SAMPLES
+    from tests.ops.table import done, read_rows, summary, write_layouts, write_table
 
-    store = ROOT / "build" / "ops" / "rows.jsonl"
+    store = ROOT / "build" / "ops" / ("layouts.jsonl" if options.layouts else "rows.jsonl")
+    options.samples = options.samples or (SAMPLES if options.layouts else None)
     store.parent.mkdir(parents=True, exist_ok=True)
     if options.fresh:
         store.unlink(missing_ok=True)
@@ -192,13 +200,13 @@ def main() -> int:
     if options.retry:
         rows = {k: r for k, r in rows.items() if not (r["wrong"] or r["failed"])}
         store.write_text("".join(json.dumps(r) + "\n" for r in rows.values()))
-    dtypes = options.dtypes or list(DTYPES)
+    dtypes = options.dtypes or list(LAYOUT_DTYPES if options.layouts else DTYPES)
     known = operators()
     jobs = [
         {"op": name, "dtype": dtype, "first": first, "end": options.samples}
         for dtype in dtypes
         for name in options.only or known
-        if DTYPES[dtype] in known[name].supported_dtypes("cpu")
+        if LAYOUT_DTYPES[dtype] in known[name].supported_dtypes("cpu")
         for first in [0 if options.only else done(rows.get((name, dtype)))]
         if first == 0 or first < min(options.samples or rows[name, dtype]["available"], rows[name, dtype]["available"])
     ]
@@ -208,7 +216,7 @@ def main() -> int:
         rows = {k: r for k, r in rows.items() if k[0] in options.only and k[1] in dtypes}
     print(summary(rows))
     if options.markdown:
-        write_table(rows, options.markdown)
+        (write_layouts if options.layouts else write_table)(rows, options.markdown)
     return int(any(r["wrong"] for r in rows.values()))
 
 

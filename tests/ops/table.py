@@ -78,8 +78,57 @@ def how(rows: list[dict]) -> str:
     return " + ".join(parts) or "none"
 
 
+LAYOUTS = "\n## Layouts of arguments\n"
+
+
+def write_layouts(rows: Rows, path: Path) -> None:
+    """The table of layouts as the last section of a Markdown file."""
+    kinds: Counter[str] = Counter()
+    for row in rows.values():
+        kinds.update(row["kinds"])
+    layouts, contexts = (list(dict.fromkeys(kind.split(", ")[k] for kind in kinds)) for k in (0, 1))
+    t, samples = totals([*rows.values()]), max(done(r) for r in rows.values())
+    dtypes = ", ".join(dict.fromkeys(d for _, d in rows))
+    lines = [
+        LAYOUTS.strip(),
+        "",
+        "Every tensor argument lies in memory in another way: the first dimension innermost (permuted), one row for all",
+        "(expanded), the second dimension innermost (channels last), three elements into its memory (offset), with the negative",
+        "bit, with the conjugate bit (real numbers as the imaginary part of a conjugate). The operator runs alone, behind a",
+        "linear layer, before a residual (`x + op(x)`), and between the two (`x + linear(op(x))`), in one graph. What passes is",
+        "as above, strides included; written by `make ops-layouts`.",
+        "",
+        f"{len(rows)} pairs of an operator and a dtype ({dtypes}), the first {samples} samples of each: {t['cases']} cases, "
+        f"{t['wrong']} wrong, {t['failed']} failed, {t['left']} left to eager.",
+        "",
+        f"| cases | {' | '.join(contexts)} |",
+        f"|---|{'---|' * len(contexts)}",
+        *(f"| {layout} | {' | '.join(str(kinds[f'{layout}, {c}']) for c in contexts)} |" for layout in layouts),
+        *_bad(rows, sorted({n for n, _ in rows}), "###"),
+    ]
+    before = path.read_text().partition(LAYOUTS)[0].rstrip() + "\n\n" if path.exists() else ""
+    path.write_text(before + "\n".join(lines) + "\n")
+
+
+def _bad(rows: Rows, names: list[str], level: str) -> list[str]:
+    """Failures and differences as Markdown."""
+    lines = []
+    for kind in ("failed", "wrong"):
+        bad = [(n, r, d) for n in names for (m, _), r in rows.items() if m == n for d in r["details"][kind][:1]]
+        if bad:
+            lines += [
+                "",
+                f"{level} {kind.capitalize()}",
+                "",
+                "| operator | dtype | cases | first |",
+                "|---|---|---|---|",
+            ]
+            lines += [f"| {n} | {r['dtype']} | {r[kind]} | {cell(d[0])}: {cell(d[1])} |" for n, r, d in bad]
+    return lines
+
+
 def write_table(rows: Rows, path: Path) -> None:
-    """The table as Markdown."""
+    """The table as Markdown; a section on layouts that is there stays."""
     names = sorted({n for n, _ in rows})
     by_name = {n: [r for (m, _), r in rows.items() if m == n] for n in names}
     lines = [
@@ -118,12 +167,9 @@ def write_table(rows: Rows, path: Path) -> None:
     for n in found:
         reasons = Counter(why for r in by_name[n] for _, why in r["details"]["left"])
         lines.append(f"| {n} | {cell(reasons.most_common(1)[0][0])} |")
-    for kind in ("failed", "wrong"):
-        bad = [(n, r, d) for n in names for r in by_name[n] for d in r["details"][kind][:1]]
-        if bad:
-            lines += ["", f"## {kind.capitalize()}", "", "| operator | dtype | cases | first |", "|---|---|---|---|"]
-            lines += [f"| {n} | {r['dtype']} | {r[kind]} | {cell(d[0])}: {cell(d[1])} |" for n, r, d in bad]
-    path.write_text("\n".join(lines) + "\n")
+    lines += _bad(rows, names, "##")
+    layouts = "".join(path.read_text().partition(LAYOUTS)[1:]) if path.exists() else ""
+    path.write_text("\n".join(lines) + "\n" + layouts)
 
 
 def cell(text: str) -> str:

@@ -204,9 +204,9 @@ def _fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, requir
 
 
 def _twin(fake: FakeTensor) -> torch.Tensor:
-    """Return the meta tensor of a fake one."""
+    """Return the meta tensor of a fake one; torch sets the bits of a fake view after it was made."""
     meta: torch.Tensor | None = fake.__dict__.get(_TWIN)
-    if meta is None:
+    if meta is None or bits_of(meta) != bits_of(fake):
         meta = fake.__dict__[_TWIN] = _meta_of(fake)
     return meta
 

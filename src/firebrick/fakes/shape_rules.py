@@ -706,6 +706,7 @@ LAYOUTS: dict[Any, Callable[..., Shape]] = {
     },
     **dict.fromkeys((aten.complex.default, aten.polar.default), lambda shape, *parts: elementwise(parts)[1]),
     aten.index_fill.int_Scalar: lambda shape, x, *_: dense_strides(x),
+    aten.angle.default: lambda shape, x: contiguous(shape) if x.is_complex() else dense_strides(x),
 }
 """Op -> strides of its result, from its shape and the arguments, where only those of PyTorch's meta kernel differ."""
 

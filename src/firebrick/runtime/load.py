@@ -51,10 +51,7 @@ class TorchViews:
         leaves: Collection[int],
         apart: Sequence[tuple[int, int]],
     ) -> Callable[..., tuple[Any, ...]]:
-        """The executable, within this if need be.
-
-        inputs: examples of them. leaves: positions of results that want gradients.
-        """
+        """The executable of such `inputs`, within this if need be; leaves: positions of results that want gradients."""
         table, mode = artifact.table, torch.is_inference_mode_enabled()
         given: list[Any] = [*inputs, *(constants[name] for name in table["consts"])]  # they have the first slots
         base_of: dict[int, tuple[int | torch.Tensor, bool]] = {}

@@ -56,6 +56,7 @@ class Tracer(TorchDispatchMode):
         self.constants: dict[str, torch.Tensor] = {}
         self.literals: set[str] = set()  # constants that no attribute of the traced module holds
         self.bits: dict[str | int, Bits] = {}  # of inputs and constants that have any
+        self.seen_by_bits: set[int] = set()  # the fakes of those
         self.writes = 0
         self.reshaped: list[tuple[Value, FakeTensor]] = []  # what took another shape in place, and its old metadata
         self._values: dict[int, Value] = {}
@@ -87,6 +88,7 @@ class Tracer(TorchDispatchMode):
         if not any(bits):
             return self.fresh(self.tape.add(op, (origin.name,), {}, fake), fake, origin)
         self.bits[origin.name] = bits
+        self.seen_by_bits.add(id(fake))
         base = fake_like(self.fake_mode, toggled(fake, bits))
         storage = Storage(self.tape.add(op, (origin.name,), {}, base), base, origin)
         value = Value(fake, storage, steps_of(bits), storage.record)
@@ -488,7 +490,8 @@ def _inplace_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwarg
         raise LoweringError(f"{func} changes the memory that its argument uses")
     value = tracer.value_of(args[0])
     origin = value.storage.origin
-    if origin is not None and not value.chain and value.fake is value.storage.base:
+    plain = not value.chain and value.fake is value.storage.base
+    if origin is not None and (plain or id(value.fake) in tracer.seen_by_bits):
         raise LoweringError(f"{func} makes {origin.name} another view of its memory, which is the caller's to see")
     with tracer:
         viewed = tracer.value_of(functional(*args, **kwargs))

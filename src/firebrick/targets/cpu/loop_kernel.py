@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from firebrick.errors import LoweringError
 from firebrick.ir.kernels.tree import Acc, Let, Loop
 from firebrick.targets.cpu.accumulators import AccState, combine_one, declare
 from firebrick.targets.cpu.body import TILE, Body
@@ -80,6 +81,8 @@ class _Kernel:
         else:
             out.lines.append(f'extern "C" void {name}(void* const* args, const int64_t* sizes) {{')
         for k, p in enumerate(self.kernel.params):
+            if p.dtype not in SCALAR:
+                raise LoweringError(f"loops have no numbers of type {p.dtype}")
             scalar = "uint8_t" if p.dtype == "b8" else SCALAR[p.dtype]
             const = "" if p.written else "const "
             out.line(f"{const}{scalar}* const {p.name} = ({const}{scalar}*)args[{k}];")

@@ -133,11 +133,12 @@ def is_near(stride: Expr | None) -> TypeGuard[Expr]:
 
 
 def transposed(loop: Loop, lane: Var) -> list[Load]:
-    """Loads that walk memory along the serial `loop`, but not along the lanes around it: a block of them is better
-    loaded along the loop and turned."""
+    """Loads that walk memory along the serial `loop`, but not along the lanes around it nor a loop inside: a block of
+    them is better loaded along the loop and turned."""
     out = []
     stack = list(roots(loop.body))
     seen: set[Value] = set()
+    inner = [s.axis.var for s in all_statements(loop.body) if isinstance(s, Loop)]
     while stack:
         v = stack.pop()
         if v in seen:
@@ -145,7 +146,8 @@ def transposed(loop: Loop, lane: Var) -> list[Load]:
         seen.add(v)
         if isinstance(v, Load) and not v.binds:
             along, across = v.index.coeff(loop.axis.var), v.index.coeff(lane)
-            if along is ONE and across is not None and across is not ZERO and across is not ONE and not is_near(across):
+            far = across is not None and across is not ZERO and across is not ONE and not is_near(across)
+            if along is ONE and far and all(v.index.coeff(var) is ZERO for var in inner):
                 out.append(v)
         if not isinstance(v, Masked):
             stack.extend(children(v))
