@@ -38,7 +38,7 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # Smaller panels of matmuls for machines with vectors of 32 bytes, and results in the memory of dropped ones, 65;
 # functions of fewer lanes than SLEEF has 10, columns of matmuls in pieces 18, the bench's ratios of rounds 16,
 # the order of several late stores 4, copies of numbers 2, results of equal calls 12.
-PACKAGE_LINES = 67_354
+PACKAGE_LINES = 67_360
 # A machine has a ceiling of its own: for its folder, and what the extension and builders have for it alone.
 CUDA = [
     *(PACKAGE / "targets" / "cuda").rglob("*.py"),
