@@ -252,7 +252,7 @@ def test_splicing():
     temp = emitter.new_temp()
     emitter.load_fast(temp)
     emitter.return_value()
-    other = emitter.fork()
+    other = Emitter(template.__code__, emitter)
     assert other.new_temp() != temp
     other.load_const("from the fork")
     other.store_fast(temp)

@@ -7,7 +7,7 @@ nowhere else.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.bytecode.assemble import Handler, Instr, Item, Label, Layout, assemble, disassemble
 from firebrick.capture.bytecode.cpython import (
@@ -82,10 +82,6 @@ class _Writer:
         self.layout.qualname = self.code.co_qualname + suffix
         return assemble(self.items, self.layout)
 
-    def fork(self) -> Self:
-        """An empty emitter of the same code, to be spliced into this one."""
-        return type(self)(self.code, self)
-
     def _declare(self, name: str) -> None:
         layout = self.layout
         if name not in layout.varnames and name not in layout.cellvars and name not in layout.freevars:
@@ -134,10 +130,6 @@ class _Variables(_Writer):
     def store_deref(self, name: str) -> None:
         """Pop into a cell or free variable."""
         self.emit("STORE_DEREF", name)
-
-    def delete_deref(self, name: str) -> None:
-        """Empty a cell or free variable."""
-        self.emit("DELETE_DEREF", name)
 
     def load_closure(self, name: str) -> None:
         """Push the cell itself."""
@@ -234,10 +226,6 @@ class _Objects(_Variables):
     def is_op(self, *, invert: bool = False) -> None:
         """left, right -> whether they are (not) one object."""
         self.emit("IS_OP", int(invert))
-
-    def get_iter(self) -> None:
-        """Iterable -> iterator."""
-        self.emit("GET_ITER")
 
 
 class Emitter(_Objects):
@@ -350,10 +338,6 @@ class Emitter(_Objects):
         """exception -> exception, whether it is of that kind."""
         self.load_const(kind)
         self.emit("CHECK_EXC_MATCH")
-
-    def push_exc_info(self) -> None:
-        """exception -> the one that was current, exception: what a handler starts with."""
-        self.emit("PUSH_EXC_INFO")
 
     def load_source(self, source: Source) -> None:
         """Push the value that a source names, in the state in which the frame was called."""

@@ -9,7 +9,7 @@ import torch
 
 from firebrick import _native
 from firebrick.capture.guards.guard_kinds import Guard, id_guard, state_guard, tensor_guard
-from firebrick.capture.guards.sources import ClassAttr, Const, FunctionPart, InstanceDict, Variables
+from firebrick.capture.guards.sources import Const, FunctionPart, InstanceDict, Variables
 from firebrick.capture.guards.torch_state import default_device
 from firebrick.capture.values.constant import LITERAL_TYPES
 from firebrick.capture.values.object import ObjectValue
@@ -105,10 +105,6 @@ class Guards:
     def lacks_key(self, source: Source, key: Any) -> None:
         """No such key."""
         self._add("LACKS_KEY", source, (type(key), key), Guard("LACKS_KEY", source, key))
-
-    def class_entry(self, source: Source, name: str, found: Any) -> None:
-        """A class or a base of it holds the same object under a name."""
-        self.fixed(ClassAttr(source, name), found)
 
     def lacks_entry(self, source: Source, name: str) -> None:
         """A class holds nothing under a name."""

@@ -15,8 +15,6 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from firebrick._native import Frame
 
 __all__ = [
@@ -65,6 +63,10 @@ class Source:
     __slots__ = ("_hash",)
     _hash: int
     _names: ClassVar[tuple[str, ...]] = ()
+    shown: ClassVar[str] = "{0.base}.{0.name}"
+    """Its text."""
+    applied: ClassVar[Any] = None
+    """What is called with the value of the base."""
     base: Source | None
 
     def __post_init__(self) -> None:
@@ -83,6 +85,9 @@ class Source:
             return False
         return all(a is b or _key(a) == _key(b) for a, b in zip(self._parts(), other._parts(), strict=True))
 
+    def __str__(self) -> str:
+        return self.shown.format(self)
+
     def evaluate(self, frame: Frame) -> Any:
         """The value for a frame.
 
@@ -92,9 +97,12 @@ class Source:
         """
         return self._evaluate(frame)
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> tuple[Step, ...]:
         """How bytecode loads the value."""
         return self._steps()
+
+    def _last_steps(self) -> tuple[Step, ...]:
+        return (("attr", self.name) if self.applied is None else ("apply", self.applied),)  # type: ignore[attr-defined]
 
     def follow(self, value: Any) -> Any:
         """The value, given that of the base."""
@@ -109,10 +117,12 @@ class Source:
         return self._follow(self.base.evaluate(frame))
 
     def _follow(self, value: Any) -> Any:
-        raise NotImplementedError(type(self).__name__)
+        assert self.applied is not None
+        return self.applied(value)
 
-    def _steps(self) -> Iterator[Step]:
-        raise NotImplementedError(type(self).__name__)
+    def _steps(self) -> tuple[Step, ...]:
+        assert self.base is not None
+        return (*self.base.steps(), *self._last_steps())
 
     def root(self) -> Source:
         """The source at the start of the chain of bases."""
@@ -160,298 +170,6 @@ class Namespace:
         return f"Namespace({self.name!r})"
 
 
-# ---- where chains start ---------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Local(Source):
-    """An argument of the frame; `*args` and `**kwargs` are arguments too."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
-
-    def _evaluate(self, frame: Frame) -> Any:
-        return frame.locals[self.name]
-
-    def _steps(self) -> Iterator[Step]:
-        yield ("fast", self.name)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Cell(Source):
-    """The content of a free variable of the frame's function."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
-
-    def _evaluate(self, frame: Frame) -> Any:
-        try:
-            return frame.closure[frame.code.co_freevars.index(self.name)].cell_contents
-        except (TypeError, ValueError):
-            raise LookupError(f"the cell of {self.name} is empty") from None
-
-    def _steps(self) -> Iterator[Step]:
-        yield ("cell", self.name)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Global(Source):
-    """A global variable of the frame, or of an inlined function where a namespace is given."""
-
-    name: str
-    namespace: Namespace | None = None
-
-    def __str__(self) -> str:
-        return self.name if self.namespace is None else f"{self.namespace.name}.{self.name}"
-
-    def _evaluate(self, frame: Frame) -> Any:
-        variables = frame.globals if self.namespace is None else self.namespace.variables
-        return variables[self.name]
-
-    def _steps(self) -> Iterator[Step]:
-        if self.namespace is None:
-            yield ("global", self.name)
-        else:
-            yield ("const", self.namespace.variables)
-            yield ("item", self.name)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Variables(Source):
-    """The dict of a frame's globals, or of an inlined function's where a namespace is given."""
-
-    namespace: Namespace | None = None
-
-    def __str__(self) -> str:
-        return "globals()" if self.namespace is None else f"vars({self.namespace.name})"
-
-    def _evaluate(self, frame: Frame) -> Any:
-        return frame.globals if self.namespace is None else self.namespace.variables
-
-    def _steps(self) -> Iterator[Step]:
-        if self.namespace is None:
-            raise NotImplementedError("guards alone look at a frame's globals as a whole")
-        yield ("const", self.namespace.variables)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Builtin(Source):
-    """A builtin that the frame reads by name; no global hides it."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
-
-    def _evaluate(self, frame: Frame) -> Any:
-        if self.name in frame.globals:
-            raise LookupError(f"a global hides the builtin {self.name}")
-        return frame.builtins[self.name]
-
-    def _steps(self) -> Iterator[Step]:
-        yield ("global", self.name)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Const(Source):
-    """An object that the compiled code refers to itself, by identity; the plan keeps it alive."""
-
-    value: Any
-    text: str
-
-    def _parts(self) -> tuple[Any, ...]:
-        return (id(self.value),)
-
-    def __str__(self) -> str:
-        return self.text
-
-    def _evaluate(self, frame: Frame) -> Any:
-        return self.value
-
-    def _steps(self) -> Iterator[Step]:
-        yield ("const", self.value)
-
-
-# ---- what follows -----------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Attr(Source):
-    """`base.name` by the usual protocol; a property's code runs on every check, so prefer the sources below."""
-
-    base: Source
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.base}.{self.name}"
-
-    def _follow(self, value: Any) -> Any:
-        return getattr(value, self.name)
-
-    def _steps(self) -> Iterator[Step]:
-        yield from self.base.steps()
-        yield ("attr", self.name)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class InstanceDict(Source):
-    """`base.__dict__`, the object's own dict."""
-
-    base: Source
-
-    def __str__(self) -> str:
-        return f"{self.base}.__dict__"
-
-    def _follow(self, value: Any) -> Any:
-        return object.__getattribute__(value, "__dict__")
-
-    def _steps(self) -> Iterator[Step]:
-        yield from self.base.steps()
-        yield ("attr", "__dict__")
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class InstanceAttr(Source):
-    """An attribute that is in the object's own dict and that no data descriptor of its class overrides."""
-
-    base: Source
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.base}.{self.name}"
-
-    def _follow(self, value: Any) -> Any:
-        return object.__getattribute__(value, "__dict__")[self.name]
-
-    def _steps(self) -> Iterator[Step]:
-        yield from self.base.steps()
-        yield ("attr", self.name)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class ModuleItem(Source):
-    """A parameter, buffer or submodule of an nn.Module; `table` is one of `MODULE_TABLES`."""
-
-    base: Source
-    table: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.base}[{self.name}]" if self.name.isdigit() else f"{self.base}.{self.name}"
-
-    def _follow(self, value: Any) -> Any:
-        return object.__getattribute__(value, "__dict__")[self.table][self.name]
-
-    def _steps(self) -> Iterator[Step]:
-        yield from self.base.steps()
-        if self.name.isidentifier():
-            yield ("attr", self.name)
-        else:
-            yield ("attr", self.table)
-            yield ("item", self.name)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Item(Source):
-    """`base[key]` of a tuple, list or dict, or by the usual protocol of another type."""
-
-    base: Source
-    key: Any
-
-    def __str__(self) -> str:
-        return f"{self.base}[{shown_key(self.key)}]"
-
-    def _follow(self, value: Any) -> Any:
-        return value[self.key]
-
-    def _steps(self) -> Iterator[Step]:
-        yield from self.base.steps()
-        yield ("item", self.key)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class DictItem(Source):
-    """`dict.__getitem__(base, key)`: the item of a dict or a subclass, whatever the class overrides."""
-
-    base: Source
-    key: Any
-
-    def __str__(self) -> str:
-        return f"{self.base}[{shown_key(self.key)}]"
-
-    def _follow(self, value: Any) -> Any:
-        return dict.__getitem__(value, self.key)
-
-    def _steps(self) -> Iterator[Step]:
-        yield from self.base.steps()
-        yield ("apply", _DictGetter(self.key))
-
-
-@dataclass(frozen=True, slots=True)
-class _DictGetter:
-    key: Any
-
-    def __call__(self, mapping: dict[Any, Any]) -> Any:
-        return dict.__getitem__(mapping, self.key)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class DictKey(Source):
-    """The key at a place of a dict's order."""
-
-    base: Source
-    index: int
-
-    def __str__(self) -> str:
-        return f"list({self.base})[{self.index}]"
-
-    def _follow(self, value: Any) -> Any:
-        return list(dict.keys(value))[self.index]
-
-    def _steps(self) -> Iterator[Step]:
-        yield from self.base.steps()
-        yield ("apply", list)
-        yield ("item", self.index)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class ArrayTensor(Source):
-    """A tensor on the memory of a numpy array."""
-
-    base: Source
-
-    def __str__(self) -> str:
-        return str(self.base)
-
-    def _follow(self, value: Any) -> Any:
-        return tensor_of(value)
-
-    def _steps(self) -> Iterator[Step]:
-        yield from self.base.steps()
-        yield ("apply", tensor_of)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class PlainTensor(Source):
-    """A plain tensor on the memory of one of another class."""
-
-    base: Source
-
-    def __str__(self) -> str:
-        return str(self.base)
-
-    def _follow(self, value: Any) -> Any:
-        return plain_tensor(value)
-
-    def _steps(self) -> Iterator[Step]:
-        yield from self.base.steps()
-        yield ("apply", plain_tensor)
-
-
 def plain_tensor(tensor: Any) -> Any:
     """A tensor on the memory of one of a derived class; None for all else."""
     if not isinstance(tensor, torch.Tensor):
@@ -470,21 +188,263 @@ def tensor_of(array: Any) -> torch.Tensor | None:
         return None
 
 
+# ---- where chains start ---------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Local(Source):
+    """An argument of the frame; `*args` and `**kwargs` are arguments too."""
+
+    name: str
+
+    shown = "{0.name}"
+
+    def _evaluate(self, frame: Frame) -> Any:
+        return frame.locals[self.name]
+
+    def _steps(self) -> tuple[Step, ...]:
+        return (("fast", self.name),)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cell(Source):
+    """The content of a free variable of the frame's function."""
+
+    name: str
+
+    shown = "{0.name}"
+
+    def _evaluate(self, frame: Frame) -> Any:
+        try:
+            return frame.closure[frame.code.co_freevars.index(self.name)].cell_contents
+        except (TypeError, ValueError):
+            raise LookupError(f"the cell of {self.name} is empty") from None
+
+    def _steps(self) -> tuple[Step, ...]:
+        return (("cell", self.name),)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Global(Source):
+    """A global variable of the frame, or of an inlined function where a namespace is given."""
+
+    name: str
+    namespace: Namespace | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.namespace is None else f"{self.namespace.name}.{self.name}"
+
+    def _evaluate(self, frame: Frame) -> Any:
+        variables = frame.globals if self.namespace is None else self.namespace.variables
+        return variables[self.name]
+
+    def _steps(self) -> tuple[Step, ...]:
+        if self.namespace is None:
+            return (("global", self.name),)
+        return ("const", self.namespace.variables), ("item", self.name)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Variables(Source):
+    """The dict of a frame's globals, or of an inlined function's where a namespace is given."""
+
+    namespace: Namespace | None = None
+
+    def __str__(self) -> str:
+        return "globals()" if self.namespace is None else f"vars({self.namespace.name})"
+
+    def _evaluate(self, frame: Frame) -> Any:
+        return frame.globals if self.namespace is None else self.namespace.variables
+
+    def _steps(self) -> tuple[Step, ...]:
+        if self.namespace is None:
+            raise NotImplementedError("guards alone look at a frame's globals as a whole")
+        return (("const", self.namespace.variables),)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Builtin(Source):
+    """A builtin that the frame reads by name; no global hides it."""
+
+    name: str
+
+    shown = "{0.name}"
+
+    def _evaluate(self, frame: Frame) -> Any:
+        if self.name in frame.globals:
+            raise LookupError(f"a global hides the builtin {self.name}")
+        return frame.builtins[self.name]
+
+    def _steps(self) -> tuple[Step, ...]:
+        return (("global", self.name),)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Const(Source):
+    """An object that the compiled code refers to itself, by identity; the plan keeps it alive."""
+
+    value: Any
+    text: str
+
+    def _parts(self) -> tuple[Any, ...]:
+        return (id(self.value),)
+
+    shown = "{0.text}"
+
+    def _evaluate(self, frame: Frame) -> Any:
+        return self.value
+
+    def _steps(self) -> tuple[Step, ...]:
+        return (("const", self.value),)
+
+
+# ---- what follows -----------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Attr(Source):
+    """`base.name` by the usual protocol; a property's code runs on every check, so prefer the sources below."""
+
+    base: Source
+    name: str
+
+    def _follow(self, value: Any) -> Any:
+        return getattr(value, self.name)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class InstanceDict(Source):
+    """`base.__dict__`, the object's own dict."""
+
+    base: Source
+
+    shown = "{0.base}.__dict__"
+
+    def _follow(self, value: Any) -> Any:
+        return object.__getattribute__(value, "__dict__")
+
+    def _last_steps(self) -> tuple[Step, ...]:
+        return (("attr", "__dict__"),)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class InstanceAttr(Source):
+    """An attribute that is in the object's own dict and that no data descriptor of its class overrides."""
+
+    base: Source
+    name: str
+
+    def _follow(self, value: Any) -> Any:
+        return object.__getattribute__(value, "__dict__")[self.name]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ModuleItem(Source):
+    """A parameter, buffer or submodule of an nn.Module; `table` is one of `MODULE_TABLES`."""
+
+    base: Source
+    table: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.base}[{self.name}]" if self.name.isdigit() else f"{self.base}.{self.name}"
+
+    def _follow(self, value: Any) -> Any:
+        return object.__getattribute__(value, "__dict__")[self.table][self.name]
+
+    def _last_steps(self) -> tuple[Step, ...]:
+        return (("attr", self.name),) if self.name.isidentifier() else (("attr", self.table), ("item", self.name))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Item(Source):
+    """`base[key]` of a tuple, list or dict, or by the usual protocol of another type."""
+
+    base: Source
+    key: Any
+
+    def __str__(self) -> str:
+        return f"{self.base}[{shown_key(self.key)}]"
+
+    def _follow(self, value: Any) -> Any:
+        return value[self.key]
+
+    def _last_steps(self) -> tuple[Step, ...]:
+        return (("item", self.key),)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DictItem(Source):
+    """`dict.__getitem__(base, key)`: the item of a dict or a subclass, whatever the class overrides."""
+
+    base: Source
+    key: Any
+
+    def __str__(self) -> str:
+        return f"{self.base}[{shown_key(self.key)}]"
+
+    def _follow(self, value: Any) -> Any:
+        return dict.__getitem__(value, self.key)
+
+    def _last_steps(self) -> tuple[Step, ...]:
+        return (("apply", _DictGetter(self.key)),)
+
+
+@dataclass(frozen=True, slots=True)
+class _DictGetter:
+    key: Any
+
+    def __call__(self, mapping: dict[Any, Any]) -> Any:
+        return dict.__getitem__(mapping, self.key)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DictKey(Source):
+    """The key at a place of a dict's order."""
+
+    base: Source
+    index: int
+
+    shown = "list({0.base})[{0.index}]"
+
+    def _follow(self, value: Any) -> Any:
+        return list(dict.keys(value))[self.index]
+
+    def _last_steps(self) -> tuple[Step, ...]:
+        return (
+            ("apply", list),
+            ("item", self.index),
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ArrayTensor(Source):
+    """A tensor on the memory of a numpy array."""
+
+    base: Source
+
+    shown = "{0.base}"
+    applied = staticmethod(tensor_of)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PlainTensor(Source):
+    """A plain tensor on the memory of one of another class."""
+
+    base: Source
+
+    shown = "{0.base}"
+    applied = staticmethod(plain_tensor)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class TypeOf(Source):
     """`type(base)`."""
 
     base: Source
 
-    def __str__(self) -> str:
-        return f"type({self.base})"
-
-    def _follow(self, value: Any) -> Any:
-        return type(value)
-
-    def _steps(self) -> Iterator[Step]:
-        yield from self.base.steps()
-        yield ("apply", type)
+    shown = "type({0.base})"
+    applied = staticmethod(type)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -494,15 +454,11 @@ class ClassAttr(Source):
     base: Source
     name: str
 
-    def __str__(self) -> str:
-        return f"{self.base}.{self.name}"
-
     def _follow(self, value: Any) -> Any:
         return _ClassGetter(self.name)(value)
 
-    def _steps(self) -> Iterator[Step]:
-        yield from self.base.steps()
-        yield ("apply", _ClassGetter(self.name))
+    def _last_steps(self) -> tuple[Step, ...]:
+        return (("apply", _ClassGetter(self.name)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,8 +478,7 @@ class CellContents(Source):
 
     base: Source
 
-    def __str__(self) -> str:
-        return f"{self.base}.cell_contents"
+    shown = "{0.base}.cell_contents"
 
     def _follow(self, value: Any) -> Any:
         try:
@@ -531,9 +486,8 @@ class CellContents(Source):
         except ValueError:
             raise LookupError(f"{self} is empty") from None
 
-    def _steps(self) -> Iterator[Step]:
-        yield from self.base.steps()
-        yield ("attr", "cell_contents")
+    def _last_steps(self) -> tuple[Step, ...]:
+        return (("attr", "cell_contents"),)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -543,17 +497,10 @@ class FunctionPart(Source):
     base: Source
     name: str
 
-    def __str__(self) -> str:
-        return f"{self.base}.{self.name}"
-
     def _follow(self, value: Any) -> Any:
         if not isinstance(value, types.FunctionType):
             raise AttributeError(f"{self.base} is not a function")
         return getattr(value, self.name)
-
-    def _steps(self) -> Iterator[Step]:
-        yield from self.base.steps()
-        yield ("attr", self.name)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -563,17 +510,10 @@ class MethodPart(Source):
     base: Source
     name: str
 
-    def __str__(self) -> str:
-        return f"{self.base}.{self.name}"
-
     def _follow(self, value: Any) -> Any:
         if not isinstance(value, types.MethodType):
             raise AttributeError(f"{self.base} is not a bound method")
         return getattr(value, self.name)
-
-    def _steps(self) -> Iterator[Step]:
-        yield from self.base.steps()
-        yield ("attr", self.name)
 
 
 for _cls in Source.__subclasses__():

@@ -1,0 +1,234 @@
+"""Every setting changes something that can be seen, or says that it has no effect."""
+
+import warnings
+from dataclasses import fields
+
+import pytest
+import torch
+from torch import nn
+
+import firebrick
+from firebrick import pipeline, runtime
+from firebrick.config import IDLE, Config
+from firebrick.errors import BackendError, CompileError, Unsupported
+from firebrick.extend import graph_pass
+from firebrick.report import FirebrickWarning, recorder
+from firebrick.runtime import remote
+from firebrick.runtime.build import workers
+
+pytestmark = pytest.mark.compiler
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_warned_of(monkeypatch):
+    monkeypatch.setattr(recorder, "_warned", set())
+    firebrick.reset()
+
+
+def program(x):
+    return torch.softmax(torch.nn.functional.relu(x * 2 + 1), -1) + torch.sin(x).sum(-1, keepdim=True)
+
+
+class Multiplied(nn.Module):
+    """Has a weight that can be folded, and one that can be prepacked."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(256, 512), nn.Linear(512, 256)
+
+    def forward(self, x):
+        return self.second(torch.nn.functional.linear(x, self.first.weight.exp(), self.first.bias).relu())
+
+
+@graph_pass
+def flip_signs(gm):
+    """A wrong pass: sums become differences."""
+    nodes = [node for node in gm.graph.nodes if node.op == "call_function" and "add" in str(node.target)]
+    for node in nodes:
+        node.target = torch.ops.aten.sub.Tensor
+    return bool(nodes)
+
+
+def code(model, x, **options):
+    """What the compiler makes of a program, as text."""
+    firebrick.reset()
+    seen = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(recorder, "show", lambda config, level, name, text: seen.append(f"{level}\n{text}"))
+        with torch.no_grad():
+            options = {"cache": False, "debug": "aten,schedule,code", **options}
+            firebrick.compile(model, options=options)(x)
+    return "\n".join(seen)
+
+
+CHANGES_CODE = {
+    "numerics": (program, "eager"),
+    "fuse": (program, False),
+    "simd": (program, "scalar"),
+    "fold": (Multiplied(), False),
+    "prepack": (Multiplied(), False),
+    "threads": (Multiplied(), 7),
+    "disable_passes": (Multiplied(), "prepack_linear"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES_CODE)
+def test_code_is_another(name):
+    model, value = CHANGES_CODE[name]
+    x = torch.rand(256, 256)
+    if isinstance(model, nn.Module):
+        model.eval().requires_grad_(False)
+    assert code(model, x) == code(model, x)
+    assert code(model, x) != code(model, x, **{name: value})
+
+
+def run(fn=program, x=None, **arguments):
+    with torch.no_grad():
+        return firebrick.compile(fn, **arguments)(torch.rand(4, 8) if x is None else x)
+
+
+def strict(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(pipeline.lower, "lower", lambda *args, **kwargs: 1 / 0)
+    x = torch.rand(4, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(run(x=x, options={"strict": False, "cache": False}), program(x))
+    firebrick.reset()
+    with pytest.raises(BackendError, match="division by zero"):
+        run(options={"strict": True, "cache": False})
+
+
+def check(monkeypatch, tmp_path, caplog):
+    checked = []
+    monkeypatch.setattr(pipeline, "check_loops", checked.append)
+    run(options={"check": False, "cache": False})
+    assert not checked
+    firebrick.reset()
+    run(options={"check": True, "cache": False})
+    assert checked
+
+
+def debug(monkeypatch, tmp_path, caplog):
+    run(options={"cache": False})
+    assert not caplog.messages
+    firebrick.reset()
+    run(options={"debug": "schedule", "cache": False})
+    assert caplog.messages
+
+
+def dump(monkeypatch, tmp_path, caplog):
+    run(options={"dump": tmp_path / "levels", "cache": False})
+    assert list((tmp_path / "levels").glob("*.loops.txt"))
+
+
+def recompile_limit(monkeypatch, tmp_path, caplog):
+    compiled = firebrick.compile(lambda x: x + 1, options={"recompile_limit": 2, "cache": False})
+    before = firebrick.graphs_compiled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for size in range(2, 7):
+            compiled(torch.ones(size))
+    assert firebrick.graphs_compiled() - before == 2
+
+
+def fullgraph(monkeypatch, tmp_path, caplog):
+    def broken(x):
+        firebrick.graph_break()
+        return x + 1
+
+    run(broken, options={"fullgraph": False})
+    firebrick.reset()
+    with pytest.raises(Unsupported):
+        run(broken, options={"fullgraph": True})
+
+
+def autotune(monkeypatch, tmp_path, caplog):
+    asked = []
+    tuner = pipeline._Compile.tuner
+    monkeypatch.setattr(pipeline._Compile, "tuner", lambda self: asked.append(self) or tuner(self))
+    run(options={"cache": False})
+    assert not asked
+    firebrick.reset()
+    run(options={"autotune": True, "cache": False})
+    assert asked
+
+
+def verify_passes(monkeypatch, tmp_path, caplog):
+    x = torch.rand(4, 8)
+    wrong = run(lambda x: x + 1, x, passes=[flip_signs], options={"cache": False})
+    torch.testing.assert_close(wrong, x - 1)
+    firebrick.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        options = {"verify_passes": True, "strict": False, "cache": False}
+        torch.testing.assert_close(run(lambda x: x + 1, x, passes=[flip_signs], options=options), x + 1)
+
+
+def compiler(monkeypatch, tmp_path, caplog):
+    with pytest.raises(CompileError, match="no-such-compiler"):
+        run(options={"compiler": "no-such-compiler", "cache": False})
+
+
+def cache(monkeypatch, tmp_path, caplog):
+    run(options={"cache": False, "cache_dir": tmp_path})
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def cache_dir(monkeypatch, tmp_path, caplog):
+    run(options={"cache_dir": tmp_path})
+    assert runtime.cache_entries(Config(cache_dir=tmp_path))
+
+
+def cache_size_mb(monkeypatch, tmp_path, caplog):
+    for size, kept in ((0, 0), (64, 1)):
+        firebrick.reset()
+        monkeypatch.setattr(runtime.DiskCache, "_stores", 0)  # a store that looks for what to remove
+        run(options={"cache_dir": tmp_path / str(size), "cache_size_mb": size})
+        assert len(runtime.cache_entries(Config(cache_dir=tmp_path / str(size)))) == kept
+
+
+def build_workers(monkeypatch, tmp_path, caplog):
+    assert [workers(Config(build_workers=count)) for count in (1, 3)] == [1, 3]
+
+
+def build_timeout(monkeypatch, tmp_path, caplog):
+    slow = tmp_path / "slow"
+    slow.write_text('#!/bin/sh\ncase "$*" in *--version*) exec g++ "$@";; esac\nsleep 20\n')
+    slow.chmod(0o755)
+    with pytest.raises(CompileError, match="1 s"):
+        run(options={"compiler": str(slow), "build_timeout": 1, "cache": False})
+
+
+def remote_cache(monkeypatch, tmp_path, caplog):
+    asked = []
+    monkeypatch.setattr(remote, "_connect", lambda address, secret: asked.append((address, secret)))
+    assert remote.connect(Config(remote_cache_key="s")) is None and not asked
+    remote.connect(Config(remote_cache="redis://h", remote_cache_key="s"))
+    assert asked == [("redis://h", "s")]
+
+
+def remote_cache_key(monkeypatch, tmp_path, caplog):
+    with pytest.warns(FirebrickWarning, match="needs a secret"):
+        assert remote.connect(Config(remote_cache="redis://h")) is None
+
+
+SEEN = (
+    *(strict, check, debug, dump, recompile_limit, fullgraph, autotune, verify_passes, compiler, cache, cache_dir),
+    *(cache_size_mb, build_workers, build_timeout, remote_cache, remote_cache_key),
+)
+
+
+@pytest.mark.parametrize("observe", SEEN, ids=lambda observe: observe.__name__)
+def test_the_effect_is_seen(observe, monkeypatch, tmp_path, caplog):
+    observe(monkeypatch, tmp_path, caplog)
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_what_has_no_effect_says_so(name):
+    with pytest.warns(FirebrickWarning, match=f"{name}=True has no effect"):
+        firebrick.compile(program, options={name: True})
+
+
+def test_no_setting_is_left_out():
+    shown = {*CHANGES_CODE, *(observe.__name__ for observe in SEEN), *IDLE}
+    assert shown == {field.name for field in fields(Config)}
