@@ -335,7 +335,6 @@ def test_stats_are_plain_data() -> None:
     assert stats["seconds"]["capture"] > 0
 
 
-@pytest.mark.filterwarnings("ignore:.*mark_dynamic has no effect")
 def test_mark_dynamic_checks_its_arguments() -> None:
     t = torch.zeros(3, 4)
     firebrick.mark_dynamic(t, 0, min=2, max=8)

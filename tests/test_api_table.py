@@ -328,7 +328,6 @@ def stats__counts() -> None:
     assert after["seconds"]["capture"] > before["seconds"].get("capture", 0)
 
 
-@pytest.mark.filterwarnings("ignore:.*mark_dynamic has no effect")
 @pytest.mark.parametrize("name", ROWS)
 def test_row(name: str) -> None:
     with torch.no_grad():

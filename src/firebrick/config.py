@@ -41,7 +41,6 @@ LEVELS = ("capture", "guards", "graph", "joint", "aten", "loops", "schedule", "c
 """What `debug` and `dump` show, in the order of the pipeline."""
 
 IDLE: Mapping[str, str] = {
-    "dynamic": "sizes are not symbolic yet, and each new size is compiled on its own (at most recompile_limit times)",
     "graphs": "graphs of a GPU are not recorded yet",
     "fallback_random": "random numbers are eager's in any case",
     "deterministic": "kernels reduce in a fixed order in any case, library calls do for a fixed number of threads",
@@ -65,7 +64,7 @@ class Config:
     dump: Path | None = _setting(None, "folder that receives every level's text")  # noqa: RUF009  (it makes a field)
     # Capture
     recompile_limit: int = _setting(8, "compiles of one function or module before others run as plain Python")
-    dynamic: bool | None = _setting(None, "symbolic sizes; has no effect yet")
+    dynamic: bool | None = _setting(None, "True: sizes are symbols, so that one compile serves many")
     fullgraph: bool = _setting(False, "raise Unsupported at a graph break")
     # Compiler
     numerics: str = _setting("default", "eager: eager's bits for arithmetic, functions, casts and reductions")

@@ -29,6 +29,8 @@ from firebrick.ir.graph.equal_layers import find_repeat, shortened
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
 from firebrick.ir.graph.segments import Segments, is_cut, segments
+from firebrick.ir.index.number import NeedsNumber
+from firebrick.ir.index.sizes import Sizes, has_symbols, size_of
 from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.check import check as check_loops
 from firebrick.ir.loops.show import show as show_loops
@@ -94,9 +96,10 @@ def compile_graph(
     compiler = _Training if trace.needs_grad(gm, example_inputs) else _Inference
     try:
         if is_cut(gm):
+            _number_sizes(gm)
             return _compile_segments(gm, config, user_passes)
         with collector_paused(), function_modes_paused():
-            compiled = compiler(gm, example_inputs, config, user_passes).run()
+            compiled = _with_symbols(gm, lambda: compiler(gm, example_inputs, config, user_passes).run())
     except RefusedBackward as error:
         recorder.count("graphs run eagerly: backward raises")
         recorder.reason("fallback", str(error))
@@ -110,6 +113,55 @@ def compile_graph(
     compiled = runtime.AutogradViews(compiled, views) if views else compiled
     recorder.count("graphs compiled")
     return compiled
+
+
+class _Again(Exception):
+    """What was decided about sizes meanwhile changes what was made before."""
+
+
+def _with_symbols(gm: fx.GraphModule, run: Callable[[], Any]) -> Any:
+    """Compile a graph whose sizes may be symbols; those that something needs as numbers become numbers."""
+    sizes = _sizes_of(gm)
+    if sizes is None:
+        return run()
+    with sizes.asked("ones"):
+        while sizes.are_open():
+            try:
+                return run()
+            except _Again:
+                continue
+            except NeedsNumber as error:
+                why: Exception = error
+                sizes.fix(error.expr)
+            except Exception as error:  # noqa: BLE001  whatever it is, numbers may do; if not, it is raised again
+                why = error
+                sizes.fix_all()
+            recorder.count("sizes compiled as numbers")
+            recorder.reason("size as a number", f"{type(why).__name__}: {why}")
+        return run()
+
+
+def _sizes_of(gm: fx.GraphModule) -> Sizes | None:
+    """The symbols of a graph; None if it has none."""
+    sizes: Sizes | None = getattr(gm.meta.get("fake_mode"), "sizes", None)
+    return sizes if sizes is not None and sizes.symbols else None
+
+
+def _number_sizes(gm: fx.GraphModule) -> None:
+    """Put numbers in the places of a graph's sizes."""
+    sizes = _sizes_of(gm)
+    if sizes is None:
+        return
+    sizes.fix_all()
+    numbers = {n: size_of(val) for n in gm.graph.nodes if isinstance(val := n.meta.get("val"), torch.SymInt)}
+
+    def number(node: fx.Node) -> Any:
+        return numbers.get(node, node)
+
+    for user in [user for node in numbers for user in node.users]:
+        user.args, user.kwargs = fx.map_arg(user.args, number), fx.map_arg(user.kwargs, number)
+    for node in reversed(list(numbers)):
+        gm.graph.erase_node(node)
 
 
 def _views(gm: fx.GraphModule) -> list[runtime.ViewRow]:
@@ -257,16 +309,25 @@ class _Compile:
     ) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """Fetch or make the artifact of one part, and read the constants that its trace made."""
 
+        sizes = _sizes_of(self.gm)
+
         def make() -> Artifact:
+            before = 0 if sizes is None else len(sizes.facts)
             artifact, made = self.generate(trace())
-            literal = {"literals": literals.write(made)} if made else {}
-            return artifact.with_extra(**literal, **extra())
+            more: dict[str, Any] = {"literals": literals.write(made)} if made else {}
+            if sizes is not None:
+                more["facts"] = sizes.to_json(before)
+            return artifact.with_extra(**more, **extra())
 
         if self.content is None or any(recorder.wants(self.config, level) for level in _BEHIND_THE_CACHE):
             artifact = make()
         else:
-            key = runtime.make_key({**self.content, "part": part}, _name(self.gm))
-            artifact = runtime.DiskCache(self.config).fetch(key, make)
+            content, cache = {**self.content, "part": part}, runtime.DiskCache(self.config)
+            artifact = cache.fetch(runtime.make_key(content, _name(self.gm)), make)
+            if sizes is not None and not sizes.take(artifact.extra.get("facts", ())):  # it was made for other sizes
+                content["values"] = repr(sizes.hints)
+                artifact = cache.fetch(runtime.make_key(content, _name(self.gm)), make)
+                sizes.take(artifact.extra.get("facts", ()))
         return artifact, literals.read(artifact.extra.get("literals", {}))
 
     def load(self, artifact: Artifact, made: dict[str, torch.Tensor]) -> Callable[..., tuple[Any, ...]]:
@@ -295,6 +356,15 @@ class _Compile:
 
     def lowered(self, aten: AtenGraph, *, last: bool = False) -> tuple[AtenGraph, LoopProgram, Schedule]:
         """Run the stages from an ATen graph to its schedule; the `last` to read the graph empty it."""
+        sizes = _sizes_of(self.gm) or Sizes()
+        version = sizes.version
+        with sizes.asked("loosely"):
+            made = self._lowered(aten, last)
+        if sizes.version != version:
+            raise _Again
+        return made
+
+    def _lowered(self, aten: AtenGraph, last: bool) -> tuple[AtenGraph, LoopProgram, Schedule]:
         config = self.config
         with recorder.timed("passes"):
             aten = passes.run_passes(
@@ -346,7 +416,8 @@ class _Compile:
         options = {k: sorted(v) if isinstance(v, frozenset) else v for k, v in options.items()}
         return {
             "graph": graph,
-            "inputs": graph_key.metas_text(self.example_inputs),
+            "inputs": graph_key.metas_text(self.metas()),
+            **({} if (sizes := _sizes_of(self.gm)) is None else {"sizes": sizes.key()}),
             "constants": graph_key.metas_text(constants),
             "sharing": graph_key.sharing_text([*self.example_inputs, *constants]),
             "state": graph_key.state_text(),
@@ -354,6 +425,13 @@ class _Compile:
             "passes": active,
             **self.ground(),
         }
+
+    def metas(self) -> list[Any]:
+        """The inputs, those that have symbols as fake tensors."""
+        nodes = [node for node in self.gm.graph.nodes if node.op == "placeholder"]
+        fakes = [node.meta.get("val") for node in nodes]
+        pairs = zip(self.example_inputs, fakes, strict=True) if len(fakes) == len(self.example_inputs) else ()
+        return [f if isinstance(f, torch.Tensor) and has_symbols(f) else t for t, f in pairs] or [*self.example_inputs]
 
     def ground(self) -> dict[str, str]:
         """What every artifact depends on."""
@@ -470,6 +548,8 @@ class _Training(_Compile):
     division: trace.Division | None = None
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
+        if (sizes := _sizes_of(self.gm)) is not None:
+            sizes.fix_all()
         self.begin()
         self.state = TracingState()
         artifact, made = self.built("forward", lambda: self.divided().forward, self.plan_of_forward)

@@ -32,9 +32,6 @@ def warned(**arguments):
 @pytest.mark.parametrize(
     ("arguments", "asked", "setting"),
     [
-        ({"dynamic": True}, "dynamic=True", "dynamic"),
-        ({"shapes_spec": "two sizes"}, "dynamic=True", "dynamic"),
-        ({"options": {"dynamic": True}}, "dynamic=True", "dynamic"),
         ({"mode": "reduce-overhead"}, "mode='reduce-overhead'", "graphs"),
         ({"options": {"graphs": True}}, "graphs=True", "graphs"),
         ({"options": {"fallback_random": True}}, "fallback_random=True", "fallback_random"),
@@ -49,13 +46,6 @@ def test_what_has_no_effect_is_warned_of_once_where_it_is_asked_for(arguments, a
 @pytest.mark.parametrize("arguments", [{}, {"dynamic": False}, {"dynamic": None}, {"mode": "max-autotune"}], ids=str)
 def test_what_is_done_anyway_is_not_warned_of(arguments):
     assert warned(**arguments) == []
-
-
-def test_mark_dynamic_is_warned_of_once():
-    with pytest.warns(FirebrickWarning, match="mark_dynamic has no effect: sizes are not symbolic") as seen:
-        for _ in range(2):
-            firebrick.mark_dynamic(torch.ones(3), 0)
-    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("name", ["dynamic", "fullgraph", "disable", "isolate_recompiles"])

@@ -14,7 +14,7 @@ import torch
 
 from firebrick.config import Config
 from firebrick.fuse import schedule
-from firebrick.ir.index.expr import as_int
+from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.interp import _Machine
 from firebrick.ir.loops.program import Extern

@@ -88,7 +88,7 @@ def compile(
         model: a function, or an nn.Module; an object of the same kind comes back. A compiled module shares its
             parameters, buffers and attributes with the original.
         fullgraph: raise `Unsupported` where the function can't be one graph.
-        dynamic: True asks for symbolic sizes, which has no effect yet: each new size is compiled on its own.
+        dynamic: True makes symbols of sizes, so that one compile serves many. What needs a number is guarded.
         backend: a name of `list_backends()`, or a function `(gm, example_inputs) -> callable`.
         mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs". The two last measure, once
             a machine, which kernel is fastest for each matmul by a constant weight (seconds for each shape);
@@ -98,7 +98,7 @@ def compile(
         disable: return `model` as it is.
         recompile_limit: compiles before other calls run as plain Python; None takes the option's.
         isolate_recompiles: has no effect, since no compile shares its limit with another.
-        shapes_spec: sizes that vary; has no effect yet, like `dynamic`.
+        shapes_spec: sizes that vary; like `dynamic=True`.
         passes: optimizations of your own, see `firebrick.extend`.
 
     Raises:

@@ -108,7 +108,7 @@ class Settings:
                     gm.meta["name"] = self.name
                 return pipeline.compile_graph(gm, example_inputs, self.config, self.passes)
 
-            firebrick.reads_nodes_only = True  # type: ignore[attr-defined]
+            firebrick.reads_nodes_only = firebrick.takes_symbols = True  # type: ignore[attr-defined]
             return firebrick
         found = backends.find_backend(self.backend)
         options: dict[str, Any] = {}

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import CompileError
-from firebrick.ir.index.expr import ZERO, Expr, as_int
+from firebrick.ir.index.expr import ZERO, Expr
+from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.bounds import CHECK, check_index
 from firebrick.ir.loops.dtypes import DTYPES, enum_value
 from firebrick.ir.loops.program import Enum, Extern, Ref

@@ -34,6 +34,7 @@ from firebrick.capture.entry import is_entry
 from firebrick.capture.graph import arguments, examples
 from firebrick.capture.guards.alias_guards import guard_aliases
 from firebrick.capture.guards.guard_plan import build_plan
+from firebrick.capture.guards.size_symbols import changed_sizes
 from firebrick.capture.guards.sources import Cell, Local
 from firebrick.capture.guards.torch_state import is_watched, recording, restoring_modes, starts_recording
 from firebrick.capture.hook import SKIP, SKIP_SCOPE, Entry, Wrapped, entries
@@ -125,6 +126,7 @@ class Capture:
         scope: object = None,
     ) -> None:
         self.backend, self.config, self.on_frame, self.scope = backend, config, on_frame, scope
+        self.takes_symbols = bool(getattr(backend, "takes_symbols", False))
         self.tries: int | None = None
         """Captures left once a frame has come to the limit: the same values vary in the frames that it calls."""
         self.replaced: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
@@ -132,6 +134,7 @@ class Capture:
         self.skipped: WeakKeyDictionary[CodeType, int] = WeakKeyDictionary()
         self.changed: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
         self.numbers: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
+        self.varying: WeakKeyDictionary[CodeType, frozenset[tuple[Source, int]]] = WeakKeyDictionary()
 
     def __call__(self, frame: Frame) -> Any:
         """Capture a frame: None to run it as it is, SKIP never to ask again, or plan and code."""
@@ -173,6 +176,8 @@ class Capture:
         why, guard = found[0].plan.explain_failure(frame), found[0].plan.failing_guard(frame)
         self._note_replaced(frame, found)
         self._note_changing(frame, found[0].plan)
+        if self.config.dynamic:
+            self.varying[frame.code] = self.varying.get(frame.code, frozenset()) | changed_sizes(frame, found[0].plan)
         recorder.reason("recompile", why)
         if len(found) < self.config.recompile_limit:
             return False
@@ -234,16 +239,24 @@ class Capture:
         reason: Break | None = None
         through = -1
         numbers = self.numbers.get(frame.code, frozenset())
+        dynamic = self.config.dynamic if self.takes_symbols else False
         for attempt in range(_MAX_ATTEMPTS):
             one = Attempt(frame, break_step, through)
             one.tracer.numbers = numbers
             one.tracer.replaced = self.replaced.get(frame.code, one.tracer.replaced)
+            one.tracer.symbols.varying = self.varying.get(frame.code, frozenset())
+            one.tracer.symbols.dynamic = dynamic
             self._mark_changing(one.tracer, frame.code)
             try:
                 one.run()
             except Break as error:
                 if numbers and error.kind.name == "changing-value" and not self._is_left_to_python(frame.code):
                     numbers = frozenset()  # they are constants, then: the break would be for them
+                    continue
+                if one.tracer.symbols.in_use() and error.kind.name == "fake-tensor-failed":
+                    recorder.count("sizes compiled as numbers")
+                    recorder.reason("size as a number", str(error))
+                    dynamic = False
                     continue
                 reason = reason or error
                 if self.config.fullgraph:
@@ -288,6 +301,8 @@ class Capture:
         outdated = _Outdated(frame.code)
         code = one.assemble(compiled, outdated)
         guards = one.tracer.guards
+        for guard in one.tracer.symbols.guards():
+            guards.put((guard.kind, guard.payload), guard)
         if not isinstance(compiled, _native.Executable):  # that one looks at its constants itself
             for source, tensor, _ in graph.constants():
                 guards.tensor(source, tensor)

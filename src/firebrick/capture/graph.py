@@ -30,6 +30,7 @@ from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import Overridden
 from firebrick.capture.values.random_state import Draws, drawn
 from firebrick.capture.values.sequence import ListValue, TupleValue
+from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.fakes.mode import fake_of, new_fake_mode
 from firebrick.fakes.strides import dense_strides
@@ -87,6 +88,9 @@ class GraphBuilder:
         self._argument_names: set[str] = set()
         self._output_index: dict[TensorValue, int] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
+        self.sizes = SizeNodes(self)
+        if outer is not None:
+            self.sizes.leaves = outer.sizes.leaves
         self.switches: set[Any] = set()  # functions that the graph calls to switch modes of the thread
 
     # -- leaves ---------------------------------------------------------------
@@ -522,12 +526,14 @@ PURE: frozenset[Any] = frozenset(
         operator.add,
         operator.and_,
         operator.eq,
+        operator.floordiv,
         operator.ge,
         operator.gt,
         operator.invert,
         operator.le,
         operator.lt,
         operator.matmul,
+        operator.mod,
         operator.mul,
         operator.ne,
         operator.neg,
@@ -538,6 +544,8 @@ PURE: frozenset[Any] = frozenset(
         torch.cat,
         torch.matmul,
         torch.ones,
+        torch.sym_max,
+        torch.sym_min,
         torch.zeros,
         getattr,
     }

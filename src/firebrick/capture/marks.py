@@ -5,9 +5,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from firebrick.config import IDLE
 from firebrick.errors import ConfigError
-from firebrick.report import recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -99,7 +97,7 @@ def mark_dynamic(
 ) -> None:
     """Say that the size of `tensor` in `dim` varies between calls, within these bounds.
 
-    It has no effect yet, and says so once: each new size is compiled on its own.
+    One compile then serves all of them, unless something needs the number.
 
     Raises:
         ConfigError: the tensor has no such dimension or its size is out of bounds.
@@ -111,7 +109,6 @@ def mark_dynamic(
             raise ConfigError(f"dimension {d} has size {size}, outside of {min} to {max}")
         marks[d] = (min, max)
     setattr(tensor, DYNAMIC, marks)
-    recorder.warn_once("mark_dynamic", f"firebrick: mark_dynamic has no effect: {IDLE['dynamic']}")
 
 
 def mark_static(tensor: torch.Tensor, dim: int | Iterable[int] | None = None) -> None:

@@ -26,7 +26,9 @@ from firebrick.capture.values.function import CallableValue, CellValue
 from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import SequenceValue, SliceValue, TupleValue
+from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.ir.index.sizes import expressions, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -331,12 +333,12 @@ def _metadata(tensor: torch.Tensor) -> tuple[Any, ...]:
     if tensor.layout is not torch.strided:
         raise _Differs
     return (
-        tuple(tensor.shape),
-        tensor.stride(),
+        expressions(tensor.shape),
+        expressions(tensor.stride()),
         tensor.dtype,
         tensor.device,
         tensor.requires_grad,
-        tensor.storage_offset(),
+        size_of(tensor.storage_offset()),
         tensor.is_leaf,
         tensor.is_inference(),
         made_of(tensor),
@@ -354,6 +356,8 @@ def _signature(arguments: Sequence[Value]) -> Hashable | None:
             if value._real is None:
                 return ("lazy", value.source, value.pinned, id(value.obj))
             value = value._real
+        if isinstance(value, SizeValue):
+            return value.expr
         if isinstance(value, ConstantValue):
             return (type(value.value), repr(value.value), id(type(value.value)))
         if isinstance(value, TensorValue) and value.source is None:

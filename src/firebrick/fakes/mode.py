@@ -32,6 +32,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from firebrick.fakes.foreach import calls_of, op_of
 from firebrick.fakes.shape_rules import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
 from firebrick.fakes.strides import contiguous, dense_strides
+from firebrick.fakes.view_rules import VIEWS
+from firebrick.ir.index.sizes import Sizes, has_symbols, settled
 from firebrick.runtime.bits import bits_of, toggled
 
 if TYPE_CHECKING:
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-__all__ = ["function_modes_paused", "hooks_paused", "new_fake_mode"]
+    from firebrick.ir.index.expr import Expr
+
+__all__ = ["fake_of", "function_modes_paused", "hooks_paused", "is_plain", "new_fake_mode"]
 
 aten = torch.ops.aten
 
@@ -80,6 +84,9 @@ _LAID_OUT_BY_KERNEL: frozenset[OpOverload] = frozenset(
 )
 """Ops whose results lie as a library or a kernel of this build of PyTorch lays them: it is asked, on zeros."""
 
+_TELLS_ONE = frozenset({aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims})
+"""Ops that do something else to dimensions of one element."""
+
 _SLOW_TAGS = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
 
 
@@ -116,6 +123,8 @@ class _FakeMode(FakeTensorMode):
         self.has_drawn = False
         """Whether an operation was run whose result depends on the state of a random generator."""
         self._fakes: dict[int, tuple[weakref.ref[torch.Tensor], FakeTensor]] = {}
+        self.sizes = Sizes()
+        """The symbols in the sizes of its tensors."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -133,21 +142,33 @@ class _FakeMode(FakeTensorMode):
             path = _PATHS[func] = _choose(func)
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()) and _is_random(func, args, kwargs):
             self.has_drawn = True
+        how, self.sizes.how = self.sizes.how, "exactly" if func in _TELLS_ONE else "ones"
         try:
             if path is not _lift and _all_known(args):
                 return _compute(self, func, args, kwargs)
             return path(self, func, args, kwargs)
         except (_Slow, NotImplementedError):
             return _dispatch(self, func, types, args, kwargs)
+        finally:
+            self.sizes.how = how
 
     def from_tensor(self, tensor: torch.Tensor, **options: Any) -> FakeTensor:
         """Return the fake tensor of `tensor`, the same one each time."""
         known = self._fakes.get(id(tensor))
         if known is not None and known[0]() is tensor:
             return known[1]
-        if options.get("symbolic_context") is not None or not _is_plain(tensor):
+        if options.get("symbolic_context") is not None or not is_plain(tensor):
             return super().from_tensor(tensor, **options)
         fake = fake_of(self, tensor)
+        self._fakes[id(tensor)] = (weakref.ref(tensor), fake)
+        return fake
+
+    def from_layout(self, tensor: torch.Tensor, shape: Sequence[Expr], strides: Sequence[Expr]) -> FakeTensor:
+        """Return the fake tensor of `tensor` with sizes and strides that are expressions."""
+        sizes, steps = (tuple(map(self.sizes.size, values)) for values in (shape, strides))
+        with torch._C._DisableTorchDispatch():
+            meta = toggled(_empty(sizes, steps, tensor.dtype, tensor.storage_offset()), bits_of(tensor))
+        fake = _fake(self, meta, tensor.device, tensor.requires_grad)
         self._fakes[id(tensor)] = (weakref.ref(tensor), fake)
         return fake
 
@@ -183,7 +204,8 @@ def hooks_paused() -> Iterator[None]:
             torch._C._autograd._push_saved_tensors_default_hooks(*hooks)
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has nothing but sizes, strides and a dtype that a fake one must have."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
         and tensor.layout == torch.strided
@@ -212,13 +234,14 @@ def _twin(fake: FakeTensor) -> torch.Tensor:
 
 
 def _meta_of(tensor: torch.Tensor) -> torch.Tensor:
-    return toggled(
-        _empty(tuple(tensor.shape), tensor.stride(), tensor.dtype, int(tensor.storage_offset())), bits_of(tensor)
-    )
+    shape, stride, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    if has_symbols(tensor):
+        shape, stride, (offset,) = settled(shape), settled(stride), settled([offset])
+    return toggled(_empty(shape, stride, tensor.dtype, offset), bits_of(tensor))
 
 
-def _empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
-    if not offset:
+def _empty(shape: tuple[Any, ...], stride: tuple[Any, ...], dtype: torch.dtype, offset: Any = 0) -> torch.Tensor:
+    if type(offset) is int and not offset:
         return torch.empty_strided(shape, stride, dtype=dtype, device=_META)
     extent = offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True) if n)
     return torch.empty(extent, dtype=dtype, device=_META).as_strided(shape, stride, offset)
@@ -253,6 +276,8 @@ def _choose(func: Any) -> Callable[..., Any]:
         return _lift
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         return _composite
+    if func in VIEWS:
+        return _view
     if func in _LIKE:
         return _constructor_like
     if func in _RETURNS_FIRST:
@@ -315,7 +340,7 @@ def _decompose(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
 def _lift(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A tensor made from a Python literal; small ones stay known, so that `item` works."""
     tensor = args[0]
-    if type(tensor) is not torch.Tensor or not _is_plain(tensor):
+    if type(tensor) is not torch.Tensor or not is_plain(tensor):
         raise _Slow
     fake = fake_of(mode, tensor)
     if tensor.device.type == "cpu" and tensor.numel() <= 1:
@@ -341,15 +366,13 @@ class _Devices:
             self._add_tensor(arg)
         elif kind is list or kind is tuple:
             for item in arg:
-                if item is not None and not isinstance(item, (int, float)):
+                if item is not None and not isinstance(item, (int, float, torch.SymInt)):
                     self.add(item)
-                elif isinstance(item, torch.SymInt):
-                    raise _Slow
-        elif isinstance(arg, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
+        elif isinstance(arg, (torch.Tensor, torch.SymFloat, torch.SymBool)):
             raise _Slow
 
     def _add_tensor(self, arg: FakeTensor) -> None:
-        if arg.fake_mode is not self.mode or arg._has_symbolic_sizes_strides or arg.layout != torch.strided:
+        if arg.fake_mode is not self.mode or arg.layout != torch.strided:
             raise _Slow
         self.tensors += 1
         self.known += arg.constant is not None
@@ -444,8 +467,30 @@ def _view(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     devices = _devices_of(mode, func, args, kwargs)
     if type(source) is not FakeTensor or devices.tensors != 1 or devices.found is None:
         raise _Slow
+    if func in VIEWS and (has_symbols(source) or any(type(a) is torch.SymInt for a in flat_numbers(args))):
+        return _symbolic_view(mode, func, args, kwargs, devices.found)
     with torch._C._DisableTorchDispatch():
         return _wrap(mode, func(_twin(source), *args[1:], **kwargs), devices.found)
+
+
+def flat_numbers(args: Sequence[Any]) -> Iterator[Any]:
+    """The numbers among arguments, those in lists too."""
+    for arg in args:
+        if isinstance(arg, (list, tuple)):
+            yield from arg
+        else:
+            yield arg
+
+
+def _symbolic_view(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any) -> Any:
+    try:
+        seen = VIEWS[func](*args, **kwargs)
+    except NoRule:
+        shapes = [tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args]
+        raise RuntimeError(f"{func} does not take {shapes}") from None
+    with torch._C._DisableTorchDispatch():
+        made = [_twin(args[0]).as_strided(*one) for one in (seen if isinstance(seen, list) else [seen])]
+        return _wrap(mode, made if isinstance(seen, list) else made[0], device)
 
 
 def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -24,6 +24,8 @@ from firebrick.fakes.strides import (
     is_dense,
     packed,
 )
+from firebrick.fakes.view_rules import view
+from firebrick.ir.index.sizes import has_symbols
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +46,7 @@ class Spec(NamedTuple):
 def broadcast(shapes: Sequence[Shape]) -> Shape:
     """Return the shape that shapes broadcast to."""
     first = shapes[0]
-    if all(s == first for s in shapes):
+    if all(len(s) == len(first) and s == first for s in shapes):
         return first
     rank = max(len(s) for s in shapes)
     result = []
@@ -52,9 +54,10 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
         size = 1
         for shape in shapes:
             if len(shape) >= -i and shape[i] != 1:
-                if size not in (1, shape[i]):
+                if type(size) is int and size == 1:
+                    size = shape[i]
+                elif size != shape[i]:
                     raise NoRule
-                size = shape[i]
         result.append(size)
     return tuple(result)
 
@@ -63,10 +66,11 @@ def elementwise(tensors: Sequence[torch.Tensor], strides: Sequence[Shape] | None
     """Return shape and strides of an elementwise result; `strides`: those of the operands if not their own."""
     shapes = [tuple(t.shape) for t in tensors]
     shape = broadcast(shapes)
-    if all(s == shape for s in shapes) and all(t.is_contiguous() for t in tensors):
+    whole = all(len(s) == len(shape) and s == shape for s in shapes)
+    if whole and all(t.is_contiguous() for t in tensors):
         return shape, contiguous(shape)
     laid = [t.stride() for t in tensors] if strides is None else strides
-    if all(s == shape for s in shapes) and all(x == laid[0] for x in laid) and is_dense(shape, laid[0]):
+    if whole and all(x == laid[0] for x in laid) and is_dense(shape, laid[0]):
         return shape, laid[0]
     if len(shape) < 2:
         return shape, contiguous(shape)
@@ -441,10 +445,13 @@ def _index(x: Any, indices: Sequence[Any]) -> Spec:
     if 0 in made:
         raise NoRule
     whole = (*[1] * start, *shape, *[1] * after)
-    with torch._C._DisableTorchDispatch():
-        plain = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in found]
-        views = [t.expand(shape).reshape(whole) for t in plain]
-    operands = [broadcast_strides(whole, v.stride(), made) for v in views]
+    if any(map(has_symbols, found)):
+        laid = [(*[1] * start, *broadcast_strides(tuple(t.shape), t.stride(), shape), *[1] * after) for t in found]
+    else:
+        with torch._C._DisableTorchDispatch():
+            plain = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in found]
+            laid = [t.expand(shape).reshape(whole).stride() for t in plain]
+    operands = [broadcast_strides(whole, strides, made) for strides in laid]
     source = (*x.stride()[:start], *[0] * len(shape), *x.stride()[end:])
     return Spec(made, x.dtype, packed(made, [source, *operands]))
 
@@ -558,13 +565,15 @@ def _full(size: Sequence[int], value: Any, dtype: Any = None, **kwargs: Any) -> 
 def _arange(*args: Any, dtype: Any = None, **kwargs: Any) -> Spec:
     start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
     if dtype is None:
-        whole = all(isinstance(n, int) for n in (start, end, step))
+        whole = all(isinstance(n, (int, torch.SymInt)) for n in (start, end, step))
         dtype = torch.int64 if whole else torch.get_default_dtype()
     if dtype is torch.int64:  # eager makes whole numbers of them first; with other dtypes after it has counted
         start, end, step = (int(n) if isinstance(n, float) else n for n in (start, end, step))
     if step == 0 or (end - start) * step < 0:
         raise NoRule
-    return Spec((math.ceil((end - start) / step),), dtype)
+    whole = all(isinstance(n, (int, torch.SymInt)) for n in (start, end, step))
+    count = (end - start + step - (1 if step > 0 else -1)) // step if whole else math.ceil((end - start) / step)
+    return Spec((count,), dtype)
 
 
 def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **kwargs: Any) -> Spec:
@@ -660,6 +669,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.constant_pad_nd.default: _pad,
     aten.repeat.default: _repeat,
     aten.stack.default: _stack,
+    aten._unsafe_view.default: lambda x, size: Spec(view(x, size).shape, x.dtype, view(x, size).strides),
     aten.sort.default: _sort,
     **dict.fromkeys((aten.lerp.Scalar, aten.lerp.Tensor, aten.lerp_.Scalar, aten.lerp_.Tensor), _lerp),
     aten.linalg_vector_norm.default: _vector_norm,

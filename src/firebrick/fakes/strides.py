@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any
+
+from firebrick.ir.index.sizes import below
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Shape",
     "broadcast_strides",
+    "by_stride",
     "channels_last",
     "contiguous",
     "dense_strides",
@@ -32,10 +36,28 @@ def contiguous(shape: Sequence[int]) -> Shape:
     return tuple(reversed(strides))
 
 
+def by_stride(shape: Shape, strides: Shape) -> list[int]:
+    """Return the dimensions, those of the least strides first, and of equal ones those of the least sizes."""
+    dims = range(len(shape))
+    if all(type(n) is int for n in (*shape, *strides)):
+        return sorted(dims, key=lambda d: (strides[d], shape[d]))
+
+    def compare(a: int, b: int) -> int:
+        for sides in (strides, shape):
+            if below(sides[a], sides[b]):
+                return -1
+            if below(sides[b], sides[a]):
+                return 1
+        return 0
+
+    return sorted(dims, key=cmp_to_key(compare))
+
+
 def is_dense(shape: Shape, strides: Shape) -> bool:
     """Return whether elements lie without gaps and none twice."""
     step = 1
-    for stride, size in sorted(zip(strides, shape, strict=True)):
+    for d in by_stride(shape, strides):
+        stride, size = strides[d], shape[d]
         if size == 1:
             continue
         if stride != step:
@@ -67,8 +89,8 @@ def packed(shape: Shape, operands: list[Shape]) -> Shape:
             if x == 0 or y == 0:
                 continue
             if x != y:
-                return -1 if x < y else 1
-            if shape[a] > shape[b]:
+                return -1 if below(x, y) else 1
+            if below(shape[b], shape[a]):
                 return 1
         return 0
 

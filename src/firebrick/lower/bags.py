@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.ir.index.expr import ZERO, Expr, as_int, exprs, var
+from firebrick.ir.index.expr import ZERO, Expr, exprs, var
+from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.constructors import cast, constant, index_value, load, op, where
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.lower.context import Declined, Lowering, only_first, rules

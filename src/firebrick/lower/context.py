@@ -10,6 +10,7 @@ import torch
 
 from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, exprs, total, var
+from firebrick.ir.index.sizes import size_of, sizes_in
 from firebrick.ir.loops.bounds import CHECK, span
 from firebrick.ir.loops.constructors import cast, constant, reduce
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
@@ -29,6 +30,7 @@ from firebrick.ir.loops.program import (
     device_type,
 )
 from firebrick.ir.loops.scalar_ops import reduction_identity
+from firebrick.ir.loops.values import hint
 from firebrick.lower.tensors import TensorValue, contiguous_strides
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ __all__ = [
     "Declined",
     "Lowering",
     "broadcast",
+    "count_of",
     "dense_strides",
     "is_loop_dtype",
     "loop_axes",
@@ -251,7 +254,7 @@ class Lowering:
         self.nest(axes, Store(buffer, total(i * s for i, s in zip(index, strides, strict=True)), result))
         return TensorValue(shape, result.dtype, strides, ref=Ref(buffer, shape, strides, ZERO))
 
-    def check(self, index: TensorValue, low: int, high: int, error: str, text: str) -> None:
+    def check(self, index: TensorValue, low: Expr | int, high: Expr | int, error: str, text: str) -> None:
         """Let the program raise `error` unless all elements of `index` are in low..high."""
         # What an expanded tensor repeats is looked at once.
         still = [index.ref is not None and s is ZERO for s in (index.ref or index).strides]
@@ -303,7 +306,7 @@ class Lowering:
         if value is None or isinstance(value, (bool, int, float, complex, str, Expr)):
             return value
         if isinstance(value, torch.SymInt):
-            return as_expr(_size(value))
+            return as_expr(size_of(value))
         raise LoweringError(f"argument {value!r} of {self.node.target} can't be passed to a library call")
 
     def extern(self, op: str, args: Sequence[object], kwargs: dict[str, object], into: bool = False) -> Any:
@@ -372,15 +375,18 @@ def loop_axes(prefix: str, sizes: Sequence[Expr]) -> list[Axis]:
     ]
 
 
-def _size(n: Any) -> Expr | int:
-    if isinstance(n, int):
-        return n
-    raise LoweringError(f"size {n} is symbolic")
-
-
 @lru_cache(maxsize=1024)
-def _exprs(values: tuple[int, ...]) -> tuple[Expr, ...]:
-    return exprs(_size(n) for n in values)
+def _numbers(values: tuple[int, ...]) -> tuple[Expr, ...]:
+    return exprs(values)
+
+
+def _exprs(values: tuple[Any, ...]) -> tuple[Expr, ...]:
+    return exprs(map(size_of, values)) if sizes_in(values) is not None else _numbers(values)
+
+
+def count_of(fake: torch.Tensor) -> int:
+    """Elements of a fake tensor, about as many where its sizes are symbols: for choices that are right either way."""
+    return hint(as_expr(size_of(fake.numel())))
 
 
 def shape_of(fake: torch.Tensor) -> tuple[Expr, ...]:

@@ -12,6 +12,7 @@ from torch import fx
 from firebrick.errors import LoweringError
 from firebrick.fakes.node_values import device_of, origins
 from firebrick.ir.index.expr import ONE, ZERO, exprs, total
+from firebrick.ir.index.sizes import size_of
 from firebrick.ir.loops.dtypes import BY_TORCH
 from firebrick.ir.loops.program import Extern, Load, LoopProgram, Recipe, Ref, device_type
 from firebrick.ir.loops.walk import values_of
@@ -233,7 +234,7 @@ class _Lowerer:
             return self._near(value) if here else self.env[value]
         if isinstance(value, (list, tuple)):
             return [self._arguments(v, here) for v in value]
-        return value
+        return size_of(value) if isinstance(value, torch.SymInt) else value
 
     # ------------------------------------------------------------ outputs
 

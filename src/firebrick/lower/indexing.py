@@ -41,9 +41,11 @@ def _full(lw: Lowering, *args: Any, **_kwargs: Any) -> TensorValue:
 
 
 def _filled(lw: Lowering, value: Any) -> TensorValue:
+    dtype = _out(lw)
+    if isinstance(value, Expr):
+        return lw.formula(lambda _: cast(index_value(value), dtype), 1)
     if not isinstance(value, (bool, int, float)):
         raise Declined
-    dtype = _out(lw)
     if not DTYPES[dtype].is_float and isinstance(value, float) and not math.isfinite(value):
         raise Declined
     made = constant(value, dtype)
@@ -72,7 +74,7 @@ def _fill(lw: Lowering, _x: TensorValue, value: Any) -> TensorValue:
 def _arange(lw: Lowering, *args: float, **_kwargs: Any) -> TensorValue:
     start, step = args[0] if len(args) > 1 else 0, args[2] if len(args) > 2 else 1
     dtype = _out(lw)
-    if isinstance(start, int) and isinstance(step, int):
+    if isinstance(start, (int, Expr)) and isinstance(step, (int, Expr)):
         return lw.formula(lambda index: cast(index_value(index[0] * step + start), dtype), 1)
     if not DTYPES[dtype].is_float:
         raise Declined

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, as_int, product, total, var
+from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, known_less, maximum, product, total, var
 from firebrick.ir.loops.bounds import span
 from firebrick.ir.loops.constructors import cast, constant, index_value, load, op
 from firebrick.ir.loops.program import Const, Index, Load
-from firebrick.lower.context import Declined, Lowering, broadcast, rules
+from firebrick.ir.loops.values import hint
+from firebrick.lower.context import Declined, Lowering, broadcast, count_of, rules
 from firebrick.lower.tensors import TensorValue, contiguous_strides
 from firebrick.lower.views import reshape_map
 
@@ -43,35 +44,44 @@ def place(value: Value, size: Expr, label: str, wrap: bool = True) -> Place:
     """The index of a dimension that a whole number stands for; with `wrap`, negative ones count from the end."""
     wide = cast(value, "i64")
     low, high = span(wide)
-    n = as_int(size)
+    if isinstance(wide, Index) and low >= 0 and known_less(wide.expr, size):
+        return wide.expr, ()
+    n = index_value(size)
     if wrap and low < 0:
         # v >> 63 has all bits where v is negative, and no mask in lanes of another width.
         sign = constant(-1, "i64") if high < 0 else op("shr", wide, constant(63, "i64"))
-        wide = op("add", wide, op("bitand", sign, constant(n, "i64")))
-        low, high = low + n, high + n if high < 0 else max(high, n - 1)
-    if high >= n:
-        wide = op("min", wide, constant(max(n - 1, 0), "i64"))
+        wide = op("add", wide, op("bitand", sign, n))
+        low, high = low + size.lo, high + size.hi if high < 0 else max(high, size.hi - 1)
+    if high >= size.lo:
+        wide = op("min", wide, index_value(maximum(size - 1, 0)))
     if low < 0:
         wide = op("max", wide, constant(0, "i64"))
     if isinstance(wide, Index):
         return wide.expr, ()
     if isinstance(wide, Const):
         return as_expr(int(wide.value)), ()
-    slot = var(label, 0, max(n - 1, 0))
+    slot = _slot(label, size)
     return slot, ((slot, wide),)
 
 
-def check(lw: Lowering, index: TensorValue, low: int, size: Expr, text: str, error: str = "IndexError") -> None:
+def _slot(label: str, size: Expr) -> Var:
+    return var(label, 0, max(size.const - 1, 0)) if size.is_const else var(label, bound=size)
+
+
+def check(lw: Lowering, index: TensorValue, low: Expr | int, size: Expr, text: str, error: str = "IndexError") -> None:
     """Let the program raise unless all indices are in low..size-1; nothing where their text shows it."""
-    high = as_int(size) - 1
     if ZERO in index.shape:
         return
-    if high < 0 or index.dtype not in ("i64", "i32"):
+    if size.hi < 1 or index.dtype not in ("i64", "i32"):
         raise Declined
+    least = as_expr(low)
     known = lw.span(index)
-    if known is None or known[0] < low or known[1] > high:
+    if known is None or known[0] < least.hi or known[1] >= size.lo:
+        element = index.at(lw.axes(index.shape, contiguous_strides(index.shape))[1])
+        if isinstance(element, Index) and element.expr.lo >= least.hi and known_less(element.expr, size):
+            return
         lw.share(index)
-        lw.check(index, low, high, error, text)
+        lw.check(index, low, size - 1, error, text)
 
 
 class Places:
@@ -90,14 +100,14 @@ class Places:
         """The place for an element of the result."""
         value = self.index.at(self.move(out))
         if self.ready and isinstance(value, Load):
-            slot = var(self.label, 0, as_int(self.size) - 1)
+            slot = _slot(self.label, self.size)
             return slot, ((slot, value),)
         return place(value, self.size, self.label, self.wrap)
 
     def prepare(self, lw: Lowering, count: int) -> None:
         """Keep the places, inside of the dimension, in a table if each is used for many of `count` elements."""
         index = self.index
-        few = 4 * as_int(product(index.shape)) <= count and count >= _TABLE
+        few = 4 * hint(product(index.shape)) <= count and count >= _TABLE
         if index.cost < 1 or not few or ZERO in (*index.shape, self.size):
             return
         strides = contiguous_strides(index.shape)
@@ -124,7 +134,7 @@ def _read(
     """The node's result: elements of `x`, at the index that `where_to` makes of the result's and of the places."""
     ref = lw.realize(x)
     for p in places:
-        p.prepare(lw, lw.node.meta["val"].numel())
+        p.prepare(lw, count_of(lw.node.meta["val"]))
 
     def formula(out: tuple[Expr, ...]) -> Value:
         found = [p.at(out) for p in places]
@@ -145,10 +155,10 @@ CHEAP, DEAR = 3.0, 12.0
 
 def worth(lw: Lowering, dims: Sequence[Expr], library: float, run: int = 0, count: int = 0) -> None:
     """Decline for a node alone where the library is faster; `dims`: the indexed dimension and those behind it."""
-    run = run or max(as_int(product(dims[1:])), 1)
+    run = run or max(hint(product(dims[1:])), 1)
     if run < _RUN:
         # Each place is computed in lanes and then read alone; the check reads all indices before.
-        lw.prefer(5.0 + 2.0 / run, library, max(lw.node.meta["val"].numel(), count))
+        lw.prefer(5.0 + 2.0 / run, library, max(count_of(lw.node.meta["val"]), count))
 
 
 def _same(out: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -160,7 +170,7 @@ def _gather(lw: Lowering, x: TensorValue, dim: int, index: TensorValue, *, spars
     if x.rank == 0 or index.rank == 0:
         raise Declined
     d = dim % x.rank
-    worth(lw, x.shape[d:], CHEAP if d == x.rank - 1 and as_int(index.shape[d]) >= _RUN else DEAR, run=1)
+    worth(lw, x.shape[d:], CHEAP if d == x.rank - 1 and hint(index.shape[d]) >= _RUN else DEAR, run=1)
     check(lw, index, 0, x.shape[d], OUTSIDE.format(d, x.shape[d].show()), "RuntimeError")
     places = [Places(index, x.shape[d], "x0", _same)]
     return _read(lw, x, places, lambda out, at: (*out[:d], at[0], *out[d + 1 :]))
@@ -189,7 +199,7 @@ def _embedding(
 @_rule(aten.take.default)
 def _take(lw: Lowering, x: TensorValue, index: TensorValue) -> TensorValue:
     size = product(x.shape)
-    check(lw, index, -as_int(size), size, _OUTSIDE_ALL.format(size.show()))
+    check(lw, index, -size, size, _OUTSIDE_ALL.format(size.show()))
     unfold = reshape_map(x.shape, (size,))
     return _read(lw, x, [Places(index, size, "x0", _same, True)], lambda _, at: unfold((at[0],)))
 
@@ -204,7 +214,7 @@ def advanced(
         raise Declined
     if checked:
         for i, d in zip(found, used, strict=True):
-            check(lw, i, -as_int(x.shape[d]), x.shape[d], OUTSIDE.format(d, x.shape[d].show()))
+            check(lw, i, -x.shape[d], x.shape[d], OUTSIDE.format(d, x.shape[d].show()))
     middle = _broadcast_shape([i.shape for i in found])
     rank = len(middle)
     rest = [n for d, n in enumerate(x.shape) if d not in used]

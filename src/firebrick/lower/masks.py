@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.ir.index.expr import ONE, ZERO, Expr, as_int, const, product, total
+from firebrick.ir.index.expr import ONE, ZERO, Expr, const, product, total
+from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.constructors import cast, constant, load, op, running, where
 from firebrick.ir.loops.program import Index, Load, Ref, Store
 from firebrick.ir.loops.walk import values_of

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.ir.index.expr import ZERO, Expr, as_expr, as_int, const, maximum, minimum
+from firebrick.ir.index.expr import ZERO, Expr, as_expr, const, maximum, minimum
+from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Ref
 from firebrick.lower.context import Declined, Lowering, dense_strides, rules, shape_of, strides_of
 from firebrick.lower.tensors import TensorValue

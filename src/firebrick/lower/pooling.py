@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, as_int, const, floordiv, maximum, minimum, total
+from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, const, floordiv, maximum, minimum, total
+from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, masked, op, reduce, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Ref, Store

@@ -10,7 +10,7 @@ from firebrick.ir.index.expr import ONE, ZERO, total
 from firebrick.ir.loops.constructors import cast, constant, index_value, op, running, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Ref, Store
-from firebrick.lower.context import Declined, Lowering, dense_strides, rules, strides_of
+from firebrick.lower.context import Declined, Lowering, count_of, dense_strides, rules, strides_of
 from firebrick.lower.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _best(lw: Lowering, name: str, x: TensorValue, dim: int) -> tuple[TensorValu
         raise Declined
     if x.rank and strides_of(lw.node.meta["val"][0])[dim % x.rank] is ONE and len(lw.used) > 1:
         # Along a row the library keeps the best and its place with one comparison.
-        lw.prefer(6.0, 5.0, lw.node.meta["val"][0].numel())
+        lw.prefer(6.0, 5.0, count_of(lw.node.meta["val"][0]))
     lw.share(x)
     values, places = lw.node.meta["val"]
     best = _scan(lw, x, dim, values, lambda i, along: running(name, along, cast(x.at(i), compute)))

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, as_int, product, total
+from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, product, total
 from firebrick.ir.loops.constructors import cast, op
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Ref, Store
+from firebrick.ir.loops.values import hint
 from firebrick.lower.context import Declined, Lowering, broadcast, dense_strides, loop_axes, rules, strides_of
 from firebrick.lower.indexing import converted
 from firebrick.lower.indirect import CHEAP, DEAR, OUTSIDE, Places, advanced, check, worth
@@ -57,7 +58,7 @@ def _update(
     index = tuple(ZERO if n is ONE else next(loops).var for n in shape)
     if ZERO not in shape:
         for p in places:
-            p.prepare(lw, as_int(product(shape)))
+            p.prepare(lw, hint(product(shape)))
         found = [p.at(index) for p in places]
         at = where_to(index, [e for e, _ in found])
         flat = total(i * s for i, s in zip(at, strides, strict=True))
@@ -74,8 +75,8 @@ def _along(
     if x.rank == 0 or index.rank == 0:
         raise Declined
     d = dim % x.rank
-    plain = d == x.rank - 1 and mode in ("set", "add") and as_int(index.shape[d]) > 1
-    worth(lw, x.shape[d:], CHEAP if plain else DEAR, 1, as_int(product(index.shape)))
+    plain = d == x.rank - 1 and mode in ("set", "add") and hint(index.shape[d]) > 1
+    worth(lw, x.shape[d:], CHEAP if plain else DEAR, 1, hint(product(index.shape)))
     check(lw, index, 0, x.shape[d], OUTSIDE.format(d, x.shape[d].show()), "RuntimeError")
     places = [Places(index, x.shape[d], "x0", lambda out: out)]
     return _update(lw, x, places, index.shape, lambda i, at: (*i[:d], at[0], *i[d + 1 :]), value, mode)
@@ -139,7 +140,7 @@ def _rows(
     d = dim % x.rank
     size = x.shape[d]
     worth(lw, x.shape[d:], CHEAP)
-    check(lw, index, low and -as_int(size), size, prefix + OUTSIDE.format(d, size.show()), error)
+    check(lw, index, low and -size, size, prefix + OUTSIDE.format(d, size.show()), error)
     places = [Places(index, size, "x0", lambda out: (out[d],), bool(low))]
     shape = (*x.shape[:d], index.shape[0], *x.shape[d + 1 :])
     return _update(lw, x, places, shape, lambda i, at: (*i[:d], at[0], *i[d + 1 :]), value, mode)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, const, total
+from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, const, maximum, minimum, total
 from firebrick.ir.loops.dtypes import BY_TORCH
 from firebrick.ir.loops.program import Ref
-from firebrick.lower.context import Declined, Lowering, broadcast, rules, shape_of, strides_of
+from firebrick.lower.context import Declined, Lowering, broadcast, count_of, rules, shape_of, strides_of
 from firebrick.lower.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def restride(
     move = remap()
     made = lw.formula(lambda index: x.at(move(index)), x.cost, val)
     # A view of a part computes the part alone; any other is stored as its base is.
-    if shared and made.ref is None and x.ref is None and val.numel() >= base.numel():
+    if shared and made.ref is None and x.ref is None and count_of(val) >= count_of(base):
         made.base, made.see = x, see
     return made
 
@@ -197,13 +197,12 @@ def _expand(lw: Lowering, x: TensorValue, _size: Sequence[int], *, implicit: boo
 
 @_rule(aten.slice.Tensor)
 def _slice(
-    lw: Lowering, x: TensorValue, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+    lw: Lowering, x: TensorValue, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> TensorValue:
     d = dim % x.rank
-    size = x.shape[d].const if x.shape[d].is_const else None
-    if size is None:
-        raise Declined
-    first, _, _ = slice(start, end, step).indices(size)
+    size = x.shape[d]
+    start = 0 if start is None else start
+    first = minimum(start, size) if as_expr(start).lo >= 0 else maximum(size + start, 0)
     return restride(lw, x, lambda: _with_dim(d, lambda i: i * step + first))
 
 
@@ -292,7 +291,7 @@ def _slot(lw: Lowering, x: TensorValue, d: int, k: int, val: torch.Tensor) -> Te
 def _flip(lw: Lowering, x: TensorValue, dims: Sequence[int]) -> TensorValue:
     flipped = {d % x.rank for d in dims} if x.rank else set()
     if x.rank - 1 in flipped:
-        lw.prefer(3.0, 1.0, lw.node.meta["val"].numel())  # lanes in turned order
+        lw.prefer(3.0, 1.0, count_of(lw.node.meta["val"]))  # lanes in turned order
     return lw.formula(
         lambda index: x.at(tuple(x.shape[d] - 1 - i if d in flipped else i for d, i in enumerate(index))), x.cost
     )
@@ -300,7 +299,7 @@ def _flip(lw: Lowering, x: TensorValue, dims: Sequence[int]) -> TensorValue:
 
 @_rule(aten.roll.default)
 def _roll(lw: Lowering, x: TensorValue, shifts: Sequence[int], dims: Sequence[int] = ()) -> TensorValue:
-    lw.prefer(3.0, 1.0, lw.node.meta["val"].numel())  # a division an element
+    lw.prefer(3.0, 1.0, count_of(lw.node.meta["val"]))  # a division an element
     if not dims:
         if len(shifts) != 1:
             raise Declined

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from firebrick.errors import LoweringError
-from firebrick.fakes.strides import is_dense
+from firebrick.fakes.promotion import NoRule
+from firebrick.fakes.strides import by_stride, is_dense
+from firebrick.fakes.view_rules import view
+from firebrick.ir.index.sizes import expressions
 from firebrick.runtime.bits import bits_of
 
 if TYPE_CHECKING:
@@ -129,10 +132,9 @@ def replay(step: ViewStep, record: Record, storage: Storage, emit: Emit) -> Reco
 def _viewable(val: FakeTensor, shape: Any) -> bool:
     if val.is_contiguous():
         return True
-    meta = torch.empty_strided(val.shape, val.stride(), device="meta")
     try:
-        meta.view(list(shape))
-    except RuntimeError:
+        view(val, list(shape))
+    except NoRule:
         return False
     return True
 
@@ -150,14 +152,15 @@ def write(value: Value, new: Record, emit: Emit) -> None:
     storage.version += 1
     if not value.chain:
         value.record, value.version = storage.record, storage.version
-    elif tuple(new.val.stride()) == tuple(value.fake.stride()):
+    elif expressions(new.val.stride()) == expressions(value.fake.stride()):
         value.record, value.version = new, storage.version
 
 
 def overlaps(fake: FakeTensor) -> bool:
     """Whether several elements may be in one place: a stride stays within the reach of the smaller ones."""
     reach = 0
-    for stride, n in sorted(zip(fake.stride(), fake.shape, strict=True)):
+    for d in by_stride(tuple(fake.shape), fake.stride()):
+        stride, n = fake.stride()[d], fake.shape[d]
         if n > 1 and stride <= reach:
             return fake.numel() > 0
         reach += (n - 1) * stride
@@ -169,19 +172,18 @@ def _conform(record: Record, like: FakeTensor, emit: Emit) -> Record:
         record = emit(aten._to_copy.default, record, dtype=like.dtype)
     if record.val.fake_device != like.fake_device:
         record = emit(aten._to_copy.default, record, device=like.fake_device)
-    if tuple(record.val.shape) != tuple(like.shape):
+    if expressions(record.val.shape) != expressions(like.shape):
         record = emit(aten.expand.default, record, list(like.shape))
     return record
 
 
 def restrided(record: Record, like: FakeTensor, emit: Emit) -> Record:
     """Copy `record` into the strides of `like` unless it has them."""
-    if tuple(record.val.stride()) == tuple(like.stride()):
+    if expressions(record.val.stride()) == expressions(like.stride()):
         return record
     if like.is_contiguous():
         return emit(aten.clone.default, record, memory_format=torch.contiguous_format)
-    strides = like.stride()
-    order = sorted(range(like.dim()), key=lambda d: (-strides[d], d))
+    order = by_stride(tuple(like.shape), like.stride())[::-1]
     moved = emit(aten.permute.default, record, order)
     packed = emit(aten.clone.default, moved, memory_format=torch.contiguous_format)
     return emit(aten.permute.default, packed, [order.index(d) for d in range(like.dim())])

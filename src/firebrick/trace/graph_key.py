@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from firebrick.ir.graph.nested import Nested
+from firebrick.ir.index.sizes import expressions, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -97,8 +98,9 @@ def metas_text(tensors: Iterable[Any]) -> str:
             flags = {"requires grad": t.requires_grad, "conj": t.is_conj(), "neg": t.is_neg()}
             flags |= {"inference": t.is_inference(), str(t.layout): t.layout != torch.strided}
             marks = "".join([f" {name}" for name, is_on in flags.items() if is_on])
-            stride = t.stride() if t.layout == torch.strided else ()
-            text = f"{t.dtype} {tuple(t.shape)} strides {stride} offset {t.storage_offset()} {t.device.type}{marks}"
+            stride = expressions(t.stride()) if t.layout == torch.strided else ()
+            shape, offset = expressions(t.shape), size_of(t.storage_offset())
+            text = f"{t.dtype} {shape} strides {stride} offset {offset} {t.device.type}{marks}"
             lines.append(text)
         else:
             lines.append(f"{type(t).__name__} {t!r}")

@@ -16,6 +16,7 @@ from firebrick.errors import LoweringError
 from firebrick.fakes.mode import hooks_paused, new_fake_mode
 from firebrick.fakes.strides import is_dense
 from firebrick.ir.graph.aten import Alias, AtenGraph
+from firebrick.ir.index.sizes import expressions, has_symbols, size_of
 from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Storage, Value, overlaps, restrided, switched
 from firebrick.trace.function_recipes import FUNCTIONS
@@ -178,10 +179,8 @@ class Trace:
         fake = given if isinstance(given, FakeTensor) else node.meta.get("val")
         if not isinstance(fake, FakeTensor) or fake.fake_mode is not self.tracer.fake_mode:
             fake = fake_like(self.tracer.fake_mode, given)
-        if any(fake is v.fake for v in self.inputs):
+        if has_symbols(fake) or any(fake is v.fake for v in self.inputs):
             fake = fake_like(self.tracer.fake_mode, fake)
-        if any(not isinstance(n, int) for n in (*fake.shape, *fake.stride())):
-            raise LoweringError(f"graph input {node.name} has symbolic sizes")
         value = self.tracer.given("placeholder", fake, Origin("input", node.name, index))
         self.inputs.append(value)
         return value
@@ -242,7 +241,7 @@ class Trace:
         start, writes = len(self.tape.records), self.tracer.writes
         result = self._dispatch(target, node)
         if not slots:
-            self.epoch += not isinstance(result, Value)
+            self.epoch += not isinstance(result, (Value, torch.SymInt))
         elif self.tracer.writes == writes:
             self.templates[frozen_key] = make_template(slots, self.tape.records[start:], result)
         return result
@@ -454,9 +453,9 @@ class Finish:
             raise LoweringError(
                 "a result shows the parts of complex numbers of another tensor, or its bytes as numbers of another size"
             )
-        offset = int(fake.storage_offset()) - int(base.storage_offset())
+        offset = size_of(fake.storage_offset()) - size_of(base.storage_offset())
         dtype = fake.dtype if fake.dtype != base.dtype else None
-        return Alias(kind, index, tuple(fake.shape), tuple(fake.stride()), offset, dtype)
+        return Alias(kind, index, expressions(fake.shape), expressions(fake.stride()), offset, dtype)
 
     def _returned(self, value: Value) -> Record:
         record = self.tracer.read(value)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.trace.aliasing import Storage, Value, ViewStep
 from firebrick.trace.tape import Record
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["KeyMaker", "Template", "make_template", "rebuild", "replay"]
 
 _PLAIN = (str, torch.dtype, torch.layout, torch.memory_format, torch.device, type(None), type(...))
+
+
+_NUMBERS = (bool, int, float, torch.SymInt)
 
 
 class NotKeyed(Exception):
@@ -50,15 +54,13 @@ class KeyMaker:
         if fake.layout != torch.strided or fake.constant is not None or fake.is_conj() or fake.is_neg():
             return None
         meta = (
-            tuple(fake.shape),
-            fake.stride(),
-            fake.storage_offset(),
+            expressions(fake.shape),
+            expressions(fake.stride()),
+            size_of(fake.storage_offset()),
             fake.dtype,
             fake.fake_device,
             fake.requires_grad,
         )
-        if not all(isinstance(n, int) for n in (*meta[0], *meta[1], meta[2])):
-            return None
         return self._by_meta.setdefault(meta, len(self._by_meta))
 
     def make(self, arg: Any, key: list[Any], slots: list[Value]) -> None:
@@ -79,6 +81,8 @@ class KeyMaker:
             key.append((kind, arg))
         elif kind is float:
             key.append(arg.hex())
+        elif kind is torch.SymInt:
+            key.append(("size", size_of(arg)))
         elif kind is tuple or kind is list or kind is torch.Size:
             key.append((kind, len(arg)))
             for item in arg:
@@ -206,7 +210,9 @@ class _Results:
             return _Number(number)
         if isinstance(result, (tuple, list)):
             return rebuild(result, [self.encode(r) for r in result])
-        if result is None or isinstance(result, (bool, int, float, str, torch.dtype, torch.device, torch.Size)):
+        if result is None or isinstance(
+            result, (bool, int, float, str, torch.SymInt, torch.dtype, torch.device, torch.Size)
+        ):
             return result
         raise _Unkept
 

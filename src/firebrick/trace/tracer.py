@@ -18,6 +18,7 @@ from firebrick.errors import LoweringError
 from firebrick.fakes.foreach import calls_of, op_of
 from firebrick.fakes.mode import fake_of
 from firebrick.fakes.node_values import tensors_in
+from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.ir.operators.recurrent_op import recorded_lstm
 from firebrick.runtime.bits import bits_of, toggled
 from firebrick.trace.aliasing import BIT_OPS, Origin, Storage, Value, ViewStep, read, replay, steps_of, switched, write
@@ -303,10 +304,10 @@ def _bit(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[s
 
 def _same_layout(a: FakeTensor, b: FakeTensor) -> bool:
     return (
-        a.shape == b.shape
-        and a.stride() == b.stride()
+        expressions(a.shape) == expressions(b.shape)
+        and expressions(a.stride()) == expressions(b.stride())
         and a.dtype == b.dtype
-        and a.storage_offset() == b.storage_offset()
+        and size_of(a.storage_offset()) == size_of(b.storage_offset())
         and a.is_conj() == b.is_conj()
         and a.is_neg() == b.is_neg()
     )

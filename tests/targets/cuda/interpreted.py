@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from firebrick.ir.index.expr import as_int
+from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.interp import _Machine
 from firebrick.ir.loops.program import Extern
 from firebrick.targets.cuda.triton_text import unit_text

@@ -15,6 +15,8 @@ from firebrick.capture.values.constant import LITERAL_TYPES
 from firebrick.capture.values.object import ObjectValue
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.values.base import Value
 
@@ -43,16 +45,17 @@ class Guards:
         return list(self._guards.values())
 
     def _add(self, kind: str, source: Source, key: Any, guard: Guard) -> None:
-        self._put((kind, source, key), guard)
+        self.put((kind, source, key), guard)
 
-    def _put(self, key: Any, guard: Guard) -> None:
+    def put(self, key: Any, guard: Guard) -> None:
+        """Add a guard, unless there is one with its key."""
         self._guards.setdefault(key, guard)
         if self._listeners:
             self._asked.append(key)
 
     def repeat(self, like: Any, guard: Guard) -> None:
         """A guard that was made for another source of one that `end` gave with the key `like`."""
-        self._put((guard.kind, guard.source, *like[2:]), guard)
+        self.put((guard.kind, guard.source, *like[2:]), guard)
 
     def begin(self) -> int:
         """Take down which guards are asked for from here on, new or not."""
@@ -142,21 +145,21 @@ class Guards:
         """No such attribute in the object's own dict."""
         self.lacks_key(InstanceDict(source), name)
 
-    def tensor(self, source: Source, tensor: torch.Tensor) -> None:
-        """A tensor with the same metadata."""
-        self._add("TENSOR", source, None, tensor_guard(source, tensor))
+    def tensor(self, source: Source, tensor: torch.Tensor, dynamic: Iterable[int] = ()) -> None:
+        """A tensor with the same metadata, but for the sizes of some dimensions."""
+        self._add("TENSOR", source, None, tensor_guard(source, tensor, dynamic))
 
     def distinct(self, sources: list[Source]) -> None:
         """Different objects."""
         payload = tuple(sorted(set(sources), key=str))
         if len(payload) > 1:
-            self._put(("DISTINCT", payload), Guard("DISTINCT", None, payload))
+            self.put(("DISTINCT", payload), Guard("DISTINCT", None, payload))
 
     def no_overlap(self, sources: list[Source]) -> None:
         """Tensors that share no memory."""
         payload = tuple(dict.fromkeys(sources))
         if len(payload) > 1:
-            self._put(("NO_OVERLAP", payload), Guard("NO_OVERLAP", None, payload))
+            self.put(("NO_OVERLAP", payload), Guard("NO_OVERLAP", None, payload))
 
     def requires_grad(self, source: Source, tensor: torch.Tensor) -> None:
         """Whether a parameter needs a gradient; matters where gradients are recorded."""

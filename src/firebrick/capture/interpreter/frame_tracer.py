@@ -14,6 +14,7 @@ from firebrick.capture.emit.prelude import Prelude
 from firebrick.capture.graph import GraphBuilder
 from firebrick.capture.guards.guard_kinds import describe
 from firebrick.capture.guards.guard_set import Guards
+from firebrick.capture.guards.size_symbols import Symbols
 from firebrick.capture.guards.sources import (
     Attr,
     Builtin,
@@ -38,6 +39,7 @@ from firebrick.capture.values.function import CellValue, FunctionValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue, bind, class_lookup
 from firebrick.capture.values.sequence import TupleValue
+from firebrick.capture.values.size import size_value
 from firebrick.capture.values.wrap import fresh, wrap
 
 if TYPE_CHECKING:
@@ -96,6 +98,13 @@ class Tracer:
         """What was another number, text, function or class in an earlier round."""
         self.numbers: frozenset[Source] = frozenset()
         """Where an earlier capture found another float: an argument of the graph, if that can be."""
+        self.symbols = Symbols(self.graph.sizes.sizes)
+        self.symbols.sizes.where = self._where
+        self.innermost: Interpreter | None = None
+        """The interpreter of the function that runs now, if it is not that of the root frame."""
+
+    def _where(self) -> str:
+        return str((self.innermost or self.current).location())
 
     # -- reading real objects -------------------------------------------------
 
@@ -116,6 +125,8 @@ class Tracer:
 
     def known(self, obj: Any) -> Value:
         """The value of an object that compiled code may refer to itself."""
+        if type(obj) is torch.SymInt:
+            return size_value(obj, self.graph.sizes)
         if is_literal(obj):
             return ConstantValue(obj) if type(obj) is not tuple else TupleValue([self.known(item) for item in obj])
         found = self.objects.get(id(obj))

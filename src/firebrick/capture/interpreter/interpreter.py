@@ -255,7 +255,11 @@ class Interpreter(Operations):
                 root = root.parent
             self.tracer.generators.append((root.steps, made))
             return made
-        return frame.run()
+        self.tracer.innermost = frame
+        try:
+            return frame.run()
+        finally:
+            self.tracer.innermost = self
 
     # -- generators -----------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, V
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue
 from firebrick.capture.values.sequence import DequeValue, ListValue, SequenceValue, SliceValue, TupleValue
+from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
 
@@ -149,6 +150,8 @@ def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, NumberValue):
         return value.unary(interp, symbol)
+    if isinstance(value, SizeValue) and symbol in "+-":
+        return binary(interp, symbol, ConstantValue(0), value)
     function, method = UNARY[symbol]
     if isinstance(value, SubclassValue):
         own = value.special(interp, method)
@@ -176,7 +179,8 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
     in_place = symbol.endswith("=")
     row = BINARY[symbol.rstrip("=")]
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-        return interp.fold(row.function, (left, right), {})
+        made = of_sizes(row.symbol, left, right)
+        return interp.fold(row.function, (left, right), {}) if made is None else made
     if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):
         return _of_subclasses(interp, row, in_place, left, right)
     if (
@@ -349,7 +353,8 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
     if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
         return _of_arrays(interp, symbol, left, right)
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-        return interp.fold(function, (left, right), {})
+        made = of_sizes(symbol, left, right)
+        return interp.fold(function, (left, right), {}) if made is None else made
     if (isinstance(left, TensorValue) or isinstance(right, TensorValue)) and not (
         isinstance(left, SubclassValue) or isinstance(right, SubclassValue)
     ):

@@ -26,6 +26,7 @@ from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
 from firebrick.capture.values.object import MISSING, ObjectValue, converted
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
+from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.superclass import SuperValue
 from firebrick.capture.values.tensor import TensorValue
 
@@ -472,6 +473,12 @@ def _extreme(symbol: str) -> Any:
         plain = key is None or key.realize().python_type() is type(None)
         best, best_key = items[0], items[0] if plain or key is None else interp.call(key, items[0])
         for item in items[1:]:
+            both = (best.realize(), item.realize())
+            if plain and any(isinstance(one, SizeValue) for one in both):
+                made = of_sizes("max" if symbol == ">" else "min", *both)
+                if made is not None:
+                    best = best_key = made
+                    continue
             item_key = item if plain or key is None else interp.call(key, item)
             if operators.compare(interp, symbol, item_key, best_key).realize().truth(interp):
                 best, best_key = item, item_key

@@ -116,6 +116,10 @@ class TupleValue(SequenceValue):
             return tuple(items)
         return self.cls(items)
 
+    def is_constant(self) -> bool:
+        """Whether all items are."""
+        return all(item.is_constant() for item in self.items)
+
     def as_constant(self) -> Any:
         """A real tuple, if all items are constant."""
         return self.build([item.as_constant() for item in self.items])

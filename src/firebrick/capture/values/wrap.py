@@ -22,6 +22,7 @@ from torch.nn.parameter import is_lazy
 
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.breaks.regions import ON_STACK
+from firebrick.capture.guards.guard_kinds import TensorMeta
 from firebrick.capture.guards.sources import (
     ArrayTensor,
     Attr,
@@ -46,6 +47,7 @@ from firebrick.capture.values.module import ModuleValue, PythonModuleValue
 from firebrick.capture.values.object import ObjectValue, builtin_base
 from firebrick.capture.values.random_state import GeneratorState, RandomNumbers
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
+from firebrick.capture.values.size import size_value
 from firebrick.capture.values.subclass import SubclassValue, is_plain_subclass
 from firebrick.capture.values.tensor import TensorValue
 
@@ -242,8 +244,17 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
         return tracer.graph.attribute(obj, path, source)
     if obj.is_nested:
         raise Break("unsupported-operation", f"{source} is a nested tensor")
-    tracer.guards.tensor(source, obj)
-    return tracer.graph.input(obj, source)
+    varying = tracer.symbols.of(obj, source)
+    tracer.guards.tensor(source, obj, varying)
+    if not varying:
+        return tracer.graph.input(obj, source)
+    shape, strides = tracer.symbols.layout(obj, varying)
+    meta = TensorMeta.of(obj, varying)
+    tracer.symbols.guard_strides(source, strides, meta.strides)
+    tracer.graph.mode.from_layout(obj, shape, strides)  # type: ignore[attr-defined]
+    value = tracer.graph.input(obj, source)
+    tracer.graph.sizes.read_from(value, varying)
+    return value
 
 
 def _subclass(tracer: Tracer, obj: torch.Tensor, source: Source) -> Value:
@@ -466,6 +477,8 @@ def fresh(tracer: Tracer, obj: Any) -> Value:
     kind = type(obj)
     if kind in LITERAL_TYPES:
         return ConstantValue(obj)
+    if kind is torch.SymInt:
+        return size_value(obj, tracer.graph.sizes)
     make = _FRESH.get(kind)
     if make is not None:
         return make(tracer, obj)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -21,9 +21,9 @@ class Alias:
 
     base: str  # "input" or "output" or "const"
     index: int | str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
+    shape: tuple[Any, ...]  # numbers, or expressions where sizes are symbols
+    strides: tuple[Any, ...]
+    offset: Any
     dtype: torch.dtype | None = None
 
 

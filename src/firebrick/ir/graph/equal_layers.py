@@ -105,7 +105,8 @@ def _kind_of(arg: Any) -> Any:
 
 def _shape(val: Any) -> Any:
     if isinstance(val, torch.Tensor):
-        return (tuple(val.shape), val.stride(), val.dtype, val.device, val.requires_grad, *bits_of(val))
+        sizes = repr((*val.shape, *val.stride()))  # symbols can't be hashed
+        return (sizes, val.dim(), val.dtype, val.device, val.requires_grad, *bits_of(val))
     return tuple([_shape(item) for item in val]) if isinstance(val, (tuple, list)) else repr(val)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["INF", "ONE", "ZERO", "Add", "Const", "Expr", "FloorDiv", "Max", "Min", "Mod", "Mul", "Terms", "Var"]
-__all__ += ["as_expr", "as_int", "const", "exprs", "floordiv", "known_less", "maximum", "minimum", "mod", "product"]
+__all__ += ["as_expr", "const", "exprs", "floordiv", "known_less", "maximum", "minimum", "mod", "product"]
 __all__ += ["total", "var"]
 
 INF = 1 << 100
@@ -362,17 +362,6 @@ def as_expr(value: Expr | int) -> Expr:
 def exprs(values: Iterable[Expr | int]) -> tuple[Expr, ...]:
     """Each of `values` as an expression."""
     return tuple(v if isinstance(v, Expr) else const(v) for v in values)
-
-
-def as_int(e: Expr | int) -> int:
-    """The number that a constant expression is.
-
-    Raises:
-        ValueError: it is not constant.
-    """
-    if isinstance(e, Expr) and e.terms:
-        raise ValueError(f"{e.show()} is not a constant")
-    return e.const if isinstance(e, Expr) else e
 
 
 ZERO = const(0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from firebrick.ir.index.expr import ONE, Expr, as_expr, as_int
+from firebrick.ir.index.expr import ONE, Expr, as_expr
+from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Ref
 
 if TYPE_CHECKING:

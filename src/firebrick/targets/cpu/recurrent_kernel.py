@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import as_int
+from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.matmul_kernel import REGISTERS
 from firebrick.targets.cpu.tiles import dot

@@ -1,0 +1,144 @@
+"""Which sizes of a frame's tensors are symbols, and the guards that say what was decided about them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from firebrick.capture.guards.guard_kinds import Guard
+from firebrick.capture.marks import DYNAMIC, STATIC
+from firebrick.fakes.mode import is_plain
+from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import torch
+
+    from firebrick._native import Frame
+    from firebrick.capture.guards.guard_plan import Plan
+    from firebrick.capture.guards.size_conditions import Shape
+    from firebrick.capture.guards.sources import Source
+    from firebrick.ir.index.sizes import Sizes
+
+__all__ = ["Symbols", "changed_sizes"]
+
+_TORCH_MARKS = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
+"""Attributes by which torch's own functions mark dimensions of a tensor."""
+
+
+class Symbols:
+    """The symbols of one capture.
+
+    dynamic: None: what `varying` names, and what is marked; True: all sizes from 2 on; False: none.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.dynamic: bool | None = False
+        self.varying: frozenset[tuple[Source, int]] = frozenset()
+        self._by_size: dict[Any, Var] = {}
+        self._leaves: dict[str, tuple[Source, int]] = {}
+        self._guards: list[Shape] = []
+
+    def of(self, tensor: torch.Tensor, source: Source) -> dict[int, Var]:
+        """The dimensions of a tensor of the frame whose sizes are symbols."""
+        if self.dynamic is False or not is_plain(tensor):
+            return {}
+        marks: Mapping[int, tuple[int | None, int | None]] = getattr(tensor, DYNAMIC, {})
+        static = {*getattr(tensor, STATIC, ()), *getattr(tensor, "_dynamo_static_indices", ())} - {*marks}
+        marked = {*marks, *(d for name in _TORCH_MARKS for d in getattr(tensor, name, ()))}
+        found: dict[int, Var] = {}
+        for d, size in enumerate(tensor.shape):
+            varies = d in marked or (source, d) in self.varying or (self.dynamic is True and size > 1)
+            if varies and size and d not in static:
+                lo, hi = marks.get(d, (None, None))
+                found[d] = self._symbol(size, d, source, max(lo or 1, 1), hi)
+        return found
+
+    def _symbol(self, size: int, dim: int, source: Source, lo: int, hi: int | None) -> Var:
+        """A symbol for a size; equal ones in the same place of several tensors are most likely one."""
+        leaf = ("size", source, dim)
+        key = (size, dim, lo, hi)
+        made = self._by_size.get(key)
+        if made is not None:
+            self._guards.append(("==", leaf, ("size", *self._leaves[made.name])))
+            return made
+        made = self._by_size[key] = self.sizes.symbol(size, lo) if hi is None else self.sizes.symbol(size, lo, hi)
+        self._leaves[made.name] = (source, dim)
+        self._guards.append(("<=", lo, leaf))
+        if hi is not None:
+            self._guards.append(("<=", leaf, hi))
+        return made
+
+    def in_use(self) -> bool:
+        """Whether there are any."""
+        return bool(self._leaves)
+
+    def layout(self, tensor: torch.Tensor, symbols: Mapping[int, Var]) -> tuple[list[Expr], list[Expr]]:
+        """Sizes and strides of a tensor; those of dimensions that lie side by side follow from its sizes."""
+        shape, strides = list(tensor.shape), tensor.stride()
+        sizes = [symbols.get(d, as_expr(n)) for d, n in enumerate(shape)]
+        made: list[Expr] = [as_expr(n) for n in strides]
+        at, step = 1, as_expr(1)
+        for d in sorted(range(len(shape)), key=lambda d: (strides[d], -d)):
+            if strides[d] == at:
+                made[d] = step
+            at, step = strides[d] * shape[d], made[d] * sizes[d]
+        return sizes, made
+
+    def guard_strides(self, source: Source, strides: Iterable[Expr], wanted: Iterable[int | None]) -> None:
+        """Guard the strides that the guard on the tensor leaves free."""
+        for d, (stride, fixed) in enumerate(zip(strides, wanted, strict=True)):
+            if fixed is None:
+                self._guards.append(("==", ("stride", source, d), self.shape_of(stride)))
+
+    def guards(self) -> Iterator[Guard]:
+        """The conditions under which what was captured is right; nothing more may be decided from here on."""
+        self.sizes.frozen = True
+        yield from (Guard("SHAPE", None, shape) for shape in self._shapes())
+
+    def _shapes(self) -> Iterator[Shape]:
+        yield from self._guards
+        for fact in self.sizes.facts.values():
+            d = fact.difference
+            left = sum((a * c for a, c in d.terms if c > 0), as_expr(max(d.const, 0)))
+            right = left - d
+            if fact.sign == "==":
+                yield ("==" if fact.truth else "!=", self.shape_of(left), self.shape_of(right))
+            elif fact.truth:
+                yield ("<", self.shape_of(left), self.shape_of(right))
+            else:
+                yield ("<=", self.shape_of(right), self.shape_of(left))
+
+    def shape_of(self, e: Expr) -> Shape:
+        """An expression of the sizes of the frame's tensors, as guards have it."""
+        if isinstance(e, Var):
+            return ("size", *self._leaves[e.name])
+        if isinstance(e, (FloorDiv, Mod, Min, Max)):
+            sign = {FloorDiv: "//", Mod: "%", Min: "min", Max: "max"}[type(e)]
+            return self._chain(sign, [self.shape_of(a) for a in e.args])
+        if isinstance(e, Mul) and e.scale == 1:
+            return self._chain("*", [self.shape_of(f) for f in e.factors])
+        parts = [self._chain("*", [self.shape_of(a), *([c] if c != 1 else [])]) for a, c in e.terms]
+        return self._chain("+", [*parts, *([e.const] if e.const or not parts else [])])
+
+    @staticmethod
+    def _chain(sign: str, parts: list[Shape]) -> Shape:
+        made = parts[0]
+        for part in parts[1:]:
+            made = (sign, made, part)
+        return made
+
+
+def changed_sizes(frame: Frame, plan: Plan) -> frozenset[tuple[Source, int]]:
+    """The dimensions of a frame's tensors whose sizes are not those that a plan asks for."""
+    found: set[tuple[Source, int]] = set()
+    for guard in plan.guards:
+        if guard.kind == "TENSOR" and guard.source is not None and not guard.holds(frame):
+            with contextlib.suppress(LookupError, AttributeError, TypeError):
+                sizes, tensor = guard.payload.sizes, guard.source.evaluate(frame)
+                if tensor.dim() == len(sizes):
+                    both = enumerate(zip(sizes, tensor.shape, strict=True))
+                    found.update((guard.source, d) for d, (was, now) in both if was is not None and was != now)
+    return frozenset(found)

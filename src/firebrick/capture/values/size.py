@@ -1,0 +1,203 @@
+"""Sizes that vary from call to call, and integers computed of them.
+
+They are constants to all code that needs a number: it gets the one at hand, and a guard that it stays. Arithmetic,
+comparisons and graph functions keep the expression.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.capture.values.constant import ConstantValue
+from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr, floordiv, maximum, minimum, mod
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch import fx
+
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.graph import GraphBuilder
+    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.tensor import TensorValue
+
+__all__ = ["SizeNodes", "SizeValue", "of_sizes", "size_value"]
+
+
+class SizeValue(ConstantValue):
+    """An integer that is an expression of sizes. `nodes` makes graph nodes of it."""
+
+    __slots__ = ("expr", "nodes")
+
+    def __init__(self, expr: Expr, nodes: SizeNodes) -> None:
+        super(ConstantValue, self).__init__(None)
+        self.expr, self.nodes = expr, nodes
+
+    @property
+    def value(self) -> int:  # type: ignore[override]
+        """The number, which is guarded from here on."""
+        return self.nodes.sizes.number(self.expr)
+
+    def python_type(self) -> type:
+        """Int."""
+        return int
+
+    def is_constant(self) -> bool:
+        """Not until someone needs the number."""
+        return False
+
+    def as_argument(self) -> Any:
+        """The node that computes it."""
+        return self.nodes.argument(self.expr)
+
+    def identity(self) -> object:
+        """Small integers are one object, so that a number is needed."""
+        return (int, self.value)
+
+    def describe(self) -> str:
+        """Its text."""
+        return f"a size ({self.expr.show()})"
+
+    def truth(self, interp: Interpreter) -> bool:
+        """Whether it is not 0."""
+        return self.nodes.sizes.ask("!=", self.expr, 0)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Compute it of the sizes of the tensors that the frame was given."""
+        self.nodes.emit(emitter, self.expr)
+
+    def __repr__(self) -> str:
+        return f"SizeValue({self.expr.show()})"
+
+
+class SizeNodes:
+    """What computes sizes in a graph and in new code: symbols are read from the tensors that the frame was given."""
+
+    def __init__(self, graph: GraphBuilder) -> None:
+        self.graph, self.sizes = graph, graph.mode.sizes  # type: ignore[attr-defined]
+        self.leaves: dict[str, tuple[TensorValue, fx.Node, int]] = {}
+        self._nodes: dict[Expr, fx.Node] = {}
+
+    def read_from(self, tensor: TensorValue, symbols: Mapping[int, Var]) -> None:
+        """Read symbols that are new from an input."""
+        for dim, symbol in symbols.items():
+            self.leaves.setdefault(symbol.name, (tensor, tensor.node, dim))
+
+    def argument(self, expr: Expr) -> Any:
+        """A node of the graph, or the number."""
+        expr = self.sizes.settled(expr)
+        if not expr.terms:
+            return expr.const
+        if self.graph.outer is not None or not all(map(self._is_shown, expr.vars())):
+            return self.sizes.number(expr)
+        found = self._nodes.get(expr)
+        if found is None:
+            found = self._nodes[expr] = self._compute(expr)
+            found.meta["val"], found.meta["stack"] = self.sizes.size(expr), ()
+        return found
+
+    def _is_shown(self, symbol: Var) -> bool:
+        """Whether the tensor that had a size first still has it."""
+        tensor, _, dim = self.leaves[symbol.name]
+        size: Any = tensor.fake.shape[dim] if dim < tensor.fake.dim() else 0
+        return isinstance(size, torch.SymInt) and self.sizes.settled(size.node.expr) is symbol
+
+    def _compute(self, expr: Expr) -> fx.Node:
+        graph = self.graph.graph
+        if isinstance(expr, Var):
+            _, node, dim = self.leaves[expr.name]
+            return graph.call_method("size", (node, dim))
+        target, parts = _operation(expr)
+        first, *rest = [self.argument(p) for p in parts]
+        made = first
+        for part in rest:
+            made = graph.call_function(_FUNCTIONS[target], (made, part))
+        return made
+
+    def emit(self, emitter: ValueEmitter, expr: Expr) -> None:
+        """Write code that computes it."""
+        expr = self.sizes.settled(expr)
+        if not expr.terms or not all(map(self._is_shown, expr.vars())):
+            emitter.load_const(self.sizes.number(expr))
+        elif isinstance(expr, Var):
+            tensor, _, dim = self.leaves[expr.name]
+            assert tensor.source is not None
+            emitter.load_source(tensor.source)
+            emitter.load_attr("shape")
+            emitter.load_const(dim)
+            emitter.load_subscr()
+        else:
+            sign, parts = _operation(expr)
+            if sign in ("min", "max"):
+                emitter.load_callable(min if sign == "min" else max)
+            for i, part in enumerate(parts):
+                self.emit(emitter, part)
+                if i and sign not in ("min", "max"):
+                    emitter.binary_op(sign)
+            if sign in ("min", "max"):
+                emitter.call(len(parts))
+
+
+def _operation(expr: Expr) -> tuple[str, Sequence[Expr]]:
+    """The operator at the top of an expression, and its operands."""
+    if isinstance(expr, (FloorDiv, Mod, Min, Max)):
+        return {FloorDiv: "//", Mod: "%", Min: "min", Max: "max"}[type(expr)], expr.args
+    if isinstance(expr, Mul):
+        return "*", expr.factors if expr.scale == 1 else (*expr.factors, as_expr(expr.scale))
+    parts = [atom * factor for atom, factor in expr.terms]
+    return "+", [*parts, as_expr(expr.const)] if expr.const else parts
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "min": torch.sym_min,
+    "max": torch.sym_max,
+}
+"""Operator -> the function that graphs call for it, of two operands."""
+
+_ARITHMETIC: Mapping[str, Callable[[Expr, Expr], Expr]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": floordiv,
+    "%": mod,
+    "min": minimum,
+    "max": maximum,
+}
+
+
+def size_value(size: Any, nodes: SizeNodes) -> Value:
+    """The value of a SymInt."""
+    expr = nodes.sizes.settled(size.node.expr)
+    return SizeValue(expr, nodes) if expr.terms else ConstantValue(expr.const)
+
+
+def _exprs(values: Sequence[Value]) -> Iterator[Expr | None]:
+    for value in values:
+        if isinstance(value, SizeValue):
+            yield value.nodes.sizes.settled(value.expr)
+        else:
+            number = value.value if isinstance(value, ConstantValue) else None
+            yield as_expr(int(number)) if isinstance(number, int) else None
+
+
+def of_sizes(symbol: str, left: Value, right: Value) -> Value | None:
+    """Arithmetic or a comparison of sizes and integers; None if that is no expression: then numbers are needed."""
+    nodes = left.nodes if isinstance(left, SizeValue) else right.nodes if isinstance(right, SizeValue) else None
+    a, b = _exprs((left, right))
+    if nodes is None or a is None or b is None:
+        return None
+    if symbol in ("<", "<=", "==", "!=", ">", ">="):
+        return ConstantValue(nodes.sizes.ask(symbol, a, b))
+    function = _ARITHMETIC.get(symbol.removesuffix("="))
+    if function is None or (symbol[0] in "/%" and not (b.lo > 0 or b.hi < 0)):
+        return None
+    made = function(a, b)
+    return SizeValue(made, nodes) if made.terms else ConstantValue(made.const)

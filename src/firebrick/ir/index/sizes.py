@@ -1,0 +1,532 @@
+"""Sizes as symbols: what torch asks of a size that is an expression, and which facts the answers depend on.
+
+A size that varies is a `torch.SymInt` around a `SizeNode`, which torch takes for one of its own: arithmetic makes
+expressions of the index algebra, and whoever needs a number or a decision asks `Sizes`. It answers from the ranges of
+the symbols where these tell, else from the values at hand, and keeps the answer as a fact that must hold of other
+calls. An equation that becomes a fact replaces a symbol, so that all that is made later is simpler.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.errors import LoweringError
+from firebrick.ir.index.expr import Expr, Mul, Var, as_expr, floordiv, maximum, minimum, mod, product, var
+from firebrick.ir.index.index_text import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+__all__ = ["Fact", "SizeNode", "Sizes", "below", "expressions", "has_symbols", "settled", "size_of", "sizes_in"]
+
+
+_MOST = (1 << 62) - 1
+"""No size is larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """`difference sign 0` is true, or is not; sign is "==" or "<". where: the line that asked."""
+
+    sign: str
+    difference: Expr
+    truth: bool
+    where: str = ""
+
+
+_CERTAIN: Mapping[str, Callable[[Expr], bool | None]] = {
+    "==": lambda d: not d.const if d.is_const else False if d.lo > 0 or d.hi < 0 or _indivisible(d) else None,
+    "<": lambda d: True if d.hi < 0 else False if d.lo >= 0 else None,
+}
+"""Sign -> what is certain of the comparison with 0."""
+
+
+def _reduced(d: Expr) -> Expr:
+    """The expression without positive factors that all its terms have: of the same sign."""
+    if not d.terms:
+        return d
+    common = list(_factors(d.terms[0][0])) if not d.const else []
+    for atom, _ in d.terms[1:]:
+        left = list(_factors(atom))
+        common = [f for f in common if f in left and (left.remove(f) or True)]  # type: ignore[func-returns-value]
+    scale = math.gcd(d.const, *[c for _, c in d.terms])
+    common = [f for f in common if f.lo >= 1]
+    if scale == 1 and not common:
+        return d
+    made: Expr = as_expr(d.const // scale)
+    for atom, c in d.terms:
+        factors = list(_factors(atom))
+        for f in common:
+            factors.remove(f)
+        made = made + product(factors) * (c // scale)
+    return made
+
+
+def _factors(atom: Expr) -> tuple[Expr, ...]:
+    return atom.factors if isinstance(atom, Mul) else (atom,)
+
+
+def _indivisible(d: Expr) -> bool:
+    """Whether all terms have a factor that the constant lacks, so that the sum can't be 0."""
+    return d.const % math.gcd(*[c for _, c in d.terms]) != 0
+
+
+_SMALL: Mapping[str, tuple[int, ...]] = {"ones": (1,), "layout": (0, 1), "generally": (0, 1)}
+"""Way of asking -> sizes that others are taken to be larger than."""
+
+
+@cache
+def _larger(v: Var, least: int) -> Var:
+    return var(v.name, max(v.lo, least), max(v.hi, least))
+
+
+def _least(e: Expr, least: int) -> Expr:
+    """The expression of symbols that are no smaller than that."""
+    return e.subs({v: _larger(v, least) for v in e.vars() if v.lo < least})
+
+
+class Sizes:
+    """The symbols of one capture: their values in the call at hand, and what was decided about them.
+
+    how: how questions are answered that do not say it, see `ask`. `assumed` keeps what was answered for larger sizes
+    than may come, which is right wherever a dimension of one element differs from others in nothing but strides.
+    frozen: the guards are written; nothing may be decided any more.
+    """
+
+    def __init__(self) -> None:
+        self.symbols: dict[str, Var] = {}
+        self.hints: dict[str, int] = {}
+        self.facts: dict[tuple[str, Expr], Fact] = {}
+        self.assumed: dict[tuple[str, Expr], bool] = {}
+        self.replaced: dict[Var, Expr] = {}
+        self.version = 0
+        self.how = "exactly"
+        self.frozen = False
+        self.where: Callable[[], str] = str
+
+    # ---- symbols
+
+    def symbol(self, hint: int, lo: int = 1, hi: int = _MOST) -> Var:
+        """A new symbol."""
+        made = var(f"s{len(self.hints)}", lo, hi)
+        self.symbols[made.name], self.hints[made.name] = made, hint
+        return made
+
+    def size(self, value: Expr | int) -> Any:
+        """What stands for a size in the shape of a tensor: a SymInt, or the number that it is."""
+        value = self.settled(as_expr(value))
+        return torch.SymInt(SizeNode(value, self)) if value.terms else value.const
+
+    def settled(self, e: Expr) -> Expr:
+        """The expression by what is known now."""
+        return e.subs(self.replaced) if self.replaced and e.terms else e
+
+    def hint(self, e: Expr | int) -> int:
+        """The value in the call at hand."""
+        return e.evaluate(self.hints) if isinstance(e, Expr) else e
+
+    # ---- questions
+
+    def ask(self, sign: str, left: Expr | int, right: Expr | int, how: str = "") -> bool:
+        """Whether `left sign right`; what no range tells becomes a fact.
+
+        how: "exactly"; "ones": equality with 1 is answered as for large sizes; "layout": that with 0 too; "generally":
+        and all else as for sizes of 2 and more, if that is certain then; "certainly": no, unless it is certain;
+        "loosely": sizes are different unless it is certain that they are not, and which is larger is told from the
+        values at hand, for choices that are right either way.
+        """
+        base, swap, negated = _SIGNS[sign]
+        d = _reduced(self.settled(as_expr(right) - left if swap else as_expr(left) - right))
+        found = _CERTAIN[base](d)
+        how = how or self.how
+        if found is None and how == "certainly":
+            return False
+        if found is None and how == "loosely":
+            found = base == "<" and self.hint(d) < 0
+        if found is None and how in _SMALL:
+            if base == "==" and any(type(n) is int and n in _SMALL[how] for n in (size_of(left), size_of(right))):
+                found = _CERTAIN[base](_least(d, 1 << 20))
+            elif how == "generally" or base == "==":
+                found = _CERTAIN[base](_least(d, 2))
+            if found is not None:
+                self.assumed[base, d] = found
+        return (self._decide(base, d) if found is None else found) is not negated
+
+    @contextmanager
+    def asked(self, how: str) -> Iterator[None]:
+        """Answer questions so for a while."""
+        before, self.how = self.how, how
+        try:
+            yield
+        finally:
+            self.how = before
+
+    def number(self, e: Expr | int) -> int:
+        """The number that an expression is, from here on."""
+        e = self.settled(as_expr(e))
+        if e.terms:
+            self._decide("==", e - self.hint(e))
+        return self.hint(e)
+
+    def fix(self, e: Expr) -> None:
+        """Let every symbol of an expression be the number that it is now."""
+        for v in sorted(self.settled(e).vars(), key=lambda v: v.name):
+            self.number(v)
+
+    def fix_all(self) -> None:
+        """Let all symbols be the numbers that they are now."""
+        for symbol in self.symbols.values():
+            self.fix(symbol)
+
+    def are_open(self) -> bool:
+        """Whether there are symbols that no number has replaced."""
+        return any(self.settled(symbol).terms for symbol in self.symbols.values())
+
+    def key(self) -> str:
+        """What a compile depends on, beside the shapes: ranges and facts, not the values at hand."""
+        ranges = [f"{v.name} {v.lo}..{v.hi}" for v in map(self.settled, self.symbols.values()) if isinstance(v, Var)]
+        return "\n".join([*ranges, *(f"{f.difference} {f.sign} 0 {f.truth}" for f in self.facts.values())])
+
+    def enforce(self) -> None:
+        """Make facts of what was assumed."""
+        for (sign, d), truth in self.assumed.items():
+            if self.ask(sign, d, 0, "exactly") is not truth:
+                raise LoweringError(f"{self.settled(d)} {sign} 0 matters here, and is {not truth} in this call only")
+        self.assumed.clear()
+
+    def _decide(self, sign: str, d: Expr) -> bool:
+        known = self.facts.get((sign, d))
+        if known is not None:
+            return known.truth
+        if self.frozen:
+            raise LoweringError(f"whether {d} {sign} 0 is asked when the guards are written")
+        truth = self.hint(d) == 0 if sign == "==" else self.hint(d) < 0
+        self.add(Fact(sign, d, truth, self.where()))
+        return truth
+
+    def add(self, fact: Fact) -> None:
+        """Take a fact for true, and draw conclusions."""
+        self.facts[fact.sign, fact.difference] = fact
+        d = fact.difference
+        if fact.sign == "==" and fact.truth:
+            for atom, factor in d.terms:
+                if isinstance(atom, Var) and (abs(factor) == 1 or len(d.terms) == 1):
+                    rest = d - atom * factor
+                    if atom not in rest.vars():
+                        self._replace(atom, floordiv(-rest, factor))
+                        return
+        elif len(d.terms) == 1 and isinstance(d.terms[0][0], Var):
+            v, factor = d.terms[0]
+            assert isinstance(v, Var)
+            lo, hi = _narrowed(v, factor, d.const, fact)
+            if (lo, hi) != (v.lo, v.hi):
+                self._replace(v, var(v.name, lo, hi) if lo < hi else as_expr(lo))
+
+    def _replace(self, v: Var, by: Expr) -> None:
+        self.version += 1
+        self.replaced = {old: e.subs({v: by}) for old, e in self.replaced.items()}
+        self.replaced[v] = by
+
+    # ---- facts as text
+
+    def to_json(self, since: int = 0) -> list[list[Any]]:
+        """The facts behind the first `since`."""
+        return [[f.sign, f.difference.show(), f.truth, f.where] for f in list(self.facts.values())[since:]]
+
+    def take(self, rows: Iterable[list[Any]]) -> bool:
+        """Take facts over that another compile of the same graph has found; False if one does not hold here."""
+        made = [(sign, parse(text, self.symbols), truth) for sign, text, truth, _ in rows]
+        if any((self.hint(d) == 0 if sign == "==" else self.hint(d) < 0) != truth for sign, d, truth in made):
+            return False
+        return all(self.ask(sign, d, 0, "exactly") is truth for sign, d, truth in made)
+
+
+_SIGNS: Mapping[str, tuple[str, bool, bool]] = {
+    "==": ("==", False, False),
+    "!=": ("==", False, True),
+    "<": ("<", False, False),
+    ">=": ("<", False, True),
+    ">": ("<", True, False),
+    "<=": ("<", True, True),
+}
+"""Comparison -> the base one, whether the sides are exchanged, whether it is the contrary."""
+
+
+def _narrowed(v: Var, factor: int, shift: int, fact: Fact) -> tuple[int, int]:
+    """The range of a symbol for which `factor*v + shift < 0` (or not), or is not 0."""
+    if fact.sign == "==":
+        at = -shift // factor
+        return (v.lo + 1, v.hi) if at == v.lo else (v.lo, v.hi - 1) if at == v.hi else (v.lo, v.hi)
+    if fact.truth:  # factor*v <= -shift - 1
+        limit = (-shift - 1) // factor if factor > 0 else -((-shift - 1) // -factor)
+    else:
+        limit = -(shift // factor) if factor > 0 else shift // -factor
+    upper = (factor > 0) is fact.truth
+    return (v.lo, min(v.hi, limit)) if upper else (max(v.lo, limit), v.hi)
+
+
+# ---------------------------------------------------------------- what torch sees
+
+
+class _Node:
+    """What torch asks of any symbolic value."""
+
+    __slots__ = ()
+
+    def is_int(self) -> bool:
+        """No."""
+        return False
+
+    is_bool = is_float = is_nested_int = is_constant = is_int
+
+    def is_symbolic(self) -> bool:
+        """Yes."""
+        return True
+
+    has_hint = is_symbolic
+
+    def nested_int(self) -> None:
+        """It is none."""
+
+    constant_int = constant_bool = maybe_as_int = maybe_as_bool = maybe_as_float = nested_int
+
+    def clone(self) -> Any:
+        """Itself: it never changes."""
+        return self
+
+    def str(self) -> str:
+        """Its text."""
+        return repr(self)
+
+    _graph_repr = str
+
+
+class SizeNode(_Node):
+    """A size that is an expression."""
+
+    __slots__ = ("expr", "sizes")
+
+    def __init__(self, expr: Expr, sizes: Sizes) -> None:
+        self.expr, self.sizes = expr, sizes
+
+    def __repr__(self) -> str:
+        return self.sizes.settled(self.expr).show()
+
+    def is_int(self) -> bool:
+        """Yes."""
+        return True
+
+    def is_constant(self) -> bool:
+        """Whether it is known to be a number."""
+        return not self.sizes.settled(self.expr).terms
+
+    def maybe_as_int(self) -> int | None:  # type: ignore[override]
+        """The number, if it is known to be one."""
+        e = self.sizes.settled(self.expr)
+        return e.const if e.is_const else None
+
+    @property
+    def hint(self) -> int:
+        """The value in the call at hand."""
+        return self.sizes.hint(self.expr)
+
+    def require_hint(self, *_: Any) -> int:
+        """The value in the call at hand."""
+        return self.hint
+
+    def guard_int(self, *_: Any) -> int:
+        """The number, which it must be in other calls too."""
+        return self.sizes.number(self.expr)
+
+    int_ = guard_int
+
+    def wrap_int(self, number: int) -> SizeNode:
+        """A number as such a node."""
+        return SizeNode(as_expr(number), self.sizes)
+
+    def sym_float(self) -> Any:
+        """The number as a float, which it must be in other calls too."""
+        return FloatNode(float(self.guard_int()))
+
+    def sym_sum(self, nodes: Iterable[SizeNode]) -> SizeNode:
+        """The sum of some."""
+        return SizeNode(sum((n.expr for n in nodes), as_expr(0)), self.sizes)
+
+    def _made(self, function: Callable[..., Expr], *others: SizeNode) -> SizeNode:
+        return SizeNode(self.sizes.settled(function(self.expr, *[o.expr for o in others])), self.sizes)
+
+    def neg(self) -> SizeNode:
+        """`-self`."""
+        return self._made(operator.neg)
+
+    def pos(self) -> SizeNode:
+        """`+self`."""
+        return self
+
+    floor = ceil = trunc = round = sym_int = pos
+
+    def bool_(self) -> bool:
+        """Whether it is not 0."""
+        return self.sizes.ask("!=", self.expr, 0)
+
+    def pow_by_natural(self, other: SizeNode) -> SizeNode:
+        """`self ** other`, the exponent a number."""
+        return SizeNode(math.prod([self.expr] * other.guard_int(), start=as_expr(1)), self.sizes)
+
+    def truediv(self, other: SizeNode) -> Any:
+        """The quotient, of numbers which these must be in other calls too."""
+        return FloatNode(self.guard_int() / other.guard_int())
+
+    int_truediv = truediv
+
+
+class FloatNode(_Node):
+    """A float that was computed of numbers."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def is_float(self) -> bool:
+        """Yes."""
+        return True
+
+    is_constant = is_float
+
+    def float_(self, *_: Any) -> float:
+        """The number."""
+        return self.value
+
+    guard_float = maybe_as_float = float_  # type: ignore[assignment]
+
+
+def _arithmetic(function: Callable[..., Expr]) -> Any:
+    return lambda self, other: self._made(function, other)
+
+
+def _comparison(sign: str) -> Any:
+    return lambda self, other: TestNode(lambda how: self.sizes.ask(sign, self.expr, other.expr, how), self.sizes)
+
+
+_ARITHMETIC: Mapping[str, Callable[..., Expr]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    **dict.fromkeys(("floordiv", "int_floordiv"), floordiv),
+    "mod": mod,
+    "sym_min": minimum,
+    "sym_max": maximum,
+}
+for _name, _function in _ARITHMETIC.items():
+    setattr(SizeNode, _name, _arithmetic(_function))
+for _name, _sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
+    setattr(SizeNode, _name, _comparison(_sign))
+
+
+class TestNode(_Node):
+    """A comparison of sizes, decided when someone needs to know: by a function of how it is asked."""
+
+    __slots__ = ("_test", "sizes")
+    __test__ = False
+
+    def __init__(self, test: Callable[[str], bool], sizes: Sizes) -> None:
+        self._test, self.sizes = test, sizes
+
+    def __repr__(self) -> str:
+        return "a comparison of sizes"
+
+    def is_bool(self) -> bool:
+        """Yes."""
+        return True
+
+    def wrap_bool(self, value: bool) -> TestNode:
+        """A bool as such a node."""
+        return TestNode(lambda _: value, self.sizes)
+
+    def bool_(self, *_: Any) -> bool:
+        """The answer."""
+        return self._test("")
+
+    def expect_true(self, *_: Any) -> bool:
+        """The answer, where another one is an error."""
+        return self._test("exactly")
+
+    def guard_or_false(self, *_: Any) -> bool:
+        """The answer where either will do."""
+        return self._test("generally")
+
+    def guard_bool(self, *_: Any) -> bool:
+        """The answer for torch's own code, to which a size of 1 is in question only for strides and broadcasting."""
+        return self._test("layout" if self.sizes.how in ("exactly", "ones") else "")
+
+    def statically_known_true(self, *_: Any) -> bool:
+        """Whether it is certain."""
+        return self._test("certainly")
+
+    guard_or_true = guard_or_false
+    guard_size_oblivious = guard_bool
+
+    def sym_not(self) -> TestNode:
+        """The contrary."""
+        return TestNode(lambda how: not self._test(how), self.sizes)
+
+    def and_(self, other: TestNode) -> TestNode:
+        """Both."""
+        return TestNode(lambda how: self._test(how) and other._test(how), self.sizes)
+
+    def or_(self, other: TestNode) -> TestNode:
+        """Either."""
+        return TestNode(lambda how: self._test(how) or other._test(how), self.sizes)
+
+    sym_and, sym_or = and_, or_
+
+
+# ---------------------------------------------------------------- sizes of tensors
+
+
+def has_symbols(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's sizes, strides or offset are expressions."""
+    return bool(tensor._has_symbolic_sizes_strides)  # type: ignore[attr-defined]
+
+
+def size_of(size: Any) -> Expr | int:
+    """A size as the algebra has it: an expression of what is known now, or a number."""
+    if isinstance(size, Expr):
+        return size if size.terms else size.const
+    if isinstance(size, torch.SymInt):
+        node: Any = size.node
+        e: Expr = node.sizes.settled(node.expr)
+        return e if e.terms else e.const
+    return size  # type: ignore[no-any-return]
+
+
+def expressions(values: Iterable[Any]) -> tuple[Expr | int, ...]:
+    """Sizes as the algebra has them; they are equal where the sizes are certain to be."""
+    return tuple(map(size_of, values))
+
+
+def settled(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Sizes by what is known now: SymInts and numbers."""
+    return tuple([v.node.sizes.size(v.node.expr) if isinstance(v, torch.SymInt) else v for v in values])
+
+
+def sizes_in(values: Iterable[Any]) -> Sizes | None:
+    """What knows the symbols in some sizes; None if there are none."""
+    return next((v.node.sizes for v in values if isinstance(v, torch.SymInt)), None)
+
+
+def below(a: Any, b: Any) -> bool:
+    """Whether a size or stride is less than another, where symbols are 2 or more."""
+    sizes = sizes_in((a, b))
+    return bool(a < b) if sizes is None else sizes.ask("<", size_of(a), size_of(b), "generally")
