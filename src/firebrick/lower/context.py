@@ -318,7 +318,7 @@ class Lowering:
         # Fake kernels are wrong about some results that are for the backward pass, so only those in use are checked.
         used = self.used if many else {0}
         results: list[TensorValue | None] = []
-        for k, fake in enumerate(val if many else [val]):
+        for k, fake in enumerate(val if many else [] if val is None else [val]):
             if fake is None or (k not in used and not into):
                 results.append(None)
                 continue
@@ -331,7 +331,7 @@ class Lowering:
         outs = tuple(r.ref.buffer if r is not None and r.ref is not None else None for r in results)
         call = f"n{len(self.nodes)}", op, passed, named, outs, into, (), self.origin, self.own, self.device
         self.nodes.append(Extern(*call))
-        return tuple(results) if many else results[0]
+        return tuple(results) if many else results[0] if results else None
 
 
 # ---------------------------------------------------------------- helpers of rules
