@@ -292,6 +292,9 @@ class _Compile:
         self.user_passes = user_passes
         self.captured = graph_key.constants_of(gm)
         self.targets = find_targets(_device_types(gm, [*example_inputs, *self.captured.values()]), config)
+        self.placing = passes.placing(user_passes, config)
+        self.targets |= {c.target.name: c.target for c in self.placing}
+        self.driven: dict[str, Any] = {}
         self.reports: list[PassReport] = []
         self.groups: list[CompiledGroup] = []
         """Groups of plug-ins that what was compiled calls; it keeps them."""
@@ -337,8 +340,8 @@ class _Compile:
         uncounted = self.gm.meta.get("uncounted", ())
         inputs = [node.name for node in self.gm.graph.nodes if node.op == "placeholder"] if uncounted else []
         places = {inputs.index(name) if name in inputs else name for name in uncounted}
-        constants = {**self.captured, **made}
-        return runtime.load(artifact, constants, labels, places, self.groups, self.config.keep_memory)
+        constants, keep_memory = {**self.captured, **made}, self.config.keep_memory
+        return runtime.load(artifact, constants, labels, places, self.groups, keep_memory, self.driven)
 
     def rewritten(self) -> fx.GraphModule:
         """Run the passes of level torch, on a copy."""
@@ -400,6 +403,7 @@ class _Compile:
         recorder.count("launches", sum(isinstance(step, Launch) for step in schedule.steps))
         with recorder.timed("codegen"):
             artifact = host.generate(schedule, self.targets, self.config)
+            self.driven = {c.device: c.machine.load(schedule, self.config) for c in self.placing}
         artifact = artifact.with_extra(origins=[[step.parts, library_of(step)] for step in schedule.steps], **bits)
         self.show("code", lambda: _show_code(artifact))
         artifact = runtime.build(artifact, self.config)

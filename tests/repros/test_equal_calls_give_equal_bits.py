@@ -23,7 +23,7 @@ def test_weights_are_packed_before_the_first_call_goes_on() -> None:
         "views": [[0, [64, 64], [64, 1], 0, None]],
         "recipe": [[*call, False, True]],
     }
-    (packed,) = load._Refresh(table)([torch.randn(64, 64)])
+    (packed,) = load._Refresh(table, {})([torch.randn(64, 64)])
     assert packed.layout is torch._mkldnn
 
 

@@ -266,12 +266,15 @@ class Lowering:
             return
         self._checked.add(key)
         two = as_expr(2)
-        seen = self.buffer("i64", (two,), (ONE,))
+        seen, device = self.buffer("i64", (two,), (ONE,)), self.device
+        name = seen
         ends = [reduce(name, axes, element) for name in ("max", "min")]
         self.nest((), *(Store(seen, as_expr(k), end) for k, end in enumerate(ends)), parts=index.parts)
-        args = (Ref(seen, (two,), (ONE,), ZERO), low, high, error, text)
+        if not self.target.shares_memory:
+            name, device = self.moved(seen, "cpu"), "cpu"
+        args = (Ref(name, (two,), (ONE,), ZERO), low, high, error, text)
         self.nodes.append(
-            Extern(f"n{len(self.nodes)}", CHECK, args, (), (), origin=self.origin, parts=self.own, device=self.device)
+            Extern(f"n{len(self.nodes)}", CHECK, args, (), (), origin=self.origin, parts=self.own, device=device)
         )
 
     # ------------------------------------------------------------ library calls
@@ -283,10 +286,10 @@ class Lowering:
             return name
         copy = self.buffer(source.dtype, source.shape, source.strides, device=device)
         ref = Ref(name, source.shape, source.strides, ZERO)
-        where = (("device", Enum("device", device)),)
+        where, near = (("device", Enum("device", device)),), source.device if device == "cpu" else device
         op = "aten::_to_copy"
         self.nodes.append(
-            Extern(f"n{len(self.nodes)}", op, (ref,), where, (copy,), False, (), self.origin, self.own, self.device)
+            Extern(f"n{len(self.nodes)}", op, (ref,), where, (copy,), False, (), self.origin, self.own, near)
         )
         return copy
 

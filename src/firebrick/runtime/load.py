@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -116,6 +116,7 @@ def load(
     uncounted: Collection[int | str] = (),
     kept: Collection[object] = (),
     keep_memory: bool = False,
+    driven: Mapping[str, Any] | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return the executable of a built artifact; `constants` binds captured tensors by name.
 
@@ -124,6 +125,7 @@ def load(
       through `.data`.
     kept: what lives as long as the executable.
     keep_memory: the C library is told to keep what calls free.
+    driven: kernels that are loaded already (`targets.driven.Loaded`), by the device that they run on.
 
     Derived constants (folded, prepacked) are computed at the first call.
 
@@ -132,8 +134,13 @@ def load(
     """
     with recorder.timed("load"):
         libraries: list[Any] = []
-        device = next((int(row[5].partition(":")[2]) for row in artifact.table["slots"] if row[5] != "cpu"), 0)
-        kernels: dict[str, int] = {}
+        device = next(
+            (int(row[5].partition(":")[2]) for row in artifact.table["slots"] if row[5].startswith("cuda")), 0
+        )
+        driven, kernels = driven or {}, dict[str, int]()
+        for loaded in driven.values():
+            kernels.update(loaded.numbers)
+            libraries.append(loaded)
         for unit in artifact.units:
             if unit.name not in artifact.code:
                 raise CompileError(f"unit {unit.name} of {artifact.name} was not built")
@@ -166,7 +173,7 @@ def load(
             resolve=resolve,
             constants=tensors,
             sources=table["sources"],
-            refresh=_native.Wrapped(_Refresh(table), None),
+            refresh=_native.Wrapped(_Refresh(table, driven), None),
             changed=ConstantsChanged,
             libraries=libraries,
             keep_memory=keep_memory,
@@ -222,10 +229,11 @@ class _Refresh:
     calls with equal inputs give equal bits.
     """
 
-    def __init__(self, table: Mapping[str, Any]) -> None:
+    def __init__(self, table: Mapping[str, Any], driven: Mapping[str, Any]) -> None:
+        self.driven = driven
         self.slots = table["slots"]
         self.views = table["views"]
-        self.calls = [(resolve("op", row[1]), *row[2:]) for row in table["recipe"]]
+        self.calls = [self._call(row) for row in table["recipe"]]
         self.const_slots = [i for i, row in enumerate(self.slots) if row[0] == "const"]
         self.derived_slots = [i for i, row in enumerate(self.slots) if row[0] == "derived"]
         self.dead = self._last_reads()
@@ -246,6 +254,15 @@ class _Refresh:
                     values.pop(slot, None)
         recorder.count("recipes run")
         return [values[slot] for slot in self.derived_slots]
+
+    def _call(self, row: list[Any]) -> tuple[Any, ...]:
+        """A call of the recipe with its function; a copy to memory of a plug-in's machine takes the constant alone."""
+        _, op, args, types, positional, keywords, outs, *rest = row
+        slot = self.slots[outs[0]]
+        if slot[5] in self.driven:
+            function = partial(self.driven[slot[5]].resident, shape=slot[2], strides=slot[3])
+            return function, args[:1], types, 1, [], outs, *rest
+        return resolve("op", op), args, types, positional, keywords, outs, *rest
 
     def _last_reads(self) -> list[list[int]]:
         """For each call the slots that are of no use after it: a weight that is only a step to another is dropped."""
