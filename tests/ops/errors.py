@@ -121,7 +121,8 @@ def _spoiled(leaf: Any, place: int) -> Iterator[tuple[str, Any]]:
 
 def raised_by(function: Any, case: Case) -> tuple[str, str]:
     """The type of the error that a call of a case raises, and its text."""
-    tensors = iter(copies([leaf for leaf in case.leaves if isinstance(leaf, torch.Tensor)]))
+    given = [leaf for leaf in case.leaves if isinstance(leaf, torch.Tensor)]
+    tensors = iter(copies(given) if all(t.device.type == "cpu" for t in given) else given)
     leaves = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in case.leaves]
     args, kwargs = pytree.tree_unflatten(leaves, case.spec)
     try:
@@ -187,9 +188,9 @@ def section(parts: dict[str, Errors], count: int) -> str:
     lines = [
         TITLE,
         "",
-        f"Calls that eager PyTorch refuses, compiled, from `python -m tests.ops --errors --spoiled 1`: the error inputs of {count}",
-        "operators of the database, and samples of all operators with one argument spoiled (another dtype, rank or size, a",
-        "dimension beyond the rank, values that an op may not take). **Same**: the type of error that eager raises.",
+        f"Calls that eager PyTorch refuses, compiled, from `python -m tests.ops --errors`: the error inputs of {count} operators",
+        "of the database; with `--spoiled N` also N samples of each operator with one argument spoiled (another dtype, rank or",
+        "size, a dimension beyond the rank, values that an op may not take). **Same**: the type of error that eager raises.",
         "**Accepted**: an error input that eager takes on this device, as we do.",
         "",
         "| calls | run | same type | other type | silent | accepted |",
