@@ -13,7 +13,7 @@ from torch import fx
 
 from firebrick.config import Config
 from firebrick.errors import PassError
-from firebrick.extend.claimed_group import CompiledGroup, group_op, keep_group
+from firebrick.extend.claimed_group import CompiledGroup, GroupKey, group_op
 from firebrick.extend.cluster import grow_clusters
 from firebrick.extend.pass_base import Context, Pass, Site
 from firebrick.extend.subgraph_compiler import SubgraphCompiler, tensor_facts_refuse
@@ -258,7 +258,7 @@ class _Partitioner:
         self.report.claims.append(Claim(name, compiler.name, ops, group))
         arguments = [known[n] for n in inputs]
         if as_op:
-            call = graph.call_function(group_op(), (keep_group(group), arguments))
+            call = graph.call_function(group_op(), (GroupKey.of(group), arguments))
         else:
             self.gm.add_module(name, group)
             call = graph.call_module(name, tuple(arguments))

@@ -106,7 +106,7 @@ static void return_space(Executable *self, Space *space) {
 
 /* A call's results are often gone before the next call makes as many. glibc gives what is free at the end of its heap
    back to the system, from twice MAPPED on or less, and takes it anew page by page, which takes longer than to fill it.
-   So it is told to keep as much as two calls make, unless the user has told it something. */
+   So it is told to keep as much as two calls make, where the user asks for it: that holds for the whole process. */
 static void keep_free_memory(int64_t bytes) {
 #ifdef M_TRIM_THRESHOLD
     static _Atomic int64_t kept;
@@ -440,7 +440,7 @@ static int run_steps(const Program *program, Space *space) {
         if (range != NULL) fb_host.range_end(range);
         if (status < 0) return -1;
     }
-    keep_free_memory(space->made);
+    if (program->keeps_memory) keep_free_memory(space->made);
     return 0;
 }
 
@@ -615,11 +615,12 @@ static int parse_sources(Executable *self, PyObject *sources) {
 }
 
 static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"table", "kernels", "resolve", "constants", "sources", "refresh", "changed", "libraries", "labels", NULL};
+    static char *names[] = {"table", "kernels", "resolve", "constants", "sources", "refresh", "changed", "libraries", "labels", "keep_memory", NULL};
     PyObject *table, *kernels, *resolve, *constants, *sources, *refresh, *changed, *libraries, *labels = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OO!OOOO|O!:Executable", names, &PyDict_Type, &table, &PyDict_Type, &kernels, &resolve,
+    int keep_memory = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OO!OOOO|O!p:Executable", names, &PyDict_Type, &table, &PyDict_Type, &kernels, &resolve,
                                      &PyList_Type, &constants, &sources, &refresh, &changed, &libraries, &PyList_Type,
-                                     &labels))
+                                     &labels, &keep_memory))
         return NULL;
     Executable *self = (Executable *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
@@ -633,6 +634,7 @@ static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kw
         Py_DECREF(self);
         return NULL;
     }
+    self->program.keeps_memory = keep_memory;
     return (PyObject *)self;
 }
 
