@@ -31,7 +31,7 @@ import firebrick
 from firebrick import passes, torchscript
 from firebrick.backends.engines import engine_backend
 from firebrick.errors import FirebrickError
-from firebrick.extend import SubgraphCompiler, apply_passes, call_of, forget_groups, graph_pass, registry, trace_torch
+from firebrick.extend import SubgraphCompiler, apply_passes, call_of, graph_pass, registry, trace_torch
 from firebrick.passes import rules
 from firebrick.passes.modules import call_with, output_error, tensors_of
 from firebrick.report import recorder
@@ -109,7 +109,6 @@ class _Bench:
             )
         except (FirebrickError, ImportError) as error:
             row.failed = str(error).splitlines()[0][:60]
-        forget_groups()
         gc.collect()
 
     # ------------------------------------------------------------ methods

@@ -11,25 +11,25 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
 # Ceilings only fall. One folder may fill its room, all of them together may not.
-PACKAGE_LINES = 68_650  # sizes as symbols: 1,370, in capture, fakes, ir and the pipeline
+PACKAGE_LINES = 69_220  # sizes as symbols: 1,370, in capture, fakes, ir and the pipeline; what eager refuses is asked of it: 300, in fakes and trace; a digest of the source, guards of identity: 50
 FOLDER_LINES = {
-    "": 1_610,
+    "": 1_625,
     "api": 1_800,
-    "backends": 1_550,
+    "backends": 1_400,
     "capture": 22_100,
-    "extend": 2_750,
-    "fakes": 2_160,
+    "extend": 2_765,
+    "fakes": 2_410,
     "fuse": 2_000,
     "host": 550,
     "ir": 5_590,
-    "lower": 4_450,
-    "native": 5_850,
+    "lower": 4_500,
+    "native": 5_950,
     "passes": 2_550,
     "runtime": 1_550,
-    "targets": 6_400,
+    "targets": 6_550,
     "tools": 3_150,
     "torchscript": 1_350,
-    "trace": 3_800,
+    "trace": 3_840,
 }
 """Folder of the package -> its ceiling; "" is what lies in none."""
 # A machine has a ceiling of its own: for its folder, and what the extension and builders have for it alone.

@@ -85,6 +85,7 @@ class Config:
     cache: bool = _setting(True, "read and write the disk cache")
     cache_dir: Path = field(default_factory=_default_cache_dir, metadata={"text": "folder of the disk cache"})
     cache_size_mb: int = _setting(4096, "MiB beyond which the least recently used entries are removed")
+    keep_memory: bool = _setting(False, "tell glibc, for the whole process, to keep freed memory of two calls")
     build_workers: int = _setting(0, "compiler processes at once; 0: one a core, at most 8")
     build_timeout: int = _setting(120, "seconds that one compiler process may take")
     remote_cache: str = _setting("", "redis:// address of a shared cache; empty: none")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,10 +25,12 @@ _TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linu
 def collector_paused() -> Iterator[None]:
     """Collect nothing inside; afterwards as before, and what a compile leaves behind is given back.
 
-    Without that, it would stay on top of what the program itself needs from then on.
+    Without that, it would stay on top of what the program itself needs from then on. The collector is the whole
+    process's: where other threads of Python run, who may rely on it, it is left alone.
     """
-    was_on = gc.isenabled()
-    gc.disable()
+    was_on = gc.isenabled() and threading.active_count() == 1
+    if was_on:
+        gc.disable()
     try:
         yield
     finally:

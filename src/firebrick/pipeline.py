@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import platform
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +20,7 @@ from firebrick import fuse, host, lower, passes, runtime, trace
 from firebrick.artifact import SCHEMA, Artifact
 from firebrick.backends.aten import run_aten
 from firebrick.errors import CompileError, FirebrickError, InternalError, PassError, RefusedBackward
+from firebrick.extend.claimed_group import groups_in
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.fakes.mode import function_modes_paused
 from firebrick.fakes.node_values import number_nodes, release
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.extend import PassReport
+    from firebrick.extend.claimed_group import CompiledGroup
     from firebrick.ir.graph.aten import AtenGraph
     from firebrick.ir.graph.equal_layers import Repeat
     from firebrick.ir.kernels.schedule import Schedule
@@ -57,7 +58,16 @@ __all__ = ["Stages", "compile_ahead", "compile_graph", "graphs_compiled", "inspe
 _NOT_IN_KEY = frozenset(
     {
         *("strict", "check", "debug", "dump", "recompile_limit", "dynamic", "fullgraph", "graphs"),
-        *("cache", "cache_dir", "cache_size_mb", "build_workers", "build_timeout", "remote_cache", "remote_cache_key"),
+        *(
+            "cache",
+            "cache_dir",
+            "cache_size_mb",
+            "keep_memory",
+            "build_workers",
+            "build_timeout",
+            "remote_cache",
+            "remote_cache_key",
+        ),
     }
 )
 """Settings that change nothing in what is generated."""
@@ -283,7 +293,12 @@ class _Compile:
         self.user_passes = user_passes
         self.captured = graph_key.constants_of(gm)
         self.targets = find_targets(_device_types(gm, [*example_inputs, *self.captured.values()]), config)
+        self.placing = passes.placing(user_passes, config)
+        self.targets |= {c.target.name: c.target for c in self.placing}
+        self.driven: dict[str, Any] = {}
         self.reports: list[PassReport] = []
+        self.groups: list[CompiledGroup] = []
+        """Groups of plug-ins that what was compiled calls; it keeps them."""
         self.content: dict[str, str] | None = None
         self.repeat: Repeat | None = None
 
@@ -328,7 +343,8 @@ class _Compile:
         uncounted = self.gm.meta.get("uncounted", ())
         inputs = [node.name for node in self.gm.graph.nodes if node.op == "placeholder"] if uncounted else []
         places = {inputs.index(name) if name in inputs else name for name in uncounted}
-        return runtime.load(artifact, {**self.captured, **made}, labels, places)
+        constants, keep_memory = {**self.captured, **made}, self.config.keep_memory
+        return runtime.load(artifact, constants, labels, places, self.groups, keep_memory, self.driven)
 
     def rewritten(self) -> fx.GraphModule:
         """Run the passes of level torch, on a copy."""
@@ -366,6 +382,7 @@ class _Compile:
                 on_report=self.reports.append,
                 choose=self.tuner() if config.autotune else None,
             )
+        self.groups += groups_in(aten.gm.graph)
         if config.check:
             passes.check_layouts(aten.gm)
         self.show("aten", lambda: trace.show(aten))
@@ -389,6 +406,7 @@ class _Compile:
         recorder.count("launches", sum(isinstance(step, Launch) for step in schedule.steps))
         with recorder.timed("codegen"):
             artifact = host.generate(schedule, self.targets, self.config)
+            self.driven = {c.device: c.machine.load(schedule, self.config) for c in self.placing}
         artifact = artifact.with_extra(origins=[[step.parts, library_of(step)] for step in schedule.steps], **bits)
         self.show("code", lambda: _show_code(artifact))
         artifact = runtime.build(artifact, self.config)
@@ -425,6 +443,7 @@ class _Compile:
     def ground(self) -> dict[str, str]:
         """What every artifact depends on."""
         return {
+            "source": runtime.source_digest(self.config.cache_dir) if self.config.cache else "",
             "versions": f"firebrick {VERSION}\nschema {SCHEMA}\ntorch {torch.__version__} {torch.version.git_version}",
             "target": "\n".join([platform.system(), *(target.key() for target in self.targets.values())]),
         }
@@ -440,7 +459,7 @@ class _Compile:
         def fetch(parts: Mapping[str, str], make: Callable[[], Artifact]) -> Artifact:
             return runtime.DiskCache(config).fetch(runtime.make_key({**parts, **ground}, "choice of a kernel"), make)
 
-        return Tuner(build, partial(runtime.load, at_once=True), fetch)
+        return Tuner(build, runtime.load, fetch)
 
     def show(self, level: str, text: Callable[[], str]) -> None:
         """Make and print the text of a level, if anyone wants it."""

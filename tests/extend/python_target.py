@@ -52,7 +52,8 @@ class PythonTarget(Target):
             exec(text, scope)
         return {n: scope[n] for n in names}
 
-    def launch(self, kernel, memory, sizes, lanes):
+    def launch(self, kernel, memory, sizes, grid):
+        (lanes,) = grid
         if not self.block:
             return kernel(0, torch.arange(lanes), *memory, *sizes)
         for program in range(-(-lanes // self.block)):

@@ -1,5 +1,6 @@
 """torch's operator database through firebrick on the CPU, forward: every operator, dtype, sample and variant.
 
+    python -m tests.ops --errors [--spoiled N] [--json FILE]        # calls that eager refuses: tests/ops/errors.py
     python -m tests.ops [--only NAME...] [--dtypes float32 ...] [--samples N] [--jobs 2] [--fresh] [--markdown FILE] [--layouts]
 
 With --layouts the arguments of the first samples lie in memory in unusual ways, alone and beside a layer and a residual.
@@ -181,12 +182,19 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs found")
     parser.add_argument("--retry", action="store_true", help="forget rows with failures or differences")
     parser.add_argument("--markdown", type=Path, help="write the table to this file")
+    parser.add_argument("--errors", action="store_true", help="calls that eager refuses instead of those that it takes")
+    parser.add_argument("--spoiled", type=int, default=0, help="with --errors: also so many samples of each, spoiled")
+    parser.add_argument("--json", type=Path, help="with --errors: write every call and what it raised to this file")
     parser.add_argument("--layouts", action="store_true", help="arguments in every layout, the first four samples")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         work(options)
         return 0
+    if options.errors:
+        from tests.ops import errors
+
+        return errors.run(options.only, options.spoiled, options.json, options.markdown)
     from tests.ops.cases import DTYPES, operators
     from tests.ops.layouts import LAYOUT_DTYPES, SAMPLES
     from tests.ops.table import done, read_rows, summary, write_layouts, write_table

@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tests.ops.errors import TITLE, section_of
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -169,7 +171,8 @@ def write_table(rows: Rows, path: Path) -> None:
         lines.append(f"| {n} | {cell(reasons.most_common(1)[0][0])} |")
     lines += _bad(rows, names, "##")
     layouts = "".join(path.read_text().partition(LAYOUTS)[1:]) if path.exists() else ""
-    path.write_text("\n".join(lines) + "\n" + layouts)
+    errors = "" if TITLE in layouts else section_of(path)
+    path.write_text("\n".join(lines) + "\n" + (f"\n{errors}\n" if errors else "") + layouts)
 
 
 def cell(text: str) -> str:

@@ -1,15 +1,20 @@
 """A sample of torch's operator database in every run; `make ops` takes all of it."""
 
+import contextlib
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from firebrick.fakes import refusals
+from firebrick.fakes.mode import new_fake_mode, refusing
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.ops.cases import DTYPES, cases, operators  # noqa: E402
-from tests.ops.compare import check, differs  # noqa: E402
+from tests.ops.compare import check, differs, expect  # noqa: E402
+from tests.ops.errors import check_errors, error_cases, spoiled_cases  # noqa: E402
 
 OPERATORS = operators()
 PARTS = 12
@@ -29,6 +34,45 @@ def test_operators_are_as_in_eager(part):
     assert found.done > 10
     assert not found.wrong
     assert not found.failed
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("part", range(4))
+def test_errors_are_those_of_eager(part):
+    """Error inputs of every twelfth operator that has some, and spoiled samples of every sixtieth operator."""
+    names = sorted(name for name, op in OPERATORS.items() if op.error_inputs_func is not None)
+    found = check_errors(case for name in names[part::12] for case in error_cases(name, OPERATORS[name]))
+    chosen = sorted(OPERATORS)[15 * part :: 60]
+    found.add(check_errors((c for name in chosen for c in spoiled_cases(name, OPERATORS[name], 1)), only_refused=True))
+    assert len(found.same) > 40
+    assert not found.other
+    assert not found.silent
+
+
+@pytest.mark.parametrize("large", [0, refusals._LARGE])
+@pytest.mark.parametrize("part", range(4))
+def test_calls_that_eager_takes_are_not_refused(part, large, monkeypatch):
+    """Samples of every twelfth operator, asked about with sizes of their own and with small ones."""
+    monkeypatch.setattr(refusals, "_LARGE", large)
+    monkeypatch.setattr(refusals, "_answers", {})
+    refused = []
+    for name in sorted(OPERATORS)[part::12]:
+        for case in cases(OPERATORS[name], torch.float32, end=3):
+            if expect(case) is not None and captures(case, False) and not captures(case, True):
+                refused.append(case.describe())
+    assert not refused
+
+
+def captures(case, asks):
+    """Whether a case runs on fake tensors."""
+    mode = new_fake_mode()
+    fakes = [mode.from_tensor(t.detach()) for t in case.tensors()]
+    try:
+        with refusing(mode) if asks else contextlib.nullcontext(), mode:
+            case.call(fakes)
+    except Exception:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("error", [0.0, 1e-9, 1e-3])

@@ -12,6 +12,8 @@ from torch import nn
 
 import firebrick
 from firebrick.capture import hook
+from firebrick.extend import SubgraphCompiler
+from firebrick.extend import claimed_group as groups
 from firebrick.ir.index import expr
 from firebrick.ir.index.intern import RECENT
 
@@ -129,3 +131,63 @@ def test_a_module_at_the_place_of_a_dead_one_is_compiled_anew() -> None:
             assert torch.allclose(scaled(module, X), X * n + 2 * n)
         del module
     assert len(places) < 50
+
+
+@pytest.mark.parametrize("part", ["module", "weight"])
+@pytest.mark.parametrize("trained", [False, True])
+def test_what_was_replaced_in_a_living_module_dies(part: str, trained: bool) -> None:
+    module: Any = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    compiled = firebrick.compile(module)
+    dropped: list[weakref.ref[Any]] = []
+    for _ in range(4):
+        with torch.set_grad_enabled(trained):
+            got = compiled(X)
+        assert torch.allclose(got, module(X), atol=1e-6)
+        if trained:
+            got.sum().backward()
+        dropped.append(weakref.ref(module[0] if part == "module" else module[0].weight))
+        if part == "module":
+            module[0] = nn.Linear(8, 8)
+        else:
+            module[0].weight = nn.Parameter(torch.randn(8, 8))
+        got = None
+    compiled(X)
+    gc.collect()
+    assert [ref() for ref in dropped] == [None] * 4
+    assert len(hook.entries(nn.Sequential.forward.__code__)) <= 3
+
+
+class Engine(SubgraphCompiler):
+    name = "engine"
+
+    def supports(self, node: Any) -> bool:
+        return True
+
+    def compile(self, graph: Any, example_inputs: Any) -> Any:
+        return graph
+
+
+def test_groups_of_plug_ins_die_with_what_calls_them() -> None:
+    module = nn.Linear(8, 8)
+    compiled = firebrick.compile(module, passes=[Engine()])
+    with torch.no_grad():
+        assert torch.equal(compiled(X), module(X))
+    kept = [ref for ref in groups._groups.valuerefs() if ref() is not None]
+    assert kept
+    del module, compiled
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * len(kept)
+
+
+def test_groups_of_torchscript_die_with_their_program() -> None:
+    module = torch.jit.trace(nn.Linear(8, 8).eval(), X)
+    program, report = firebrick.torchscript.compile_subgraphs(module, [Engine()], [X])
+    kept = [ref for ref in groups._groups.valuerefs() if ref() is not None]
+    assert kept
+    del report
+    gc.collect()
+    with torch.no_grad():
+        assert torch.equal(program(X), module(X))
+    del program
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * len(kept)

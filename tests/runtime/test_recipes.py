@@ -35,7 +35,7 @@ def refresh(monkeypatch):
         "views": [[i, [4], [1], 0, None] for i in range(5)],
         "recipe": [call("a", 0, 1), call("b", 1, 2), call("c", 0, 3), call("d", 3, 4)],
     }
-    return load._Refresh(table, at_once=True), alive
+    return load._Refresh(table, {}), alive
 
 
 def test_a_step_between_is_dropped_when_nothing_needs_it(refresh):

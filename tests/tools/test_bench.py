@@ -19,7 +19,7 @@ def f(x):
     return torch.tanh(x) * 2
 
 def make():
-    return f, (torch.arange(6.0),)
+    return f, (torch.rand(6),)
 """
 SCRIPT = "import torch\n\ndef g(x):\n    return x.sin() + 1\n\nprint(g(torch.ones(3)))\n"
 
@@ -47,13 +47,12 @@ def test_a_function_is_measured_beside_eager(own):
 
 @pytest.mark.compiler
 def test_a_script_is_measured_with_its_functions_compiled(own):
-    done = CliRunner().invoke(
-        app, ["bench", "script.py", "--seconds", "0.1", "--contender", "firebrick", "--no-warm", "--json"]
-    )
+    done = CliRunner().invoke(app, ["bench", "script.py", "--seconds", "0.1", "--no-warm", "--json"])
     assert done.exit_code == 0, done.output
-    (ours,) = json.loads(done.stdout)["results"]
-    assert ours["stats"]["counts"]["graphs"] == 1
-    assert ours["run"] > 0 and ours["warm"] is None and ours["error"] is None
+    rows = {row["contender"]: row for row in json.loads(done.stdout)["results"]}
+    assert rows["firebrick"]["stats"]["counts"]["graphs"] == 1
+    for row in rows.values():
+        assert row["run"] > 0 and row["warm"] is None and row["error"] is None and not row["failed"]
 
 
 def test_what_fails_is_a_row_and_an_exit_status(own, tmp_path):
@@ -127,6 +126,20 @@ def test_a_line_is_printed_as_each_contender_is_compiled_and_measured(answering)
         "lstm  eager: 1000 ms, 1.00 x eager, error -",
         "lstm  firebrick: 500 ms, 2.00 x eager, error -",
     ]
+
+
+def test_who_fails_while_it_is_measured_stops_nobody(answering, monkeypatch):
+    ask = Answering.ask
+
+    def fails(self, command, *args):
+        if command == "time" and self.contender == "firebrick":
+            raise NameError("gone")
+        return ask(self, command, *args)
+
+    monkeypatch.setattr(Answering, "ask", fails)
+    (eager, ours, _), _ = measured()
+    assert ours.failed == "NameError: gone" and ours.run != ours.run
+    assert eager.run == 1.0 and not eager.failed
 
 
 def test_cold_starts_can_be_left_out(answering):

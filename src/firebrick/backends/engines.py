@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick import trace
 from firebrick.backends.aten import run_aten
+from firebrick.backends.loops import LoopCompiler, compile_placed
 from firebrick.config import Config
 from firebrick.extend import partition
 from firebrick.report import recorder
@@ -45,8 +46,9 @@ def engine_backend(
             run: Callable[..., Any] = gm
         else:
             aten = trace.trace_inference(gm, example_inputs, config)
-            result = partition(aten.gm, compilers, config=config, frozen=aten.frozen)
-            run = run_aten(aten, aten.gm)
+            placing = [c for c in compilers if isinstance(c, LoopCompiler)]
+            result = partition(aten.gm, compilers, config=config, frozen=aten.frozen, as_op=bool(placing))
+            run = compile_placed(aten, placing, config) if placing else run_aten(aten, aten.gm)
         recorder.event("partition", text=str(result), percent=result.percent, groups=len(result.claims))
         if report is not None:
             report(str(result))

@@ -1,4 +1,4 @@
-"""A target behind ops: groups are lowered to loops, fused, written in the target's text and run in its memory."""
+"""A target behind ops: they are placed on its device, and compiled with the rest into one program."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from firebrick import fuse, lower
-from firebrick.backends.device_runner import DeviceProgram
+from firebrick import fuse, host, lower, runtime
 from firebrick.config import Config
 from firebrick.errors import FirebrickError
 from firebrick.extend import SubgraphCompiler, value_of
-from firebrick.fakes.node_values import attribute_of
 from firebrick.ir.graph.aten import AtenGraph
-from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Extern
+from firebrick.targets.by_device import find_targets
+from firebrick.targets.driven import Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from firebrick.extend import Target
-    from firebrick.ir.kernels.schedule import Schedule
 
-__all__ = ["LoopCompiler"]
+__all__ = ["LoopCompiler", "compile_placed"]
 
 
 class LoopCompiler(SubgraphCompiler):
@@ -37,8 +35,8 @@ class LoopCompiler(SubgraphCompiler):
     devices = frozenset({"cpu"})
 
     def __init__(self, target: Target) -> None:
-        self.target = target
-        self.name = target.name
+        self.target, self.machine = target, Machine(target)
+        self.name, self.device = target.name, self.machine.device
         self.dtypes = frozenset(DTYPES[d].torch for d in target.dtypes)
         self._known: dict[object, str] = {}
 
@@ -47,52 +45,49 @@ class LoopCompiler(SubgraphCompiler):
         key = (node.target, repr(_facts(node.args)), repr(_facts(node.kwargs)))
         if key not in self._known:
             try:
-                self._known[key] = self._lacks(self._schedule(_alone(node)))
+                self._known[key] = self._lacks(_alone(node, self.device))
             except FirebrickError as error:
                 self._known[key] = str(error).splitlines()[0]
         return self._known[key] or True
 
-    def rewrite(self, graph: fx.GraphModule) -> fx.GraphModule:
-        """The group as the machine wants it; must not change `graph` itself."""
-        return graph
-
-    def compile(self, graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> DeviceProgram:
-        """Lower, fuse, write and load."""
-        del example_inputs
-        graph = self.rewrite(graph)
-        targets = dict.fromkeys(str(n.target) for n in graph.graph.nodes if n.op == "get_attr")
-        constants = {name: attribute_of(graph, name).detach() for name in targets}
-        return DeviceProgram(self._schedule(graph), self.target, constants, Config.from_env())
-
-    def _schedule(self, graph: fx.GraphModule) -> Schedule:
-        config, targets = Config.from_env(), {"cpu": self.target}
+    def _lacks(self, graph: fx.GraphModule) -> str:
+        config = Config.from_env()
+        targets = {**find_targets((), config), self.name: self.target}
         results: Any = graph.graph.output_node().args[0]
-        aten = AtenGraph(graph, {}, outputs=[None] * len(results), name=f"{self.name}_group")
-        return fuse.schedule(lower.lower(aten, targets, config), targets, config)
-
-    def _lacks(self, schedule: Schedule) -> str:
+        aten = AtenGraph(graph, {}, outputs=[None] * len(results))
+        schedule = fuse.schedule(lower.lower(aten, targets, config), targets, config)
         for step in schedule.steps:
-            if isinstance(step, Extern) and step.op != CHECK and not self.target.runs(step.op):
+            if isinstance(step, Extern) and step.device == self.device:
                 return f"no kernel for {step.op.partition('.')[0]}"
-        self.target.source(schedule, Config.from_env())
+        self.machine.texts(schedule, config)
         return ""
 
 
-def _alone(node: fx.Node) -> fx.GraphModule:
-    """A graph of one op; what it reads are inputs."""
+def compile_placed(aten: AtenGraph, compilers: Sequence[LoopCompiler], config: Config) -> Callable[..., Any]:
+    """Compile a graph of which some ops are placed on the compilers' machines."""
+    targets = {**find_targets((), config), **{c.name: c.target for c in compilers}}
+    schedule = fuse.schedule(lower.lower(aten, targets, config), targets, config)
+    artifact = runtime.build(host.generate(schedule, targets, config), config)
+    driven = {c.device: c.machine.load(schedule, config) for c in compilers}
+    return runtime.load(artifact, aten.constants, driven=driven)
+
+
+def _alone(node: fx.Node, device: str) -> fx.GraphModule:
+    """A graph of one op on a device; what it reads are inputs."""
     graph = fx.Graph()
     known: dict[fx.Node, fx.Node] = {}
     for source in node.all_input_nodes:
         known[source] = graph.placeholder(source.name)
         known[source].meta = dict(source.meta)
     made = graph.node_copy(node, known.__getitem__)
+    made.meta["device"] = device
     results = [made]
     if isinstance(value_of(node), (tuple, list)):
         results = []
         for i, value in enumerate(value_of(node)):
             if value is not None:
                 results.append(graph.call_function(operator.getitem, (made, i)))
-                results[-1].meta = {"val": value}
+                results[-1].meta = {"val": value, "device": device}
     graph.output(tuple(results))
     return fx.GraphModule(torch.nn.Module(), graph)
 

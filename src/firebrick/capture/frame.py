@@ -37,7 +37,7 @@ from firebrick.capture.guards.guard_plan import build_plan
 from firebrick.capture.guards.size_symbols import changed_sizes
 from firebrick.capture.guards.sources import Cell, Local
 from firebrick.capture.guards.torch_state import is_watched, recording, restoring_modes, starts_recording
-from firebrick.capture.hook import SKIP, SKIP_SCOPE, Wrapped, entries
+from firebrick.capture.hook import SKIP, SKIP_SCOPE, Entry, Wrapped, entries
 from firebrick.capture.interpreter.frame_tracer import Tracer, is_library
 from firebrick.capture.interpreter.interpreter import BreakHere, Interpreter
 from firebrick.capture.plain import run_plain
@@ -130,6 +130,7 @@ class Capture:
         self.tries: int | None = None
         """Captures left once a frame has come to the limit: the same values vary in the frames that it calls."""
         self.replaced: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
+        self.outdated: WeakKeyDictionary[CodeType, set[Source]] = WeakKeyDictionary()
         self.skipped: WeakKeyDictionary[CodeType, int] = WeakKeyDictionary()
         self.changed: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
         self.numbers: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
@@ -173,7 +174,7 @@ class Capture:
         if not found:
             return False
         why, guard = found[0].plan.explain_failure(frame), found[0].plan.failing_guard(frame)
-        self._note_replaced(frame, found[0].plan)
+        self._note_replaced(frame, found)
         self._note_changing(frame, found[0].plan)
         if self.config.dynamic:
             self.varying[frame.code] = self.varying.get(frame.code, frozenset()) | changed_sizes(frame, found[0].plan)
@@ -190,16 +191,25 @@ class Capture:
         recorder.warn_once(f"limit {frame.code.co_filename} {frame.code.co_firstlineno}", text)
         return True
 
-    def _note_replaced(self, frame: Frame, plan: Plan) -> None:
-        """A module's tensor that was replaced (a recurrent state, say) is an input of the next capture."""
-        found = set(self.replaced.get(frame.code, ()))
-        for guard in plan.guards:
-            if guard.kind == "ID" and guard.source is not None and not guard.holds(frame):
-                with contextlib.suppress(LookupError, AttributeError, TypeError):
-                    value = guard.source.evaluate(frame)
-                    if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
-                        found.add(guard.source)
-        self.replaced[frame.code] = frozenset(found)
+    def _note_replaced(self, frame: Frame, older: list[Entry]) -> None:
+        """A module's tensor that was replaced (a recurrent state, say) is an input of the next capture.
+
+        A parameter is from the second time on; until then the entry for the one before goes, with all it holds.
+        """
+        inputs, once = set(self.replaced.get(frame.code, ())), self.outdated.setdefault(frame.code, set())
+        again = frozenset(once)
+        for entry in older:
+            for guard in entry.plan.guards:
+                if guard.kind == "ID" and guard.source is not None and not guard.holds(frame):
+                    with contextlib.suppress(LookupError, AttributeError, TypeError):
+                        value = guard.source.evaluate(frame)
+                        if isinstance(value, torch.nn.Parameter) and guard.source not in again:
+                            once.add(guard.source)
+                        elif isinstance(value, torch.Tensor):
+                            inputs.add(guard.source)
+                        if isinstance(value, torch.nn.Parameter) and entry.plan.is_about(frame):
+                            entry.remove()
+        self.replaced[frame.code] = frozenset(inputs)
 
     def _note_changing(self, frame: Frame, plan: Plan) -> None:
         """A constant that was another in an earlier round of a loop is none, nor is a float that was another."""

@@ -32,7 +32,7 @@ from firebrick.capture.values.random_state import Draws, drawn
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.fakes.mode import fake_of, new_fake_mode
+from firebrick.fakes.mode import fake_of, new_fake_mode, refusing
 from firebrick.fakes.strides import dense_strides
 from firebrick.ir.graph.nested import Nested
 
@@ -352,7 +352,7 @@ class GraphBuilder:
 
     def _run(self, op: str, target: Any, args: Any, kwargs: Any) -> Any:
         try:
-            with _versions_kept(), self.mode:
+            with _versions_kept(), refusing(self.mode), self.mode:
                 if op == "call_method":
                     return getattr(args[0], target)(*args[1:], **kwargs)
                 return target(*args, **kwargs)

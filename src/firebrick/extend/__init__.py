@@ -1,6 +1,6 @@
 """All that a plug-in author imports."""
 
-from firebrick.extend.claimed_group import CompiledGroup, forget_groups
+from firebrick.extend.claimed_group import CompiledGroup
 from firebrick.extend.partition import Claim, Partition, PartitionPass, as_passes, partition
 from firebrick.extend.pass_base import LEVELS, Context, Level, Pass, PassReport, Site, graph_pass
 from firebrick.extend.pass_registry import PassRegistry, fingerprint, order, registry
@@ -40,7 +40,6 @@ __all__ = [
     "call_of",
     "compare",
     "fingerprint",
-    "forget_groups",
     "graph_pass",
     "order",
     "partition",

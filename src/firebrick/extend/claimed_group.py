@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import fx
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.extend.subgraph_compiler import SubgraphCompiler
 
-__all__ = ["CompiledGroup", "forget_groups", "group_op", "keep_group"]
+__all__ = ["CompiledGroup", "GroupKey", "group_of", "group_op", "groups_in"]
 
 _Key = tuple[Any, ...]
 
@@ -281,7 +282,7 @@ def _as_list(result: Any) -> list[Any]:
 
 # ------------------------------------------------------------------ groups as operators
 
-_groups: dict[str, CompiledGroup] = {}
+_groups: WeakValueDictionary[str, CompiledGroup] = WeakValueDictionary()
 _numbers = itertools.count()
 _library = torch.library.Library("firebrick", "FRAGMENT")
 _library.define("group(str key, Tensor[] inputs) -> Tensor[]")
@@ -309,13 +310,26 @@ def group_op() -> Any:
     return torch.ops.firebrick.group.default
 
 
-def keep_group(group: CompiledGroup) -> str:
-    """Give the operator access to a group; returns its key."""
-    key = f"{group.compiler.name}.{group.name}.{next(_numbers)}"
-    _groups[key] = group
-    return key
+class GroupKey(str):
+    """The name by which the operator finds a group; a graph whose nodes hold it keeps the group."""
+
+    __slots__ = ("group",)
+    group: CompiledGroup
+
+    @classmethod
+    def of(cls, group: CompiledGroup) -> GroupKey:
+        """A new key."""
+        name = f"{group.compiler.name}.{group.name}.{next(_numbers)}"
+        key = cls(name)
+        key.group = _groups[name] = group
+        return key
 
 
-def forget_groups() -> None:
-    """Drop every group (after `firebrick.reset()`); compiled functions that still use one stop working."""
-    _groups.clear()
+def group_of(key: str) -> CompiledGroup:
+    """The group that is called by a name; whoever goes on calling it keeps this object."""
+    return _groups[key]
+
+
+def groups_in(graph: fx.Graph) -> list[CompiledGroup]:
+    """The groups that a graph calls through the operator."""
+    return [_groups[node.args[0]] for node in graph.nodes if node.target is group_op()]

@@ -13,7 +13,7 @@ from torch import fx
 
 from firebrick.config import Config
 from firebrick.errors import PassError
-from firebrick.extend.claimed_group import CompiledGroup, group_op, keep_group
+from firebrick.extend.claimed_group import CompiledGroup, GroupKey, group_op
 from firebrick.extend.cluster import grow_clusters
 from firebrick.extend.pass_base import Context, Pass, Site
 from firebrick.extend.subgraph_compiler import SubgraphCompiler, tensor_facts_refuse
@@ -35,7 +35,7 @@ class Claim:
     name: str
     compiler: str
     nodes: tuple[str, ...]
-    group: CompiledGroup
+    group: CompiledGroup | None = None
 
 
 @dataclass(slots=True)
@@ -247,13 +247,18 @@ class _Partitioner:
         as_op: bool,
     ) -> None:
         name = f"group_{number}"
-        sub, inputs, outputs = self._extract(nodes)
-        group = CompiledGroup(compiler, sub, name=name, config=self.config)
+        sub, inputs, outputs = self._extract(nodes, constants=not compiler.device)
         ops = tuple(n.name for n in nodes if not self._is_part(n))
+        if compiler.device:
+            self.report.claims.append(Claim(name, compiler.name, ops))
+            results = _place(graph, compiler, sub, [known[n] for n in inputs])
+            known.update(zip(outputs, results, strict=True))
+            return
+        group = CompiledGroup(compiler, sub, name=name, config=self.config)
         self.report.claims.append(Claim(name, compiler.name, ops, group))
         arguments = [known[n] for n in inputs]
         if as_op:
-            call = graph.call_function(group_op(), (keep_group(group), arguments))
+            call = graph.call_function(group_op(), (GroupKey.of(group), arguments))
         else:
             self.gm.add_module(name, group)
             call = graph.call_module(name, tuple(arguments))
@@ -263,7 +268,7 @@ class _Partitioner:
             picked.meta = dict(old.meta)
             known[old] = picked
 
-    def _extract(self, nodes: list[fx.Node]) -> tuple[fx.GraphModule, list[fx.Node], list[fx.Node]]:
+    def _extract(self, nodes: list[fx.Node], constants: bool) -> tuple[fx.GraphModule, list[fx.Node], list[fx.Node]]:
         """The group as a graph of its own, its inputs, and those of its nodes that are used outside."""
         sub = fx.Graph()
         inside, known = set(nodes), dict[fx.Node, fx.Node]()
@@ -272,7 +277,7 @@ class _Partitioner:
 
         sources = dict.fromkeys(s for n in nodes for s in n.all_input_nodes if s not in inside)
         for source in sources:
-            if source.op == "get_attr" and self._may_keep(source):
+            if constants and source.op == "get_attr" and self._may_keep(source):
                 name = str(source.target).replace(".", "_")
                 setattr(root, name, attribute_of(self.gm, str(source.target)))
                 continue
@@ -295,6 +300,24 @@ class _Partitioner:
 
     def _may_keep(self, node: fx.Node) -> bool:
         return self.frozen is None or str(node.target) in self.frozen
+
+
+def _place(
+    graph: fx.Graph, compiler: SubgraphCompiler, sub: fx.GraphModule, inputs: Sequence[fx.Node]
+) -> Sequence[fx.Node]:
+    """Copy a group into a graph, each node marked with the compiler's device; returns what it gives."""
+    known: dict[fx.Node, fx.Node] = {}
+    given = iter(inputs)
+    for node in compiler.rewrite(sub).graph.nodes:
+        if node.op == "placeholder":
+            known[node] = next(given)
+        elif node.op == "output":
+            results: Any = node.args[0]
+            return [known[n] for n in results]
+        else:
+            known[node] = graph.node_copy(node, known.__getitem__)
+            known[node].meta = {**node.meta, "device": compiler.device}
+    raise AssertionError("a graph without an output")
 
 
 def _is_tensor(value: Any) -> bool:

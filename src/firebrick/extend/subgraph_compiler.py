@@ -29,6 +29,8 @@ class SubgraphCompiler:
         timeout: seconds that one `compile` may take; None takes `Config.build_timeout`.
         dtypes, devices: what the engine accepts (device types such as "cpu"); None accepts all.
         contiguous: the engine wants dense row-major tensors; others are copied before the call.
+        device: ops are placed on this device of the same program instead, whose machine is `target`; `rewrite` may
+            change a group before. `compile` is not called then.
         tolerance: relative error that `verify` accepts; None takes the dtype's.
     """
 
@@ -42,6 +44,12 @@ class SubgraphCompiler:
     devices: frozenset[str] | None = None
     contiguous: bool = False
     tolerance: float | None = None
+    device: str = ""
+    target: Any = None
+
+    def rewrite(self, graph: fx.GraphModule) -> fx.GraphModule:
+        """A group that will be placed, as the machine wants it; must not change `graph` itself."""
+        return graph
 
     def supports(self, node: fx.Node) -> bool | str:
         """Whether the engine can run this op; a text says why not. `node.meta["val"]` holds shapes and dtypes."""

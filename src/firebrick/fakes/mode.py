@@ -30,6 +30,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from firebrick.fakes.foreach import calls_of, op_of
+from firebrick.fakes.refusals import check_accepted
 from firebrick.fakes.shape_rules import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
 from firebrick.fakes.strides import contiguous, dense_strides
 from firebrick.fakes.view_rules import VIEWS
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
     from firebrick.ir.index.expr import Expr
 
-__all__ = ["fake_of", "function_modes_paused", "hooks_paused", "is_plain", "new_fake_mode"]
+__all__ = ["fake_of", "function_modes_paused", "hooks_paused", "is_plain", "new_fake_mode", "refusing"]
 
 aten = torch.ops.aten
 
@@ -122,6 +123,7 @@ class _FakeMode(FakeTensorMode):
         self.nt_tensor_id_initial_count = self.nt_tensor_id_counter = 0
         self.has_drawn = False
         """Whether an operation was run whose result depends on the state of a random generator."""
+        self.asks = False
         self._fakes: dict[int, tuple[weakref.ref[torch.Tensor], FakeTensor]] = {}
         self.sizes = Sizes()
         """The symbols in the sizes of its tensors."""
@@ -142,6 +144,17 @@ class _FakeMode(FakeTensorMode):
             path = _PATHS[func] = _choose(func)
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()) and _is_random(func, args, kwargs):
             self.has_drawn = True
+        if not self.asks or path is _composite:
+            return self._answer(path, func, types, args, kwargs)
+        self.asks = False  # what a decomposition calls is not the program's
+        try:
+            result = self._answer(path, func, types, args, kwargs)
+            check_accepted(func, args, kwargs, result)
+        finally:
+            self.asks = True
+        return result
+
+    def _answer(self, path: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         how, self.sizes.how = self.sizes.how, "exactly" if func in _TELLS_ONE else "ones"
         try:
             if path is not _lift and _all_known(args):
@@ -187,6 +200,17 @@ def function_modes_paused() -> Iterator[None]:
     finally:
         for mode in reversed(modes):
             torch._C._push_on_torch_function_stack(mode)
+
+
+@contextlib.contextmanager
+def refusing(mode: FakeTensorMode) -> Iterator[None]:
+    """While a program's own calls are run on fake tensors: they raise what eager's kernels raise."""
+    assert isinstance(mode, _FakeMode)
+    before, mode.asks = mode.asks, True
+    try:
+        yield
+    finally:
+        mode.asks = before
 
 
 @contextlib.contextmanager

@@ -294,7 +294,15 @@ def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> tuple
 def _group_norm(
     x: Any, weight: Any, bias: Any, n: int, c: int, hw: int, group: int, eps: float
 ) -> tuple[Spec, Spec, Spec]:
-    if not x.is_contiguous() or x.device.type != "cpu" or (weight is not None and weight.dtype != x.dtype):
+    if x.device.type != "cpu":
+        raise NoRule
+    scales = [t for t in (weight, bias) if t is not None]
+    mixed = [t for t in scales if t.dtype != x.dtype]
+    narrow = x.dtype in (torch.bfloat16, torch.float16) and all(t.dtype is torch.float32 for t in mixed)
+    fits = x.numel() == n * c * hw and all(t.numel() == c for t in scales)
+    if not fits or (mixed and not narrow):  # the meta kernel does not look
+        raise RuntimeError(f"group_norm of sizes {list(x.shape)}, not {n} * {c} * {hw}, or of mixed dtypes")
+    if mixed or not x.is_contiguous():
         raise NoRule
     stat = Spec((n, group), x.dtype)
     return Spec(tuple(x.shape), x.dtype), stat, stat
@@ -365,8 +373,11 @@ def _avg_pool(
     stride: Sequence[int] = (),
     padding: Sequence[int] = (0,),
     ceil_mode: bool = False,
-    *args: Any,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> Spec:
+    if divisor_override == 0:
+        raise NoRule
     return _pool(x, kernel, stride, padding, (1,), ceil_mode)
 
 
@@ -384,6 +395,8 @@ def _pool(
     def at(row: Sequence[int], i: int) -> int:
         return row[i] if len(row) > 1 else row[0]
 
+    if any(not 0 <= 2 * at(padding, i) <= at(dilation, i) * (at(kernel, i) - 1) + 1 for i in range(2)):
+        raise NoRule  # PyTorch's code says what is wrong
     sizes = [
         (x.shape[i - 2] + 2 * at(padding, i) - at(dilation, i) * (at(kernel, i) - 1) - 1) // at(stride or kernel, i) + 1
         for i in range(2)
@@ -460,6 +473,19 @@ def _like_first(x: Any, *args: Any, **kwargs: Any) -> Spec:
     if not x.is_contiguous():
         raise NoRule
     return Spec(tuple(x.shape), x.dtype)
+
+
+def _part_written(part: Callable[..., Any]) -> _Rule:
+    """Rule of an op that writes a tensor of the shape that a view of its first argument has."""
+
+    def rule(x: Any, source: Any, *args: Any, **kwargs: Any) -> Spec:
+        with torch._C._DisableTorchDispatch():
+            view = part(torch.empty(x.shape, device="meta"), *args, **kwargs)
+        if view.shape != source.shape:  # the meta kernel does not look
+            raise RuntimeError(f"src has the sizes {list(source.shape)}, and what it is written to {list(view.shape)}")
+        return _like_first(x)
+
+    return rule
 
 
 def _masked_fill(x: Any, mask: Any, value: Any) -> Spec:
@@ -685,9 +711,9 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.triu.default: _triangle,
     aten.flip.default: _like_first,
     aten.roll.default: _like_first,
-    aten.slice_scatter.default: _like_first,
-    aten.select_scatter.default: _like_first,
-    aten.diagonal_scatter.default: _like_first,
+    aten.slice_scatter.default: _part_written(aten.slice.Tensor),
+    aten.select_scatter.default: _part_written(aten.select.int),
+    aten.diagonal_scatter.default: _part_written(aten.diagonal.default),
     aten.index_put.default: _like_first,
     aten.scatter.value: _like_first,
     aten.scatter.src: _like_first,

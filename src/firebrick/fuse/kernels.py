@@ -77,7 +77,7 @@ class KernelSet:
 
     def call(self, call: Extern, buffers: Mapping[str, Buffer]) -> Launch | Extern:
         """The launch of the target's kernel for a library call, or the call."""
-        device = device_type(next((buffers[out].device for out in call.outs if out is not None), call.device))
+        device = device_type(call.device)
         target = self._targets.get(device)
         step = target.plan_call(call, buffers) if target is not None else None
         if step is None:

@@ -11,7 +11,7 @@ from firebrick.fuse.inline import escaping
 from firebrick.ir.index.expr import ONE
 from firebrick.ir.kernels.schedule import Launch, Place
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Extern
+from firebrick.ir.loops.program import Extern, device_type
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,13 +28,17 @@ MemoryPlan = tuple[tuple[Place, ...], int, tuple[tuple[str, ...], ...]]
 """Places, bytes of the arena, and what is freed after each step."""
 
 
-def plan_memory(program: LoopProgram, steps: list[Launch | Extern], kernels: tuple[Kernel, ...]) -> MemoryPlan:
-    """Lay out all buffers."""
+def plan_memory(
+    program: LoopProgram, steps: list[Launch | Extern], kernels: tuple[Kernel, ...], apart: Collection[str] = ()
+) -> MemoryPlan:
+    """Lay out all buffers; `apart`: types of devices whose memory has no addresses."""
     buffers = {b.name: b for b in program.buffers}
     first, last, calls = _lifetimes(steps, buffers)
     outside = escaping(program)
     places: list[Place] = []
-    inner = _arena_device(buffers, first, outside)
+    inner = _arena_device(
+        buffers, first, {*outside, *(n for n, b in buffers.items() if device_type(b.device) in apart)}
+    )
     frees: list[list[str]] = [[] for _ in steps]
     arena: list[tuple[int, int, str]] = []
     for name, b in buffers.items():

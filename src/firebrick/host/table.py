@@ -31,7 +31,7 @@ from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_
 from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Buffer, Enum, Extern, Ref
+from firebrick.ir.loops.program import Buffer, Enum, Extern, Ref, device_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,6 +62,7 @@ class _Writer:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.program = schedule.program
+        self.kernels = {k.name: k.device for k in schedule.kernels}
         self.buffers = {b.name: b for b in self.program.buffers}
         self.places = {p.buffer: p for p in schedule.places}
         self.slots: dict[str, int] = {}
@@ -230,7 +231,8 @@ class _Writer:
                 steps.append(["alloc", [self.slots[name] for name in needed]])
                 pending.difference_update(needed)
             if isinstance(step, Launch):
-                device = next((self.buffers[name].device for name in step.args), "cpu")
+                places, mine = [self.buffers[name].device for name in step.args], self.kernels.get(step.kernel, "")
+                device = next((d for d in places if mine in ("", device_type(d))), "cpu")
                 slots = [self.slots[name] for name in step.args]
                 sizes, grid = self._numbers(step.sizes), self._numbers(step.grid)
                 steps.append(["kernel", step.kernel, slots, sizes, device, grid])

@@ -266,12 +266,15 @@ class Lowering:
             return
         self._checked.add(key)
         two = as_expr(2)
-        seen = self.buffer("i64", (two,), (ONE,))
+        seen, device = self.buffer("i64", (two,), (ONE,)), self.device
+        name = seen
         ends = [reduce(name, axes, element) for name in ("max", "min")]
         self.nest((), *(Store(seen, as_expr(k), end) for k, end in enumerate(ends)), parts=index.parts)
-        args = (Ref(seen, (two,), (ONE,), ZERO), low, high, error, text)
+        if not self.target.shares_memory:
+            name, device = self.moved(seen, "cpu"), "cpu"
+        args = (Ref(name, (two,), (ONE,), ZERO), low, high, error, text)
         self.nodes.append(
-            Extern(f"n{len(self.nodes)}", CHECK, args, (), (), origin=self.origin, parts=self.own, device=self.device)
+            Extern(f"n{len(self.nodes)}", CHECK, args, (), (), origin=self.origin, parts=self.own, device=device)
         )
 
     # ------------------------------------------------------------ library calls
@@ -283,10 +286,10 @@ class Lowering:
             return name
         copy = self.buffer(source.dtype, source.shape, source.strides, device=device)
         ref = Ref(name, source.shape, source.strides, ZERO)
-        where = (("device", Enum("device", device)),)
+        where, near = (("device", Enum("device", device)),), source.device if device == "cpu" else device
         op = "aten::_to_copy"
         self.nodes.append(
-            Extern(f"n{len(self.nodes)}", op, (ref,), where, (copy,), False, (), self.origin, self.own, self.device)
+            Extern(f"n{len(self.nodes)}", op, (ref,), where, (copy,), False, (), self.origin, self.own, near)
         )
         return copy
 
@@ -318,7 +321,7 @@ class Lowering:
         # Fake kernels are wrong about some results that are for the backward pass, so only those in use are checked.
         used = self.used if many else {0}
         results: list[TensorValue | None] = []
-        for k, fake in enumerate(val if many else [val]):
+        for k, fake in enumerate(val if many else [] if val is None else [val]):
             if fake is None or (k not in used and not into):
                 results.append(None)
                 continue
@@ -331,7 +334,7 @@ class Lowering:
         outs = tuple(r.ref.buffer if r is not None and r.ref is not None else None for r in results)
         call = f"n{len(self.nodes)}", op, passed, named, outs, into, (), self.origin, self.own, self.device
         self.nodes.append(Extern(*call))
-        return tuple(results) if many else results[0]
+        return tuple(results) if many else results[0] if results else None
 
 
 # ---------------------------------------------------------------- helpers of rules

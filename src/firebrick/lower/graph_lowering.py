@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import fx
@@ -66,7 +66,7 @@ RULES: dict[Any, Callable[..., Any]] = {
 
 
 def lower(aten: AtenGraph, targets: Mapping[str, Target], config: Config) -> LoopProgram:
-    """Lower a functional graph to loops and library calls.
+    """Lower a functional graph to loops and library library_calls.
 
     Raises:
         LoweringError: the graph holds something that is neither; the caller runs the graph on eager kernels.
@@ -89,6 +89,7 @@ class _Lowerer:
         self.known: dict[tuple[fx.Node, str], bool] = {}
         self.used: dict[fx.Node, set[int]] = {}
         self.near: dict[tuple[fx.Node, str], TensorValue] = {}
+        self.copied: list[Extern] = []
         self.returned: set[str] = set()
         self.inputs: list[TensorValue] = []
         self.consts: dict[str, TensorValue] = {}
@@ -123,6 +124,7 @@ class _Lowerer:
         kinds = {**dict.fromkeys(returned, "output"), **dict.fromkeys(derived, "derived")}
         buffers = tuple(replace(b, kind=kinds.get(b.name, b.kind)) if b.kind == "temp" else b for b in lw.buffers)
         inputs = tuple(_buffer_of(v) for v in self.inputs)
+        recipe = Recipe((*recipe.calls, *self.copied))
         return LoopProgram(self.aten.name, buffers, tuple(lw.nodes), inputs, tuple(self.consts), outputs, recipe)
 
     # ------------------------------------------------------------ nodes
@@ -215,23 +217,45 @@ class _Lowerer:
                 return False
         return True
 
-    def _near(self, node: fx.Node) -> Any:
-        """A node's value; a number that lies on a CPU as a copy on the device where loops compute with it."""
+    def _near(self, node: fx.Node, number: bool = False) -> Any:
+        """A node's value where torch's tensors of the present device lie, or in the memory of its own that it has.
+
+        number: one on a CPU is copied too, to where loops compute with it.
+        """
         value, device = self.env[node], self.lw.device
-        if not isinstance(value, TensorValue) or value.device == device or value.device != "cpu":
+        if not isinstance(value, TensorValue) or value.device == device:
+            return value
+        apart = self._is_apart(device)
+        if not (apart or self._is_apart(value.device) or (number and value.device == "cpu")):
             return value
         copy = self.near.get((node, device))
         if copy is None:
             ref = self.lw.realize(value)
-            ref = replace(ref, buffer=self.lw.moved(ref.buffer, device))
-            copy = TensorValue(value.shape, value.dtype, value.strides, ref=ref, device=device)
+            if apart and node.op == "get_attr" and (node.target in self.derived or node.target in self.aten.frozen):
+                name = self._resident(ref.buffer)
+            else:
+                name = self.lw.moved(ref.buffer, device)
+            copy = TensorValue(value.shape, value.dtype, value.strides, ref=replace(ref, buffer=name), device=device)
             self.near[node, device] = copy
         return copy
+
+    def _is_apart(self, device: str) -> bool:
+        """Whether a device has memory that torch's tensors can't lie in."""
+        target = self.lw.targets.get(device_type(device))
+        return target is not None and not target.shares_memory
+
+    def _resident(self, constant: str) -> str:
+        """A buffer of the present device that holds a constant: it is copied once."""
+        name = self.lw.moved(constant, self.lw.device)
+        self.copied.append(cast("Extern", self.lw.nodes.pop()))
+        b = self.lw.buffers[-1]
+        self.derived[name] = TensorValue(b.shape, b.dtype, b.strides, ref=Ref(name, b.shape, b.strides, ZERO))
+        return name
 
     def _arguments(self, value: Any, here: bool = False) -> Any:
         """Arguments with values for nodes; `here`: on the device where the node is computed."""
         if isinstance(value, fx.Node):
-            return self._near(value) if here else self.env[value]
+            return self._near(value, here)
         if isinstance(value, (list, tuple)):
             return [self._arguments(v, here) for v in value]
         return size_of(value) if isinstance(value, torch.SymInt) else value
@@ -253,7 +277,11 @@ class _Lowerer:
             if i - count >= len(aliases) or aliases[i - count] is None
         }
         outputs = [self._alias(a, own) if a is not None else own[count + i] for i, a in enumerate(aliases)]
-        self._write_back(written, [self.env[r] for r in results[:count]], taken)
+        final = []
+        for target, result in zip(written, results, strict=False):
+            self.lw.device = target.device
+            final.append(self._near(result))
+        self._write_back(written, final, taken)
         return tuple(outputs)
 
     def _target(self, name: str) -> TensorValue:
@@ -274,7 +302,8 @@ class _Lowerer:
     def _fresh(self, result: Any, taken: set[str]) -> object:
         if not isinstance(result, fx.Node):
             return result
-        value = self.env[result]
+        self.lw.device = str(result.meta["val"].device) if isinstance(result.meta["val"], torch.Tensor) else ""
+        value = self._near(result)
         if not isinstance(value, TensorValue):
             raise LoweringError(f"output {result} is not a tensor")
         lw = self.lw

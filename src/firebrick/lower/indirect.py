@@ -165,6 +165,15 @@ def _same(out: tuple[Expr, ...]) -> tuple[Expr, ...]:
     return out
 
 
+@_rule(aten._functional_assert_async.msg)
+def _asserted(lw: Lowering, truth: TensorValue, text: str, x: TensorValue) -> TensorValue:
+    """The tensor as it is; the program raises unless `truth` is true."""
+    if truth.dtype != "b8":
+        raise Declined
+    lw.check(truth, 1, 1, "RuntimeError", text.replace("{", "{{").replace("}", "}}"))
+    return x
+
+
 @_rule(aten.gather.default)
 def _gather(lw: Lowering, x: TensorValue, dim: int, index: TensorValue, *, sparse_grad: bool = False) -> TensorValue:
     if x.rank == 0 or index.rank == 0:

@@ -13,6 +13,7 @@ const FbMachine *fb_machine(const char *name) {
     for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
         if (strcmp(machines[i]->name, name) == 0 && fb_machine_code(machines[i]) >= 0) return machines[i];
     }
+    if (fb_is_driven(name)) return &fb_driven;
     PyErr_Format(PyExc_ValueError, "host table: no device %s", name);
     return NULL;
 }

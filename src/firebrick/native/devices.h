@@ -23,6 +23,7 @@ typedef struct {
     const char *library;       /* where the C ABI's functions for it are, and how their names begin */
     const char *prefix;
     int32_t alignment;         /* bytes that kernels expect addresses to be multiples of */
+    int own_memory;            /* no tensor of torch lies in its memory, whose places are no addresses */
     int (*enter)(int index, FbWork *work); /* NULL: nothing to do; as `leave` */
     void (*leave)(FbWork *work);
     void *(*allocate)(int index, int64_t bytes, FbHandle *owner); /* memory of one call or longer, and a tensor that owns it, or NULL */
@@ -39,9 +40,12 @@ int32_t fb_machine_code(const FbMachine *machine);
 /* The library with the C ABI's functions for a machine; NULL if torch was built without. */
 void *fb_machine_library(const FbMachine *machine);
 
-extern const FbMachine fb_cpu, fb_cuda;
+extern const FbMachine fb_cpu, fb_cuda, fb_driven;
+/* Whether a machine of this name is driven by Python. */
+int fb_is_driven(const char *name);
 /* Memory that will be filled at once. */
 void fb_use_huge_pages(void *memory, int64_t size);
 int fb_cuda_init(PyObject *module); /* cuda.c */
+int fb_driven_init(PyObject *module); /* driven.c */
 
 #endif

@@ -106,7 +106,7 @@ static void return_space(Executable *self, Space *space) {
 
 /* A call's results are often gone before the next call makes as many. glibc gives what is free at the end of its heap
    back to the system, from twice MAPPED on or less, and takes it anew page by page, which takes longer than to fill it.
-   So it is told to keep as much as two calls make, unless the user has told it something. */
+   So it is told to keep as much as two calls make, where the user asks for it: that holds for the whole process. */
 static void keep_free_memory(int64_t bytes) {
 #ifdef M_TRIM_THRESHOLD
     static _Atomic int64_t kept;
@@ -210,6 +210,11 @@ static int allocate(const Program *program, Space *space, int index) {
     int64_t bytes = slot->dtype->size;
     for (int i = 0; i < slot->sizes.count; i++) bytes += (sizes[i] - 1) * strides[i] * slot->dtype->size;
     const Device *device = device_of(program, index);
+    if (device->machine->own_memory) {
+        space->pointers[index] = device->machine->allocate(device->index, bytes, &space->handles[index]);
+        space->owned[index] = space->pointers[index] != NULL;
+        return space->owned[index] - 1;
+    }
     const int on_cpu = device->machine == &fb_cpu, on_heap = on_cpu && bytes >= LARGE && bytes < MAPPED;
     if (on_heap) turn_small_memory(SMALL_SIZES, CACHED + 2);
     int32_t status = fb_host.empty_strided(slot->sizes.count, sizes, strides, slot->dtype->code, device->type, device->index, &space->handles[index]);
@@ -223,8 +228,10 @@ static int allocate(const Program *program, Space *space, int index) {
     return 0;
 }
 
-static void release(Space *space, int index) {
-    if (space->owned[index]) fb_torch.delete_tensor(space->handles[index]);
+static void release(const Program *program, Space *space, int index) {
+    const FbMachine *machine = device_of(program, index)->machine;
+    if (space->owned[index] && machine->own_memory) machine->free(space->pointers[index], space->handles[index]);
+    else if (space->owned[index]) fb_torch.delete_tensor(space->handles[index]);
     space->owned[index] = 0;
     space->handles[index] = NULL;
 }
@@ -283,8 +290,12 @@ static int bind(Space *space, int slot, PyObject *tensor) {
 }
 
 /* A derived constant may be in a layout of the library's own, which has no address. */
-static int bind_derived(Space *space, int slot, PyObject *tensor) {
+static int bind_derived(const Program *program, Space *space, int slot, PyObject *tensor) {
     int32_t layout;
+    if (device_of(program, slot)->machine->own_memory) {
+        space->pointers[slot] = PyLong_AsVoidPtr(tensor);
+        return 0;
+    }
     space->handles[slot] = FB_HANDLE(tensor);
     space->pointers[slot] = NULL;
     if (fb_torch.get_layout(space->handles[slot], &layout) != 0) return -1;
@@ -325,7 +336,7 @@ static int bind_all(Executable *self, Space *space, PyObject *const *args) {
         /* Another thread may replace the derived constants while this one runs without the GIL. */
         int slot = program->derived[i];
         Py_XSETREF(space->objects[slot], Py_NewRef(PyList_GET_ITEM(self->derived, i)));
-        if (bind_derived(space, slot, space->objects[slot]) != 0) goto torch_error;
+        if (bind_derived(program, space, slot, space->objects[slot]) != 0) goto torch_error;
     }
     if (reserve_arena(program, space) < 0) return -1;
     for (int i = 0; i < program->slot_count; i++) {
@@ -403,13 +414,15 @@ static int run_step(const Program *program, Space *space, Step *step) {
     case STEP_ALLOC:
         for (int k = 0; k < step->count; k++) {
             if (allocate(program, space, step->slots[k]) == 0) continue;
+            const Device *device = device_of(program, step->slots[k]);
+            if (device->machine->own_memory) return refused(device, space);
             fb_gil_take(space);
             fb_torch_error("a tensor could not be allocated");
             return -1;
         }
         break;
     case STEP_FREE:
-        for (int k = 0; k < step->count; k++) release(space, step->slots[k]);
+        for (int k = 0; k < step->count; k++) release(program, space, step->slots[k]);
         break;
     }
     return 0;
@@ -427,7 +440,7 @@ static int run_steps(const Program *program, Space *space) {
         if (range != NULL) fb_host.range_end(range);
         if (status < 0) return -1;
     }
-    keep_free_memory(space->made);
+    if (program->keeps_memory) keep_free_memory(space->made);
     return 0;
 }
 
@@ -502,9 +515,7 @@ static int bump_versions(Executable *self, PyObject *const *args) {
 static void clear_space(const Program *program, Space *space) {
     for (int i = 0; i < program->slot_count; i++) {
         Py_CLEAR(space->objects[i]);
-        if (space->owned[i]) fb_torch.delete_tensor(space->handles[i]);
-        space->owned[i] = 0;
-        space->handles[i] = NULL;
+        release(program, space, i);
     }
     if (program->devices[program->arena_device].machine != &fb_cpu) drop_arena(program, space);
 }
@@ -604,11 +615,12 @@ static int parse_sources(Executable *self, PyObject *sources) {
 }
 
 static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"table", "kernels", "resolve", "constants", "sources", "refresh", "changed", "libraries", "labels", NULL};
+    static char *names[] = {"table", "kernels", "resolve", "constants", "sources", "refresh", "changed", "libraries", "labels", "keep_memory", NULL};
     PyObject *table, *kernels, *resolve, *constants, *sources, *refresh, *changed, *libraries, *labels = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OO!OOOO|O!:Executable", names, &PyDict_Type, &table, &PyDict_Type, &kernels, &resolve,
+    int keep_memory = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OO!OOOO|O!p:Executable", names, &PyDict_Type, &table, &PyDict_Type, &kernels, &resolve,
                                      &PyList_Type, &constants, &sources, &refresh, &changed, &libraries, &PyList_Type,
-                                     &labels))
+                                     &labels, &keep_memory))
         return NULL;
     Executable *self = (Executable *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
@@ -622,6 +634,7 @@ static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kw
         Py_DECREF(self);
         return NULL;
     }
+    self->program.keeps_memory = keep_memory;
     return (PyObject *)self;
 }
 
@@ -699,6 +712,6 @@ int fb_host_init(PyObject *module) {
         memcpy(&strided, &symbol, sizeof strided);
         strided_layout = strided();
     }
-    if (PyModule_AddType(module, &executable_type) < 0 || fb_cuda_init(module) < 0) return -1;
+    if (PyModule_AddType(module, &executable_type) < 0 || fb_cuda_init(module) < 0 || fb_driven_init(module) < 0) return -1;
     return fb_library_init(module);
 }

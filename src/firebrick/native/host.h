@@ -140,6 +140,7 @@ typedef struct {
     uint8_t release_gil, calls_library;
     Block *blocks; /* memory of all of the above */
     PyObject *keep; /* list of objects that texts and args point into */
+    int keeps_memory; /* whether glibc is told to keep what calls free */
 } Program;
 
 static inline int64_t fb_num(const int64_t *registers, Num n) { return n.reg < 0 ? n.value : registers[n.reg]; }

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from firebrick.extend import apply_passes, as_passes, fingerprint, registry
+from firebrick.extend.partition import PartitionPass
 from firebrick.passes import rules
 from firebrick.passes.activations import gelu_to_relu
 from firebrick.passes.batched import batch_products
@@ -50,6 +51,7 @@ __all__ = [
     "gelu_to_relu",
     "layernorm_to_batchnorm",
     "passes_key",
+    "placing",
     "quantize_linear",
     "rules",
     "run_graph_passes",
@@ -78,6 +80,12 @@ def active_passes(level: Level, passes: Sequence[Any], config: Config) -> tuple[
     if config.numerics == "eager":
         chosen = tuple(step for step in chosen if step.name not in rules.ROUNDING)
     return chosen
+
+
+def placing(passes: Sequence[Any], config: Config) -> list[Any]:
+    """The subgraph compilers of a compile that place ops on a machine of their own."""
+    steps = [step for step in active_passes("aten", passes, config) if isinstance(step, PartitionPass)]
+    return [compiler for step in steps for compiler in step.compilers if compiler.device]
 
 
 def are_shipped(passes: Sequence[Any], config: Config) -> bool:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from firebrick.fakes.node_values import device_of
+from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.passes.alone import alone
 from firebrick.targets.base import CALL
@@ -67,7 +69,7 @@ def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node], str]) -> AtenGraph:
 def _choices(node: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]:
     """What may compute it, best guess first."""
     x, y = (arg.meta["val"] for arg in node.args)  # type: ignore[union-attr]
-    target = targets.get(x.device.type)
+    target = targets.get(device_type(device_of(node)))
     if target is None or node.kwargs or not all(type(n) is int for n in (*x.shape, y.shape[2])):
         return (CALL,)
     return target.choices("aten::bmm", (x, y))

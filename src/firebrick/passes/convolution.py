@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.fakes.node_values import absorb
+from firebrick.fakes.node_values import absorb, device_of
+from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.convolution_op import convolution_op, pack_convolution_op
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.passes.images import Images
@@ -103,7 +104,7 @@ def _choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]
     x, weight, _, stride, padding, dilation, _, _, groups = conv.args
     out = conv.meta["val"]
     given = (x.meta["val"], weight.meta["val"], stride, padding, dilation, groups, out)  # type: ignore[union-attr]
-    target = targets.get(out.device.type)
+    target = targets.get(device_type(device_of(conv)))
     return (CALL,) if target is None else target.choices("aten::convolution", given)
 
 

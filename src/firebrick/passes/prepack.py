@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.fakes.node_values import absorb
+from firebrick.fakes.node_values import absorb, device_of
+from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.passes.alone import alone
 from firebrick.passes.layout import laid_out, propagate_layouts
@@ -150,7 +151,7 @@ def _choices(node: fx.Node, recipe: RecipeBuilder, targets: Mapping[str, Target]
     if node.target is aten.addmm.default and (len(node.args) > 3 or any(value != 1 for value in node.kwargs.values())):
         return (CALL,)
     bias, x, weight = _factors(node)
-    target = targets.get(node.meta["val"].device.type)
+    target = targets.get(device_type(device_of(node)))
     if target is None or not recipe.is_constant(weight) or recipe.is_constant(x) or not _fits(node, x, weight, bias):
         return (CALL,)
     return target.choices("aten::mm", (x.meta["val"], weight.meta["val"]))

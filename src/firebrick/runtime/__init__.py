@@ -12,6 +12,7 @@ from firebrick.runtime.cache import (
     why_miss,
 )
 from firebrick.runtime.load import AutogradViews, Executable, TorchViews, ViewRow, load
+from firebrick.runtime.source import source_digest
 from firebrick.runtime.training import Place, Tangent, Training, TrainingPlan
 
 __all__ = [
@@ -35,5 +36,6 @@ __all__ = [
     "find_compiler",
     "load",
     "make_key",
+    "source_digest",
     "why_miss",
 ]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
-import atexit
-import threading
 import weakref
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -117,15 +114,18 @@ def load(
     constants: Mapping[str, torch.Tensor],
     labels: Sequence[str] | None = None,
     uncounted: Collection[int | str] = (),
-    *,
-    at_once: bool = False,
+    kept: Collection[object] = (),
+    keep_memory: bool = False,
+    driven: Mapping[str, Any] | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return the executable of a built artifact; `constants` binds captured tensors by name.
 
     labels: what profilers show of each kernel and library call, in order.
     uncounted: inputs by position, and constants by name, that are written to without their versions saying so, as
       through `.data`.
-    at_once: weights are packed in the first call, not a moment later.
+    kept: what lives as long as the executable.
+    keep_memory: the C library is told to keep what calls free.
+    driven: kernels that are loaded already (`targets.driven.Loaded`), by the device that they run on.
 
     Derived constants (folded, prepacked) are computed at the first call.
 
@@ -134,8 +134,13 @@ def load(
     """
     with recorder.timed("load"):
         libraries: list[Any] = []
-        device = next((int(row[5].partition(":")[2]) for row in artifact.table["slots"] if row[5] != "cpu"), 0)
-        kernels: dict[str, int] = {}
+        device = next(
+            (int(row[5].partition(":")[2]) for row in artifact.table["slots"] if row[5].startswith("cuda")), 0
+        )
+        driven, kernels = driven or {}, dict[str, int]()
+        for loaded in driven.values():
+            kernels.update(loaded.numbers)
+            libraries.append(loaded)
         for unit in artifact.units:
             if unit.name not in artifact.code:
                 raise CompileError(f"unit {unit.name} of {artifact.name} was not built")
@@ -168,9 +173,10 @@ def load(
             resolve=resolve,
             constants=tensors,
             sources=table["sources"],
-            refresh=_native.Wrapped(_Refresh(table, at_once), None),
+            refresh=_native.Wrapped(_Refresh(table, driven), None),
             changed=ConstantsChanged,
             libraries=libraries,
+            keep_memory=keep_memory,
             **({"labels": list(labels)} if labels is not None else {}),
         )
         if not bits:
@@ -216,74 +222,53 @@ def resolve(kind: str, name: str) -> Any:
         raise LoweringError(f"this torch has no {kind} {name}") from None
 
 
-_PACKERS = frozenset({"mkldnn::_reorder_linear_weight", "mkldnn::_reorder_convolution_weight"})
-"""Ops that only change a weight's layout: who reads their result may be given the weight itself, if it is dense
-(oneDNN is a thousand times slower on others)."""
-_PATIENCE = 3
-"""Times that an executable's weights are packed; weights that go on changing are then left as they are."""
-
-
-_DELAY = 0.4
-"""Seconds before packing starts: the call that is being made has the cores for itself."""
-
-
-def _is_dense(weight: torch.Tensor) -> bool:
-    """Whether a weight is contiguous, or is as the transposed view of a matrix."""
-    return weight.is_contiguous() or (weight.dim() == 2 and weight.t().is_contiguous())
-
-
 class _Refresh:
     """Runs a table's recipe: constants -> derived constants, in the order of their slots.
 
-    Packing copies every weight, which can take longer than the first call. So that call gets the weights as they
-    are, which the same library ops take too, and a thread replaces them by packed ones, one by one.
+    All of it is done before the first call goes on: libraries round otherwise on weights that are not packed, and two
+    calls with equal inputs give equal bits.
     """
 
-    def __init__(self, table: Mapping[str, Any], at_once: bool) -> None:
-        self.at_once = at_once
+    def __init__(self, table: Mapping[str, Any], driven: Mapping[str, Any]) -> None:
+        self.driven = driven
         self.slots = table["slots"]
         self.views = table["views"]
-        self.calls = [(row[1].partition(".")[0], resolve("op", row[1]), *row[2:]) for row in table["recipe"]]
+        self.calls = [self._call(row) for row in table["recipe"]]
         self.const_slots = [i for i, row in enumerate(self.slots) if row[0] == "const"]
         self.derived_slots = [i for i, row in enumerate(self.slots) if row[0] == "derived"]
         self.dead = self._last_reads()
-        self.runs = 0
-        self.kept: list[torch.Tensor] = []
 
     def __call__(self, constants: list[torch.Tensor]) -> list[torch.Tensor]:
         values = dict(zip(self.const_slots, constants, strict=True))
-        waiting: list[tuple[int, Callable[[], torch.Tensor]]] = []
-        place = {slot: i for i, slot in enumerate(self.derived_slots)}
         # Derived constants live as long as the executable, so they must not become inference tensors of one call.
         with recorder.timed("derived"), torch.inference_mode(False), torch.no_grad():
-            for number, (name, function, args, _, positional, keywords, outs, *_) in enumerate(self.calls):
+            for number, (function, args, _, positional, keywords, outs, *_) in enumerate(self.calls):
                 given = [self._value(arg, values) for arg in args]
-                call = partial(function, *given[:positional], **dict(zip(keywords, given[positional:], strict=True)))
-                waits = name in _PACKERS and _is_dense(given[0]) and not self.at_once
-                if waits and outs[0] in place:
-                    values[outs[0]] = given[0]
-                    waiting.append((place[outs[0]], call))
-                    continue
-                results = call()
+                results = function(*given[:positional], **dict(zip(keywords, given[positional:], strict=True)))
                 results = results if isinstance(results, (tuple, list)) else (results,)
                 for slot, result in zip(outs, results, strict=False):
                     if slot is not None:
                         values[slot] = result
-                del given, call, results
+                del given, results
                 for slot in self.dead[number]:
                     values.pop(slot, None)
         recorder.count("recipes run")
-        derived = [values[slot] for slot in self.derived_slots]
-        self.runs += 1
-        if waiting and self.runs <= _PATIENCE:
-            _Packing(self, derived, waiting)
-        return derived
+        return [values[slot] for slot in self.derived_slots]
+
+    def _call(self, row: list[Any]) -> tuple[Any, ...]:
+        """A call of the recipe with its function; a copy to memory of a plug-in's machine takes the constant alone."""
+        _, op, args, types, positional, keywords, outs, *rest = row
+        slot = self.slots[outs[0]]
+        if slot[5] in self.driven:
+            function = partial(self.driven[slot[5]].resident, shape=slot[2], strides=slot[3])
+            return function, args[:1], types, 1, [], outs, *rest
+        return resolve("op", op), args, types, positional, keywords, outs, *rest
 
     def _last_reads(self) -> list[list[int]]:
         """For each call the slots that are of no use after it: a weight that is only a step to another is dropped."""
         kept = {*self.derived_slots}
         dead: list[list[int]] = []
-        for _, _, args, _, _, _, outs, *_ in reversed(self.calls):
+        for _, args, _, _, _, outs, *_ in reversed(self.calls):
             gone = {slot for slot in (*self._slots_of(args), *outs) if slot is not None and slot not in kept}
             kept |= gone
             dead.append(sorted(gone))
@@ -312,47 +297,3 @@ class _Refresh:
         if [sizes, strides, offset] == [self.slots[slot][2], self.slots[slot][3], 0]:
             return base
         return base.as_strided(sizes, strides, base.storage_offset() + offset)
-
-
-class _Packing:
-    """Replaces weights in `derived` by packed ones, until the executable is gone or the program ends.
-
-    A call that is running keeps using what it began with: `before` keeps those objects alive.
-    """
-
-    def __init__(
-        self,
-        owner: _Refresh,
-        derived: list[torch.Tensor],
-        waiting: list[tuple[int, Callable[[], torch.Tensor]]],
-    ) -> None:
-        self.owner = weakref.ref(owner)
-        self.derived, self.before, self.waiting = derived, list(derived), waiting
-        owner.kept = self.before
-        self.stopped, self.ended = threading.Event(), threading.Event()
-        atexit.register(self.stop)
-        # Not a Thread: starting one waits for it to run, which takes long while the cores compute.
-        _thread.start_new_thread(self._run, ())
-
-    def stop(self) -> None:
-        """End the thread: at once while it waits, after the weight at hand while it packs."""
-        self.stopped.set()
-        self.ended.wait()
-
-    def _run(self) -> None:
-        try:
-            if not self.stopped.wait(_DELAY):
-                self._pack()
-        finally:
-            self.waiting.clear()
-            self.ended.set()
-            atexit.unregister(self.stop)
-
-    def _pack(self) -> None:
-        with recorder.timed("prepack"), torch.inference_mode(False), torch.no_grad():
-            for index, call in self.waiting:
-                if self.stopped.is_set() or self.owner() is None:
-                    break
-                packed = call()
-                if self.derived[index] is self.before[index]:
-                    self.derived[index] = packed

@@ -6,14 +6,15 @@ No stage knows a machine. Fusion asks its target what pays (`FusionFacts`); what
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from firebrick.artifact import Unit
+from firebrick.ir.index.expr import var
 from firebrick.ir.kernels.groups import GroupPlan
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.targets.template_text import Refused, kernel_text
+from firebrick.targets.driven import View, moves, plan_called
+from firebrick.targets.template_text import Refused, kernel_text, lane_count
 from firebrick.targets.tree_kernels import plan_tree
 from firebrick.targets.tree_order import serial
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from firebrick.artifact import Unit
     from firebrick.config import Config
     from firebrick.ir.index.expr import Expr
     from firebrick.ir.kernels.groups import PlannedLaunch, Work
@@ -86,17 +88,6 @@ class Templates:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A tensor in a target's memory, as library calls take it: `offset` and `strides` count elements."""
-
-    memory: Any
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     """One way to compute an op: by a kernel of the machine's own, or of a library.
 
@@ -142,6 +133,8 @@ class Target:
         dtypes: short dtype -> name of the type in the text. What is missing is refused.
         functions: kind of dtype ("float", "int", "uint", "bool") -> scalar function (`loops.ops.SCALAR_OPS`) -> text.
         templates: how kernels are written, by `kernel`.
+        shares_memory: torch's tensors lie in its memory, and the native host drives it; otherwise the methods here do,
+            and what tensors hold is copied to it.
         library: op ("aten::mm", overload left out) -> function `(target, outs, *args, **kwargs)` that runs it; tensors
             are `View`s.
     """
@@ -151,6 +144,7 @@ class Target:
     functions: Mapping[str, Mapping[str, FunctionText]] = {}
     templates: Templates = Templates()
     library: Mapping[str, Callable[..., None]] = {}
+    shares_memory = False
 
     # ------------------------------------------------------------ facts
 
@@ -187,7 +181,10 @@ class Target:
             work: statements in common variables.
             facts: of values, kept from group to group.
         """
-        return GroupPlan((plan_tree(work, facts, serial),))
+        step = plan_tree(work, facts, serial)
+        # In terms of the kernel's sizes, which are to be in terms of the program's.
+        count = lane_count(step.body).subs({var(f"s{k}", s.lo, s.hi): s for k, s in enumerate(step.sizes)})
+        return GroupPlan((replace(step, grid=(count,)),))
 
     def choices(self, op: str, args: tuple[Any, ...]) -> tuple[Choice, ...]:
         """What may compute an op of these arguments, tensors without elements, the cheapest first.
@@ -210,14 +207,15 @@ class Target:
         return repeat(None)
 
     def plan_call(self, call: Extern, buffers: Mapping[str, Buffer]) -> PlannedLaunch | None:
-        """The kernel of the machine's own that does what a call of an op would; None leaves it to the library.
+        """The kernel of the machine's own that does what a call of an op would; None leaves it to torch.
+
+        Here, where torch does not share the machine's memory, every call is such a kernel.
 
         Args:
             call: with views of buffers among its arguments.
             buffers: by name.
         """
-        del call, buffers
-        return None
+        return plan_called(call, buffers) if not self.shares_memory and (moves(call) or self.runs(call.op)) else None
 
     # ------------------------------------------------------------ text
 
@@ -271,13 +269,13 @@ class Target:
         return ["\n\n".join(self.kernel(k) for k in schedule.kernels)] if schedule.kernels else []
 
     def units(self, schedule: Schedule, config: Config) -> tuple[Unit, ...]:
-        """The texts with the kernels that each defines, as they are kept and built.
+        """The texts with the kernels that each defines, as they are kept and built; none where `load` compiles them.
 
         Raises:
             Refused: as `kernel`.
         """
-        names = tuple([k.name for k in schedule.kernels])
-        return tuple([Unit(f"{self.name}{i}", text, names) for i, text in enumerate(self.source(schedule, config))])
+        del schedule, config
+        return ()
 
     # ------------------------------------------------------------ launch and memory
 
@@ -285,8 +283,8 @@ class Target:
         """Compile texts and load them; returns what `launch` takes for each kernel."""
         raise NotImplementedError(f"{type(self).__name__}.load")
 
-    def launch(self, kernel: Any, memory: Sequence[Any], sizes: Sequence[int], lanes: int) -> None:
-        """Start a kernel on these buffers, in the order of its parameters; `lanes` of it run."""
+    def launch(self, kernel: Any, memory: Sequence[Any], sizes: Sequence[int], grid: Sequence[int]) -> None:
+        """Start a kernel on these buffers, in the order of its parameters; `grid` as planned: the number of lanes."""
         raise NotImplementedError(f"{type(self).__name__}.launch")
 
     def call(self, op: str, outs: Sequence[View | None], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

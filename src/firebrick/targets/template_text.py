@@ -42,10 +42,9 @@ def kernel_text(kernel: Kernel, target: Target) -> str:
     return _Writer(kernel, target).text()
 
 
-def lane_loops(kernel: Kernel) -> list[Loop]:
+def lane_loops(body: tuple[Stmt, ...]) -> list[Loop]:
     """The loops whose iterations are lanes: independent ones at the top that only hold each other and lets."""
     found: list[Loop] = []
-    body = kernel.body
     while True:
         rest = [s for s in body if not isinstance(s, Let)]
         if len(rest) != 1 or not isinstance(rest[0], Loop) or _folds_outside(rest[0]):
@@ -61,9 +60,9 @@ def _folds_outside(loop: Loop) -> bool:
     return any(isinstance(s, Fold) and s.acc not in own for inner in loops for s in inner.body)
 
 
-def lane_count(kernel: Kernel) -> Expr:
-    """How many lanes a kernel has; 1 for one that has to run in order."""
-    return product([loop.axis.size for loop in lane_loops(kernel)])
+def lane_count(body: tuple[Stmt, ...]) -> Expr:
+    """How many lanes a kernel of this body has; 1 for one that has to run in order."""
+    return product([loop.axis.size for loop in lane_loops(body)])
 
 
 class _Writer:
@@ -82,7 +81,7 @@ class _Writer:
         """The whole kernel."""
         params = [self.filled("param", name=p.name, t=self.target.type(p.dtype)) for p in self.kernel.params]
         params += [self.filled("size", name=s) for s in self.kernel.sizes]
-        loops, count = lane_loops(self.kernel), lane_count(self.kernel)
+        loops, count = lane_loops(self.kernel.body), lane_count(self.kernel.body)
         lane = var("lane", 0, count.hi - 1)
         inner: Expr = ONE
         for loop in reversed(loops):

@@ -130,12 +130,13 @@ class _Script:
     def __init__(self, path: str) -> None:
         self.path = path
         self.code: CodeType | None = None
+        self.module: ModuleType | None = None  # whose globals all runs share; None: new ones for each
 
     def __call__(self) -> None:
         first, path = self.code is None, self.path
         self.code = self.code or compile(Path(path).read_bytes(), path, "exec")
         before, directory, main = sys.argv, str(Path(path).resolve().parent), sys.modules["__main__"]
-        module = ModuleType("__main__")
+        module = self.module or ModuleType("__main__")
         module.__file__ = path
         sys.argv, sys.modules["__main__"] = [path], module
         sys.path.insert(0, directory)

@@ -16,6 +16,7 @@ from torch import nn
 from firebrick.config import Config
 from firebrick.errors import PassError, VerificationError
 from firebrick.extend import Difference, Pass, PassRegistry, PassReport, compare
+from firebrick.extend.claimed_group import group_of
 from firebrick.report import recorder
 
 __all__ = [
@@ -174,6 +175,8 @@ class OptimizedScript(nn.Module):
     def set_graph(self, graph: Any, name: str = "forward") -> None:
         """Run another graph from now on."""
         self.__dict__["graph"] = graph
+        keys = [node.inputsAt(0).toIValue() for node in nodes_of(graph, "firebrick::group")]
+        self.__dict__["groups"] = [group_of(key) for key in keys]  # they live as long as what calls them
         self.__dict__["script"] = torch._C._create_function_from_graph(name, graph)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

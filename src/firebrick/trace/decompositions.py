@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -355,6 +356,22 @@ def _like_input(op: OpOverload, place: int) -> tuple[OpOverload, Callable[..., T
     return op, loss
 
 
+def asserted(x: Tensor, truth: Tensor, text: str) -> Tensor:
+    """A tensor as it is; on CPUs, where eager's kernel looks at values that its decomposition does not, the call
+    raises unless all of `truth` is true."""
+    if x.device.type != "cpu":
+        return x
+    same: Tensor = aten._functional_assert_async.msg(truth.all(), text, x)
+    return same
+
+
+def _binary_cross_entropy(x: Tensor, target: Tensor, *args: Any) -> Tensor:
+    for name, t in (("input", x), ("target", target)):
+        x = asserted(x, (t >= 0) & (t <= 1), f"all elements of {name} should be between 0 and 1")
+    made: Tensor = _like_input(aten.binary_cross_entropy.default, 3)[1](x, target, *args)
+    return made
+
+
 def _index_fill(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
     return _laid_out_as(decomposition_table[aten.index_fill.int_Tensor](x, dim, index, value), x)
 
@@ -377,9 +394,13 @@ def _dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
     return made
 
 
-def _max_unpool(x: Tensor, places: Tensor, size: list[int]) -> Tensor:
-    made: Tensor = decomposition_table[aten.max_unpool2d.default](x, places, size)
-    return made.contiguous(memory_format=_layout_of(x))
+def _max_unpool_of(op: OpOverload) -> Callable[..., Tensor]:
+    def max_unpool(x: Tensor, places: Tensor, size: list[int], *args: Any) -> Tensor:
+        inside = (places >= 0) & (places < math.prod(size))
+        made: Tensor = decomposition_table[op](asserted(x, inside, "Found an invalid max index"), places, size, *args)
+        return made.contiguous(memory_format=_layout_of(x)) if x.dim() == len(size) + 2 else made
+
+    return max_unpool
 
 
 _OWN: dict[OpOverload, Callable[..., Any]] = {
@@ -401,8 +422,9 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.nll_loss2d_forward.default: _nll_loss2d,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.index_fill.int_Tensor: _index_fill,
-    **dict((_like_input(aten.huber_loss.default, 2), _like_input(aten.binary_cross_entropy.default, 3))),
-    aten.max_unpool2d.default: _max_unpool,
+    **dict((_like_input(aten.huber_loss.default, 2),)),
+    aten.binary_cross_entropy.default: _binary_cross_entropy,
+    **{op: _max_unpool_of(op) for op in (aten.max_unpool2d.default, aten.max_unpool3d.default)},
     aten.native_dropout_backward.default: _dropout_backward,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
     **{op: _rows_of(op) for op in (aten.upsample_nearest1d.default, aten._upsample_nearest_exact1d.default)},

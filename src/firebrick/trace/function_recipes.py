@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from firebrick.trace.decompositions import asserted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -57,7 +59,10 @@ def _max_pool1d(
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """Eager's is written into zeros, whatever the layout of places is; a trace's compares them."""
+    """Eager's is written into zeros, whatever the layout of places is; a trace's compares them, and looks at none."""
+    if num_classes >= 0:
+        inside = (tensor >= 0) & (tensor < num_classes)
+        tensor = asserted(tensor, inside, "Class values must be smaller than num_classes.")
     made: Tensor = F.one_hot(tensor, num_classes)
     return made.contiguous()
 

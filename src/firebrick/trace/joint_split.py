@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from firebrick.errors import LoweringError, PassError
+from firebrick.fakes.node_values import acts
 from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.runtime import Place, Tangent, TrainingPlan
 from firebrick.trace.recompute import Phases, base_of, bytes_of, is_random
@@ -152,8 +153,9 @@ class _Divider:
             env[node] = graph.create_node("placeholder", node.name, name=node.name)
             env[node].meta.update(node.meta)
         wanted = [r for r in results if isinstance(r, fx.Node)]
-        if inputs is self.inputs:  # what is drawn next depends on draws that nothing uses
-            wanted += [n for n in self.joint.gm.graph.nodes if is_random(n) and n in self.phases.forward]
+        if inputs is self.inputs:  # what is drawn next depends on draws that nothing uses, and assertions raise
+            acting = [n for n in self.joint.gm.graph.nodes if is_random(n) or acts(n)]
+            wanted += [n for n in acting if n in self.phases.forward]
         live = _live(self.joint, wanted, set(inputs))
         for node in self.joint.gm.graph.nodes:
             shown = node.op == "get_attr" and node.target in mutated

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from firebrick.fakes.node_values import acts
 from firebrick.trace.maxflow import INFINITE, Network
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ class Phases:
         for node in nodes:
             if not after.isdisjoint(node.all_input_nodes):
                 after.add(node)
-        seeds = [n for n in nodes if n not in after and (is_random(n) or n.op in ("placeholder", "get_attr"))]
+        stays = [n for n in nodes if acts(n) or is_random(n) or n.op in ("placeholder", "get_attr")]
+        seeds = [n for n in stays if n not in after]
         self.forward = ancestors([*self.results, *seeds])
         for node in nodes:
             if node.target is operator.getitem and node.args[0] in self.forward:

@@ -50,7 +50,8 @@ def map_records(value: Any, fn: Callable[[Record], Any]) -> Any:
 
 
 def _impure(op: OpOverload) -> bool:
-    return torch.Tag.nondeterministic_seeded in op.tags or op._schema.is_mutable
+    acts = op._schema.is_mutable or not op._schema.returns  # such as `_assert_async`
+    return torch.Tag.nondeterministic_seeded in op.tags or acts
 
 
 class Tape:

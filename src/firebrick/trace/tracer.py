@@ -406,6 +406,24 @@ def _lift(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[
     return fake
 
 
+def _check_errors(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A factorization's status is looked at by an op without a result; the factorization itself can raise as well.
+
+    linalg_cholesky_ex(a, check_errors=False); _linalg_check_errors(info) -> linalg_cholesky_ex(a, check_errors=True)
+    """
+    maker = tracer.read(tracer.value_of(args[0]))
+    while maker.op is operator.getitem or (isinstance(maker.op, torch._ops.OpOverload) and maker.op.is_view):
+        maker = maker.args[0]
+    names = [a.name for a in maker.op._schema.arguments] if isinstance(maker.op, torch._ops.OpOverload) else []
+    if "check_errors" not in names:
+        raise LoweringError(f"{func} looks at the status of {maker.op}, which can't raise itself")
+    place = names.index("check_errors")
+    if place < len(maker.args):
+        maker.args = (*maker.args[:place], True, *maker.args[place + 1 :])
+    else:
+        maker.kwargs = {**maker.kwargs, "check_errors": True}
+
+
 def _device(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
     return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
@@ -530,6 +548,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.fill_.Tensor: _fill,
     aten.zero_.default: _fill,
     torch.ops.prim.device.default: _device,
+    aten._linalg_check_errors.default: _check_errors,
 }
 """Op -> rule; `_classify` adds the others as they are met."""
 

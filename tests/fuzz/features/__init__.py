@@ -11,12 +11,12 @@ from __future__ import annotations
 import random
 
 from tests.fuzz import programs
-from tests.fuzz.features import layouts, modules, objects, statements
+from tests.fuzz.features import gradients, layouts, modules, objects, statements
 from tests.fuzz.features.frame import Feature, Writer
 
 __all__ = ["FEATURES", "generate"]
 
-AREAS = (statements, layouts, modules, objects)
+AREAS = (gradients, statements, layouts, modules, objects)
 
 FEATURES: dict[str, Feature] = {row.name: row for area in AREAS for row in area.ROWS}
 

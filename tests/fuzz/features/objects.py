@@ -164,7 +164,7 @@ def special_methods(w: Writer) -> None:
     a = w.tensor()
     cls, o, found = w.fresh("Odd"), w.fresh("o"), w.fresh("f")
     method = w.random.choice(list(USES))
-    given = w.random.choice(GIVEN).replace("t", "torch.ones(2)") if w.random.random() < 0.9 else "1 // 0"
+    given = w.random.choice(GIVEN) if w.random.random() < 0.9 else "1 // 0"
     body = (
         [f"    def __{method}__(self, *args): return {given}"]
         if w.random.random() < 0.9
@@ -187,4 +187,63 @@ def special_methods(w: Writer) -> None:
     w.bind(f"{a.name} + 1", a)
 
 
-ROWS = (Feature("identity", 2, identity, "eager"), Feature("odd_classes", 2, odd_classes, "eager"), Feature("special_methods", 2, special_methods, "eager"))  # fmt: skip
+def dropped(w: Writer) -> None:
+    """Modules, closures and parts of modules that are compiled, called and dropped; they are dead afterwards."""
+    a = w.tensor(rank=2)
+    size = a.shape[-1]
+    kind, train = w.random.choice(["module", "closure", "argument", "weight", "layer"]), w.random.random() < 0.5
+    net, call, x = w.fresh("net"), w.fresh("call"), w.fresh("x")
+    w.before(
+        f"{net} = nn.Sequential(nn.Linear({size}, {size}), nn.ReLU())",
+        f"{x} = given(5, {w.random.randrange(1, 7)}, {size})",
+    )
+    if kind == "closure":
+        w.before(f"{call} = COMPILE((lambda net: lambda x: net(x) * 2)({net}))")
+    elif kind == "argument":
+        w.top(f"@COMPILE\ndef {net}_of(net, x):\n    return net(x) + net[0].bias")
+        w.before(f"{call} = (lambda net: lambda x: {net}_of(net, x))({net})")
+    else:
+        w.before(f"{call} = COMPILE({net})")
+    run = f"{call}({x}).sum().backward()" if train else f"with torch.no_grad(): {call}({x})"
+    w.before(run)
+    if kind in ("weight", "layer"):
+        old = f"{net}[0].weight" if kind == "weight" else f"{net}[0]"
+        new = f"nn.Parameter(torch.ones({size}, {size}))" if kind == "weight" else f"nn.Linear({size}, {size})"
+        for _ in range(w.random.choice([1, 2, 3])):
+            w.before(f"WATCHED.append(weakref.ref({old}))", f"{old} = {new}", run)
+    w.before(
+        f"WATCHED.extend(map(weakref.ref, [{net}, {net}[0].weight{', ' + call if kind != 'argument' else ''}]))",
+        f"del {net}, {call}",
+    )
+    w.bind(f"{a.name} + 1", a)
+
+
+def repeated(w: Writer) -> None:
+    """Layers whose weights libraries pack, called twice with a pause between: equal bits."""
+    a = w.tensor(rank=4)
+    channels = a.shape[1]
+    layer = w.random.choice([
+        f"nn.Conv2d({channels}, {8 * channels}, 3, padding=1, groups={channels})", "nn.Sequential(nn.Conv2d({c}, 64, 1), nn.Conv2d(64, 64, 3, groups=4))".format(c=channels),
+        f"nn.Sequential(nn.ConvTranspose2d({channels}, 16, 2, stride=2), nn.Conv2d(16, 32, 3, groups=2))", f"nn.Sequential(nn.Linear({a.shape[-1]}, 300), nn.Linear(300, 64)).bfloat16()",
+    ])  # fmt: skip
+    name, call, x, first = w.fresh("M"), w.fresh("call"), w.fresh("x"), w.fresh("first")
+    w.top(
+        "import time",
+        "torch.manual_seed(3)",
+        f"{name} = {layer}.eval()",
+        f"{call} = COMPILE((lambda net: lambda x: net(x))({name}))",
+    )
+    w.before(
+        f"{x} = given(9, {w.random.choice([1, 8])}, {channels}, 18, {a.shape[-1]}){'.bfloat16()' if 'bfloat16' in layer else ''}"
+    )
+    with w.block("with torch.no_grad():", "before"):
+        w.before(f"{first} = {call}({x})", "time.sleep(0.6 if call == 0 else 0)")
+        w.observes(f"torch.equal({first}, {first}_again)")
+        w.before(f"{first}_again = {call}({x})")
+    w.bind(f"{a.name} + 1", a)
+
+
+ROWS = (
+    Feature("identity", 2, identity, "eager"), Feature("odd_classes", 2, odd_classes, "eager"), Feature("special_methods", 2, special_methods, "eager"),
+    Feature("dropped", 1, dropped), Feature("repeated", 1, repeated),
+)  # fmt: skip

@@ -69,8 +69,8 @@ class SimTarget(Target):
     def load(self, texts, names, config):
         return {name: kernel for text in texts for name, kernel in assemble(text).items()}
 
-    def launch(self, kernel, memory, sizes, lanes):
-        self.chip.launch(kernel, memory, lanes)
+    def launch(self, kernel, memory, sizes, grid):
+        self.chip.launch(kernel, memory, grid[0])
 
     def allocate(self, nbytes):
         return self.chip.allocate(nbytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 from dataclasses import dataclass
@@ -10,15 +9,10 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from firebrick import _native
-from firebrick.artifact import Artifact, Unit
+from firebrick.artifact import Unit
 from firebrick.ir.kernels.groups import GroupPlan
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.interp import find_op
-from firebrick.runtime.build import build
-from firebrick.targets.base import Choice, FusionFacts, Target, View
+from firebrick.targets.base import Choice, FusionFacts, Target
 from firebrick.targets.cpu.choices import find_choices
 from firebrick.targets.cpu.cpp_types import SCALAR, constant_text, index_text
 from firebrick.targets.cpu.handwritten import plan_handwritten, written_text
@@ -60,6 +54,7 @@ class CpuTarget(Target):
     exact: bool = False
 
     name = "cpu"
+    shares_memory = True
     dtypes = {d: SCALAR[d] for d in SCALAR if DTYPES[d].loops}  # noqa: RUF012 - a table
     functions = ROWS
 
@@ -99,10 +94,6 @@ class CpuTarget(Target):
         """Text that belongs into cache keys."""
         return f"{platform.machine()}-{self.simd}-{' '.join(self.flags)}\n{self.threads} threads"
 
-    def runs(self, op: str) -> bool:
-        """All that torch has."""
-        return find_op(op) is not None
-
     def constant(self, value: bool | int | float, dtype: str) -> str:
         """A number."""
         return constant_text(value, dtype)
@@ -134,58 +125,6 @@ class CpuTarget(Target):
             )
             for i, text in enumerate(texts)
         )
-
-    def load(self, texts: Sequence[str], names: Sequence[str], config: Config) -> Mapping[str, Any]:
-        """Build the units and load them."""
-        built = build(Artifact(self.name, {}, self._units(texts, names)), config)
-        found: dict[str, Any] = {}
-        for unit in built.units:
-            library = _native.Library(built.code[unit.name], f"firebrick:{unit.name}")
-            found.update((name, (_FUNCTION(library.symbol(name)), library)) for name in unit.kernels)
-        return found
-
-    def launch(self, kernel: Any, memory: Sequence[Any], sizes: Sequence[int], lanes: int) -> None:
-        """Call it; it shares its iterations out among threads itself."""
-        del lanes
-        args = (ctypes.c_void_p * len(memory))(*[m.data_ptr() for m in memory])
-        kernel[0](args, (ctypes.c_int64 * max(1, len(sizes)))(*sizes))
-
-    def call(self, op: str, outs: Sequence[View | None], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Call torch."""
-        found = find_op(op)(*map(_tensors, args), **{k: _tensors(v) for k, v in kwargs.items()}, **_into(op, outs))
-        made = found if isinstance(found, (tuple, list)) else [found]
-        for out, tensor in zip(outs, made, strict=True):
-            if out is not None and tensor.data_ptr() != _tensors(out).data_ptr():
-                _tensors(out).copy_(tensor)
-
-    def allocate(self, nbytes: int) -> torch.Tensor:
-        """Bytes of torch's memory."""
-        return torch.empty(nbytes, dtype=torch.uint8)
-
-    def write(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Copy."""
-        memory[: tensor.nbytes].view(tensor.dtype).copy_(tensor)
-
-    def read(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Copy back."""
-        tensor.copy_(memory[: tensor.nbytes].view(tensor.dtype))
-
-
-_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-
-
-def _tensors(value: Any) -> Any:
-    """Views as tensors, also inside of lists."""
-    if isinstance(value, View):
-        flat = value.memory[: value.memory.numel() // DTYPES[value.dtype].nbytes * DTYPES[value.dtype].nbytes]
-        return flat.view(DTYPES[value.dtype].torch).as_strided(value.shape, value.strides, value.offset)
-    return [_tensors(v) for v in value] if isinstance(value, list) else value
-
-
-def _into(op: str, outs: Sequence[View | None]) -> dict[str, Any]:
-    """The keyword arguments of an op that writes where it is told."""
-    names = [a.name for a in find_op(op)._schema.arguments if a.is_out]
-    return {name: _tensors(out) for name, out in zip(names, outs, strict=True)} if names else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ class CudaTarget(Target):
     card: CardFacts
 
     name = "cuda"
+    shares_memory = True
 
     def fusion(self) -> FusionFacts:
         """One iteration is enough: a group whose rows are few is split over programs when it is planned."""

@@ -1,0 +1,208 @@
+"""What eager PyTorch refuses, asked of its own kernels on small tensors of the same kind.
+
+Rules of shapes, meta kernels and decompositions answer what a call returns, and let pass much of what kernels
+refuse: dimensions beyond the rank or named twice, dtypes that an op has no kernel for, nothing to reduce. So each call
+that is captured is also made once, on tensors of the same dtypes and sizes; where those are large and no number among
+the arguments depends on them, on tensors whose sizes are small numbers, equal where the real ones are. What a kernel
+raises then ends the graph there, and plain Python raises it where the program does.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+__all__ = ["check_accepted"]
+
+_LARGE = 1 << 13
+"""Elements of arguments and results together from which on sizes are replaced by small ones: below, a call takes less
+time than its capture."""
+_REMEMBERED = 1 << 13
+"""Calls whose answer is kept."""
+
+_FREE = frozenset(
+    {
+        *("dim", "dims", "dim0", "dim1", "dim2", "dtype", "layout", "memory_format", "out_dtype", "device", "p"),
+        *("low", "high", "diagonal", "decimals", "interpolation_mode", "padding_mode", "ignore_index", "padding_idx"),
+        *("reduction",),
+    }
+)
+"""Arguments whose numbers have nothing to do with sizes, but for the number of dimensions."""
+_SIZES = frozenset(("size", "normalized_shape"))
+"""Arguments that are sizes."""
+_PLACES = frozenset(("index", "indices", "target", "offsets", "sorter"))
+"""Arguments that hold places: 0 is one of any tensor, where 1 is a number that all other arguments may hold."""
+_BY_VALUE = frozenset(
+    {
+        *("_segment_reduce_backward", "segment_reduce", "_local_scalar_dense", "set_", "resize_", "resize_as_"),
+        *("_functional_assert_async", "repeat_interleave", "_nested_tensor_from_mask"),
+    }
+)
+"""Ops that refuse values, which nobody knows yet, or that change memory."""
+
+
+class _Plan(NamedTuple):
+    """names: of the arguments. shrinks: sizes may be replaced by others."""
+
+    names: tuple[str, ...]
+    shrinks: bool
+
+
+class _Sizes:
+    """Sizes as they are, or small ones: equal, greater, even and odd where they are, and the same below 5.
+
+    numbers: of the call's tensors, by identity.
+    """
+
+    def __init__(self, sizes: Iterable[int] = ()) -> None:
+        self.small: dict[int, int] = {}
+        self.numbers: dict[int, int] = {}
+        least = 5
+        for size in sorted({n for n in sizes if n >= least}):
+            least += (size - least) % 2
+            self.small[size] = least
+            least += 1
+
+    def __call__(self, size: int) -> int:
+        return self.small.get(size, size)
+
+
+class _Unknown(Exception):
+    """Nothing small is like this argument."""
+
+
+@cache
+def _plan(func: Any) -> _Plan | None:
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten" or func.is_view:
+        return None
+    if func._opname in _BY_VALUE or torch.Tag.inplace_view in func.tags or not func._schema.returns:
+        return None
+    arguments = func._schema.arguments
+    numbers = {a.name for a in arguments if "int" in str(a.real_type) or "Sym" in str(a.real_type)}
+    names = tuple(a.name for a in arguments)
+    return _Plan(names, numbers <= (_FREE | _SIZES if "device" in names else _FREE | {"normalized_shape"}))
+
+
+def check_accepted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+    """Raise what eager's kernel raises of arguments like these fake ones, if it does."""
+    plan = _plan(func)
+    if plan is None:
+        return
+    named = (*zip(plan.names, args, strict=False), *kwargs.items())
+    try:
+        tensors = [t for value in (args, tuple(kwargs.values()), result) for t in _tensors(value)]
+        if any(isinstance(t, FakeTensor) and t._has_symbolic_sizes_strides for t in tensors):
+            return  # to look at a symbol would make a fact of it
+        large = sum([t.numel() for t in tensors]) > _LARGE
+        if large and not plan.shrinks:
+            return
+        sizes = _Sizes([n for t in tensors for n in t.shape] if large else ())
+        key = (func, len(args), *[(name, _kind(value, sizes, name)) for name, value in named])
+        if key not in _answers:
+            if len(_answers) >= _REMEMBERED:
+                _answers.clear()
+            _answers[key] = _ask(func, key)
+    except (_Unknown, TypeError):
+        return
+    error = _answers[key]
+    if error is not None:
+        raise error
+
+
+_answers: dict[Any, Exception | None] = {}
+"""A call's kind -> what eager raises."""
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+
+
+class _Like(NamedTuple):
+    """A tensor that is made for a question. number: which of the call's it is, for one may be in several places."""
+
+    number: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    is_cpu: bool
+
+
+class _Items(NamedTuple):
+    kind: type
+    items: tuple[Any, ...]
+
+
+class _Number(NamedTuple):
+    """Equal ones of different types are two."""
+
+    kind: type
+    value: Any
+
+
+def _kind(value: Any, sizes: _Sizes, name: str) -> Any:
+    """What stands for an argument in a question; can be hashed."""
+    if isinstance(value, FakeTensor):
+        if value.layout != torch.strided:
+            raise _Unknown
+        number = sizes.numbers.setdefault(id(value), len(sizes.numbers))
+        return _Like(number, value.dtype, tuple([sizes(n) for n in value.shape]), value.fake_device.type == "cpu")
+    if isinstance(value, (tuple, list)):
+        items = tuple([_kind(v, sizes, name) for v in value])
+        if name == "indices" and any(i.dtype in (torch.bool, torch.uint8) for i in items if isinstance(i, _Like)):
+            raise _Unknown  # how many places a mask names is not known
+        return _Items(type(value), items)
+    if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator)):
+        raise _Unknown
+    return _Number(type(value), sizes(value) if name in _SIZES and isinstance(value, int) else value)
+
+
+def _made(kind: Any, name: str, tensors: dict[int, torch.Tensor]) -> Any:
+    if isinstance(kind, _Like):
+        if kind.number not in tensors:
+            tensors[kind.number] = torch.full(kind.shape, int(name not in _PLACES), dtype=kind.dtype)
+        return tensors[kind.number]
+    if isinstance(kind, _Items):
+        items = [_made(item, name, tensors) for item in kind.items]
+        return items if issubclass(kind.kind, list) else tuple(items)
+    return torch.device("cpu") if isinstance(kind.value, torch.device) else kind.value
+
+
+def _ask(func: Any, key: tuple[Any, ...]) -> Exception | None:
+    count = key[1]
+    on_cpu = all(like.is_cpu for _, kind in key[2:] for like in _likes(kind))
+    with (
+        torch._C._DisableTorchDispatch(),
+        torch.random.fork_rng(devices=[]),
+        warnings.catch_warnings(),
+        torch.no_grad(),
+    ):
+        warnings.simplefilter("ignore")
+        tensors: dict[int, torch.Tensor] = {}
+        made = [(name, _made(kind, name, tensors)) for name, kind in key[2:]]
+        try:
+            func(*[value for _, value in made[:count]], **dict(made[count:]))
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            return None  # of these values
+        except NotImplementedError as error:
+            return error.with_traceback(None) if on_cpu else None
+        except Exception as error:  # noqa: BLE001  whatever eager raises, the program's plain Python will raise
+            return error.with_traceback(None)
+    return None
+
+
+def _likes(kind: Any) -> Iterator[_Like]:
+    if isinstance(kind, _Like):
+        yield kind
+    elif isinstance(kind, _Items):
+        for item in kind.items:
+            yield from _likes(item)

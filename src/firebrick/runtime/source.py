@@ -1,0 +1,76 @@
+"""A digest of the compiler's own source, so that a changed compiler never meets the kernels of an older one."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import tempfile
+from array import array
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["digest_of", "source_digest"]
+
+_PACKAGE = Path(__file__).parent.parent
+_SUFFIXES = (".py", ".c", ".h", ".so", ".pyd")
+_ASIDE = frozenset({"tools", "__pycache__"})
+"""Folders that nothing of a compile depends on."""
+_BYTES = 20
+_NOTES = 64
+"""Digests that a cache's folder remembers."""
+
+
+@functools.cache
+def source_digest(folder: Path) -> str:
+    """The digest of this package's source, remembered in `folder` by sizes and times of the files."""
+    return digest_of(_PACKAGE, folder)
+
+
+def digest_of(package: Path, folder: Path) -> str:
+    """The digest of a package's source: the contents of its files, by their names below it."""
+    files = sorted(_files(package), key=lambda entry: entry.path)
+    if any(entry.name.endswith(".c") for entry in files):  # what the extension is built from says more than how
+        files = [entry for entry in files if not entry.name.endswith((".so", ".pyd"))]
+    stamps = array("q", [number for entry in files for number in _stamp(entry.stat())]).tobytes()
+    facts = "\0".join([entry.path for entry in files]).encode() + stamps
+    note = folder / "source" / hashlib.blake2b(facts, digest_size=12).hexdigest()
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if note.stat().st_uid == os.geteuid() and len(text := note.read_text()) == 2 * _BYTES:
+            return text
+    whole = hashlib.blake2b(digest_size=_BYTES)
+    for entry in files:
+        content = Path(entry.path).read_bytes()
+        whole.update(f"{Path(entry.path).relative_to(package).as_posix()} {len(content)}\n".encode() + content)
+    _write(note, whole.hexdigest())
+    return whole.hexdigest()
+
+
+def _files(folder: Path | str) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(_SUFFIXES):
+                yield entry
+            elif entry.name not in _ASIDE and "." not in entry.name and entry.is_dir():
+                yield from _files(entry.path)
+
+
+def _stamp(facts: os.stat_result) -> tuple[int, ...]:
+    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
+
+
+def _write(note: Path, text: str) -> None:
+    """Remember a digest; a failure costs only the time to find it again."""
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        others = list(note.parent.iterdir())
+        for other in others if len(others) >= _NOTES else ():
+            other.unlink(missing_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=note.parent)
+        with os.fdopen(handle, "w") as out:
+            out.write(text)
+        Path(temporary).replace(note)

@@ -1,0 +1,156 @@
+"""What reaches into gradients from outside: hooks, sparse and batched gradients, tangents, forbidden writes, devices."""
+
+from __future__ import annotations
+
+from tests.fuzz.features.frame import Feature, Writer
+from tests.fuzz.features.modules import new
+
+
+def _shown(w: Writer, text: str) -> str:
+    """`out[i]` behind the call: a value of captured code, which is returned."""
+    w.mode = ""
+    w.returns(text)
+    return f"out[{len(w.results) - 1}]"
+
+
+def _tried(w: Writer, *lines: str) -> None:
+    """Plain Python that may raise; whether autograd's words are said is compared."""
+    with w.block("try:", "after"):
+        w.after(*lines)
+    with w.block("except RuntimeError as error:", "after"):
+        w.after("SEEN.append([type(error).__name__, 'inplace' in str(error)])")
+
+
+def inner_hooks(w: Writer) -> None:
+    """Hooks on modules inside of the module that is called."""
+    a = w.tensor(rank=2, grad=True)
+    net = new(w, f"nn.Sequential(nn.Linear({a.shape[-1]}, 4), nn.Sequential(nn.Tanh(), nn.Linear(4, 4)), nn.ReLU())")
+    inner = w.random.choice([f"{net}[0]", f"{net}[1]", f"{net}[1][1]", f"{net}[2]"])
+    w.top(w.random.choice([
+        "{m}.register_full_backward_hook(lambda m, gi, go: tuple(g if g is None else g * 10 for g in gi))",
+        "{m}.register_full_backward_hook(lambda m, gi, go: SEEN.append(go[0].sum().item()))",
+        "{m}.register_full_backward_pre_hook(lambda m, go: (go[0] * 3,))",
+        "{m}.register_forward_hook(lambda m, args, out: out * 2)", "{m}.register_forward_pre_hook(lambda m, args: (args[0] + 1,))",
+    ]).format(m=inner))  # fmt: skip
+    out = _shown(w, w.bind(f"{net}({a.name})", a, (a.shape[0], 4), grad=True).name)
+    w.after(f"{out}.square().sum().backward(retain_graph=True)")
+
+
+def sparse_gradients(w: Writer) -> None:
+    """Lookups whose gradients are sparse, alone and before layers."""
+    a = w.argument((2, 5), "int64", layouts=("plain", "transposed", "expanded"))
+    options = w.random.choice(["", ", padding_idx=1", ", max_norm=0.7"])
+    table = w.random.choice([f"nn.Embedding(9, 8, sparse=True{options})", "nn.EmbeddingBag(9, 8, sparse=True)"])
+    shape = (2, 8) if "Bag" in table else (2, 5, 8)
+    module = new(w, w.random.choice([table, f"nn.Sequential({table}, nn.Linear(8, 8), nn.Tanh())"]), "")
+    w.top(f"{module}.requires_grad_(True)")
+    value = w.bind(f"{module}({a.name} % 9)", a, shape, dtype="float32", grad=True)
+    value = w.bind(w.random.choice(["{v} * 2", "{v}.sin()", "{v}"]).format(v=value.name), value)
+    w.after(f"{_shown(w, value.name)}.square().sum().backward(retain_graph=True)")
+
+
+def forward_ad(w: Writer) -> None:
+    """Tensors that carry tangents, as arguments, made inside, or behind torch.func."""
+    a = w.argument((3, 4), grad=False)
+    tangent, dual = w.fresh("t"), w.fresh("a")
+    w.before(f"{tangent} = given(5 + call, 3, 4)", f"{dual} = {a.name}.clone()")
+    w.arguments.append(dual)
+    text = w.random.choice(["({d} * {d}).sin()", "{d} @ {d}.t() + {d}.sum()", "F.gelu({d}) * {a}", "{d}.softmax(-1)"])
+    text = text.format(d=dual, a=a.name)
+    w.mode = ""
+    if w.random.random() < 0.5:
+        w.before("level = fwAD.dual_level()", "level.__enter__()", f"{dual} = fwAD.make_dual({dual}, {tangent})")
+        value = _shown(w, w.bind(text, a, (3, 3) if "@" in text else None).name)
+        w.after(f"TANGENT = fwAD.unpack_dual({value}).tangent", "level.__exit__(None, None, None)")
+        w.after("out = tuple(fwAD.unpack_dual(o).primal if isinstance(o, torch.Tensor) else o for o in out)")
+        w.observes("TANGENT")
+        return
+    w.arguments.append(tangent)
+    name = w.fresh()
+    w.put(f"{name} = torch.func.jvp(lambda {dual}: {text}, ({dual},), ({tangent},))[1]")
+    w.returns(name)
+
+
+def other_devices(w: Writer) -> None:
+    """Tensors of the meta device beside those of the CPU."""
+    a = w.tensor(rank=2)
+    name = w.fresh()
+    rows, columns = a.shape
+    if w.random.random() < 0.5:
+        w.put(w.random.choice([
+            "{n} = {a}.to('meta') + 1", "{n} = torch.ones_like({a}, device='meta') * 2", "{n} = {a}.to(device=torch.device('meta')).t().contiguous()",
+            "{n} = {a}.new_zeros(3, device='meta')", "{n} = torch.zeros({r}, {c}, device='meta') + torch.arange({c}, device='meta')",
+        ]).format(n=name, a=a.name, r=rows, c=columns))  # fmt: skip
+    else:
+        with w.block(f"with torch.device({w.random.choice([repr('meta'), repr('meta'), repr('cpu')])}):"):
+            w.put(f"{name} = {w.random.choice(['torch.zeros(3) + 1', 'torch.arange(4)', 'torch.full((2, 2), 3.0)', 'torch.tensor([1.0])', 'torch.empty(2, 3).t()', 'torch.eye(2)'])}")  # fmt: skip
+        w.bind(f"{a.name} + torch.ones({columns})", a)
+    w.returns(name, f"{name}.device.type")
+
+
+def batched_gradients(w: Writer) -> None:
+    """A backward that is handed a batch of gradients."""
+    a = w.argument((3, 4), grad=True)
+    text = w.random.choice(
+        ["({a} * {a}).sin()", "{a}.cumsum(0) * 2", "{a}.softmax(-1)", "F.layer_norm({a}, (4,)) + {a}"]
+    )
+    out = _shown(w, w.bind(text.format(a=a.name), a, grad=True).name)
+    name, batch = w.fresh("g"), "given(7 + call, 2, 3, 4)"
+    w.after(w.random.choice([
+        f"{name} = torch.autograd.grad({out}, {a.name}, {batch}, is_grads_batched=True, retain_graph=True)",
+        f"{name} = torch.vmap(lambda v: torch.autograd.grad({out}, {a.name}, v, retain_graph=True)[0])({batch})",
+    ]))  # fmt: skip
+    w.observes(name)
+
+
+def saved_writes(w: Writer) -> None:
+    """Writes to what a backward may need, inside or behind the call."""
+    a = w.argument((3, 4), grad=True)
+    y = w.bind(f"{a.name} * 2", a, grad=True)
+    z = w.bind(w.random.choice(["{y}.exp()", "{y}.sigmoid()", "{y}.softmax(-1)", "{y} * {y}", "{y}.sin()", "{y} + 1", "{y}.relu()"]).format(y=y.name), y)  # fmt: skip
+    target = w.random.choice([z.name, z.name, y.name])
+    write = w.random.choice(["{t}.add_(1)", "{t}[0] = 1.0", "{t}.detach().mul_(2)", "{t}.mul_(2)"]).format(t=target)
+    if w.random.random() < 0.6:
+        w.put(write)
+        _tried(w, f"{_shown(w, z.name)}.sum().backward(retain_graph=True)")
+        return
+    w.mode = ""
+    w.returns(z.name)
+    _tried(
+        w,
+        write.replace(target, f"out[{len(w.results) - 1}]"),
+        f"out[{len(w.results) - 1}].sum().backward(retain_graph=True)",
+    )
+
+
+def several_views(w: Writer) -> None:
+    """Writes to one of the views that one function gives."""
+    a = w.argument((4, 6), grad=w.random.random() < 0.8)
+    y = w.bind(f"{a.name} * 2", a)
+    parts = w.fresh("p")
+    w.put(f"{parts} = {w.random.choice(['{y}.unbind(0)', '{y}.split(2)', '{y}.chunk(2)', 'torch.split({y}, [1, 3])', 'torch.unsafe_chunk({y}, 2)', '({y}[0], {y}[1])', 'list({y})']).format(y=y.name)}")  # fmt: skip
+    w.mode = ""
+    if w.random.random() < 0.5:
+        with w.block("try:"):
+            w.put(f"{parts}[0].mul_(3)")
+        with w.block("except RuntimeError:"):
+            w.put("SEEN.append('refused')")
+        w.returns(y.name)
+        return
+    w.returns(f"{parts}[0]")
+    _tried(w, f"out[{len(w.results) - 1}].mul_(3)", f"out[{len(w.results) - 1}].sum().backward(retain_graph=True)")
+
+
+def scalars_of_complex(w: Writer) -> None:
+    """Complex numbers in training."""
+    z = w.argument((3, 4), "complex64", grad=True, layouts=("plain", "transposed", "gaps"))
+    text = w.random.choice(["{z} * {z} + 1j * {z}.conj()", "{z} * (1 + 2j)", "{z}.cumsum(1)", "{z}.flip(1)", "{z} @ {z}.mH", "{z}.roll(1, 0)", "{z} / ({z} + 4)"])  # fmt: skip
+    out = _shown(w, w.bind(text.format(z=z.name), z, (3, 3) if "@" in text else None, grad=True).name)
+    w.after(f"{out}.abs().square().sum().backward(retain_graph=True)")
+
+
+ROWS = (
+    Feature("inner_hooks", 2, inner_hooks), Feature("sparse_gradients", 2, sparse_gradients), Feature("forward_ad", 2, forward_ad),
+    Feature("other_devices", 2, other_devices), Feature("batched_gradients", 2, batched_gradients), Feature("saved_writes", 2, saved_writes),
+    Feature("several_views", 2, several_views), Feature("scalars_of_complex", 2, scalars_of_complex),
+)  # fmt: skip
