@@ -345,6 +345,7 @@ def _indexing(put: Any) -> None:
         [(x, [None, n(4, low=-3, high=3)]), (x, [n(4, low=0, high=2), None, n(2, 1, low=-4, high=4)])],
     )
     put([aten.gather.default], [(f(3, 4), 0, n(7, 4, low=0, high=3))])
+    put([aten._functional_assert_async.msg], [(torch.tensor(True), "text", x)])
     put(
         [aten.cumsum.default, aten.cumprod.default],
         [(t, 0) for t in (f(3, 4), n(3, 4), f(), b(3, 2), f(4, dtype=torch.bfloat16))],

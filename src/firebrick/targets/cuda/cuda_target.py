@@ -92,7 +92,7 @@ class CudaTarget(Target):
     def kernel(self, kernel: Kernel, name: str = "") -> str:
         """Text of one kernel, less what `source` puts before it."""
         if isinstance(kernel.body, Check):
-            return CHECK_TEXT
+            return CHECK_TEXT.replace("def check", f"def {name or kernel.name}", 1)
         params = [p.name for p in kernel.params]
         return kernel_text(name or kernel.name, kernel.body, params, kernel.sizes, dependent=self._is_dependent)
 
