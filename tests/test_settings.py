@@ -212,7 +212,25 @@ def remote_cache_key(monkeypatch, tmp_path, caplog):
         assert remote.connect(Config(remote_cache="redis://h")) is None
 
 
+def keep_memory(monkeypatch, tmp_path, caplog):
+    told, load = [], runtime.load
+    monkeypatch.setattr(runtime, "load", lambda *args, **kwargs: told.append(args[5]) or load(*args, **kwargs))
+    run(options={"keep_memory": True}), run()
+    assert told == [True, False]
+
+
+def dynamic(monkeypatch, tmp_path, caplog):
+    def graphs(dynamic):
+        before, compiled = firebrick.graphs_compiled(), firebrick.compile(lambda x: x * 2 + 1, dynamic=dynamic)
+        with torch.no_grad():
+            compiled(torch.ones(3, 4)), compiled(torch.ones(5, 4))
+        return firebrick.graphs_compiled() - before
+
+    assert (graphs(True), graphs(False)) == (1, 2)
+
+
 SEEN = (
+    *(keep_memory, dynamic),
     *(strict, check, debug, dump, recompile_limit, fullgraph, autotune, verify_passes, compiler, cache, cache_dir),
     *(cache_size_mb, build_workers, build_timeout, remote_cache, remote_cache_key),
 )

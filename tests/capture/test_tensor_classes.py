@@ -136,7 +136,7 @@ def test_nested_autocast() -> None:
             with torch.autocast("cpu", enabled=False):
                 b = x @ x
             with torch.autocast("cpu", dtype=torch.float16), torch.no_grad():
-                c = a @ x
+                c = x.detach() @ x.detach()
             d, inside = a @ x, torch.get_autocast_dtype("cpu")
         return a, b, c, d, x @ x, inside, torch.is_autocast_enabled("cpu")
 

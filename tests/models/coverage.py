@@ -18,7 +18,6 @@ from tests.models.generation import MODELS, MODES, generate
 from tests.models.zoo import ZOO, build
 
 import firebrick
-from firebrick.passes.modules import tensors_of
 
 __all__ = ["Covered", "cover", "read_table"]
 
@@ -41,6 +40,19 @@ class Covered:
         return f"| {self.model} | {self.kind} | {self.graphs} | {self.breaks} | {self.percent} | {right} |"
 
 
+def flatten(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of a nested result, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [t for item in value.values() for t in flatten(item)]
+    if isinstance(value, (list, tuple)):
+        return [t for item in value for t in flatten(item)]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [t for item in vars(value).values() for t in flatten(item)]
+    return []
+
+
 def cover(name: str) -> Covered:
     """Capture one call of a model, and compare its result with plain Python's."""
     model, inputs = build(name)
@@ -50,7 +62,7 @@ def cover(name: str) -> Covered:
         expected = model(**inputs)
         torch.manual_seed(1)
         seen = firebrick.explain(model)(**inputs)
-    pairs = list(zip(tensors_of(seen.result), tensors_of(expected), strict=True))
+    pairs = list(zip(flatten(seen.result), flatten(expected), strict=True))
     right = type(seen.result) is type(expected)
     right &= all(a.dtype == b.dtype and torch.allclose(a, b, atol=1e-5, equal_nan=True) for a, b in pairs)
     causes = tuple(dict.fromkeys(f"{event['cause']} at {Path(event['place']).name}" for event in seen.breaks))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
-import threading
+import subprocess
+import sys
 
 import pytest
 import torch
-
-from firebrick.gc_pause import collector_paused
 
 load = importlib.import_module("firebrick.runtime.load")  # the package has a function of this name
 
@@ -27,14 +25,22 @@ def test_weights_are_packed_before_the_first_call_goes_on() -> None:
     assert packed.layout is torch._mkldnn
 
 
-def test_the_collector_of_other_threads_goes_on() -> None:
-    with collector_paused():
-        assert not gc.isenabled()
+ALONE = """
+import gc, threading
+from firebrick.gc_pause import collector_paused
+with collector_paused():
+    assert not gc.isenabled()
+assert gc.isenabled()
+done = threading.Event()
+other = threading.Thread(target=done.wait)
+other.start()
+with collector_paused():
     assert gc.isenabled()
-    done = threading.Event()
-    other = threading.Thread(target=done.wait)
-    other.start()
-    with collector_paused():
-        assert gc.isenabled()
-    done.set()
-    other.join()
+done.set()
+other.join()
+"""
+
+
+def test_the_collector_of_other_threads_goes_on() -> None:
+    # A process of its own: the workers of a test run have threads.
+    subprocess.run([sys.executable, "-c", ALONE], check=True)

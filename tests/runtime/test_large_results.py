@@ -49,7 +49,7 @@ import torch
 import firebrick
 
 xs = [torch.ones(1 << 18) for _ in range(100)]
-double = firebrick.compile(lambda xs: [x * 2 for x in xs])
+double = firebrick.compile(lambda xs: [x * 2 for x in xs], options={"keep_memory": True})
 for _ in range(3):
     double(xs)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
