@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
