@@ -74,9 +74,7 @@ def test_backend_that_raises_is_an_error_that_names_it():
 
 @pytest.mark.compiler
 def test_failure_inside_the_compiler_warns_once_and_runs_on_eager_kernels(tmp_path):
-    before = (
-        "import firebrick.pipeline as p\ndef fail(*a, **k): raise RuntimeError('planted')\np.scheduling.schedule = fail"
-    )
+    before = "import firebrick.pipeline as p\ndef fail(*a, **k): raise RuntimeError('planted')\np.fuse.schedule = fail"
     ok, compiled, warned, text = finish(start(tmp_path, before))
     assert ok
     assert compiled == 0
@@ -238,7 +236,7 @@ def test_compiler_that_fails_warns_once_and_leaves_nothing(tmp_path, does, text)
 
 @pytest.mark.compiler
 def test_out_of_memory_in_the_compiler_warns_once(tmp_path):
-    before = "import firebrick.pipeline as p\ndef fail(*a, **k): raise MemoryError()\np.lowering.lower = fail"
+    before = "import firebrick.pipeline as p\ndef fail(*a, **k): raise MemoryError()\np.lower.lower = fail"
     ok, compiled, warned, text = finish(start(tmp_path, before))
     assert (ok, compiled, warned) == (True, 0, 1)
     assert "MemoryError" in text
