@@ -481,13 +481,14 @@ def _results(gm: fx.GraphModule) -> list[Any]:
 
 
 def _views_of_one_another(results: Sequence[Any]) -> list[tuple[int, int]]:
-    """(position, position before) of results that look at all of the same memory and are two tensors."""
-    vals = {i: val for i, val in enumerate(results) if isinstance(val, torch.Tensor) and val.layout == torch.strided}
+    """(position of a view, position of what it is seen through) of two results on all of the same memory."""
+    vals = [(i, val) for i, val in enumerate(results) if isinstance(val, torch.Tensor) and val.layout == torch.strided]
+    vals.sort(key=lambda row: row[1]._is_view())  # what is no view stays the tensor that it is
     return [
         (i, j)
-        for i, one in vals.items()
-        for j, other in vals.items()
-        if j < i and one is not other and (one.shape, one.stride()) == (other.shape, other.stride())
+        for n, (i, one) in enumerate(vals)
+        for j, other in vals[:n]
+        if one is not other and (one.shape, one.stride()) == (other.shape, other.stride())
         and one.untyped_storage()._cdata == other.untyped_storage()._cdata
     ]  # fmt: skip
 

@@ -1033,10 +1033,7 @@ def observed(function, kind, capsys):
 @pytest.mark.parametrize("kind", ["plain", "recorded"])
 @pytest.mark.parametrize("backend", ["eager", "firebrick"])
 @pytest.mark.parametrize("program", WHOLE, ids=lambda p: p.__name__)
-def test_it_is_one_graph_that_does_what_eager_mode_does(program, backend, kind, capsys, monkeypatch, request):
-    if (program, backend, kind) == (views_of_what_the_graph_made, "firebrick", "plain"):
-        # A result of which another one is a view answers that it is a view too (`_is_view`).
-        request.applymarker(pytest.mark.xfail(strict=True))
+def test_it_is_one_graph_that_does_what_eager_mode_does(program, backend, kind, capsys, monkeypatch):
     if program in EAGER:
         monkeypatch.setenv("FIREBRICK_STRICT", "0")
         warnings.filterwarnings("ignore", "firebrick: graph runs on eager kernels")

@@ -30,7 +30,7 @@ class TorchViews:
     """An executable some of whose results are views that torch alone can make: of tensors of another inference mode
     than the call's, of tensors that want gradients where none are recorded, which want them too, and of other results.
 
-    apart: (position, position before) of results that may be one tensor here and are two in eager mode.
+    apart: (position, position of its base) of results that may be one tensor here and are two in eager mode.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class TorchViews:
                 like, base = results[i], inputs[place] if isinstance(place, int) else place
                 seen = (base if is_leaf else base.detach()).as_strided(like.shape, like.stride(), like.storage_offset())
                 results[i] = toggled(seen, [a != b for a, b in zip(bits_of(seen), bits_of(like), strict=True)])
-        for i, before in self.apart:
-            if results[i] is results[before]:
-                results[i] = results[i].view_as(results[i])
+        for i, base in self.apart:
+            if results[i] is results[base]:
+                results[i] = results[base].view_as(results[base])
         return tuple(results)
 
 
