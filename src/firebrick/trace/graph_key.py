@@ -100,7 +100,8 @@ def metas_text(tensors: Iterable[Any]) -> str:
             marks = "".join([f" {name}" for name, is_on in flags.items() if is_on])
             stride = expressions(t.stride()) if t.layout == torch.strided else ()
             shape, offset = expressions(t.shape), size_of(t.storage_offset())
-            text = f"{t.dtype} {shape} strides {stride} offset {offset} {t.device.type}{marks}"
+            # The host program's table names devices, so an artifact of one GPU is no other's.
+            text = f"{t.dtype} {shape} strides {stride} offset {offset} {t.device}{marks}"
             lines.append(text)
         else:
             lines.append(f"{type(t).__name__} {t!r}")
