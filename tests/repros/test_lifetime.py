@@ -29,12 +29,15 @@ def _only_references_count() -> Any:
 
 
 def test_a_compiled_module_dies_with_its_last_reference() -> None:
+    before = {id(entry.plan) for entry in hook.entries(nn.Linear.forward.__code__)}  # of other tests' modules
     module = nn.Linear(8, 8)
     compiled = firebrick.compile(module)
     with torch.no_grad():
         compiled(X)
-    entries = [weakref.ref(entry.plan) for entry in hook.entries(nn.Linear.forward.__code__)]
+    plans = [entry.plan for entry in hook.entries(nn.Linear.forward.__code__) if id(entry.plan) not in before]
+    entries = [weakref.ref(plan) for plan in plans]
     assert entries
+    del plans
     dropped = [weakref.ref(module), weakref.ref(module.weight), *entries]
     del module, compiled
     assert [ref() for ref in dropped] == [None] * len(dropped)

@@ -13,6 +13,8 @@ enum { MOST_CARDS = 64, SHARED_BYTES = 8, DEPENDENT = 6, DEFAULT_SHARED = 48 << 
 CuDriver fb_cuda_driver;
 static void *contexts[MOST_CARDS];
 static int32_t (*current_stream)(int32_t, void **);
+/* A driver that stands in for a card shares this process's memory, and has streams of its own: torch sees no card. */
+static int stands_in;
 static _Thread_local char message[256];
 
 int fb_cuda_done(int status, const char *what) {
@@ -54,8 +56,7 @@ static void cuda_leave(FbWork *work) {
 
 static void *cuda_allocate(int index, int64_t bytes, FbHandle *owner) {
     const Dtype *byte = fb_dtype("u8");
-    /* A driver that stands in for a card shares this process's memory; torch then has no CUDA. */
-    const int32_t type = fb_machine_code(fb_machine_library(&fb_cuda) == NULL ? &fb_cpu : &fb_cuda);
+    const int32_t type = fb_machine_code(stands_in ? &fb_cpu : &fb_cuda);
     int64_t stride = 1;
     void *memory = NULL;
     if (byte == NULL || fb_host.empty_strided(1, &bytes, &stride, byte->code, type, index, owner) != 0) {
@@ -224,7 +225,9 @@ static PyObject *cuda_open(PyObject *self, PyObject *path) {
         if (function == NULL) return PyErr_Format(PyExc_OSError, "the CUDA driver is too old: it has no %s", functions[i].name);
         memcpy((char *)&driver + functions[i].place, &function, sizeof function);
     }
-    void *torch = fb_machine_library(&fb_cuda), *stream = torch == NULL ? NULL : dlsym(torch, "aoti_torch_get_current_cuda_stream");
+    void *torch = fb_machine_library(&fb_cuda), *stream = dlsym(library, "aoti_torch_get_current_cuda_stream");
+    stands_in = stream != NULL;
+    if (stream == NULL && torch != NULL) stream = dlsym(torch, "aoti_torch_get_current_cuda_stream");
     memcpy(&current_stream, &stream, sizeof stream);
     fb_cuda_driver = driver;
     memset(contexts, 0, sizeof contexts);

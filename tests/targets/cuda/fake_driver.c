@@ -144,6 +144,12 @@ int cuGraphExecMemcpyNodeSetParams(void *exec, void *node, const void *params, v
 }
 int cuGraphExecDestroy(void *exec) { return say("destroy\n"), 0; }
 int cuEventCreate(void **event, unsigned flags) { return *event = calloc(1, 8), 0; }
+/* In place of torch's own. */
+int aoti_torch_get_current_cuda_stream(int32_t index, void **stream) {
+    *stream = NULL;
+    return 0;
+}
+
 int cuEventRecord(void *event, void *stream) { return 0; }
 int cuEventQuery(void *event) { return 0; }
 int cuEventElapsedTime(float *ms, void *from, void *to) { return *ms = 1, 0; }
