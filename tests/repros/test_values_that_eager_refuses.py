@@ -46,7 +46,8 @@ def test_max_unpool():
     x, places = F.max_pool2d(torch.randn(1, 2, 6, 6), 2, return_indices=True)
     compiled = firebrick.compile(function)
     assert torch.equal(compiled(x, places), function(x, places))
-    refuses(compiled, function, x, places - 40)
+    places[0, 1, 2, 0] = -5  # one alone: of several, eager names the one that a thread of its meets
+    refuses(compiled, function, x, places)
 
 
 @pytest.mark.parametrize("grad", [False, True])
