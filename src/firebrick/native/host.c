@@ -707,7 +707,7 @@ int fb_host_init(PyObject *module) {
     int32_t (*strided)(void);
     void *symbol = dlsym(fb_torch_library(), "aoti_torch_layout_strided");
     if (fb_libcall_init() < 0) return -1;
-    fb_derived_init();
+    fb_cpu_init();
     if (symbol != NULL) {
         memcpy(&strided, &symbol, sizeof strided);
         strided_layout = strided();
