@@ -14,7 +14,6 @@ __all__ = [
     "LoweringError",
     "PassError",
     "PlatformError",
-    "RecompileError",
     "RefusedBackward",
     "Unsupported",
     "UserLocation",
@@ -71,10 +70,6 @@ class PlatformError(FirebrickError, RuntimeError):
 
 class Unsupported(FirebrickError, RuntimeError):
     """Capture met something that it can't put in a graph, and `fullgraph=True` forbids a graph break."""
-
-
-class RecompileError(FirebrickError, RuntimeError):
-    """The limit of recompiles was reached where the user asked for an error."""
 
 
 class BackendError(FirebrickError, RuntimeError):

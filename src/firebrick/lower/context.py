@@ -47,7 +47,6 @@ __all__ = [
     "broadcast",
     "count_of",
     "dense_strides",
-    "is_loop_dtype",
     "loop_axes",
     "only_first",
     "rules",
@@ -433,8 +432,3 @@ def dense_strides(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> tuple[E
             return contiguous_strides(shape)
         expected = expected * shape[d]
     return strides
-
-
-def is_loop_dtype(dtype: str) -> bool:
-    """Whether loop nests compute with the dtype."""
-    return DTYPES[dtype].loops

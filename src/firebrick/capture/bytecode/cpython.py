@@ -19,7 +19,6 @@ __all__ = [
     "HAS_INLINED_COMPREHENSIONS",
     "HAS_METHOD_FLAG",
     "HAS_PRECALL",
-    "HAS_TO_BOOL",
     "LOOP_END",
     "NULL_BEFORE_CALLABLE",
     "OLDEST",
@@ -57,8 +56,6 @@ HAS_CALL_KW = VERSION >= (3, 13)
 HAS_FUNCTION_ATTRIBUTES = VERSION >= (3, 13)
 """MAKE_FUNCTION takes code alone, SET_FUNCTION_ATTRIBUTE adds closure and defaults."""
 
-HAS_TO_BOOL = VERSION >= (3, 13)
-"""Conditional jumps need a bool: COMPARE_OP converts on demand, TO_BOOL otherwise."""
 
 NULL_BEFORE_CALLABLE = VERSION < (3, 13)
 """A plain call's stack is NULL, callable, arguments; since 3.13 it is callable, NULL, arguments."""

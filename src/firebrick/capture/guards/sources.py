@@ -42,7 +42,6 @@ __all__ = [
     "Step",
     "TypeOf",
     "Variables",
-    "module_attr",
     "plain_tensor",
     "shown_key",
     "tensor_of",
@@ -518,14 +517,3 @@ class MethodPart(Source):
 
 for _cls in Source.__subclasses__():
     _cls._names = tuple(field.name for field in fields(_cls))  # type: ignore[arg-type]
-
-
-def module_attr(base: Source, module: torch.nn.Module, name: str) -> Source | None:
-    """The source of `module.name` as nn.Module finds it; None where neither its dict nor its tables have it."""
-    own = object.__getattribute__(module, "__dict__")
-    if name in own:
-        return InstanceAttr(base, name)
-    for table in MODULE_TABLES:
-        if name in own.get(table, ()):
-            return ModuleItem(base, table, name)
-    return None
