@@ -4,22 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = [
-    "BackendError",
-    "CacheError",
-    "CompileError",
-    "ConfigError",
-    "FirebrickError",
-    "InternalError",
-    "LoweringError",
-    "PassError",
-    "PlatformError",
-    "RefusedBackward",
-    "Unsupported",
-    "UserLocation",
-    "VerificationError",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class UserLocation:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.schedule import Kernel
     from firebrick.ir.loops.program import Buffer, LoopProgram
 
-__all__ = ["MemoryPlan", "plan_memory"]
-
 _ALIGN = 64
 
 MemoryPlan = tuple[tuple[Place, ...], int, tuple[tuple[str, ...], ...]]

@@ -41,19 +41,6 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.targets.base import Target
 
-__all__ = [
-    "Declined",
-    "Lowering",
-    "broadcast",
-    "count_of",
-    "dense_strides",
-    "loop_axes",
-    "only_first",
-    "rules",
-    "shape_of",
-    "strides_of",
-]
-
 EXPENSIVE = 8
 """Cost from which a value is stored rather than computed again for each element that reads it."""
 SHARED = 3

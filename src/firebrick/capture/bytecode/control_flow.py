@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType
 
-__all__ = ["Flow", "State", "flow", "states"]
-
 VALUE, NULL, EITHER, PREVIOUS, PLACE = "v", "n", "e", "p", "l"
 HANDLING = frozenset((PREVIOUS, PLACE))
 """Kinds of stack items that are only there while an exception is handled."""

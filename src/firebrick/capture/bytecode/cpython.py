@@ -7,26 +7,6 @@ import opcode
 import sys
 from typing import Any
 
-__all__ = [
-    "CACHES",
-    "COMPARE_ARGS",
-    "COMPARE_SHIFT",
-    "GENERATORS_START_DEEP",
-    "HAS_CALL_KW",
-    "HAS_CHECKED_LOADS",
-    "HAS_DIRECTED_JUMPS",
-    "HAS_FUNCTION_ATTRIBUTES",
-    "HAS_INLINED_COMPREHENSIONS",
-    "HAS_METHOD_FLAG",
-    "HAS_PRECALL",
-    "LOOP_END",
-    "NULL_BEFORE_CALLABLE",
-    "OLDEST",
-    "SEND_KEEPS_RECEIVER",
-    "SUPPORTED",
-    "VERSION",
-]
-
 SUPPORTED = ((3, 11), (3, 12), (3, 13))
 """Versions whose bytecode capture knows."""
 

@@ -19,25 +19,6 @@ if TYPE_CHECKING:
 
     Effect = int | Callable[[int], int]
 
-__all__ = [
-    "BINARY_OPERATORS",
-    "BY_NAME",
-    "BY_NUMBER",
-    "COMPARE_OPERATORS",
-    "COMPARE_SYMBOLS",
-    "FUNCTION_ATTRIBUTES",
-    "INTRINSICS_1",
-    "INTRINSICS_2",
-    "PAIRS",
-    "TABLE",
-    "TERMINAL",
-    "BinaryOperator",
-    "Category",
-    "Jump",
-    "Opcode",
-    "Operand",
-]
-
 
 class Operand(Enum):
     """What an instruction's operand means."""

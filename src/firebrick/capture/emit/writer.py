@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from firebrick.capture.bytecode.code_tables import Position
     from firebrick.capture.guards.sources import Source
 
-__all__ = ["Emitter"]
-
 _BINARY_ARGS = {operator.symbol: number for number, operator in enumerate(BINARY_OPERATORS)}
 _TEMP = "__fb"
 

@@ -17,36 +17,6 @@ import torch
 if TYPE_CHECKING:
     from firebrick._native import Frame
 
-__all__ = [
-    "MODULE_TABLES",
-    "ArrayTensor",
-    "Attr",
-    "Builtin",
-    "Cell",
-    "CellContents",
-    "ClassAttr",
-    "Const",
-    "DictItem",
-    "DictKey",
-    "FunctionPart",
-    "Global",
-    "InstanceAttr",
-    "InstanceDict",
-    "Item",
-    "Local",
-    "MethodPart",
-    "ModuleItem",
-    "Namespace",
-    "PlainTensor",
-    "Source",
-    "Step",
-    "TypeOf",
-    "Variables",
-    "plain_tensor",
-    "shown_key",
-    "tensor_of",
-]
-
 Step: TypeAlias = tuple[Literal["fast", "cell", "global", "const", "attr", "item", "apply"], Any]
 """One step of loading a value: where to start (`fast`, `cell`, `global` with a name, `const` with an object),
 then what to do with the top of the stack (`attr` with a name, `item` with a key, `apply` with a function of one

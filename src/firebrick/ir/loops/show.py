@@ -32,8 +32,6 @@ from firebrick.ir.loops.walk import children, values_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["INFIX", "show", "show_node", "store_lines"]
-
 INFIX = {
     "add": "+",
     "sub": "-",
