@@ -44,7 +44,7 @@ class LoopPlan:
     outer: tuple[tuple[Var, str], ...]
     inner: dict[frozenset[Var], tuple[tuple[Var, str], ...]]
     parallel: frozenset[Var] = frozenset()
-    lanes_inside: int = 1  # lanes of a "tile" loop around scratch
+    lanes_inside: int = 1  # iterations that run at once in a loop around scratch
 
 
 @dataclass(slots=True)
