@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from firebrick.trace.joint_split import Division
 
-__all__ = ["backward_given"]
-
 aten = torch.ops.aten
 
 _LINEAR: frozenset[Any] = frozenset(

@@ -11,8 +11,6 @@ from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_att
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["encoder_layer", "multi_head_attention"]
-
 
 def _hidden(mask: Tensor | None, kind: int | None) -> Tensor | None:
     """What a fused attention layer hides, [batch, heads, query, key] or broadcast to it: what is not 0, as in eager.

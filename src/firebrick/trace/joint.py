@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from firebrick.runtime.bits import Bits
     from firebrick.trace.tape import Record
 
-__all__ = ["JointGraph", "trace_joint"]
-
 
 @dataclass(slots=True)
 class JointGraph:

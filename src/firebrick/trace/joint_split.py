@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from firebrick.trace.joint import JointGraph
 
-__all__ = ["Division", "divide"]
-
 aten = torch.ops.aten
 
 
