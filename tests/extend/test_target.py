@@ -7,13 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from python_target import PythonTarget
+from tests.ir.interp import run
 
 import firebrick
 from firebrick.backends.engines import engine_backend
 from firebrick.backends.loops import LoopCompiler, compile_placed
 from firebrick.config import Config
 from firebrick.extend import Refused, Templates
-from firebrick.ir.loops.interp import run
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 from firebrick.lower import lower
 from firebrick.targets.cpu.cpu_target import detect

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     import inspect
     from collections.abc import Mapping
 
-__all__ = ["Bundle", "load", "save"]
-
 _FORMAT = 3
 _WEIGHTS = "weights.safetensors"
 

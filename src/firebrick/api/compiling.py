@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["compile", "disable", "optimize", "run"]
-
 _ORIGINAL = "_firebrick_original"
 _SETTINGS = "_firebrick_settings"
 _CALLS = "_firebrick_calls"

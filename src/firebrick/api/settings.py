@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from firebrick.extend import Pass
 
-__all__ = ["Settings"]
-
-
 _CALLER = 5
 """Frames from a warning up to whoever called `compile` or `optimize`."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Backend = Callable[..., Callable[..., Any]]
 
-__all__ = ["FIREBRICK", "call_backend", "find_backend", "list_backends", "register_backend"]
-
 FIREBRICK = "firebrick"
 """The backend that this package is; the pipeline runs it, not this registry."""
 

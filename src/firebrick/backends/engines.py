@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from firebrick.extend import SubgraphCompiler
 
-__all__ = ["engine_backend"]
-
 
 def engine_backend(
     *engines: SubgraphCompiler | Target, report: Callable[[str], None] | None = None

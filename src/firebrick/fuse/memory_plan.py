@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Buffer, LoopProgram
     from firebrick.targets.base import Target
 
-__all__ = ["MemoryPlan", "plan_memory"]
-
 MemoryPlan = tuple[tuple[Place, ...], int, tuple[tuple[str, ...], ...]]
 """Places, bytes of the arena, and what is freed after each step."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     IndexMap = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
 
-__all__ = ["RULES", "reshape_map", "restride"]
-
 aten = torch.ops.aten
 prims = torch.ops.prims
 

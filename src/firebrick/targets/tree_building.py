@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Value
     from firebrick.ir.loops.values import Table
 
-__all__ = ["LoopPlan", "buffers_in_order", "build_tree", "rename"]
-
 _SCRATCH_COST = 12
 """A value that costs at least this much is kept in scratch for later phases instead of computed again."""
 _SCRATCH_LIMIT = 16384

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from firebrick.targets.base import Target
 
-__all__ = ["attention_functions", "encoder_layer", "multi_head_attention"]
-
 aten = torch.ops.aten
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from firebrick.runtime.bits import Bits
     from firebrick.targets.base import Target
 
-__all__ = ["GRAD_MODE_TARGETS", "Finish", "Trace", "needs_grad", "trace_function", "trace_inference", "tracing_state"]
-
 aten = torch.ops.aten
 
 GRAD_MODE_TARGETS: frozenset[Any] = frozenset(

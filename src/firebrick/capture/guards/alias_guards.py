@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.values.base import Value
 
-__all__ = ["guard_aliases"]
-
 
 def guard_aliases(tracer: Tracer) -> None:
     """What captured code changes must not be something else that it reads.

@@ -25,18 +25,6 @@ if TYPE_CHECKING:
 
     from firebrick._native import Frame
 
-__all__ = [
-    "KINDS",
-    "Guard",
-    "Kind",
-    "Ref",
-    "TensorMeta",
-    "describe",
-    "id_guard",
-    "state_guard",
-    "tensor_guard",
-]
-
 
 class _Gone:
     """Stands for an object that died; one is like nothing else, and a plan that refers to it dies at once."""

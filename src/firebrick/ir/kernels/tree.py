@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr
     from firebrick.ir.loops.program import Value
 
-__all__ = ["Acc", "Fold", "Let", "Loop", "Scratch", "Stmt", "local", "loops_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Let:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.ir.loops.values import Table
 
-__all__ = ["CpuTarget", "best_simd", "detect", "runs_here"]
-
 
 _CACHE_LINE = 64
 
