@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from firebrick.capture.bytecode.instructions import ExceptionEntry, Instruction
 
-__all__ = ["Handler", "Instr", "Item", "Label", "Layout", "assemble", "disassemble", "expand", "instr_of"]
-
 
 class Label:
     """A place between instructions."""

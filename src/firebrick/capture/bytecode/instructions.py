@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-__all__ = ["ByCode", "ExceptionEntry", "Instruction", "decode", "slot_names"]
-
 T = TypeVar("T")
 
 

@@ -12,32 +12,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture.bytecode.cpython import COMPARE_SHIFT, OLDEST, SUPPORTED, VERSION
+from firebrick.capture.bytecode.cpython import OLDEST, SUPPORTED, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     Effect = int | Callable[[int], int]
-
-__all__ = [
-    "BINARY_OPERATORS",
-    "BY_NAME",
-    "BY_NUMBER",
-    "COMPARE_OPERATORS",
-    "COMPARE_SYMBOLS",
-    "FUNCTION_ATTRIBUTES",
-    "INTRINSICS_1",
-    "INTRINSICS_2",
-    "PAIRS",
-    "TABLE",
-    "TERMINAL",
-    "BinaryOperator",
-    "Category",
-    "Jump",
-    "Opcode",
-    "Operand",
-    "compare_symbol",
-]
 
 
 class Operand(Enum):
@@ -400,11 +380,6 @@ COMPARE_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 COMPARE_SYMBOLS = tuple(COMPARE_OPERATORS)
 """COMPARE_OP's operand, without its lower bits -> symbol."""
-
-
-def compare_symbol(arg: int) -> str:
-    """The operator that COMPARE_OP's operand means."""
-    return COMPARE_SYMBOLS[arg >> COMPARE_SHIFT]
 
 
 INTRINSICS_1: tuple[tuple[str, str], ...] = (

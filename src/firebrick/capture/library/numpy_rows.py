@@ -4,7 +4,7 @@ The dtype rules are numpy's: operands come promoted as numpy promotes them, and 
 Capture executes these functions in place of numpy's; tests walk the tables and compare with numpy.
 """
 
-# ruff: noqa: ANN001, ANN002, ANN202  these functions stand for untyped library code
+# ruff: noqa: ANN001, ANN002, ANN201, ANN202, D103  these functions stand for untyped library code
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FunctionType
-
-__all__ = ["METHODS", "ROWS", "UFUNCS", "Refused", "Row", "Ufunc"]
 
 
 class Refused(Exception):
