@@ -315,6 +315,12 @@ def test_which_programs_are_recorded(program, random):
     assert recorder_of("g", program, resolve, False) is None  # too few steps
 
 
+def test_stats_say_why_a_program_is_never_recorded():
+    stats.reset()
+    recorder_of("g", table(("aten::nonzero", [["t", 0]])), resolve, True)
+    assert stats.stats()["reasons"]["CUDA graphs"] == {"g: never recorded: calls aten::nonzero": 1}
+
+
 def test_calls_that_are_recorded_exist_and_return_no_views():
     for name in CALLS:
         packet = getattr(torch.ops.aten, name)
