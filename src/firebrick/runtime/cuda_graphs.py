@@ -32,7 +32,9 @@ _OTHERS = """
     _scaled_dot_product_cudnn_attention_backward max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d
     avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward native_layer_norm native_group_norm
     upsample_bilinear2d upsample_nearest2d upsample_bicubic2d cumsum cumprod _fft_r2c _fft_c2c _fft_c2r gather
-    scatter_add index_add fill copy clone
+    scatter_add index_add fill copy clone embedding_dense_backward cudnn_batch_norm cudnn_batch_norm_backward
+    native_batch_norm_backward native_layer_norm_backward native_group_norm_backward upsample_bilinear2d_backward
+    upsample_nearest2d_backward
 """
 CALLS = frozenset(_OTHERS.split()) | frozenset(_FACTORIES.split())
 """Operators that neither wait for the GPU nor read its memory, and whose results are memory of their own."""

@@ -279,6 +279,8 @@ def test_random_numbers_are_replayed_by_torch(driver, log):
         x = torch.randn(6)
         torch.testing.assert_close(run(x)[0], x + 2)
     assert Session.replays == 4
+    del run
+    assert "destroy" not in words(log)  # the graph is torch's
 
 
 # ---- which programs, and torch's part of a capture
