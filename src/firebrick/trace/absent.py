@@ -146,4 +146,6 @@ def _is_null(node: fx.Node) -> bool:
     """Whether the node is made of zeros that a formula starts from."""
     if node.target in (aten.full.default, aten.full_like.default):
         return bool(node.args[1] == 0)
+    if node.target is aten.scalar_tensor.default:
+        return bool(node.args[0] == 0)
     return node.target in (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
