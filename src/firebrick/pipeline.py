@@ -590,7 +590,7 @@ class _Training(_Compile):
                 raise PassError("a pass of level joint changed what the graph takes or returns")
             self.show("joint", lambda: trace.show_joint(joint))
             with recorder.timed("partition"):
-                self.division = trace.divide(joint, trace.min_cut(joint))
+                self.division = trace.parted(trace.divide(joint, trace.min_cut(joint)), joint.groups)
         return self.division
 
     def backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
