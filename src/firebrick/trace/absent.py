@@ -52,7 +52,7 @@ class _Absent:
 
     def __init__(self, division: Division, given: Collection[int]) -> None:
         self.division, self.graph = division, fx.Graph()
-        nodes = [n for n in division.backward.gm.graph.nodes if n.op == "placeholder"]
+        self.inputs = nodes = [n for n in division.backward.gm.graph.nodes if n.op == "placeholder"]
         saved = len(nodes) - len(division.plan.tangents)
         part = next((p for p in division.plan.parts if set(given) <= set(p.tangents)), None)
         self.given, stored = set(given), range(saved) if part is None else part.saved
@@ -81,16 +81,17 @@ class _Absent:
         order = [None if self.given.isdisjoint(reach) else i for i, reach in pairs]
         for i, (result, alias) in enumerate(zip(results, backward.outputs, strict=True)):
             if i not in order:
-                absent = True
-            elif alias is None:
-                absent = result in self.zeros
+                continue
+            if alias is not None:
+                val = self.inputs[int(alias.index)].meta["val"]
+                given = alias.index in self.kept
+                result = None if given else self.null(val, alias.shape)
+                alias = replace(alias, index=self.kept.index(int(alias.index))) if given else None
             else:
-                absent = alias.index not in self.kept
-                alias = None if absent else replace(alias, index=self.kept.index(int(alias.index)))
-            if not absent:
-                position[i] = len(flat)
-                flat.append(None if result is None else self.env[result])
-                aliases.append(alias)
+                result = self.value(result)
+            position[i] = len(flat)
+            flat.append(result)
+            aliases.append(alias)
         self.graph.output(tuple(flat))
         self.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output"))
         for node in self.unread:
@@ -99,7 +100,7 @@ class _Absent:
         used = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"}
         constants = {n: t for n, t in backward.constants.items() if n in used}
         made = replace(backward, gm=gm, constants=constants, outputs=aliases)
-        return replace(self.division, backward=made, order=tuple(None if i is None else position.get(i) for i in order))
+        return replace(self.division, backward=made, order=tuple(None if i is None else position[i] for i in order))
 
     def sum(self, node: fx.Node, known: set[fx.Node]) -> fx.Node | None:
         """`a + 0` -> `a`, where nothing else changes."""
@@ -116,8 +117,13 @@ class _Absent:
         """The node's copy; real zeros where it has none."""
         if node not in self.env:
             val = node.meta["val"]
-            options = {"dtype": val.dtype, "layout": val.layout, "device": val.fake_device, "pin_memory": False}
-            self.env[node] = self.graph.call_function(aten.full.default, (list(val.shape), 0), options)
-            with val.fake_mode:
-                self.env[node].meta["val"] = aten.full.default(list(val.shape), 0, **options)
+            self.env[node] = self.null(val, val.shape)
         return self.env[node]
+
+    def null(self, val: Any, shape: Sequence[int]) -> fx.Node:
+        """Zeros of a dtype and device."""
+        options = {"dtype": val.dtype, "layout": val.layout, "device": val.fake_device, "pin_memory": False}
+        node = self.graph.call_function(aten.full.default, (list(shape), 0), options)
+        with val.fake_mode:
+            node.meta["val"] = aten.full.default(list(shape), 0, **options)
+        return node
