@@ -25,7 +25,7 @@ FOLDER_LINES = {
     "lower": 4_500,
     "native": 6_150,
     "passes": 2_550,
-    "runtime": 1_550,
+    "runtime": 1_580,
     "targets": 6_550,
     "tools": 3_150,
     "torchscript": 1_350,
