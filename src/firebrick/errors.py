@@ -16,6 +16,8 @@ __all__ = [
     "PlatformError",
     "RecompileError",
     "RefusedBackward",
+    "SizesDecided",
+    "SizesRefused",
     "Unsupported",
     "UserLocation",
     "VerificationError",
@@ -91,6 +93,14 @@ class LoweringError(FirebrickError, RuntimeError):
 
 class RefusedBackward(LoweringError):
     """Eager PyTorch raises in the backward of a graph, which it therefore runs itself."""
+
+
+class SizesRefused(LoweringError):
+    """A graph is not compiled with sizes that vary: it is to be captured with numbers."""
+
+
+class SizesDecided(SizesRefused):
+    """All sizes of a graph that could vary became numbers on the way."""
 
 
 class CacheError(FirebrickError, RuntimeError):
