@@ -18,8 +18,6 @@ from firebrick.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["IDLE", "LEVELS", "MODES", "Config", "Setting", "settings", "unknown_variables", "variable_of"]
-
 T = TypeVar("T")
 _PREFIX = "FIREBRICK_"
 

@@ -4,25 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = [
-    "BackendError",
-    "CacheError",
-    "CompileError",
-    "ConfigError",
-    "FirebrickError",
-    "InternalError",
-    "LoweringError",
-    "PassError",
-    "PlatformError",
-    "RecompileError",
-    "RefusedBackward",
-    "SizesDecided",
-    "SizesRefused",
-    "Unsupported",
-    "UserLocation",
-    "VerificationError",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class UserLocation:
@@ -73,10 +54,6 @@ class PlatformError(FirebrickError, RuntimeError):
 
 class Unsupported(FirebrickError, RuntimeError):
     """Capture met something that it can't put in a graph, and `fullgraph=True` forbids a graph break."""
-
-
-class RecompileError(FirebrickError, RuntimeError):
-    """The limit of recompiles was reached where the user asked for an error."""
 
 
 class BackendError(FirebrickError, RuntimeError):

@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.schedule import Schedule
     from firebrick.ir.loops.program import LoopProgram
 
-__all__ = ["Stages", "compile_ahead", "compile_graph", "graphs_compiled", "inspect_graph"]
-
 _NOT_IN_KEY = frozenset(
     {
         *("strict", "check", "debug", "dump", "recompile_limit", "dynamic", "fullgraph", "graphs"),

@@ -63,8 +63,6 @@ if TYPE_CHECKING:
 
     Backend = Callable[[fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 
-__all__ = ["Capture", "FrameReport"]
-
 _GENERATOR_OR_ASYNC = 0x20 | 0x80 | 0x200
 _MOST_FLOATS = 3
 """Captures of a continuation for different floats, before Python runs what uses them."""

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
 
-__all__ = ["History"]
-
-
 _MOST_IN_VAIN = 4
 """Captures with symbols that came out as numbers, before none are tried any more."""
 

@@ -14,9 +14,6 @@
 #define MAPPED ((int64_t)32 << 20)
 #define MOST_KEPT ((int64_t)1 << 30)
 
-/* Pieces of a size that glibc keeps at hand; how many sizes, from 24 bytes on, a tensor's own data has, and cuttings. */
-enum { CACHED = 7, SMALL_SIZES = 16, CUT_SIZES = 6 };
-
 enum { MAX_DIM = 64, SPACES_KEPT = 2 };
 
 static int32_t strided_layout;
@@ -121,16 +118,6 @@ static void keep_free_memory(int64_t bytes) {
 #endif
 }
 
-/* Small pieces that are freed stay at hand, CACHED of a size, apart from the free memory around them. Those that a tensor
-   takes, or cuts off to align its elements, would lie right behind these: freed, they are too small to be aligned in
-   anew, and the next result lies elsewhere. So before large memory is taken small pieces are brought to hand, and
-   behind it what was cut off is freed once more, after as many others, which are kept in its place. */
-static void turn_small_memory(int sizes, int count) {
-    void *pieces[SMALL_SIZES * (CACHED + 2)];
-    for (int i = 0; i < sizes * count; i++) pieces[i] = malloc(24 + 16 * (i / count));
-    for (int i = sizes * count; i > 0; i--) free(pieces[i - 1]);
-}
-
 static const Device *device_of(const Program *program, int slot) { return &program->devices[program->slots[slot].device]; }
 
 static void drop_arena(const Program *program, Space *space) {
@@ -215,14 +202,11 @@ static int allocate(const Program *program, Space *space, int index) {
         space->owned[index] = space->pointers[index] != NULL;
         return space->owned[index] - 1;
     }
-    const int on_cpu = device->machine == &fb_cpu, on_heap = on_cpu && bytes >= LARGE && bytes < MAPPED;
-    if (on_heap) turn_small_memory(SMALL_SIZES, CACHED + 2);
     int32_t status = fb_host.empty_strided(slot->sizes.count, sizes, strides, slot->dtype->code, device->type, device->index, &space->handles[index]);
     if (status != 0) return -1;
     space->owned[index] = 1;
     if (fb_torch.get_data_ptr(space->handles[index], &space->pointers[index]) != 0) return -1;
-    if (on_heap) turn_small_memory(CUT_SIZES, CACHED + 1);
-    if (!on_cpu) return 0;
+    if (device->machine != &fb_cpu) return 0;
     if (bytes >= LARGE) fb_use_huge_pages(space->pointers[index], bytes);
     if (bytes < MAPPED) space->made += bytes;
     return 0;
@@ -707,7 +691,7 @@ int fb_host_init(PyObject *module) {
     int32_t (*strided)(void);
     void *symbol = dlsym(fb_torch_library(), "aoti_torch_layout_strided");
     if (fb_libcall_init() < 0) return -1;
-    fb_derived_init();
+    fb_cpu_init();
     if (symbol != NULL) {
         memcpy(&strided, &symbol, sizeof strided);
         strided_layout = strided();

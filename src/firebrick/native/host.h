@@ -205,7 +205,6 @@ typedef struct {
 
 /* Runs the recipe if a source is not what it was; -1 with an exception set. */
 int fb_update_derived(Executable *self);
-void fb_derived_init(void);
 int fb_library_init(PyObject *module);
 
 /* The tensor of a view; *temporary is 1 when the caller must delete it. NULL on an error of torch. */

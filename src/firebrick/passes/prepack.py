@@ -34,17 +34,6 @@ if TYPE_CHECKING:
     from firebrick.passes.alone import Choose
     from firebrick.targets.base import Choice, Target
 
-__all__ = [
-    "NO_POST_OP",
-    "PostOp",
-    "added",
-    "of_onednn",
-    "post_op",
-    "prepack_linear",
-    "readable",
-    "without_gaps",
-]
-
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
 

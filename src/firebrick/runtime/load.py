@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from firebrick.artifact import Artifact
     from firebrick.runtime.bits import Bits
 
-__all__ = ["AutogradViews", "Executable", "TorchViews", "ViewRow", "load"]
-
 Executable = _native.Executable
 """A compiled graph: called with the graph's tensor inputs, it returns the tuple of its outputs."""
 

@@ -14,8 +14,6 @@ from firebrick.runtime.batches import Batch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Place", "Tangent", "Training", "TrainingPlan"]
-
 _TWICE = (
     "firebrick: a compiled graph has no gradients of its gradients; "
     "compile with backend='eager', or call what needs double backward uncompiled"

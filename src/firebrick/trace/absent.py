@@ -16,11 +16,9 @@ from torch import fx
 from firebrick.trace.tape import module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from firebrick.trace.joint_split import Division
-
-__all__ = ["backward_given"]
 
 aten = torch.ops.aten
 
@@ -57,11 +55,15 @@ class _Absent:
 
     def __init__(self, division: Division, given: Collection[int]) -> None:
         self.division, self.graph = division, fx.Graph()
-        nodes = [n for n in division.backward.gm.graph.nodes if n.op == "placeholder"]
+        self.inputs = nodes = [n for n in division.backward.gm.graph.nodes if n.op == "placeholder"]
         saved = len(nodes) - len(division.plan.tangents)
         self.kept = [i for i in range(len(nodes)) if i < saved or i - saved in given]
         self.zeros = {n for i, n in enumerate(nodes) if i not in self.kept}
         self.env: dict[fx.Node, fx.Node] = {}
+        reached = 0
+        for i in given:
+            reached |= division.reached[i]
+        self.order = [o if reached >> i & 1 else None for i, o in enumerate(division.order)]
 
     def run(self) -> Division:
         backward = self.division.backward
@@ -79,18 +81,21 @@ class _Absent:
         flat: list[Any] = []
         aliases, position = [], {}
         for i, (result, alias) in enumerate(zip(results, backward.outputs, strict=True)):
-            if alias is None:
-                absent = result in self.zeros
+            if i not in self.order:
+                continue
+            if alias is not None:
+                val = self.inputs[int(alias.index)].meta["val"]
+                given = alias.index in self.kept
+                result = None if given else self.null(val, alias.shape)
+                alias = replace(alias, index=self.kept.index(int(alias.index))) if given else None
             else:
-                absent = alias.index not in self.kept
-                alias = None if absent else replace(alias, index=self.kept.index(int(alias.index)))
-            if not absent:
-                position[i] = len(flat)
-                flat.append(None if result is None else self.env[result])
-                aliases.append(alias)
+                result = self.value(result)
+            position[i] = len(flat)
+            flat.append(result)
+            aliases.append(alias)
         self.graph.output(tuple(flat))
         self.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output"))
-        order = tuple(None if i is None else position.get(i) for i in self.division.order)
+        order = tuple(None if i is None else position[i] for i in self.order)
         gm = module_of(self.graph, backward.constants)
         used = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"}
         constants = {n: t for n, t in backward.constants.items() if n in used}
@@ -130,11 +135,16 @@ class _Absent:
         """The node's copy; real zeros where it has none."""
         if node not in self.env:
             val = node.meta["val"]
-            options = {"dtype": val.dtype, "layout": val.layout, "device": val.fake_device, "pin_memory": False}
-            self.env[node] = self.graph.call_function(aten.full.default, (list(val.shape), 0), options)
-            with val.fake_mode:
-                self.env[node].meta["val"] = aten.full.default(list(val.shape), 0, **options)
+            self.env[node] = self.null(val, val.shape)
         return self.env[node]
+
+    def null(self, val: Any, shape: Sequence[int]) -> fx.Node:
+        """Zeros of a dtype and device."""
+        options = {"dtype": val.dtype, "layout": val.layout, "device": val.fake_device, "pin_memory": False}
+        node = self.graph.call_function(aten.full.default, (list(shape), 0), options)
+        with val.fake_mode:
+            node.meta["val"] = aten.full.default(list(shape), 0, **options)
+        return node
 
 
 def _is_float(node: fx.Node) -> bool:
@@ -144,6 +154,6 @@ def _is_float(node: fx.Node) -> bool:
 
 def _is_null(node: fx.Node) -> bool:
     """Whether the node is made of zeros that a formula starts from."""
-    if node.target in (aten.full.default, aten.full_like.default):
-        return bool(node.args[1] == 0)
+    if node.target in (aten.full.default, aten.full_like.default, aten.scalar_tensor.default):
+        return bool(node.args[node.target is not aten.scalar_tensor.default] == 0)
     return node.target in (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from firebrick.runtime.bits import Bits
     from firebrick.trace.tape import Record
 
-__all__ = ["JointGraph", "trace_joint"]
-
 
 @dataclass(slots=True)
 class JointGraph:
@@ -43,6 +41,7 @@ class JointGraph:
     grads: for each user output, whether it requires a gradient; None for one that does, but has no history: a view
       that was made where gradients were not recorded.
     bits: of inputs and constants, as an AtenGraph's.
+    reached: for each of `tangents`, a bit for each of `wrt` that autograd reaches from it.
     """
 
     gm: fx.GraphModule
@@ -56,6 +55,7 @@ class JointGraph:
     grads: list[bool | None]
     name: str = "graph"
     bits: dict[str | int, Bits] = field(default_factory=dict)
+    reached: tuple[int, ...] = ()
 
     def signature(self) -> tuple[Any, ...]:
         """What passes may not change: inputs, and the number and metadata of results."""
@@ -189,7 +189,9 @@ class _JointFinish(Finish):
         count = len(self.flat)
         gm, constants = self.graph([*self.flat, *gradients])
         leaves = list(self.trace.leaves)
-        return JointGraph(gm, constants, names, self.outputs, count, tangents, leaves, dirty, grads, bits=bits)
+        found = JointGraph(gm, constants, names, self.outputs, count, tangents, leaves, dirty, grads, bits=bits)
+        found.reached = _reached([self.shown[p] for p in tangents], list(self.trace.leaves.values()))
+        return found
 
     def _has_history(self, fake: FakeTensor) -> bool:
         return fake.grad_fn is not None and fake.grad_fn is not self.trace.entries.get(id(fake))
@@ -239,3 +241,26 @@ class _JointFinish(Finish):
         if any(t.storage.version for t in tangents):
             raise LoweringError("a backward function writes the gradient that it is given")
         return [None if g is None else tracer.read(tracer.value_of(g)) for g in found]
+
+
+def _reached(results: list[torch.Tensor], leaves: list[torch.Tensor]) -> tuple[int, ...]:
+    """For each result, the set of leaves that its history leads to, as bits of a number."""
+    place = {id(leaf): 1 << i for i, leaf in enumerate(leaves)}
+    masks: dict[Any, int | None] = {}  # None: below it lies what is being looked at
+    waiting = [r.grad_fn for r in results if r.grad_fn is not None]
+    while waiting:
+        node = waiting[-1]
+        if masks.get(node) is not None:
+            waiting.pop()
+            continue
+        below = [n for n, _ in node.next_functions if n is not None]
+        if node not in masks and any(masks.get(n) is None for n in below):
+            masks[node] = None
+            waiting += [n for n in below if masks.get(n) is None]
+            continue
+        mask = place.get(id(getattr(node, "variable", None)), 0)
+        for n in below:
+            mask |= masks[n] or 0
+        masks[node] = mask
+        waiting.pop()
+    return tuple((0 if r.grad_fn is None else masks[r.grad_fn] or 0) | place.get(id(r), 0) for r in results)

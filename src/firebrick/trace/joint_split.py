@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from firebrick.trace.joint import JointGraph
 
-__all__ = ["Division", "divide"]
-
 aten = torch.ops.aten
 
 
@@ -30,13 +28,14 @@ class Division:
     """Two graphs and how they are joined.
 
     The backward takes the saved tensors, then the tangents. `order`: for each of the plan's `wrt`, which of the
-    backward's outputs is its gradient, None if no result depends on it.
+    backward's outputs is its gradient, None if no result depends on it. `reached`: as the joint graph's.
     """
 
     forward: AtenGraph
     backward: AtenGraph
     plan: TrainingPlan
     order: tuple[int | None, ...]
+    reached: tuple[int, ...]
 
 
 def divide(joint: JointGraph, saved: Iterable[fx.Node]) -> Division:
@@ -103,7 +102,7 @@ class _Divider:
             wrt=tuple(self._named(n) for n in self.joint.wrt),
             bytes_saved=sum(bytes_of(n) for n, p in zip(self.saved, places, strict=True) if p.kind == "result"),
         )
-        return Division(forward, backward, plan, order)
+        return Division(forward, backward, plan, order, self.joint.reached)
 
     # ------------------------------------------------------------ places
 

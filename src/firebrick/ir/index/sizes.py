@@ -24,9 +24,6 @@ from firebrick.ir.index.index_text import parse
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = ["Fact", "SizeNode", "Sizes", "below", "expressions", "has_symbols", "settled", "size_of", "sizes_in"]
-
-
 _MOST = (1 << 62) - 1
 """No size is larger."""
 

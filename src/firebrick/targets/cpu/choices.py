@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from firebrick.targets.cpu.cpu_target import CpuTarget
 
-__all__ = ["find_choices"]
-
 mkldnn = torch.ops.mkldnn
 
 _COLUMNS = {64: 32, 32: 16, 16: 16}

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from firebrick.targets.cpu.unit_writer import Unit
 
-__all__ = ["OP", "Call", "Dense", "braced"]
-
 OP = "firebrick::convolution.out"
 _FLOATS = 1 << 16
 """Floats of a panel that a thread makes at a time: they stay in its second-level cache."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.targets.cpu.unit_writer import Unit
 
-__all__ = ["plan_handwritten", "written_text"]
-
 Shape = Linear | Call | Recurrent
 
 _SHAPES: Mapping[str, Callable[[Extern, Mapping[str, Any]], tuple[Shape, tuple[str, ...]]]] = {

@@ -11,8 +11,6 @@ from firebrick.ir.loops.program import Ref
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["LAYOUTS"]
-
 Strides = tuple[Expr, ...]
 
 _PAGE, _LINE = 1024, 16

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from firebrick.targets.cpu.unit_writer import Unit
 
-__all__ = ["MOST_ROWS", "OP", "PIECE", "REGISTERS", "SERIAL", "Linear"]
-
 OP = "firebrick::linear.out"
 
 REGISTERS = {64: 32, 32: 16, 16: 32}

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from firebrick.targets.cpu.unit_writer import Unit
 
-__all__ = ["OP", "Recurrent"]
-
 OP = "firebrick::recurrent.out"
 
 _SHARE = 1 << 15
