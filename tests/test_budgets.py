@@ -35,8 +35,9 @@ FOLDER_LINES = {
 # A machine has a ceiling of its own: for its folder, and what the extension and builders have for it alone.
 CUDA = [
     *(PACKAGE / "targets" / "cuda").rglob("*.py"),
-    *PACKAGE.glob("native/cuda.*"),
+    *PACKAGE.glob("native/cuda*"),
     *PACKAGE.glob("runtime/triton_*"),
+    *PACKAGE.glob("runtime/cuda_*"),
 ]
 CUDA_LINES = 5_000
 FILE_LINES = 800

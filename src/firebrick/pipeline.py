@@ -342,7 +342,9 @@ class _Compile:
         inputs = [node.name for node in self.gm.graph.nodes if node.op == "placeholder"] if uncounted else []
         places = {inputs.index(name) if name in inputs else name for name in uncounted}
         constants, keep_memory = {**self.captured, **made}, self.config.keep_memory
-        return runtime.load(artifact, constants, labels, places, self.groups, keep_memory, self.driven)
+        return runtime.load(
+            artifact, constants, labels, places, self.groups, keep_memory, self.driven, self.config.graphs
+        )
 
     def rewritten(self) -> fx.GraphModule:
         """Run the passes of level torch, on a copy."""
