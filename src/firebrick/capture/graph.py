@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from firebrick.capture.values.base import Value
     from firebrick.capture.values.context_manager import ContextValue
 
-__all__ = ["GraphBuilder", "arguments", "examples", "has_tensor"]
-
 _NAME = re.compile(r"[^0-9A-Za-z_]+")
 
 

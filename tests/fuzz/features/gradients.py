@@ -106,7 +106,7 @@ def other_devices(w: Writer) -> None:
         ]).format(n=name, a=a.name, r=rows, c=columns))  # fmt: skip
     else:
         with w.block(f"with torch.device({w.random.choice([repr('meta'), repr('meta'), repr('cpu')])}):"):
-            w.put(f"{name} = {w.random.choice(['torch.zeros(3) + 1', 'torch.arange(4)', 'torch.full((2, 2), 3.0)', 'torch.tensor([1.0])', 'torch.empty(2, 3).t()', 'torch.eye(2)'])}")  # fmt: skip
+            w.put(f"{name} = {w.random.choice(['torch.zeros(3) + 1', 'torch.arange(4)', 'torch.full((2, 2), 3.0)', 'torch.tensor([1.0])', 'torch.empty(2, 3).zero_().t()', 'torch.eye(2)'])}")  # fmt: skip
         w.bind(f"{a.name} + torch.ones({columns})", a)
     w.returns(name, f"{name}.device.type")
 
