@@ -61,7 +61,9 @@ class Config:
     dump: Path | None = _setting(None, "folder that receives every level's text")  # noqa: RUF009  (it makes a field)
     # Capture
     recompile_limit: int = _setting(8, "compiles of one function or module before others run as plain Python")
-    dynamic: bool | None = _setting(None, "True: sizes are symbols, so that one compile serves many")
+    dynamic: bool | None = _setting(
+        None, "sizes as symbols, so that one compile serves many: True all, False none, None those that changed"
+    )
     fullgraph: bool = _setting(False, "raise Unsupported at a graph break")
     # Compiler
     numerics: str = _setting("default", "eager: eager's bits for arithmetic, functions, casts and reductions")
