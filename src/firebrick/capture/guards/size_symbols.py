@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Symbols", "changed_sizes"]
 
+_INTEGERS = (2, (1 << 31) - 1)
+"""Integers that may be symbols: 0 and 1 mean more than a number, and products of larger ones overflow."""
+
 _TORCH_MARKS = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
 """Attributes by which torch's own functions mark dimensions of a tensor."""
 
@@ -39,7 +42,8 @@ class Symbols:
         self.dynamic: bool | None = False
         self.varying: frozenset[tuple[Source, int]] = frozenset()
         self._by_size: dict[Any, Var] = {}
-        self._leaves: dict[str, tuple[Source, int]] = {}
+        self._leaves: dict[str, Shape] = {}
+        self._integers: dict[Source, Var] = {}
         self._guards: list[Shape] = []
 
     def of(self, tensor: torch.Tensor, source: Source) -> dict[int, Var]:
@@ -63,14 +67,29 @@ class Symbols:
         key = (size, dim, lo, hi)
         made = self._by_size.get(key)
         if made is not None:
-            self._guards.append(("==", leaf, ("size", *self._leaves[made.name])))
+            self._guards.append(("==", leaf, self._leaves[made.name]))
             return made
         made = self._by_size[key] = self.sizes.symbol(size, lo) if hi is None else self.sizes.symbol(size, lo, hi)
-        self._leaves[made.name] = (source, dim)
+        self._leaves[made.name] = leaf
         self._guards.append(("<=", lo, leaf))
         if hi is not None:
             self._guards.append(("<=", leaf, hi))
         return made
+
+    def integer(self, number: int, source: Source) -> Var | None:
+        """The symbol of an integer of Python; None for those that mean more than a number, and large ones."""
+        if self.dynamic is False or not _INTEGERS[0] <= number <= _INTEGERS[1]:
+            return None
+        made = self._integers.get(source)
+        if made is None:
+            made = self._integers[source] = self.sizes.symbol(number, *_INTEGERS)
+            leaf = self._leaves[made.name] = ("int", source)
+            self._guards += [("<=", _INTEGERS[0], leaf), ("<=", leaf, _INTEGERS[1])]
+        return made
+
+    def decided_integers(self) -> set[Source]:
+        """Those that had to be numbers."""
+        return {source for source, symbol in self._integers.items() if not self.sizes.settled(symbol).terms}
 
     def in_use(self) -> bool:
         """Whether there are any."""
@@ -115,7 +134,7 @@ class Symbols:
     def shape_of(self, e: Expr) -> Shape:
         """An expression of the sizes of the frame's tensors, as guards have it."""
         if isinstance(e, Var):
-            return ("size", *self._leaves[e.name])
+            return self._leaves[e.name]
         if isinstance(e, (FloorDiv, Mod, Min, Max)):
             sign = {FloorDiv: "//", Mod: "%", Min: "min", Max: "max"}[type(e)]
             return self._chain(sign, [self.shape_of(a) for a in e.args])
