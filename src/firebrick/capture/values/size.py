@@ -138,10 +138,10 @@ class SizeNodes:
         graph = self.graph.graph
         if isinstance(expr, Var):
             if expr.name in self.integers:  # graphs take tensors: one of so many times the same element
-                made = self.prelude.add(_as_size, [self.integers[expr.name]])
+                number = self.prelude.add(_as_size, [self.integers[expr.name]])
                 example = _as_size(self.sizes.hint(expr))
                 self.graph.mode.from_layout(example, [expr], [as_expr(0)])  # type: ignore[attr-defined]
-                return graph.call_method("size", (self.graph.made("number", made, example).node, 0))
+                return graph.call_method("size", (self.graph.made("number", number, example).node, 0))
             _, node, dim = self.leaves[expr.name]
             return graph.call_method("size", (node, dim))
         target, parts = _operation(expr)
