@@ -198,6 +198,7 @@ class Capture:
             one.tracer.symbols.dynamic = self.config.dynamic if symbols else False
             try:
                 one.run()
+                one.tracer.symbols.check_marks()
                 made = self._finish(frame, one, reason, attempt)
                 history.note_numbers(code, one.tracer.symbols)
                 return made

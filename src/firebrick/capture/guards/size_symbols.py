@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.guards.guard_kinds import Guard
 from firebrick.capture.marks import DYNAMIC, STATIC
+from firebrick.errors import ConfigError
 from firebrick.fakes.mode import is_plain
 from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
 
@@ -43,6 +44,7 @@ class Symbols:
         self.varying: frozenset[tuple[Source, int]] = frozenset()
         self._by_size: dict[Any, Var] = {}
         self._leaves: dict[str, Shape] = {}
+        self._marked: dict[str, str] = {}
         self._integers: dict[Source, Var] = {}
         self._guards: list[Shape] = []
 
@@ -59,6 +61,8 @@ class Symbols:
             if varies and size and d not in static:
                 lo, hi = marks.get(d, (None, None))
                 found[d] = self._symbol(size, d, source, max(lo or 1, 1), hi)
+                if d in marks:
+                    self._marked.setdefault(found[d].name, f"{source}.shape[{d}]")
         return found
 
     def _symbol(self, size: int, dim: int, source: Source, lo: int, hi: int | None) -> Var:
@@ -90,6 +94,22 @@ class Symbols:
     def decided_integers(self) -> set[Source]:
         """Those that had to be numbers."""
         return {source for source, symbol in self._integers.items() if not self.sizes.settled(symbol).terms}
+
+    def check_marks(self) -> None:
+        """Sizes that `mark_dynamic` says vary must not be known.
+
+        Raises:
+            ConfigError: a line of the program needs one.
+        """
+        for name, size in self._marked.items():
+            symbol = self.sizes.symbols[name]
+            if not self.sizes.settled(symbol).terms:
+                facts = (f for f in self.sizes.facts.values() if f.truth and symbol in f.difference.vars())
+                where = next((f" at {f.where}" for f in facts if f.sign == "==" and f.where), "")
+                raise ConfigError(
+                    f"{size} is marked as dynamic, but has to be {self.sizes.hint(symbol)}{where}",
+                    fix="let the code work for any size, or leave the dimension unmarked",
+                )
 
     def in_use(self) -> bool:
         """Whether there are any."""
