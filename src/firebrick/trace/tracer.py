@@ -58,6 +58,7 @@ class Tracer(TorchDispatchMode):
         self.literals: set[str] = set()  # constants that no attribute of the traced module holds
         self.bits: dict[str | int, Bits] = {}  # of inputs and constants that have any
         self.seen_by_bits: set[int] = set()  # the fakes of those
+        self.locate: Callable[[], None] | None = None  # tells the tape where in the program the next call is from
         self.writes = 0
         self.reshaped: list[tuple[Value, FakeTensor]] = []  # what took another shape in place, and its old metadata
         self._values: dict[int, Value] = {}
@@ -144,6 +145,8 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         """Record, decompose or make functional one ATen call."""
         kwargs = kwargs or {}
+        if self.locate is not None:
+            self.locate()
         rule = self._rules.get(func)
         if rule is None:
             rule = self._rules[func] = _classify(func, self._exact)

@@ -1,0 +1,103 @@
+"""A division of a shortened joint graph (`firebrick.ir.graph.equal_layers`), continued to the layers left out.
+
+Behind the results and saved tensors of the shortened graph come those of each layer left out, in the graph's order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from firebrick.ir.graph.equal_layers import NotAlike
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from firebrick.ir.graph.equal_layers import Repeat
+    from firebrick.runtime import TrainingPlan
+    from firebrick.trace.joint_split import Division
+
+__all__ = ["backward_layers", "forward_layers", "layer_keys", "layer_order", "layer_plan"]
+
+
+def forward_layers(division: Division, repeat: Repeat) -> Repeat:
+    """Note which layer the results of the forward are saved for."""
+    outputs: list[Any] = [None] * len(division.forward.outputs)
+    for key, place in zip(division.keys, division.plan.saved, strict=True):
+        if place.kind == "result":
+            label = repeat.label(key)
+            if label is not None and (outputs[int(place.at)] or int(place.at) < division.plan.results):
+                label = None  # what is a result besides is one of no layer
+            outputs[int(place.at)] = label
+    return replace(repeat, outputs=tuple(outputs))
+
+
+def backward_layers(division: Division, repeat: Repeat) -> Repeat:
+    """Note which layer the saved tensors and the gradients of the backward belong to.
+
+    Raises:
+        NotAlike: some belong to several.
+    """
+    outputs: list[Any] = [None] * len(division.backward.outputs)
+    for place, at in zip(division.plan.wrt, division.order, strict=True):
+        label = repeat.label((place.kind, place.at))
+        if at is None or label is None:
+            continue
+        if (outputs[at] or label)[0] != label[0] or division.backward.outputs[at] is not None:
+            raise NotAlike("two layers have one gradient")
+        outputs[at] = outputs[at] or label
+    inputs = tuple([repeat.label(key) for key in division.keys])
+    return replace(repeat, backward=True, inputs=inputs, outputs=tuple(outputs))
+
+
+def layer_keys(division: Division, repeat: Repeat) -> list[Any]:
+    """What is saved of all layers, as a division of the whole graph names it."""
+    numbers, names = repeat.numbers, repeat.own
+    third = _third(division.keys, repeat)
+    copies = [
+        (key[0], names[k][label], 0) if key[0] == "const" else (key[0], numbers[k][label[0]], label[1])
+        for k in repeat.left_out()
+        for key, label in third
+    ]
+    return [*division.keys, *copies]
+
+
+def layer_plan(division: Division, repeat: Repeat) -> TrainingPlan:
+    """The plan of all layers."""
+    plan, outputs = division.plan, forward_layers(division, repeat).outputs
+    third = [i for i, label in enumerate(outputs) if label is not None and label[0] == 2]
+    rows = [(*row, division.keys.index(row[0])) for row in _third(division.keys, repeat)]
+    constants = _third([(place.kind, place.at, place) for place in plan.wrt], repeat)
+    saved, wrt = [*plan.saved], [*plan.wrt]
+    size = 0
+    for number, k in enumerate(repeat.left_out()):
+        first = len(outputs) + number * len(third)
+        for _, label, at in rows:
+            place = plan.saved[at]
+            if place.kind == "const":
+                saved.append(place._replace(at=repeat.own[k][label]))
+                continue
+            if place.at not in third:
+                raise NotAlike("a layer that is left out has a result")
+            saved.append(place._replace(at=first + third.index(int(place.at))))
+            size += division.sizes[at]
+        wrt += [key[2]._replace(at=repeat.own[k][label]) for key, label in constants]
+    return replace(plan, saved=tuple(saved), wrt=tuple(wrt), bytes_saved=plan.bytes_saved + size)
+
+
+def layer_order(division: Division, repeat: Repeat) -> tuple[int | None, ...]:
+    """Which result of the backward of all layers is the gradient of each tensor."""
+    outputs = backward_layers(division, repeat).outputs
+    third = [i for i, label in enumerate(outputs) if label is not None and label[0] == 2]
+    rows = zip(division.plan.wrt, division.order, strict=True)
+    constants = _third([(place.kind, place.at, at) for place, at in rows], repeat)
+    order = [*division.order]
+    for number in range(len(repeat.left_out())):
+        first = len(outputs) + number * len(third)
+        order += [None if key[2] is None else first + third.index(key[2]) for key, _ in constants]
+    return tuple(order)
+
+
+def _third(keys: Iterable[Any], repeat: Repeat) -> list[tuple[Any, Any]]:
+    """Keys of the third layer, the model of those left out, and their place in the layer."""
+    return [(key, label[1]) for key in keys if (label := repeat.label(key)) is not None and label[0] == 2]
