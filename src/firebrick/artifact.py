@@ -18,8 +18,6 @@ from firebrick.errors import CacheError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SCHEMA", "Artifact", "Unit", "checksum", "decode", "encode", "read_index"]
-
 SCHEMA = 4
 """Version of the file format and of the host table; files of another version are not read."""
 

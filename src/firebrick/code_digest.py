@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["content_digest"]
-
 
 def content_digest(*values: Any) -> str:
     """Hash what `values` do: the byte code and constants of functions and classes, and the plain data of objects.

@@ -4,23 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = [
-    "BackendError",
-    "CacheError",
-    "CompileError",
-    "ConfigError",
-    "FirebrickError",
-    "InternalError",
-    "LoweringError",
-    "PassError",
-    "PlatformError",
-    "RecompileError",
-    "RefusedBackward",
-    "Unsupported",
-    "UserLocation",
-    "VerificationError",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class UserLocation:
@@ -73,10 +56,6 @@ class Unsupported(FirebrickError, RuntimeError):
     """Capture met something that it can't put in a graph, and `fullgraph=True` forbids a graph break."""
 
 
-class RecompileError(FirebrickError, RuntimeError):
-    """The limit of recompiles was reached where the user asked for an error."""
-
-
 class BackendError(FirebrickError, RuntimeError):
     """A backend is unknown, or raised, or returned something that can't be called."""
 
@@ -91,6 +70,14 @@ class LoweringError(FirebrickError, RuntimeError):
 
 class RefusedBackward(LoweringError):
     """Eager PyTorch raises in the backward of a graph, which it therefore runs itself."""
+
+
+class SizesRefused(LoweringError):
+    """A graph is not compiled with sizes that vary: it is to be captured with numbers."""
+
+
+class SizesDecided(SizesRefused):
+    """All sizes of a graph that could vary became numbers on the way."""
 
 
 class CacheError(FirebrickError, RuntimeError):

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
 
-__all__ = ["FirebrickWarning", "Recorder", "recorder"]
-
 logger = logging.getLogger("firebrick")
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from firebrick.ir.graph.aten import AtenGraph
     from firebrick.passes.alone import Form
 
-__all__ = ["Tuner"]
-
 _MARGIN = 0.97
 """Share of the time of the cost model's form below which another is taken: less may be noise."""
 _CACHE_BYTES = 64 << 20

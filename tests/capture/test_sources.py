@@ -213,12 +213,3 @@ def test_dict_item_of_a_subclass_ignores_its_own_getitem():
     assert s.DictItem(A, "k").evaluate(frame) == 1
     counts = collections.defaultdict(int, k=2)
     assert s.DictItem(A, "k").evaluate(hook.bind(make(), counts)) == 2
-
-
-def test_module_attr():
-    base = s.Local("self")
-    assert s.module_attr(base, NET, "size") == s.InstanceAttr(base, "size")
-    assert s.module_attr(base, NET, "layers") == s.ModuleItem(base, "_modules", "layers")
-    assert s.module_attr(base, NET, "count") == s.ModuleItem(base, "_buffers", "count")
-    assert s.module_attr(base, NET.layers[0], "weight") == s.ModuleItem(base, "_parameters", "weight")
-    assert s.module_attr(base, NET, "forward") is None

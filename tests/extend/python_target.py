@@ -5,10 +5,10 @@ beyond the last, as a Triton kernel does. Without a block, all lanes run at once
 """
 
 import torch
+from tests.ir.interp import find_op
 
 from firebrick.extend import FunctionText, Target, Templates
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.interp import find_op
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 
 BLOCKS = "lane = program * {block} + arange({block})\nmask = lane < {{count}}"

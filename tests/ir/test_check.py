@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from tests.ir.interp import find_op, run
 
 from firebrick.errors import InternalError
 from firebrick.ir.index.expr import ONE, ZERO, const, var
 from firebrick.ir.loops.check import check
-from firebrick.ir.loops.interp import find_op, run
 from firebrick.ir.loops.parse import parse
 from firebrick.ir.loops.program import Axis, Buffer, Const, Index, Load, LoopProgram, Nest, Op, Reduce, Ref, Store
 

@@ -1,10 +1,10 @@
 """Kernels as text: what is printed reads back as the same kernel."""
 
 import pytest
+from tests.ir.tree_text import parse_kernel, show_kernel
 
 from firebrick.config import Config
 from firebrick.fuse import schedule
-from firebrick.ir.kernels.tree_text import parse_kernel, show_kernel
 from firebrick.ir.loops.parse import LoopSyntaxError, parse
 from firebrick.targets.cpu.cpu_target import CpuTarget
 

@@ -6,6 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tests.ir.interp import run
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -14,7 +15,6 @@ from firebrick.config import Config
 from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.check import check as check_legal
-from firebrick.ir.loops.interp import run
 from firebrick.ir.loops.program import Extern, LoopProgram, Nest
 from firebrick.lower import lower
 from firebrick.targets.by_device import find_targets

@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from graphs import CONFIG, HOST, check, checks, compare, externs, lower_function, nests, single, trace
+from tests.ir.interp import run
 
 from firebrick.errors import LoweringError
 from firebrick.ir.graph.aten import Alias
 from firebrick.ir.loops.check import check as check_legal
-from firebrick.ir.loops.interp import run
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.ir.loops.show import show
 from firebrick.lower import lower

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from graphs import HOST, compare, trace
 from machine import Runner
+from tests.ir.interp import run
 
 from firebrick.config import Config
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.check import check
-from firebrick.ir.loops.interp import run
 from firebrick.ir.loops.program import Extern
 from firebrick.lower import lower
 from firebrick.trace.decompositions import decompositions

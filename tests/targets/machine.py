@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tests.ir.interp import _Machine
 
 from firebrick.config import Config
 from firebrick.fuse import schedule
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.interp import _Machine
 from firebrick.ir.loops.program import Extern
 from firebrick.runtime.build import find_compiler
 from firebrick.targets.cpu.cpu_target import CpuTarget, detect

@@ -4,9 +4,9 @@ import pytest
 import torch
 from machine import COMPILER, Runner
 from random_graphs import make
+from tests.ir.interp import run
 
 from firebrick.config import Config
-from firebrick.ir.loops.interp import run
 from firebrick.lower import lower
 
 pytestmark = [pytest.mark.compiler, pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")]

@@ -7,12 +7,12 @@ import platform
 import pytest
 import torch
 from machine import COMPILER, Runner
+from tests.ir.interp import run
 
 from firebrick.config import Config
 from firebrick.ir.index.expr import ONE, ZERO, const, var
 from firebrick.ir.loops.constructors import constant, load, op
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.interp import run
 from firebrick.ir.loops.program import Axis, Buffer, LoopProgram, Nest, Ref, Store
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 from firebrick.targets.cpu.cpu_target import detect

@@ -6,12 +6,12 @@ import pytest
 import torch
 from agree import agree, calls, launches
 from machine import COMPILER, Runner
+from tests.ir.tree_text import parse_kernel, show_kernel
 
 from firebrick.config import Config
 from firebrick.errors import InternalError
 from firebrick.fuse import schedule
 from firebrick.ir.kernels.tree import Acc
-from firebrick.ir.kernels.tree_text import parse_kernel, show_kernel
 from firebrick.ir.loops.check import check
 from firebrick.ir.loops.parse import parse
 from firebrick.ir.loops.show import show

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from firebrick.capture.frame import FrameReport
     from firebrick.config import Config
 
-__all__ = ["Program", "ahead"]
-
 
 @dataclass(frozen=True, slots=True)
 class Program:

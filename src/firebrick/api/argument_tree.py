@@ -12,8 +12,6 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["NotPlain", "arguments", "read", "read_signature", "write", "write_signature"]
-
 _PLAIN = (type(None), bool, int, float, str)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from firebrick import backends, runtime
+from firebrick import _native, backends, runtime
 from firebrick.api import argument_tree
 from firebrick.api.ahead import Program, ahead
 from firebrick.api.compiling import compiled_calls, compiled_settings, original_callable
@@ -36,8 +36,6 @@ from firebrick.version import VERSION
 if TYPE_CHECKING:
     import inspect
     from collections.abc import Mapping
-
-__all__ = ["Bundle", "load", "save"]
 
 _FORMAT = 3
 _WEIGHTS = "weights.safetensors"
@@ -106,8 +104,8 @@ def _weights(programs: list[Program]) -> tuple[dict[str, torch.Tensor], list[dic
                 kept[name] = flat
             row[constant] = [names[key], list(t.shape), list(t.stride())]
         rows.append(row)
-    spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes, name) for name, t in kept.items() if t.numel())
-    for (_, end, one), (start, _, other) in itertools.pairwise(spans):
+    spans = sorted((*_native.tensor_span(t), name) for name, t in kept.items() if t.numel())
+    for (_, end, _, one), (start, _, _, other) in itertools.pairwise(spans):
         if start < end:
             raise ConfigError(f"the tensors {one} and {other} share a part of their memory, which can't be saved")
     return kept, rows
@@ -142,7 +140,7 @@ def load(path: str | Path) -> Bundle:
     """Read what `save` wrote: an object to call as what was saved. No compiler is needed, nor the program's source.
 
     Raises:
-        CacheError: the file is not such a file, is corrupt, or was saved for another torch, machine or SIMD level.
+        CacheError: the file is not such a file, is corrupt, or was saved for another torch, machine or level of it.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -187,7 +185,7 @@ def _manifest(archive: zipfile.ZipFile, path: str | Path) -> dict[str, Any]:
             mine = f"{platform.machine()} with {here[device].level() if device in here else f'no {device}'}"
             raise CacheError(
                 f"{path} was saved for {found['machine']} with {level}, this machine is {mine}",
-                fix='compile with options={"simd": "avx2"} (or another level that both have) before saving',
+                fix=here[device].portable if device in here else again,
             )
     return found
 
@@ -209,7 +207,7 @@ class Bundle(nn.Module):
                     views[key] = weights[weight].as_strided(shape, strides)
                 constants[name] = views[key]
             call = Call(row["call"], row["tensors"])
-            self._programs.append((call, row["inputs"], row["result"], runtime.load(artifact, constants)))
+            self._programs.append((call, row["inputs"], row["result"], runtime.load(artifact, constants, graphs=None)))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program that was saved for a call like this one.

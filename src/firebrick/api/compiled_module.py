@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from firebrick.api.settings import Settings
 
-__all__ = ["compile_module", "original_of"]
-
 _STATE = "_firebrick"
 
 

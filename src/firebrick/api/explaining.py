@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from firebrick.capture.frame import FrameReport
 
-__all__ = ["Explanation", "explain"]
-
 
 @dataclass(frozen=True)
 class GraphFacts:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from firebrick._native import Frame
 
-__all__ = ["Call", "Calls", "signature_of"]
-
 _MOST = 64
 
 

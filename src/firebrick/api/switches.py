@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["OFF", "RUN_ONLY", "Switch", "blocks", "call_switched", "later"]
-
 OFF, RUN_ONLY = "off", "run only"
 
 _local = threading.local()

@@ -14,8 +14,6 @@ from firebrick.report import recorder
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["torch_compile_backend"]
-
 
 def torch_compile_backend(
     gm: fx.GraphModule,

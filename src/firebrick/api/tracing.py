@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-__all__ = ["aot"]
-
 
 def aot(
     fn: Any,

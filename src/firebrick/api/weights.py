@@ -12,8 +12,6 @@ from firebrick.errors import CacheError, ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["read_tensors", "write_tensors"]
-
 _NAMES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
     torch.int64: "I64",

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-__all__ = ["aot_eager"]
-
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Run the traced ATen graph, or the traced forward and backward where gradients are needed."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
-__all__ = ["run_aten", "run_joint"]
-
 
 def run_aten(aten: AtenGraph, forward: Callable[..., Any] | None = None) -> Callable[..., tuple[Any, ...]]:
     """Return a callable of the graph's tensor inputs; `forward` computes the flat outputs (default: eager ops)."""

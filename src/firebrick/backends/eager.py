@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-__all__ = ["eager"]
-
 
 def eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Run the graph as it was captured."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from firebrick.extend import Target
 
-__all__ = ["LoopCompiler", "compile_placed"]
-
 
 class LoopCompiler(SubgraphCompiler):
     """Claims what lowers to loops that the target can write, and the library calls that it has.

@@ -20,8 +20,6 @@ from firebrick.extend import call_of, value_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LOOKUPS", "OPSET", "onnx_refuses", "to_onnx"]
-
 OPSET = 20
 
 _DTYPES = {

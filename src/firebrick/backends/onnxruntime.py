@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-__all__ = ["OnnxRuntime", "onnxrt"]
-
 
 class _Session:
     """A loaded model: takes and returns CPU tensors without copying them."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-__all__ = ["OpenVino", "openvino"]
-
 
 def _library() -> Any:
     try:

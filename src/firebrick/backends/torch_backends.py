@@ -14,8 +14,6 @@ from torch import fx
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["adapt", "names"]
-
 _OURS = frozenset({"eager", "aot_eager", "firebrick"})
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-__all__ = ["torchscript"]
-
 
 class _Flat(nn.Module):
     """Returns the tensors of the graph's output; `positions` tells which outputs they are."""

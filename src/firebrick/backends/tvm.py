@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-__all__ = ["Tvm", "tvm"]
-
 _LACKING = frozenset({"max_pool2d_with_indices", "isnan", "hardswish"})
 """Ops that TVM's reader of ONNX does not take in the form that we write."""
 

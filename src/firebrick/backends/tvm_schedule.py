@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["scheduled"]
-
 _COLUMNS, _LANES, _ROWS = 64, 16, 4
 """Of a tile whose sums stay in registers: 4 rows of 64 columns; 16 columns where there are fewer than 64."""
 _PARALLEL = 4096

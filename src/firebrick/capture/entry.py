@@ -13,8 +13,6 @@ from firebrick.capture.interpreter.frame_tracer import is_library
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["entry_of", "is_entry"]
-
 
 def _calling(library_function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.values.tensor import TensorValue
 
-__all__ = ["InferenceMode", "MadeAs", "is_inference", "made_of", "storage_of"]
-
 _MADE = "_firebrick_made"
 
 

@@ -14,22 +14,6 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = [
-    "CONSTANT",
-    "DISABLED",
-    "DYNAMIC",
-    "IN_GRAPH",
-    "STATIC",
-    "allow_in_graph",
-    "assume_constant_result",
-    "disabled_by_torch",
-    "graph_break",
-    "is_compiling",
-    "is_of_torch",
-    "mark_dynamic",
-    "mark_static",
-]
-
 CONSTANT = "_firebrick_constant"
 """Attribute that is True on functions whose result for constant arguments never changes."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from firebrick._native import Frame
 
-__all__ = ["run_plain"]
-
 _CHECKPOINT = inspect.unwrap(torch.utils.checkpoint.checkpoint).__code__
 _IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 

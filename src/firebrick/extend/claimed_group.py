@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.extend.subgraph_compiler import SubgraphCompiler
 
-__all__ = ["CompiledGroup", "GroupKey", "group_of", "group_op", "groups_in"]
-
 _Key = tuple[Any, ...]
 
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["grow_clusters"]
-
 
 def grow_clusters(inputs: Sequence[Sequence[int]], owner: list[int], wanted: Sequence[bool]) -> list[list[int]]:
     """Group the wanted clusters into maximal connected convex groups.

@@ -15,8 +15,6 @@ from firebrick.ir.graph.calls import CASTS, RESHAPES, VIEWS, Call, call_of, valu
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["GraphIndex", "Match", "Matcher"]
-
 
 class GraphIndex:
     """The calls of a graph in normal form, and nodes by op name. Made once a pass, renewed after a change."""

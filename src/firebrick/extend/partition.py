@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from firebrick.extend.pass_base import Level
 
-__all__ = ["Claim", "Partition", "PartitionPass", "as_passes", "partition"]
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from firebrick.errors import UserLocation
 
-__all__ = ["LEVELS", "Context", "Level", "Pass", "PassReport", "Site", "TraceFunction", "graph_pass"]
-
 Level = Literal["torch", "aten", "joint", "torchscript"]
 LEVELS: tuple[Level, ...] = ("torch", "aten", "joint", "torchscript")
 """torch: the captured graph of torch calls; aten: functional, decomposed ATen; joint: forward and backward in one."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
 
-__all__ = ["PassRegistry", "fingerprint", "order", "registry"]
-
 
 class PassRegistry:
     """The passes that a process knows by name, each on or off."""

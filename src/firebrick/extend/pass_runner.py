@@ -19,8 +19,6 @@ from firebrick.report import recorder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["apply_passes", "copy_graph"]
-
 
 def apply_passes(
     gm: fx.GraphModule,

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from firebrick.extend.pass_base import TraceFunction
 
-__all__ = ["Capture", "Literal", "Operand", "Pattern", "PatternNode", "Ref", "parameters_of", "trace_pattern"]
-
 
 @dataclass(frozen=True, slots=True)
 class Capture:

@@ -28,8 +28,6 @@ from firebrick.ir.graph.calls import Call, call_of, is_mutating, show_node, valu
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Rule", "rule"]
-
 _MOST_REPORTED = 200
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from firebrick.extend.pass_base import Level
 
-__all__ = ["SubgraphCompiler", "tensor_facts_refuse"]
-
 
 class SubgraphCompiler:
     """Claims ops of a graph and compiles connected groups of them. Derive from it; write `supports` and `compile`.

@@ -10,8 +10,6 @@ from torch import fx
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["trace_torch"]
-
 
 def trace_torch(function: Callable[..., Any], inputs: int) -> fx.GraphModule:
     """The graph of torch calls that `function` makes on `inputs` tensors.

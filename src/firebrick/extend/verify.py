@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from firebrick.errors import UserLocation
 
-__all__ = ["Difference", "blame", "compare", "compare_graphs", "example_tensors", "relative_error", "tolerance_of"]
-
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 """Largest accepted error of an output by dtype, relative to the output's largest element."""
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-__all__ = ["calls_of", "op_of"]
-
 _SAME = (
     "abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy cos cosh div erf erfc exp expm1 floor "
     "frac lerp lgamma log log10 log1p log2 mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh "

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.index.expr import Expr
 
-__all__ = ["fake_of", "function_modes_paused", "hooks_paused", "is_plain", "new_fake_mode", "refusing"]
-
 aten = torch.ops.aten
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")

@@ -16,24 +16,6 @@ from firebrick.ir.graph.calls import is_mutating
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = [
-    "absorb",
-    "acts",
-    "attribute_of",
-    "copy_into",
-    "device_of",
-    "drop_dead",
-    "fake_mode_of",
-    "fill_meta",
-    "fill_metas",
-    "number_nodes",
-    "origins",
-    "release",
-    "set_fake_values",
-    "tensors_in",
-    "values_for",
-]
-
 
 def drop_dead(graph: fx.Graph) -> None:
     """Erase nodes that nothing reads, but not those that write or act: fx knows only some of them."""

@@ -9,8 +9,6 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["NoRule", "as_float", "category_of", "promote"]
-
 
 class NoRule(Exception):
     """The meta kernel has to answer."""

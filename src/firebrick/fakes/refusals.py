@@ -19,8 +19,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["check_accepted"]
-
 _LARGE = 1 << 13
 """Elements of arguments and results together from which on sizes are replaced by small ones: below, a call takes less
 time than its capture."""

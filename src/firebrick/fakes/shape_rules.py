@@ -214,10 +214,6 @@ def _variance_and_mean(x: Any, dim: Any = None, *, correction: Any = None, keepd
     return spec, spec
 
 
-def _same_contiguous(x: Any, *args: Any) -> Spec:
-    return Spec(tuple(x.shape), _no_complex(x.dtype))
-
-
 def _softmax(x: Any, dim: int, to_float: bool) -> Spec:
     if not x.dtype.is_floating_point or to_float:
         raise NoRule

@@ -12,18 +12,6 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = [
-    "Shape",
-    "broadcast_strides",
-    "by_stride",
-    "channels_last",
-    "contiguous",
-    "dense_strides",
-    "is_channels_last",
-    "is_dense",
-    "packed",
-]
-
 Shape = tuple[int, ...]
 
 

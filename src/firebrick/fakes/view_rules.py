@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from firebrick.fakes.strides import Shape
 
-__all__ = ["VIEWS", "Seen", "view"]
-
 aten = torch.ops.aten
 
 

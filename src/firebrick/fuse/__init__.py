@@ -76,6 +76,5 @@ def schedule(
         program = replace(program, buffers=(*program.buffers, *kernels.scratchpads))
     if repeat is not None:
         program, steps = unroll(program, steps, kernels.kernels(), repeat)
-    apart = {device for device, target in targets.items() if not target.shares_memory}
-    places, arena, frees = plan_memory(program, steps, kernels.kernels(), apart)
+    places, arena, frees = plan_memory(program, steps, kernels.kernels(), targets)
     return Schedule(program, kernels.kernels(), tuple(steps), places, arena, frees, refusals)

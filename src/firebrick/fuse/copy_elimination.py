@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr
     from firebrick.ir.loops.program import Buffer, LoopProgram, Node, Value
 
-__all__ = ["forward_copies", "update_in_place"]
-
 
 def forward_copies(program: LoopProgram) -> LoopProgram:
     """The program without copies of temporaries that are written once."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.loops.program import Axis, Node
 
-__all__ = ["Access", "NodeFacts", "analyze", "dependencies", "draws", "extern_reads", "extern_writes", "refs_in"]
-
 
 @dataclass(frozen=True, slots=True)
 class Access:

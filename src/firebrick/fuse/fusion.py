@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Nest
     from firebrick.targets.base import Target
 
-__all__ = ["Fusion", "Group", "Member", "fuse_nodes"]
-
 _WINDOW = 96
 """Nodes further apart than this are not considered."""
 _MOST_MEMBERS = 256

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import LoopProgram, Node, Value
     from firebrick.ir.loops.values import Table
 
-__all__ = ["drop_dead", "escaping", "inline"]
-
 _CHEAP = 2
 """Cost up to which a value is rather computed again than stored, with one load at most."""
 _MOST_LOADS = 48

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.values import Table
     from firebrick.targets.base import Target
 
-__all__ = ["KernelSet"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Made:

@@ -14,28 +14,26 @@ from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Extern, device_type
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from firebrick.ir.index.expr import Expr
     from firebrick.ir.kernels.schedule import Kernel
     from firebrick.ir.loops.program import Buffer, LoopProgram
-
-__all__ = ["MemoryPlan", "plan_memory"]
-
-_ALIGN = 64
+    from firebrick.targets.base import Target
 
 MemoryPlan = tuple[tuple[Place, ...], int, tuple[tuple[str, ...], ...]]
 """Places, bytes of the arena, and what is freed after each step."""
 
 
 def plan_memory(
-    program: LoopProgram, steps: list[Launch | Extern], kernels: tuple[Kernel, ...], apart: Collection[str] = ()
+    program: LoopProgram, steps: list[Launch | Extern], kernels: tuple[Kernel, ...], targets: Mapping[str, Target]
 ) -> MemoryPlan:
-    """Lay out all buffers; `apart`: types of devices whose memory has no addresses."""
+    """Lay out all buffers; where a target does not share torch's memory, each by itself."""
     buffers = {b.name: b for b in program.buffers}
     first, last, calls = _lifetimes(steps, buffers)
     outside = escaping(program)
     places: list[Place] = []
+    apart = {device for device, target in targets.items() if not target.shares_memory}
     inner = _arena_device(
         buffers, first, {*outside, *(n for n, b in buffers.items() if device_type(b.device) in apart)}
     )
@@ -57,7 +55,8 @@ def plan_memory(
                 frees[last[name]].append(name)
         else:
             insort(arena, (first[name], last[name], name))
-    total = _Arena(places).lay(arena, buffers, _successors(steps, kernels, last))
+    alignment = max(target.fusion().alignment for target in targets.values())
+    total = _Arena(places, alignment).lay(arena, buffers, _successors(steps, kernels, last))
     return tuple(places), total, tuple([tuple(f) for f in frees])
 
 
@@ -117,8 +116,8 @@ def _nbytes(b: Buffer) -> int | None:
 class _Arena:
     """Offsets for buffers by lifetime, each put in the smallest gap that fits."""
 
-    def __init__(self, places: list[Place]) -> None:
-        self.places = places
+    def __init__(self, places: list[Place], alignment: int) -> None:
+        self.places, self.alignment = places, alignment
 
     def lay(
         self, wanted: list[tuple[int, int, str]], buffers: dict[str, Buffer], successors: dict[str, list[str]]
@@ -129,7 +128,7 @@ class _Arena:
         for begin, end, name in wanted:
             live = [x for x in live if x[2] >= begin]
             nbytes = _nbytes(buffers[name]) or 0
-            size = max(_ALIGN, -(-nbytes // _ALIGN) * _ALIGN)
+            size = max(1, -(-nbytes // self.alignment)) * self.alignment
             heir = next(
                 (x for x in live if x[2] == begin and x[1] - x[0] == size and x[3] in successors.get(name, ())), None
             )

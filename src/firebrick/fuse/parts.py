@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.loops.program import Node
 
-__all__ = ["part_by_part"]
-
 
 def part_by_part(nodes: Sequence[Node]) -> list[Node]:
     """The nodes, those that depend on each other brought together; library calls keep the order of all."""

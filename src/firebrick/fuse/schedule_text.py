@@ -11,8 +11,6 @@ from firebrick.ir.loops.program import Extern
 if TYPE_CHECKING:
     from firebrick.ir.kernels.schedule import Kernel, Launch, Schedule
 
-__all__ = ["show"]
-
 
 def show(schedule: Schedule) -> str:
     """One line a step, then memory, then why neighbours were left apart."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.index.expr import Expr, Var
 
-__all__ = ["Names", "Unifier"]
-
 
 class Names:
     """Makes variables of groups; their names are unique within one schedule."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Step = Launch | Extern
 
-__all__ = ["unroll"]
-
 
 def unroll(
     program: LoopProgram, steps: Sequence[Step], kernels: tuple[Kernel, ...], repeat: Repeat

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.kernels.schedule import Schedule
 
-__all__ = ["RELEASE_BYTES", "host_program", "show_table"]
-
 RELEASE_BYTES = 1 << 20
 """A program that touches more than this lets other Python threads run meanwhile; taking the GIL back costs more than
 smaller programs take."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.loops.program import Value
 
-__all__ = ["RULES"]
-
 aten = torch.ops.aten
 
 RULES, _rule = rules()

@@ -41,20 +41,6 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.targets.base import Target
 
-__all__ = [
-    "Declined",
-    "Lowering",
-    "broadcast",
-    "count_of",
-    "dense_strides",
-    "is_loop_dtype",
-    "loop_axes",
-    "only_first",
-    "rules",
-    "shape_of",
-    "strides_of",
-]
-
 EXPENSIVE = 8
 """Cost from which a value is stored rather than computed again for each element that reads it."""
 SHARED = 3
@@ -433,8 +419,3 @@ def dense_strides(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> tuple[E
             return contiguous_strides(shape)
         expected = expected * shape[d]
     return strides
-
-
-def is_loop_dtype(dtype: str) -> bool:
-    """Whether loop nests compute with the dtype."""
-    return DTYPES[dtype].loops

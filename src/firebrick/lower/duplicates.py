@@ -11,8 +11,6 @@ from torch import fx
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
-__all__ = ["representatives", "used_results", "user_counts"]
-
 
 def representatives(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
     """Node -> the first node that computes the same, itself for most."""

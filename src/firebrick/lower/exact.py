@@ -20,8 +20,6 @@ from firebrick.lower.tensors import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["CALLED", "are_exact", "is_exact"]
-
 aten = torch.ops.aten
 
 _ROUNDED = frozenset(("add", "sub", "mul", "div"))

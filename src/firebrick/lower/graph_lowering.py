@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from firebrick.ir.graph.aten import Alias, AtenGraph
     from firebrick.targets.base import Target
 
-__all__ = ["RULES", "lower"]
-
 RULES: dict[Any, Callable[..., Any]] = {
     **pointwise.RULES,
     **views.RULES,

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.loops.program import Value
 
-__all__ = ["RULES", "converted"]
-
 aten = torch.ops.aten
 prims = torch.ops.prims
 

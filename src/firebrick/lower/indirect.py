@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from firebrick.ir.index.expr import Var
     from firebrick.ir.loops.program import Value
 
-__all__ = ["CHEAP", "DEAR", "OUTSIDE", "RULES", "Place", "Places", "advanced", "check", "place", "worth"]
-
 aten = torch.ops.aten
 
 RULES, _rule = rules()
@@ -48,7 +46,7 @@ def place(value: Value, size: Expr, label: str, wrap: bool = True) -> Place:
         return wide.expr, ()
     n = index_value(size)
     if wrap and low < 0:
-        # v >> 63 has all bits where v is negative, and no mask in lanes of another width.
+        # v >> 63 has all bits where v is negative, and needs no truth value, which has another width.
         sign = constant(-1, "i64") if high < 0 else op("shr", wide, constant(63, "i64"))
         wide = op("add", wide, op("bitand", sign, n))
         low, high = low + size.lo, high + size.hi if high < 0 else max(high, size.hi - 1)
@@ -157,7 +155,7 @@ def worth(lw: Lowering, dims: Sequence[Expr], library: float, run: int = 0, coun
     """Decline for a node alone where the library is faster; `dims`: the indexed dimension and those behind it."""
     run = run or max(hint(product(dims[1:])), 1)
     if run < _RUN:
-        # Each place is computed in lanes and then read alone; the check reads all indices before.
+        # Places are computed many at once and read one by one; the check reads all indices before.
         lw.prefer(5.0 + 2.0 / run, library, max(count_of(lw.node.meta["val"]), count))
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.index.expr import Expr
 
-__all__ = ["RULES", "call", "call_on_constants"]
-
 aten = torch.ops.aten
 
 _OUT_VARIANTS: Mapping[Any, str] = {

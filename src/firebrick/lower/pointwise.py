@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr
     from firebrick.ir.loops.program import Value
 
-__all__ = ["RULES", "elementwise"]
-
 aten = torch.ops.aten
 prims = torch.ops.prims
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.loops.program import Value
 
-__all__ = ["RULES"]
-
 aten = torch.ops.aten
 
 RULES, _rule = rules()
@@ -45,8 +43,8 @@ RULES, _rule = rules()
 UNROLLED = 16
 """Elements of the largest window that is unrolled."""
 _PLACES, _PLACES_OF_CHANNELS = 36, 12
-"""Elements of the largest window of whose maximum the place is found too; and where channels lie side by side, for
-which the library's kernel has lanes."""
+"""Elements of the largest window of whose maximum the place is found too; and where channels lie side by side, which
+the library's kernel takes many at once."""
 _LONG = 32
 """Elements of the longest side of a window that is unrolled where windows are folded by dimensions."""
 
@@ -76,8 +74,8 @@ class _Window:
                 inside = op("and", inside, op("lt", index_value(e), constant(n, "i64")))
             yield inside, (*lead, *place)
 
-    def in_lanes(self, val: torch.Tensor) -> bool:
-        """Whether to fold by dimensions: the window is large, or lanes of a row would need masks."""
+    def by_dimensions(self, val: torch.Tensor) -> bool:
+        """Whether to fold by dimensions: the window is large, or neighbours in a row would need masks."""
         return math.prod(self.size) > UNROLLED or bool(self.pad[-1] and val.stride(-1) == 1)
 
     def sides(self) -> list[_Side]:
@@ -160,7 +158,7 @@ def _fold(x: TensorValue, d: int, side: _Side, name: str, empty: float) -> Calla
 
         result, first = element(ZERO), 1
         if side.count > _LONG:
-            # What all windows have needs no mask, and is folded in lanes.
+            # What all windows have needs no mask.
             first = side.sure or side.count
             axes = loop_axes("r", [const(first)])
             result = reduce(name, axes, element(axes[0].var))
@@ -195,7 +193,7 @@ def _packed(shape: Sequence[Expr], order: Sequence[int]) -> tuple[Expr, ...]:
 
 
 def _padded(lw: Lowering, x: TensorValue, d: int, side: _Side, count: int, empty: float) -> tuple[TensorValue, _Side]:
-    """`x` with all that windows see beside it in the dimension of rows: lanes then load without masks."""
+    """`x` with all that windows see beside it in the dimension of rows: loads need no masks then."""
     before = max(-as_int(side.first(ZERO)), 0)
     reach = as_int(side.first(const(count - 1))) + (side.count - 1) * side.step + 1
     behind = max(reach - side.n, 0)
@@ -234,7 +232,7 @@ def _window(lw: Lowering, x: TensorValue, rank: int, size: Any, stride: Any, pad
 
 def _maximum(lw: Lowering, window: _Window, val: torch.Tensor) -> TensorValue:
     x = window.x
-    if window.in_lanes(val):
+    if window.by_dimensions(val):
         whole = _folded(lw, x, window.sides(), "max", val)
         return lw.formula(lambda index: cast(whole.at(index), x.dtype), whole.cost, val)
     lowest = reduction_identity("max", x.dtype)
@@ -257,7 +255,7 @@ def _mean(
     """The sums over windows, divided by `count` of the index."""
     x, out = window.x, BY_TORCH[lw.node.meta["val"].dtype].name
     compute = DTYPES[out].compute
-    if sides or window.in_lanes(lw.node.meta["val"]):
+    if sides or window.by_dimensions(lw.node.meta["val"]):
         whole = _folded(lw, x, sides or window.sides(), "sum", lw.node.meta["val"])
         return lw.formula(
             lambda i: cast(op("div", cast(whole.at(i), compute), cast(count(i), compute)), out), whole.cost + 2
@@ -319,7 +317,7 @@ def _with_places(
         """How far the first element of the window that is inside of the tensor is behind its first one."""
         result: Value = constant(0, "i32")
         for i, s, p, d, n in zip(index[-rank:], window.stride, window.pad, window.dilation, steps, strict=True):
-            # Of i32 from the start, for lanes: an index expression of a maximum would be made lane by lane.
+            # Of i32 from the start: an index expression of a maximum would be made of i64, one by one.
             outside = op("sub", constant(p, "i32"), cast(index_value(i * s), "i32"))
             if d > 1:
                 step = constant(d, "i32")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.loops.program import Value
 
-__all__ = ["RULES", "count", "divide", "mean_and_variance"]
-
 aten = torch.ops.aten
 prims = torch.ops.prims
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.loops.program import Value
 
-__all__ = ["RULES"]
-
 aten = torch.ops.aten
 
 RULES, _rule = rules()
@@ -98,7 +96,7 @@ class _Side:
 
 
 def _floor(x: Value) -> Value:
-    """The greatest whole number that is not above, found as lanes can; any number outside for what i32 can't hold."""
+    """The greatest whole number that is not above, without a branch; any number for what i32 can't hold."""
     whole = cast(cast(x, "i32"), x.dtype)
     return op("sub", whole, where(op("gt", whole, x), constant(1, x.dtype), constant(0, x.dtype)))
 
@@ -208,7 +206,7 @@ def _grid_sampler(lw: Lowering, x: TensorValue, grid: TensorValue, mode: int, pa
     def element(at: Value, lead: _Place, weight: Value) -> Value:
         slot = var("x0", 0, reach)
         flat = ref.offset + total(i * s for i, s in zip(lead, ref.strides[:2], strict=True)) + slot
-        # The first element is read for those outside: lanes that choose whether to read take longer.
+        # The first element is read for those outside: to choose whether to read takes longer.
         inside = op("ge", at, constant(0, whole))
         found = load(ref.buffer, x.dtype, flat, ((slot, cast(op("max", at, constant(0, whole)), "i64")),))
         value = op("mul", where(inside, cast(found, compute), constant(0, compute)), weight)

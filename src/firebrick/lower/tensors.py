@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.loops.program import Ref, Value
 
-__all__ = ["IndexFn", "TensorValue", "contiguous_strides"]
-
 IndexFn = "Callable[[tuple[Expr, ...]], Value]"
 
 

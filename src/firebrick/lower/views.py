@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     IndexMap = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
 
-__all__ = ["RULES", "reshape_map", "restride"]
-
 aten = torch.ops.aten
 prims = torch.ops.prims
 
@@ -291,7 +289,7 @@ def _slot(lw: Lowering, x: TensorValue, d: int, k: int, val: torch.Tensor) -> Te
 def _flip(lw: Lowering, x: TensorValue, dims: Sequence[int]) -> TensorValue:
     flipped = {d % x.rank for d in dims} if x.rank else set()
     if x.rank - 1 in flipped:
-        lw.prefer(3.0, 1.0, count_of(lw.node.meta["val"]))  # lanes in turned order
+        lw.prefer(3.0, 1.0, count_of(lw.node.meta["val"]))  # neighbours in turned order
     return lw.formula(
         lambda index: x.at(tuple(x.shape[d] - 1 - i if d in flipped else i for d, i in enumerate(index))), x.cost
     )

@@ -410,6 +410,7 @@ static PyObject *constants_equal(PyObject *self, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"tensor_meta", tensor_meta, METH_O, "What a guard on the tensor holds, after its type."},
+    {"tensor_span", fb_tensor_span, METH_O, "Addresses: of the first element, behind the last, and behind the storage."},
     {"use_tensor_words", use_tensor_words, METH_VARARGS,
      "use_tensor_words(tensor, dim, numel): find where TensorImpl keeps what guards compare; whether it was found."},
     {"tensor_description", tensor_description, METH_O, "The words of TensorImpl that hold dtype, device, flags and dispatch keys."},

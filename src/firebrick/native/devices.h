@@ -31,6 +31,8 @@ typedef struct {
     int (*launch)(const FbWork *work, const FbLaunch *launch);
     int (*copy)(const FbWork *work, void *to, const void *from, int64_t bytes);
     const char *(*error)(void); /* what went wrong last in this thread */
+    /* A hash of dense rows that changes when any row or any column does; NULL where the host can't read the memory. */
+    uint64_t (*fingerprint)(const void *data, int item, int64_t rows, int64_t columns);
 } FbMachine;
 
 /* The row of a type of device; NULL with an exception set if there is none or torch does not know it. */
@@ -43,8 +45,10 @@ void *fb_machine_library(const FbMachine *machine);
 extern const FbMachine fb_cpu, fb_cuda, fb_driven;
 /* Whether a machine of this name is driven by Python. */
 int fb_is_driven(const char *name);
-/* Memory that will be filled at once. */
+/* cpu.c: memory that will be filled at once; and work that is many times the same, on all threads of the host. */
 void fb_use_huge_pages(void *memory, int64_t size);
+void fb_cpu_share(void (*one)(void *work, int i), void *work, int count);
+void fb_cpu_init(void);
 int fb_cuda_init(PyObject *module); /* cuda.c */
 int fb_driven_init(PyObject *module); /* driven.c */
 

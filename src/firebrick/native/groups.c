@@ -52,6 +52,21 @@ static int64_t extent(PyObject *tensor, char **start) {
     return *start == NULL ? 0 : (last + 1) * (int64_t)element_size(dtype);
 }
 
+PyObject *fb_tensor_span(PyObject *self, PyObject *tensor) {
+    int32_t (*storage_size)(FbHandle, int64_t *) = (int32_t(*)(FbHandle, int64_t *))dlsym(fb_torch_library(), "aoti_torch_get_storage_size");
+    char *start;
+    int64_t size = extent(tensor, &start), offset, stored, item;
+    int32_t dtype;
+    if (size < 0 || storage_size == NULL || storage_size(FB_HANDLE(tensor), &stored) != 0 ||
+        fb_torch.get_storage_offset(FB_HANDLE(tensor), &offset) != 0 || fb_torch.get_dtype(FB_HANDLE(tensor), &dtype) != 0) {
+        PyErr_SetString(PyExc_TypeError, "the memory of this value is unknown");
+        return NULL;
+    }
+    item = (int64_t)element_size(dtype);
+    return Py_BuildValue("(LLL)", (long long)(intptr_t)start, (long long)(intptr_t)(start + size),
+                         (long long)(intptr_t)(start - offset * item + stored));
+}
+
 static int none_overlap(const Group *group, PyObject *const *values) {
     for (int32_t i = 0; i < group->count; i++) {
         char *start, *other;

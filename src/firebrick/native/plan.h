@@ -160,6 +160,8 @@ int64_t fb_state_read(int kind);
 /* The value of a node that needs no new object, borrowed from the parent's value or the frame; NULL when there is none. */
 PyObject *fb_borrowed_value(const Node *node, PyObject *parent, const FbFrame *frame);
 
+/* Where a tensor's elements begin, where they end, and where its storage does. */
+PyObject *fb_tensor_span(PyObject *self, PyObject *tensor);
 void fb_lane_build(Plan *plan, Lane *lane);
 void fb_lane_free(Lane *lane);
 

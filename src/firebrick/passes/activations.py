@@ -11,8 +11,6 @@ from firebrick.passes.modules import Sample, SwapReport, call_with, output_error
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["gelu_to_relu", "is_gelu"]
-
 
 def is_gelu(name: str, module: nn.Module) -> bool:
     """Whether the module is a GELU, PyTorch's or one of the many of transformers."""

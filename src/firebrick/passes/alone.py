@@ -13,8 +13,6 @@ from firebrick.ir.graph.aten import AtenGraph
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Choose", "Form", "alone"]
-
 Form = Callable[[AtenGraph], AtenGraph]
 """A rewrite of a graph, in place."""
 Choose = Callable[[AtenGraph, Mapping[str, Form]], str]

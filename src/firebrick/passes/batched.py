@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from firebrick.passes.alone import Choose
     from firebrick.targets.base import Choice, Target
 
-__all__ = ["batch_products"]
-
 aten = torch.ops.aten
 
 

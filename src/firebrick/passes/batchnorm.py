@@ -14,8 +14,6 @@ from firebrick.passes.modules import Sample, Swap, SwapReport, call_with, output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["FeatureBatchNorm", "fold_batchnorm", "layernorm_to_batchnorm"]
-
 
 class FeatureBatchNorm(nn.Module):
     """Batch norm over the last dimension: at inference one multiplication and one addition a feature.

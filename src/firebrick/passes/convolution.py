@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from firebrick.ir.graph.aten import AtenGraph
     from firebrick.targets.base import Choice, Target
 
-__all__ = ["prepack_convolution"]
-
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
 

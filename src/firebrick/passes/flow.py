@@ -15,8 +15,6 @@ from firebrick.passes.modules import Sample, call_with
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Flow", "watch"]
-
 
 @dataclass(slots=True)
 class Flow:

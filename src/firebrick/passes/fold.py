@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from firebrick.ir.graph.aten import AtenGraph
     from firebrick.targets.base import Target
 
-__all__ = ["fold_constants"]
-
 aten = torch.ops.aten
 
 _SMALL = 1 << 16

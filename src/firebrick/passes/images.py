@@ -17,8 +17,6 @@ import torch
 if TYPE_CHECKING:
     from torch import fx
 
-__all__ = ["Images"]
-
 aten = torch.ops.aten
 
 

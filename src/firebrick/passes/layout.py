@@ -13,8 +13,6 @@ from firebrick.fakes.node_values import tensors_in
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["check_layouts", "laid_out", "propagate_layouts"]
-
 aten = torch.ops.aten
 
 

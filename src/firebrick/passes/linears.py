@@ -14,8 +14,6 @@ from firebrick.passes.modules import Sample, Swap, SwapReport, call_with, output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["FusedLinear", "Int8Linear", "fuse_qkv", "quantize_linear"]
-
 
 class _Joined(nn.Module):
     """The weights of several linear layers, one below the other, and the result for the input seen last."""

@@ -14,8 +14,6 @@ from torch import nn
 from firebrick.errors import PassError
 from firebrick.extend.verify import relative_error
 
-__all__ = ["Sample", "Swap", "SwapReport", "call_with", "output_error", "swap", "tensors_of"]
-
 MatchFunction = Callable[[str, nn.Module], bool]
 Sample = torch.Tensor | Sequence[Any] | Mapping[str, Any]
 """One call's inputs: a tensor, positional arguments, or keyword arguments."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.graph.aten import AtenGraph
 
-__all__ = ["RecipeBuilder", "is_view"]
-
 
 def is_view(node: fx.Node) -> bool:
     """Whether a node only looks at the memory of its first argument."""

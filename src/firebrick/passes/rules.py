@@ -19,20 +19,6 @@ from firebrick.ir.graph.calls import call_of, value_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "ADDCDIV",
-    "ADD_RELU",
-    "ATTENTION",
-    "FOLD_INTO_MATMUL",
-    "GELU",
-    "MERGE_LINEARS",
-    "ON",
-    "ROUNDING",
-    "SHIPPED",
-    "remove_noops",
-    "remove_torch_noops",
-]
-
 # ------------------------------------------------------------------ add + relu
 
 

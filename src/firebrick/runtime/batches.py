@@ -9,8 +9,6 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Batch"]
-
 _functorch: Any = torch._C._functorch
 
 

@@ -15,8 +15,6 @@ from firebrick.errors import FirebrickError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["Bits", "ConstantsChanged", "WithBits", "bits_of", "toggled"]
-
 Bits = tuple[bool, bool]
 """Whether a tensor has the conjugate and the negative bit."""
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from firebrick.artifact import Artifact, Unit
     from firebrick.config import Config
 
-__all__ = ["Compiler", "build", "find_compiler", "workers"]
-
 _FLAGS = ("-shared", "-fPIC", "-pipe", "-w")
 """What every unit is built with; the unit's own flags follow."""
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
 
-__all__ = ["DiskCache", "Key", "cache_entries", "cache_state", "clear_cache", "make_key", "why_miss"]
-
 _HEAD_BYTES = 1 << 16
 _STALE_SECONDS = 3600
 _LOCK_SECONDS = 300

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["differences", "nearest"]
-
 _LABELS: Mapping[str, str] = {
     "graph": "op {} of the graph",
     "inputs": "input {}",

@@ -13,8 +13,6 @@ from firebrick.report import recorder
 if TYPE_CHECKING:
     from firebrick.config import Config
 
-__all__ = ["Remote", "connect"]
-
 _SIGNED = hashlib.sha256().digest_size
 _SECONDS = 2.0
 """How long the server may take to answer; compiling takes not much longer."""

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["digest_of", "source_digest"]
-
 _PACKAGE = Path(__file__).parent.parent
 _SUFFIXES = (".py", ".c", ".h", ".so", ".pyd")
 _ASIDE = frozenset({"tools", "__pycache__"})

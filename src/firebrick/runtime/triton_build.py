@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from firebrick.artifact import Unit
 
-__all__ = ["build_cubins", "open_cubin", "triton_version"]
-
 _WORKER = Path(__file__).with_name("triton_worker.py")
 _lock = threading.Lock()
 _idle: list[subprocess.Popen[str]] = []

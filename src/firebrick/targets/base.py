@@ -116,13 +116,14 @@ class FusionFacts:
 
     independent: iterations that a kernel needs in order to use all of the machine. buffers: most that a kernel takes.
     small: iterations below which it doesn't matter how loops are nested. large: iterations from which it matters that a
-    kernel has `independent` ones.
+    kernel has `independent` ones. alignment: bytes of whose multiples temporaries begin.
     """
 
     independent: int = 1
     buffers: int = 32
     small: int = 512
     large: int = 32768
+    alignment: int = 64
 
 
 class Target:
@@ -130,6 +131,7 @@ class Target:
 
     Attributes:
         name: of the machine; reports and cache keys use it.
+        portable: what to do about a program whose kernels need a level that this machine lacks.
         dtypes: short dtype -> name of the type in the text. What is missing is refused.
         functions: kind of dtype ("float", "int", "uint", "bool") -> scalar function (`loops.ops.SCALAR_OPS`) -> text.
         templates: how kernels are written, by `kernel`.
@@ -140,6 +142,7 @@ class Target:
     """
 
     name: str = ""
+    portable: str = "save it again on a machine like those that are to run it"
     dtypes: Mapping[str, str] = {}
     functions: Mapping[str, Mapping[str, FunctionText]] = {}
     templates: Templates = Templates()

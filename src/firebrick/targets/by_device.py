@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.targets.base import Target
 
-__all__ = ["TARGETS", "find_targets"]
-
 TARGETS: Mapping[str, Callable[[Config], Target | None]] = {"cpu": detect, "cuda": find_card}
 """Type of device -> the target of this process's machine under the settings of a compile, if it has one."""
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Buffer
     from firebrick.targets.base import Target
 
-__all__ = ["Loaded", "Machine", "View", "moves", "plan_called"]
-
 
 @dataclass(frozen=True, slots=True)
 class View:

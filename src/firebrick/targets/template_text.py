@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Value
     from firebrick.targets.base import Target
 
-__all__ = ["Refused", "kernel_text", "lane_count", "lane_loops"]
-
 
 class Refused(CompileError):
     """A target has no text for something; the op is left to others."""

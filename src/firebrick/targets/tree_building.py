@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Value
     from firebrick.ir.loops.values import Table
 
-__all__ = ["LoopPlan", "buffers_in_order", "build_tree", "rename"]
-
 _SCRATCH_COST = 12
 """A value that costs at least this much is kept in scratch for later phases instead of computed again."""
 _SCRATCH_LIMIT = 16384
@@ -46,7 +44,7 @@ class LoopPlan:
     outer: tuple[tuple[Var, str], ...]
     inner: dict[frozenset[Var], tuple[tuple[Var, str], ...]]
     parallel: frozenset[Var] = frozenset()
-    lanes_inside: int = 1  # lanes of a "tile" loop around scratch
+    lanes_inside: int = 1  # iterations that run at once in a loop around scratch
 
 
 @dataclass(slots=True)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.values import Table
     from firebrick.targets.tree_order import Arrange
 
-__all__ = ["plan_tree"]
-
 
 def plan_tree(work: Work, facts: Table, arrange: Arrange) -> PlannedLaunch:
     """The one kernel that does all of the work.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.kernels.groups import Work
 
-__all__ = ["Access", "Arrange", "Loops", "apart", "order_loops", "serial"]
-
 
 @dataclass(frozen=True, slots=True)
 class Access:

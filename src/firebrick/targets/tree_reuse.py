@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.schedule import Param
     from firebrick.ir.kernels.tree import Stmt
 
-__all__ = ["reusable"]
-
 
 def reusable(params: tuple[Param, ...], body: tuple[Stmt, ...]) -> tuple[tuple[int, int], ...]:
     """Pairs (written parameter, read parameter) of which both may be the same memory.

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-__all__ = ["CONTENDERS", "Contender", "Figures", "Measure", "Process", "as_json", "measure_all", "table"]
-
 CONTENDERS = ("eager", "firebrick", "torch.compile")
 HEAD = ("model", "contender", "run ms", "x eager", "cold s", "warm s", "error", "peak MiB")
 ROUNDS = 11  # odd: a median is one round's ratio

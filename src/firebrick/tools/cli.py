@@ -213,7 +213,7 @@ def minify(
 
 @app.command(epilog="Example: `firebrick doctor --json`")
 def doctor(as_json: Json = False) -> None:
-    """Show versions, compiler, SIMD, GPU and cache state, and what is missing."""
+    """Show versions, compiler, machines and cache state, and what is missing."""
     facts = doctoring.examine(Config.from_env())
     if as_json:
         _print_json([asdict(fact) for fact in facts])

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.schedule import Launch, Schedule
     from firebrick.ir.kernels.tree import Stmt
 
-__all__ = ["Cost", "CostMode", "node_flops", "peak_bytes", "step_bytes"]
-
 aten = torch.ops.aten
 
 _LOOKUPS = {aten.embedding, aten.index_select, aten.gather, aten.index}

@@ -19,8 +19,6 @@ from firebrick.targets.by_device import find_targets
 if TYPE_CHECKING:
     from firebrick.config import Config
 
-__all__ = ["Fact", "examine", "show"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fact:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from firebrick.tools.graph_view import GraphView
     from firebrick.tools.subject import Captured, Graph
 
-__all__ = ["SUFFIXES", "Views", "check_suffix", "view_files", "wait_for_end"]
-
 
 class Views:
     """The graphs of one captured target in every form."""

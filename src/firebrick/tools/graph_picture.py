@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from firebrick.tools.graph_view import GraphView, NodeView
 
-__all__ = ["to_html", "to_svg"]
-
 _MOST_BOXES = 400
 _ROW = 8
 """Boxes beside each other in the drawing."""

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.schedule import Launch
     from firebrick.tools.subject import Captured, Graph
 
-__all__ = ["GraphView", "Group", "NodeView", "RuleView", "StepView", "group_nodes", "show_view", "view_graph"]
-
 
 @dataclass(slots=True)
 class NodeView:

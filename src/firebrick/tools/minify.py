@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from firebrick.tools.subject import Captured
 
-__all__ = ["Case", "Minified", "minify"]
-
 
 @dataclass(frozen=True, slots=True)
 class Case:

@@ -17,8 +17,6 @@ from firebrick.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["MODELS", "build_model", "check_name", "load_target"]
-
 _LLAMA = {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 8, "num_attention_heads": 8}
 MODELS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
     "bert": ("BertConfig", "BertModel", {}),

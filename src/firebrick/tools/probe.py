@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["Prober", "Problem", "check", "find_backend"]
-
 _START = 120.0
 """Seconds in which the process must have imported what it needs."""
 _LOOSE = 50

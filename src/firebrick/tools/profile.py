@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["Ceilings", "ModuleRow", "Profile", "Row", "ceilings", "profile_target", "tables"]
-
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:

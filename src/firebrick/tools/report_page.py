@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.tools.subject import Captured, Target
 
-__all__ = ["Report", "Section", "make_report"]
-
 Row = tuple[str, ...]
 
 _INSIDE = ("pass ", "passes aten", "derived", "prepack")

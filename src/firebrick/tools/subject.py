@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from firebrick.capture.frame import FrameReport
 
-__all__ = ["Captured", "Graph", "Target", "capture", "dotted_names", "offered"]
-
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["build_extension", "generate_setup", "is_built"]
-
 _SETUP = '''"""Generated: builds {name} against PyTorch."""
 
 from setuptools import setup

@@ -24,8 +24,6 @@ from firebrick.torchscript.operations import PYTHON, TENSOR_FACTS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ScriptModule", "to_module", "to_source"]
-
 _numbers = itertools.count()
 
 

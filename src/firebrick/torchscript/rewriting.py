@@ -19,18 +19,6 @@ from firebrick.extend import Difference, Pass, PassRegistry, PassReport, compare
 from firebrick.extend.claimed_group import group_of
 from firebrick.report import recorder
 
-__all__ = [
-    "OptimizedScript",
-    "ScriptPass",
-    "disable",
-    "enable",
-    "nodes_of",
-    "optimize",
-    "register_pass",
-    "registry",
-    "script_rule",
-]
-
 registry = PassRegistry()
 """The TorchScript passes of this process."""
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from firebrick.extend import Partition, SubgraphCompiler
 
-__all__ = ["compile_subgraphs", "to_fx"]
-
 
 def compile_subgraphs(
     module: torch.jit.ScriptModule | OptimizedScript,

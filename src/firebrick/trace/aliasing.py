@@ -29,21 +29,6 @@ if TYPE_CHECKING:
 
     Emit = Callable[..., Record]
 
-__all__ = [
-    "BIT_OPS",
-    "Origin",
-    "Storage",
-    "Value",
-    "ViewStep",
-    "overlaps",
-    "read",
-    "replay",
-    "restrided",
-    "steps_of",
-    "switched",
-    "write",
-]
-
 aten = torch.ops.aten
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-__all__ = ["EXACT", "decompositions"]
-
 aten = torch.ops.aten
 
 _KEPT: frozenset[OpOverload] = frozenset(

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["FUNCTIONS"]
-
 
 def _pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
     """Circular padding: rows are counted around, ends of the last dimension are joined to it."""

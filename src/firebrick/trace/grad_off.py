@@ -15,8 +15,6 @@ from firebrick.trace.inference_trace import GRAD_MODE_TARGETS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["GradOff", "mode_at_end", "without_switches"]
-
 
 def mode_at_end(gm: fx.GraphModule) -> bool | None:
     """The grad mode that a graph leaves, if gradients are off in all that it computes; None if they are not."""

@@ -15,8 +15,6 @@ from firebrick.ir.index.sizes import expressions, size_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["constants_of", "graph_text", "metas_text", "sharing_text", "state_text"]
-
 
 class _NoText(Exception):
     """Something in the graph has no stable text."""

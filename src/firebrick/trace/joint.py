@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from firebrick.runtime.bits import Bits
     from firebrick.trace.tape import Record
 
-__all__ = ["JointGraph", "trace_joint"]
-
 
 @dataclass(slots=True)
 class JointGraph:
@@ -44,6 +42,8 @@ class JointGraph:
     dirty: names in `mutated` whose new value has a gradient of its own.
     grads: for each user output, whether it requires a gradient; None for one that does, but has no history: a view
       that was made where gradients were not recorded.
+    reach: for each of `wrt`, which tangents (positions in `tangents`) lead to it.
+    groups: the tangents, those together whose backward functions share what eager PyTorch saves.
     bits: of inputs and constants, as an AtenGraph's.
     """
 
@@ -56,6 +56,8 @@ class JointGraph:
     wrt: list[str]
     dirty: frozenset[str]
     grads: list[bool | None]
+    reach: list[tuple[int, ...]]
+    groups: list[tuple[int, ...]]
     name: str = "graph"
     bits: dict[str | int, Bits] = field(default_factory=dict)
 
@@ -101,6 +103,40 @@ class _Entry(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
         return gradient, None
+
+
+class _History:
+    """What the autograd engine's graph says of several results: which leaves each has, and what they share."""
+
+    def __init__(self, results: Sequence[torch.Tensor]) -> None:
+        self.all = tuple(range(len(results)))
+        self.leads: dict[Any, set[int]] = {}  # a node -> the results that it is a part of
+        if len(results) < 2:
+            return
+        for i, result in enumerate(results):
+            waiting = [torch.autograd.graph.get_gradient_edge(result).node]
+            while waiting:
+                node = waiting.pop()
+                leads = self.leads.setdefault(node, set())
+                if i not in leads:
+                    leads.add(i)
+                    waiting += [n for n, _ in node.next_functions if n is not None]
+
+    def of(self, leaf: torch.Tensor) -> tuple[int, ...]:
+        """The results whose gradient flows to a leaf."""
+        if len(self.all) < 2:
+            return self.all
+        return tuple(sorted(self.leads.get(torch.autograd.graph.get_gradient_edge(leaf).node, ())))
+
+    def groups(self) -> list[tuple[int, ...]]:
+        """The results, those together that share a node which saves tensors."""
+        groups = [{i} for i in self.all]
+        for node, leads in self.leads.items():
+            if len(leads) > 1 and any(getattr(node, name) != () for name in dir(node) if name.startswith("_raw_saved")):
+                touched = [g for g in groups if not g.isdisjoint(leads)]
+                if len(touched) > 1:
+                    groups = [g for g in groups if g not in touched] + [set().union(*touched)]
+        return sorted(tuple(sorted(g)) for g in groups)
 
 
 class _JointTrace(Trace):
@@ -203,11 +239,16 @@ class _JointFinish(Finish):
             if fake.requires_grad and not self._is_severed(fake) and (i >= len(names) or names[i] in dirty)
         ]
         grads = [self._requires_grad(r) for r in self.results]
+        leaves = self.trace.leaves
+        history = _History([self.shown[p] for p in tangents])
+        reach = [history.of(leaf) for leaf in leaves.values()]
+        groups = history.groups()
         gradients = self._backward(tangents)
         count = len(self.flat)
         gm, constants = self.graph([*self.flat, *gradients])
-        leaves = list(self.trace.leaves)
-        return JointGraph(gm, constants, names, self.outputs, count, tangents, leaves, dirty, grads, bits=bits)
+        return JointGraph(
+            gm, constants, names, self.outputs, count, tangents, [*leaves], dirty, grads, reach, groups, bits=bits
+        )
 
     def _has_history(self, fake: FakeTensor) -> bool:
         return fake.grad_fn is not None and fake.grad_fn is not self.trace.entries.get(id(fake))

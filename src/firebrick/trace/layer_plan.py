@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from firebrick.runtime import TrainingPlan
     from firebrick.trace.joint_split import Division
 
-__all__ = ["backward_layers", "forward_layers", "layer_keys", "layer_order", "layer_plan"]
-
 
 def forward_layers(division: Division, repeat: Repeat) -> Repeat:
-    """Note which layer the results of the forward are saved for."""
+    """Note which layer the results of the forward are saved for.
+
+    Raises:
+        NotAlike: some results have a node of their own, which saves some of that.
+    """
+    if division.plan.parts:
+        raise NotAlike("results have backwards of their own")
     outputs: list[Any] = [None] * len(division.forward.outputs)
     for key, place in zip(division.keys, division.plan.saved, strict=True):
         if place.kind == "result":
@@ -67,8 +71,8 @@ def layer_plan(division: Division, repeat: Repeat) -> TrainingPlan:
     plan, outputs = division.plan, forward_layers(division, repeat).outputs
     third = [i for i, label in enumerate(outputs) if label is not None and label[0] == 2]
     rows = [(*row, division.keys.index(row[0])) for row in _third(division.keys, repeat)]
-    constants = _third([(place.kind, place.at, place) for place in plan.wrt], repeat)
-    saved, wrt = [*plan.saved], [*plan.wrt]
+    constants = _third([(p.kind, p.at, p, reach) for p, reach in zip(plan.wrt, plan.reach, strict=True)], repeat)
+    saved, wrt, reach = [*plan.saved], [*plan.wrt], [*plan.reach]
     size = 0
     for number, k in enumerate(repeat.left_out()):
         first = len(outputs) + number * len(third)
@@ -82,7 +86,9 @@ def layer_plan(division: Division, repeat: Repeat) -> TrainingPlan:
             saved.append(place._replace(at=first + third.index(int(place.at))))
             size += division.sizes[at]
         wrt += [key[2]._replace(at=repeat.own[k][label]) for key, label in constants]
-    return replace(plan, saved=tuple(saved), wrt=tuple(wrt), bytes_saved=plan.bytes_saved + size)
+        reach += [key[3] for key, _ in constants]
+    bytes_saved = plan.bytes_saved + size
+    return replace(plan, saved=tuple(saved), wrt=tuple(wrt), reach=tuple(reach), bytes_saved=bytes_saved)
 
 
 def layer_order(division: Division, repeat: Repeat) -> tuple[int | None, ...]:

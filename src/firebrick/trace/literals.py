@@ -11,8 +11,6 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["read", "write"]
-
 
 def write(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Return name -> [dtype, shape, bytes in base64]."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["INFINITE", "Network"]
-
 INFINITE = 1 << 62
 
 

@@ -10,8 +10,6 @@ import torch
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
-__all__ = ["functional_of", "written_arguments"]
-
 aten = torch.ops.aten
 
 _SPECIAL_NAMES = {

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from firebrick.ir.graph.aten import Alias, AtenGraph
     from firebrick.trace.joint import JointGraph
 
-__all__ = ["show", "show_joint", "show_nodes"]
-
 
 def show(aten: AtenGraph) -> str:
     """Print an ATen graph, its write-backs and its aliases."""

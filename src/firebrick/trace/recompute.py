@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from firebrick.trace.joint import JointGraph
 
-__all__ = ["Phases", "base_of", "bytes_of", "is_random", "min_cut", "save_needed"]
-
 aten = torch.ops.aten
 
 _CHEAP: frozenset[Any] = frozenset(

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from firebrick.targets.base import Target
 
-__all__ = ["recurrent_functions"]
-
 aten = torch.ops.aten
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from firebrick.errors import UserLocation
 
-__all__ = ["Record", "Tape", "map_records"]
-
 
 class Record:
     """One value-producing call.

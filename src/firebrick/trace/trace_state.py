@@ -13,8 +13,6 @@ from firebrick.trace.tracer import fake_like
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["TracingState", "fakes_of"]
-
 _DEVICES = ("cpu", "cuda")
 
 

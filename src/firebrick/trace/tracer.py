@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from firebrick.runtime.bits import Bits
 
-__all__ = ["Tracer", "fake_like"]
-
 aten = torch.ops.aten
 
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.ir.interp import _Machine
 
 from firebrick.ir.index.number import as_int
-from firebrick.ir.loops.interp import _Machine
 from firebrick.ir.loops.program import Extern
 from firebrick.targets.cuda.triton_text import unit_text
 

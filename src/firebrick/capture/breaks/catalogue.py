@@ -14,8 +14,6 @@ from firebrick.errors import Unsupported, UserLocation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CATALOGUE", "Break", "BreakKind", "SkipFrame"]
-
 
 @dataclass(frozen=True, slots=True)
 class BreakKind:

@@ -30,20 +30,6 @@ if TYPE_CHECKING:
     from firebrick.capture.breaks.regions import End, Region
     from firebrick.capture.bytecode.code_tables import Position
 
-__all__ = [
-    "MISSING",
-    "RECEIVER",
-    "Origin",
-    "Shape",
-    "continuation",
-    "copied",
-    "line_only",
-    "load_unsure",
-    "origin",
-    "receiver_of",
-    "unread",
-]
-
 
 class _Missing:
     """Stands for an unbound local among arguments and results."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from firebrick.capture.bytecode.instructions import Instruction
 
-__all__ = ["ON_STACK", "End", "Region", "head_of_loop", "heads_around", "last_on_numbers", "names_touched", "region_at"]
-
 _BEFORE_LOOP = frozenset(("LOAD_FAST_AND_CLEAR", "MAKE_CELL", "SWAP", "COPY", "BUILD_LIST", "BUILD_SET", "BUILD_MAP"))
 """Instructions between GET_ITER and FOR_ITER: the start of a comprehension."""
 

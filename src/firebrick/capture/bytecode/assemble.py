@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from firebrick.capture.bytecode.instructions import ExceptionEntry, Instruction
 
-__all__ = ["Handler", "Instr", "Item", "Label", "Layout", "assemble", "disassemble", "expand", "instr_of"]
-
 
 class Label:
     """A place between instructions."""
@@ -292,8 +290,7 @@ class _Assembler:
                     deepest = max(deepest, after)
                 if not row.falls_through:
                     break
-                effect = row.effect
-                depth += effect if isinstance(effect, int) else effect(arg)
+                depth += row.stack_effect(arg)
                 deepest = max(deepest, depth)
                 index += 1
         return max(deepest, 1)

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["NOWHERE", "Position", "TableEntry", "encode_exceptions", "encode_positions", "read_exceptions"]
-
 Position = tuple[int | None, int | None, int | None, int | None]
 """Line, end line, column, end column, as `co_positions` gives them: columns count bytes from 0."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType
 
-__all__ = ["Flow", "State", "flow", "stack_at", "states"]
-
 VALUE, NULL, EITHER, PREVIOUS, PLACE = "v", "n", "e", "p", "l"
 HANDLING = frozenset((PREVIOUS, PLACE))
 """Kinds of stack items that are only there while an exception is handled."""
@@ -207,11 +205,6 @@ def _states(code: CodeType) -> dict[int, State]:
 
 states = ByCode(_states)
 """Instruction -> what is known before it, for all that can run; generators are not analysed."""
-
-
-def stack_at(code: CodeType, index: int) -> str:
-    """Kinds of the stack's items before instruction `index`."""
-    return states(code)[index].stack
 
 
 def is_generator(code: CodeType) -> bool:

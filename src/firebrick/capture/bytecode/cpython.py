@@ -7,27 +7,6 @@ import opcode
 import sys
 from typing import Any
 
-__all__ = [
-    "CACHES",
-    "COMPARE_ARGS",
-    "COMPARE_SHIFT",
-    "GENERATORS_START_DEEP",
-    "HAS_CALL_KW",
-    "HAS_CHECKED_LOADS",
-    "HAS_DIRECTED_JUMPS",
-    "HAS_FUNCTION_ATTRIBUTES",
-    "HAS_INLINED_COMPREHENSIONS",
-    "HAS_METHOD_FLAG",
-    "HAS_PRECALL",
-    "HAS_TO_BOOL",
-    "LOOP_END",
-    "NULL_BEFORE_CALLABLE",
-    "OLDEST",
-    "SEND_KEEPS_RECEIVER",
-    "SUPPORTED",
-    "VERSION",
-]
-
 SUPPORTED = ((3, 11), (3, 12), (3, 13))
 """Versions whose bytecode capture knows."""
 
@@ -57,8 +36,6 @@ HAS_CALL_KW = VERSION >= (3, 13)
 HAS_FUNCTION_ATTRIBUTES = VERSION >= (3, 13)
 """MAKE_FUNCTION takes code alone, SET_FUNCTION_ATTRIBUTE adds closure and defaults."""
 
-HAS_TO_BOOL = VERSION >= (3, 13)
-"""Conditional jumps need a bool: COMPARE_OP converts on demand, TO_BOOL otherwise."""
 
 NULL_BEFORE_CALLABLE = VERSION < (3, 13)
 """A plain call's stack is NULL, callable, arguments; since 3.13 it is callable, NULL, arguments."""

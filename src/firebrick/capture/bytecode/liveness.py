@@ -11,8 +11,6 @@ from firebrick.capture.bytecode.opcodes import Operand
 if TYPE_CHECKING:
     from types import CodeType
 
-__all__ = ["live_names", "live_slots"]
-
 
 def _uses(i: Instruction, slots: dict[str, int]) -> tuple[int, int]:
     """Slots that an instruction reads, and those that it writes without reading."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.values.base import Value
 
-__all__ = ["Effects"]
-
 
 class Effects:
     """What the captured code has changed so far."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.guards.sources import Source
 
-__all__ = ["ValueEmitter"]
-
 
 class ValueEmitter(Emitter):
     """An emitter that loads values.

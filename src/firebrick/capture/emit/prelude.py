@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from firebrick.capture.emit.materialize import ValueEmitter
 
-__all__ = ["Made", "Operand", "Prelude"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Made:

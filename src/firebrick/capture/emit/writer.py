@@ -16,21 +16,18 @@ from firebrick.capture.bytecode.cpython import (
     HAS_CHECKED_LOADS,
     HAS_FUNCTION_ATTRIBUTES,
     HAS_PRECALL,
-    HAS_TO_BOOL,
     NULL_BEFORE_CALLABLE,
 )
-from firebrick.capture.bytecode.opcodes import BINARY_OPERATORS
+from firebrick.capture.bytecode.opcodes import BINARY_SYMBOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import CodeType
 
     from firebrick.capture.bytecode.code_tables import Position
     from firebrick.capture.guards.sources import Source
 
-__all__ = ["Emitter"]
-
-_BINARY_ARGS = {operator.symbol: number for number, operator in enumerate(BINARY_OPERATORS)}
+_BINARY_ARGS = {symbol: number for number, symbol in enumerate(BINARY_SYMBOLS)}
 _TEMP = "__fb"
 
 
@@ -101,8 +98,20 @@ class _Writer:
         return name
 
 
-class _Variables(_Writer):
-    """Constants, locals, cells, globals."""
+def _plain(op: str, arg: int = 0) -> Callable[[_Writer], None]:
+    return lambda self: self.emit(op, arg)
+
+
+def _named(op: str) -> Callable[[_Writer, str], None]:
+    return lambda self, name: self.emit(op, name)
+
+
+def _counted(op: str) -> Callable[[_Writer, int], None]:
+    return lambda self, count: self.emit(op, count)
+
+
+class _Instructions(_Writer):
+    """Constants, locals, cells, globals, attributes, items, containers, operators."""
 
     def load_const(self, value: object) -> None:
         """Push any object; it is held by the code object itself."""
@@ -119,101 +128,25 @@ class _Variables(_Writer):
         self._declare(name)
         self.emit("STORE_FAST", name)
 
-    def delete_fast(self, name: str) -> None:
-        """Unbind a local that is bound."""
-        self.emit("DELETE_FAST", name)
-
-    def load_deref(self, name: str) -> None:
-        """Push what a cell or free variable holds."""
-        self.emit("LOAD_DEREF", name)
-
-    def store_deref(self, name: str) -> None:
-        """Pop into a cell or free variable."""
-        self.emit("STORE_DEREF", name)
-
-    def load_closure(self, name: str) -> None:
-        """Push the cell itself."""
-        self.emit("LOAD_CLOSURE", name)
-
-    def load_global(self, name: str) -> None:
-        """Push a global of the frame, or a builtin."""
-        self.emit("LOAD_GLOBAL", name)
-
-    def store_global(self, name: str) -> None:
-        """Pop into a global of the frame."""
-        self.emit("STORE_GLOBAL", name)
-
-    def delete_global(self, name: str) -> None:
-        """Delete a global of the frame."""
-        self.emit("DELETE_GLOBAL", name)
-
-
-class _Objects(_Variables):
-    """Attributes, items, containers, operators."""
-
-    def load_attr(self, name: str) -> None:
-        """object -> its attribute."""
-        self.emit("LOAD_ATTR", name)
-
-    def store_attr(self, name: str) -> None:
-        """value, object -> nothing."""
-        self.emit("STORE_ATTR", name)
-
-    def delete_attr(self, name: str) -> None:
-        """object -> nothing."""
-        self.emit("DELETE_ATTR", name)
-
-    def load_subscr(self) -> None:
-        """container, key -> item."""
-        self.emit("BINARY_SUBSCR")
-
-    def store_subscr(self) -> None:
-        """value, container, key -> nothing."""
-        self.emit("STORE_SUBSCR")
-
-    def delete_subscr(self) -> None:
-        """container, key -> nothing."""
-        self.emit("DELETE_SUBSCR")
-
-    def build_tuple(self, count: int) -> None:
-        """Items -> tuple."""
-        self.emit("BUILD_TUPLE", count)
-
-    def build_list(self, count: int) -> None:
-        """Items -> list."""
-        self.emit("BUILD_LIST", count)
-
-    def build_set(self, count: int) -> None:
-        """Items -> set."""
-        self.emit("BUILD_SET", count)
-
-    def build_map(self, count: int) -> None:
-        """Keys and values in turn -> dict of `count` pairs."""
-        self.emit("BUILD_MAP", count)
-
-    def build_slice(self, count: int) -> None:
-        """Two or three items -> slice."""
-        self.emit("BUILD_SLICE", count)
-
-    def build_string(self, count: int) -> None:
-        """Strings -> one string."""
-        self.emit("BUILD_STRING", count)
-
-    def list_append(self) -> None:
-        """list, item -> list."""
-        self.emit("LIST_APPEND", 1)
-
-    def list_extend(self) -> None:
-        """list, iterable -> list."""
-        self.emit("LIST_EXTEND", 1)
-
-    def dict_update(self) -> None:
-        """dict, mapping -> dict."""
-        self.emit("DICT_UPDATE", 1)
-
-    def unpack_sequence(self, count: int) -> None:
-        """Sequence -> its items, the first one on top."""
-        self.emit("UNPACK_SEQUENCE", count)
+    delete_fast = _named("DELETE_FAST")  # unbind a local that is bound
+    load_deref = _named("LOAD_DEREF")  # push what a cell or free variable holds
+    store_deref = _named("STORE_DEREF")  # pop into a cell or free variable
+    load_closure = _named("LOAD_CLOSURE")  # push the cell itself
+    load_global = _named("LOAD_GLOBAL")  # push a global of the frame, or a builtin
+    load_attr = _named("LOAD_ATTR")  # object -> its attribute
+    store_attr = _named("STORE_ATTR")  # value, object -> nothing
+    delete_attr = _named("DELETE_ATTR")  # object -> nothing
+    load_subscr = _plain("BINARY_SUBSCR")  # container, key -> item
+    store_subscr = _plain("STORE_SUBSCR")  # value, container, key -> nothing
+    delete_subscr = _plain("DELETE_SUBSCR")  # container, key -> nothing
+    build_tuple = _counted("BUILD_TUPLE")  # items -> tuple
+    build_list = _counted("BUILD_LIST")  # items -> list
+    build_set = _counted("BUILD_SET")  # items -> set
+    build_map = _counted("BUILD_MAP")  # keys and values in turn -> dict of `count` pairs
+    build_slice = _counted("BUILD_SLICE")  # two or three items -> slice
+    list_extend = _plain("LIST_EXTEND", 1)  # list, iterable -> list
+    dict_update = _plain("DICT_UPDATE", 1)  # dict, mapping -> dict
+    unpack_sequence = _counted("UNPACK_SEQUENCE")  # sequence -> its items, the first one on top
 
     def binary_op(self, symbol: str) -> None:
         """left, right -> result; `symbol` as in the user's code, `+=` for the one in place."""
@@ -228,7 +161,7 @@ class _Objects(_Variables):
         self.emit("IS_OP", int(invert))
 
 
-class Emitter(_Objects):
+class Emitter(_Instructions):
     """Code in the making; calls, the stack, control flow and what the base classes write.
 
     Args:
@@ -236,9 +169,7 @@ class Emitter(_Objects):
         parent: an emitter that this one's instructions will be spliced into; locals and temporaries are shared.
     """
 
-    def push_null(self) -> None:
-        """Push a bare NULL, as found on the stack of a broken frame."""
-        self.emit("PUSH_NULL")
+    push_null = _plain("PUSH_NULL")  # push a bare NULL, as found on the stack of a broken frame
 
     def begin_call(self) -> None:
         """Start a call: push the callable next, then `ready_call`, the arguments, and `call`."""
@@ -274,7 +205,7 @@ class Emitter(_Objects):
         self.emit("CALL_FUNCTION_EX", int(has_kwargs))
 
     def make_function(self, code: CodeType, attributes: int = 0) -> None:
-        """Attributes -> function; `attributes` are bits of `opcodes.FUNCTION_ATTRIBUTES`, pushed in their order."""
+        """Attributes -> function; bits of `attributes`: defaults, kwdefaults, annotations, closure, in this order."""
         self.load_const(code)
         if not HAS_FUNCTION_ATTRIBUTES:
             self.emit("MAKE_FUNCTION", attributes)
@@ -284,21 +215,10 @@ class Emitter(_Objects):
             if attributes & bit:
                 self.emit("SET_FUNCTION_ATTRIBUTE", bit)
 
-    def dup(self) -> None:
-        """Push the top once more."""
-        self.emit("COPY", 1)
-
-    def copy(self, depth: int) -> None:
-        """Push the item `depth` deep; 1 is the top."""
-        self.emit("COPY", depth)
-
-    def swap(self, depth: int) -> None:
-        """Exchange the top and the item `depth` deep."""
-        self.emit("SWAP", depth)
-
-    def pop(self) -> None:
-        """Drop the top."""
-        self.emit("POP_TOP")
+    dup = _plain("COPY", 1)  # push the top once more
+    copy = _counted("COPY")  # push the item `depth` deep; 1 is the top
+    swap = _counted("SWAP")  # exchange the top and the item `depth` deep
+    pop = _plain("POP_TOP")  # drop the top
 
     def label(self) -> Label:
         """A label to be placed later."""
@@ -312,27 +232,8 @@ class Emitter(_Objects):
         """Go to a label."""
         self.emit("JUMP", label)
 
-    def jump_if_false(self, label: Label) -> None:
-        """Pop; go to a later label if it is false."""
-        self._truth()
-        self.emit("POP_JUMP_IF_FALSE", label)
-
-    def jump_if_true(self, label: Label) -> None:
-        """Pop; go to a later label if it is true."""
-        self._truth()
-        self.emit("POP_JUMP_IF_TRUE", label)
-
-    def _truth(self) -> None:
-        if HAS_TO_BOOL:
-            self.emit("TO_BOOL")
-
-    def return_value(self) -> None:
-        """Return the top."""
-        self.emit("RETURN_VALUE")
-
-    def raise_value(self) -> None:
-        """Raise the top."""
-        self.emit("RAISE_VARARGS", 1)
+    return_value = _plain("RETURN_VALUE")  # return the top
+    raise_value = _plain("RAISE_VARARGS", 1)  # raise the top
 
     def check_exception(self, kind: type[BaseException] | tuple[type[BaseException], ...]) -> None:
         """exception -> exception, whether it is of that kind."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick import _native
 from firebrick.capture.breaks.catalogue import SkipFrame
 from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.module import ModuleValue
@@ -14,8 +15,6 @@ from firebrick.capture.values.module import ModuleValue
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.values.base import Value
-
-__all__ = ["guard_aliases"]
 
 
 def guard_aliases(tracer: Tracer) -> None:
@@ -54,8 +53,6 @@ def _is_kind(value: Value, kind: type) -> bool:
 
 def _overlap(tensors: list[Any]) -> bool:
     spans = sorted(
-        (tensor.data_ptr(), tensor.untyped_storage().data_ptr() + tensor.untyped_storage().nbytes())
-        for tensor in tensors
-        if tensor.layout is torch.strided and tensor.numel()
+        _native.tensor_span(tensor) for tensor in tensors if tensor.layout is torch.strided and tensor.numel()
     )
-    return any(one[1] > two[0] for one, two in itertools.pairwise(spans))
+    return any(one[2] > two[0] for one, two in itertools.pairwise(spans))

@@ -25,18 +25,6 @@ if TYPE_CHECKING:
 
     from firebrick._native import Frame
 
-__all__ = [
-    "KINDS",
-    "Guard",
-    "Kind",
-    "Ref",
-    "TensorMeta",
-    "describe",
-    "id_guard",
-    "state_guard",
-    "tensor_guard",
-]
-
 
 class _Gone:
     """Stands for an object that died; one is like nothing else, and a plan that refers to it dies at once."""
@@ -320,14 +308,8 @@ def _identical(a: Any, b: Any) -> bool:
 def _overlapping(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.numel() == 0 or b.numel() == 0 or not a.layout == b.layout == torch.strided:
         return False
-    (a_start, a_end), (b_start, b_end) = _bytes(a), _bytes(b)
-    return a_start < b_end and b_start < a_end
-
-
-def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
-    start = tensor.data_ptr()
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return start, start + (last + 1) * tensor.element_size()
+    (a_start, a_end, _), (b_start, b_end, _) = _native.tensor_span(a), _native.tensor_span(b)
+    return bool(a_start < b_end and b_start < a_end)
 
 
 def _no_pair(related: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from firebrick._native import Frame
 
-__all__ = ["Plan", "build_plan"]
-
 _OPS, _CHECKS, _STATES, _GROUPS = _native.OPS, _native.CHECKS, _native.STATES, _native.GROUPS
 _DICT_KINDS = frozenset(("DICT_KEYS", "HAS_KEY", "LACKS_KEY"))
 """Guards that depend on the items of a dict, so on its version."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.values.base import Value
 
-__all__ = ["Guards"]
-
 _STATES = ("GRAD_MODE", "INFERENCE_MODE", "AUTOCAST", "DETERMINISTIC", "DEFAULT_DTYPE", "TORCH_FUNCTION", "TRANSFORMS")
 
 

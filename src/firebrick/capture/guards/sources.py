@@ -17,37 +17,6 @@ import torch
 if TYPE_CHECKING:
     from firebrick._native import Frame
 
-__all__ = [
-    "MODULE_TABLES",
-    "ArrayTensor",
-    "Attr",
-    "Builtin",
-    "Cell",
-    "CellContents",
-    "ClassAttr",
-    "Const",
-    "DictItem",
-    "DictKey",
-    "FunctionPart",
-    "Global",
-    "InstanceAttr",
-    "InstanceDict",
-    "Item",
-    "Local",
-    "MethodPart",
-    "ModuleItem",
-    "Namespace",
-    "PlainTensor",
-    "Source",
-    "Step",
-    "TypeOf",
-    "Variables",
-    "module_attr",
-    "plain_tensor",
-    "shown_key",
-    "tensor_of",
-]
-
 Step: TypeAlias = tuple[Literal["fast", "cell", "global", "const", "attr", "item", "apply"], Any]
 """One step of loading a value: where to start (`fast`, `cell`, `global` with a name, `const` with an object),
 then what to do with the top of the stack (`attr` with a name, `item` with a key, `apply` with a function of one
@@ -518,14 +487,3 @@ class MethodPart(Source):
 
 for _cls in Source.__subclasses__():
     _cls._names = tuple(field.name for field in fields(_cls))  # type: ignore[arg-type]
-
-
-def module_attr(base: Source, module: torch.nn.Module, name: str) -> Source | None:
-    """The source of `module.name` as nn.Module finds it; None where neither its dict nor its tables have it."""
-    own = object.__getattribute__(module, "__dict__")
-    if name in own:
-        return InstanceAttr(base, name)
-    for table in MODULE_TABLES:
-        if name in own.get(table, ()):
-            return ModuleItem(base, table, name)
-    return None

@@ -15,17 +15,6 @@ from firebrick import _native
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-__all__ = [
-    "STATE_KINDS",
-    "default_device",
-    "is_watched",
-    "recording",
-    "restoring_modes",
-    "starts_recording",
-    "state_text",
-    "state_value",
-]
-
 STATE_KINDS: dict[str, tuple[str, str]] = {
     "GRAD_MODE": ("grad_mode", "Whether autograd records."),
     "INFERENCE_MODE": ("inference_mode", "Whether inference mode is on."),

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from firebrick.capture.values.iterator import GeneratorValue
     from firebrick.capture.values.module import ModuleValue
 
-__all__ = ["Tracer", "is_library"]
-
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "firebrick"}
 

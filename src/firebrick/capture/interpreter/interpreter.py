@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from firebrick.capture.guards.sources import Namespace
     from firebrick.capture.interpreter.frame_tracer import Tracer
 
-__all__ = ["BreakHere", "Interpreter"]
-
 _GENERATOR = 0x20
 _ASYNC = 0x80 | 0x200
 _MAX_DEPTH = 60

@@ -29,21 +29,6 @@ if TYPE_CHECKING:
 
     from firebrick.capture.interpreter.interpreter import Interpreter
 
-__all__ = [
-    "BINARY",
-    "COMPARE",
-    "UNARY",
-    "binary",
-    "by_objects",
-    "compare",
-    "contains",
-    "host_copy",
-    "host_text",
-    "identical",
-    "special_method",
-    "unary",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class BinaryRow:

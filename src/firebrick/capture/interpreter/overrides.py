@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
 
-__all__ = ["overridden", "overrides_calls"]
-
 
 def overrides_calls(value: Value) -> bool:
     """Whether a value decides itself what calls of torch with it do."""

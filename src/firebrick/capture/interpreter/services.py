@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.interpreter.interpreter import Interpreter
 
-__all__ = ["Operations"]
-
 
 class Operations:
     """Operations on values; the interpreter of each frame is one."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     Args = Sequence[Value]
     Kwargs = Mapping[str, Value]
 
-__all__ = ["UNDESCRIBED", "fit", "fit_method"]
-
 _NOTHING: Any = lambda: 0  # noqa: E731
 _ONE: Any = lambda one, /: 0  # noqa: E731
 _OPTIONAL: Any = lambda one=0, /: 0  # noqa: E731

@@ -16,28 +16,6 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Interpreter, Sequence[Value], Mapping[str, Value]], Value]
 
-__all__ = [
-    "CODE_HANDLERS",
-    "FOLDABLE",
-    "FOLDABLE_MODULES",
-    "GRAPH_FUNCTIONS",
-    "GRAPH_TYPES",
-    "MARKED",
-    "NAMED",
-    "OPAQUE_MODULES",
-    "POLYFILLS",
-    "find",
-    "handles",
-    "is_foldable",
-    "is_graph_function",
-    "is_opaque",
-    "is_special",
-    "key_of",
-    "polyfill",
-    "replaces",
-    "rule_of",
-]
-
 _HANDLERS: dict[Any, Handler] = {}
 POLYFILLS: dict[Any, FunctionType] = {}
 """Callable -> Python function that is inlined in its place."""

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     Args = Sequence[Value]
     Kwargs = Mapping[str, Value]
 
-__all__ = ["TransformValue"]
-
 _MAKERS = (
     torch.func.vmap,
     torch.func.grad,

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Interpreter, Instruction], "Signal | None"]
 
-__all__ = ["HANDLERS", "Signal", "executes"]
-
 
 class Signal(Enum):
     """Why the interpreter of a frame stops."""

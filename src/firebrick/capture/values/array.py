@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.tensor import TensorValue
 
-__all__ = ["ARRAY_METHODS", "ArrayValue", "numpy_dtype", "torch_dtype"]
-
 _DTYPES: Mapping[np.dtype[Any], torch.dtype] = {
     np.dtype(name): getattr(torch, name)
     for name in (

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.interpreter.interpreter import Interpreter
 
-__all__ = ["NULL", "LazyValue", "NotConstant", "NullValue", "Raised", "Value"]
-
 
 class NotConstant(Exception):
     """`as_constant` was asked of a value that has parts unknown until the program runs."""

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
 
-__all__ = ["ClassValue"]
-
-
 _ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
 
-__all__ = ["LITERAL_TYPES", "NONE", "ConstantValue", "NumpyScalarValue", "is_literal"]
-
 LITERAL_TYPES: frozenset[type] = frozenset(
     {
         int,

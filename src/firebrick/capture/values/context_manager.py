@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
 
-__all__ = ["ContextValue"]
-
 
 class ContextValue(Value):
     """A mode switch made in captured code.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
 
-__all__ = ["ExceptionValue", "TracebackValue"]
-
 _KEYWORDS = {ImportError: ("name", "path"), NameError: ("name",), AttributeError: ("name", "obj")}
 """Classes of exceptions that take keyword arguments -> these."""
 

@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.interpreter.interpreter import Interpreter
 
-__all__ = [
-    "BoundMethodValue",
-    "CallableValue",
-    "CellValue",
-    "FunctionValue",
-    "PartialValue",
-    "bind_arguments",
-]
-
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _NOTHING: Any = lambda: None  # noqa: E731  only its code is wanted
 _SLOTS = vars(types.FunctionType)

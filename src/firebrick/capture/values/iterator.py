@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.sequence import ListValue
 
-__all__ = ["Cursor", "GeneratorValue", "IteratorValue"]
-
 
 class Cursor:
     """A host iterator over the items of a list, from the first on or from the last back, that sees the list change."""

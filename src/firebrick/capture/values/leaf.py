@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
 
-__all__ = ["can_be_leaf", "is_fresh", "leaf_by_option", "make_leaf"]
-
 
 def can_be_leaf(data: TensorValue) -> bool:
     """Whether a tensor of its dtype can require gradients."""

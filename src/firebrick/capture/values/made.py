@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
 
-__all__ = ["MadeTensor", "NumberInGraph", "NumberValue", "call_with_numbers", "tensor_of_number"]
-
 
 class MadeTensor(TensorValue):
     """An argument of the graph that new code makes before it; `example` is one like it, whose data mean nothing."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Method = Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]
 
-__all__ = ["DICT_CLASSES", "DictValue", "SetValue", "ViewValue", "key_of", "pairs_of", "replace_entries"]
-
 DICT_CLASSES = (dict, OrderedDict, defaultdict, Counter)
 """Dictionary classes that are represented in full by `DictValue`."""
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
 
-__all__ = ["MethodValue"]
-
 
 class MethodValue(Value):
     """`owner.name`, where `owner.call_method(name, ...)` is what a call means."""

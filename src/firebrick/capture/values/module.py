@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
 
-__all__ = ["ModuleValue", "NewModuleValue", "PythonModuleValue"]
-
 _TABLES = ("_parameters", "_buffers", "_modules")
 _FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")

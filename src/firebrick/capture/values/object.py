@@ -23,17 +23,6 @@ if TYPE_CHECKING:
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
 
-__all__ = [
-    "MISSING",
-    "InstanceDictValue",
-    "ObjectValue",
-    "Overridden",
-    "bind",
-    "class_lookup",
-    "converted",
-    "store_fields",
-]
-
 
 class Overridden(Exception):
     """An argument of a call of torch has a `__torch_function__`, which decides what the call does."""

@@ -25,18 +25,6 @@ if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
 
-__all__ = [
-    "NUMBER_METHODS",
-    "Draws",
-    "GeneratorState",
-    "RandomNumbers",
-    "check_place",
-    "drawn",
-    "make_generator",
-    "make_numbers",
-    "seed_default",
-]
-
 
 class Draws(Break):
     """A torch.Generator is an argument of a graph function."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Method = Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]
 
-__all__ = ["DequeValue", "ListValue", "SequenceValue", "SliceValue", "TupleValue"]
-
 
 class SequenceValue(Value):
     """What tuples and lists share."""

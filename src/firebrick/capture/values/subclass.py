@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from firebrick.capture.values.base import Value
     from firebrick.capture.values.tensor import TensorValue
 
-__all__ = ["SubclassValue", "as_subclass", "default_function", "is_plain_subclass", "make_subclass"]
-
 _TENSOR = torch.Tensor.__mro__
 _OF_ORIGINAL = frozenset({"grad", "is_leaf", "grad_fn", "_version", "_base", "retains_grad", "_backward_hooks", "data"})
 """Attributes that the plain tensor of one that was there before does not share."""

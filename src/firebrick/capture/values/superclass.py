@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from firebrick.capture.interpreter.interpreter import Interpreter
 
-__all__ = ["SuperValue"]
-
 
 class SuperValue(Value):
     """`super(cls, owner)`."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     Method = Callable[["Interpreter", "TensorValue", Sequence[Value], Mapping[str, Value]], Value]
 
-__all__ = ["TENSOR_METHODS", "TensorValue", "TruthValue"]
-
 _METADATA = frozenset(
     {
         "device",

@@ -60,9 +60,6 @@ if TYPE_CHECKING:
 
     Wrapper = Callable[[Tracer, Any, Source, bool], Value]
 
-__all__ = ["UNCHANGING", "dict_entries", "fresh", "wrap"]
-
-
 _COUNTING = (int, float, complex, str, bytes)
 """Classes of literals with so many values that a loop does not come back to the same."""
 

@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import fx
 
-__all__ = ["Call", "call_of", "is_mutating", "is_pointwise", "is_view", "show_node", "value_of"]
-
 _OPERATORS = {
     operator.truediv: "div",
     operator.floordiv: "floor_divide",

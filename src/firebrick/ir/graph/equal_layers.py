@@ -22,7 +22,6 @@ from firebrick.runtime.bits import bits_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["NotAlike", "Repeat", "find_repeat", "shortened"]
 
 _FEWEST_CALLS = 4
 """Calls that make a stretch worth it."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from firebrick.errors import UserLocation
 
-__all__ = ["is_silent", "library_of", "op_name", "step_label", "step_labels", "user_place"]
-
 _TORCH = str(Path(torch.__file__).parent)
 _MOST_NAMES = 4
 _SILENT = VIEWS | {"getitem", "getattr", "size", "to", "float", "reshape", "slice", "dropout", "split", "chunk"}

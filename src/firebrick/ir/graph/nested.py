@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-__all__ = ["Body", "Branch", "Loop", "Nested", "Transform"]
-
 
 class Body:
     """A captured function: a graph from tensors to a flat tuple, and the structure of what the function returned."""

@@ -15,8 +15,6 @@ from firebrick.ir.graph.nested import Nested
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Segment", "Segments", "is_cut", "segments"]
-
 
 class Segment(NamedTuple):
     """Part of a graph: one of its own, from some nodes to others, or one call that stands apart with its items."""

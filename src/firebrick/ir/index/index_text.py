@@ -10,8 +10,6 @@ from firebrick.ir.index.expr import Expr, const, maximum, minimum
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["parse"]
-
 
 def parse(text: str, variables: Mapping[str, Expr]) -> Expr:
     """Read what `Expr.show` wrote; `variables` gives the variables by name.

@@ -6,8 +6,6 @@ from threading import RLock
 from typing import Any
 from weakref import WeakValueDictionary
 
-__all__ = ["RECENT", "Interned"]
-
 RECENT = 1 << 12
 """Expressions that are kept though nobody uses them: a compile of one graph asks for few more, again and again."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from firebrick.ir.index.expr import Expr
 
-__all__ = ["NeedsNumber", "as_int"]
-
 
 class NeedsNumber(ValueError):
     """Something takes numbers only, and got an expression."""

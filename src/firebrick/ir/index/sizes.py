@@ -24,9 +24,6 @@ from firebrick.ir.index.index_text import parse
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = ["Fact", "SizeNode", "Sizes", "below", "expressions", "has_symbols", "settled", "size_of", "sizes_in"]
-
-
 _MOST = (1 << 62) - 1
 """No size is larger."""
 
@@ -179,11 +176,6 @@ class Sizes:
         """Let every symbol of an expression be the number that it is now."""
         for v in sorted(self.settled(e).vars(), key=lambda v: v.name):
             self.number(v)
-
-    def fix_all(self) -> None:
-        """Let all symbols be the numbers that they are now."""
-        for symbol in self.symbols.values():
-            self.fix(symbol)
 
     def are_open(self) -> bool:
         """Whether there are symbols that no number has replaced."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.schedule import Param
     from firebrick.ir.loops.program import Store
 
-__all__ = ["GroupPlan", "PlannedLaunch", "Scratchpad", "Statement", "Work"]
-
 
 @dataclass(frozen=True, slots=True)
 class Statement:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr
     from firebrick.ir.loops.program import Value
 
-__all__ = ["Acc", "Fold", "Let", "Loop", "Scratch", "Stmt", "local", "loops_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Let:
@@ -65,8 +63,8 @@ class Fold:
 class Loop:
     """One loop.
 
-    kind: "vector" (iterations go to SIMD lanes), "tile" (so too, and loops inside are done for all lanes at once) or
-    "serial". parallel: iterations may go to threads; directly nested parallel loops are shared out as one.
+    kind: how the target that planned it runs it, in its own words; "serial": one iteration after the other.
+    parallel: iterations may run at once; directly nested parallel loops are shared out as one.
     """
 
     axis: Axis

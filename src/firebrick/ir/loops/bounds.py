@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.loops.program import Value
 
-__all__ = ["CHECK", "check_index", "span"]
-
 CHECK = "firebrick::check_index"
 """`check_index(extremes, low, high, error, text)` as a library call of a loop program."""
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.index.expr import Var
 
-__all__ = ["check"]
-
 
 def check(program: LoopProgram) -> None:
     """Verify what every stage relies on: declared buffers, order, dtypes, scopes of variables, and the text form.

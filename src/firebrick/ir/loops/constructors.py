@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.index.expr import Expr
 
-__all__ = ["FALSE", "TRUE", "cast", "constant", "index_value", "load", "masked", "op", "reduce", "running", "where"]
-
 
 def constant(value: bool | int | float, dtype: str) -> Const:
     """A number as `dtype`, rounded or wrapped to what the type holds."""

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["BY_TORCH", "DTYPES", "DType", "dtype_of", "enum_value"]
-
 
 @dataclass(frozen=True, slots=True)
 class DType:

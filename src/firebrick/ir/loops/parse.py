@@ -44,8 +44,6 @@ from firebrick.ir.loops.show import INFIX
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["LoopSyntaxError", "NestReader", "Reader", "parse"]
-
 
 class LoopSyntaxError(FirebrickError, ValueError):
     """The text is not a loop program."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["REDUCTIONS", "SCALAR_OPS", "SCANS", "Reduction", "ScalarOp", "reduction_identity", "result_dtype"]
-
 
 @dataclass(frozen=True, slots=True)
 class ScalarOp:

@@ -32,8 +32,6 @@ from firebrick.ir.loops.walk import children, values_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["INFIX", "show", "show_node", "show_value", "store_lines"]
-
 INFIX = {
     "add": "+",
     "sub": "-",
@@ -85,11 +83,6 @@ def show_node(node: Node, buffers: dict[str, Buffer] | None = None) -> str:
 def store_lines(store: Store) -> list[str]:
     """A store as text: definitions of its shared parts, then the store itself."""
     return _Body((store,)).lines()
-
-
-def show_value(value: Value) -> str:
-    """A scalar value as text, on as many lines as it has shared parts."""
-    return "\n".join(_Body((), (value,)).lines())
 
 
 # ---------------------------------------------------------------- declarations

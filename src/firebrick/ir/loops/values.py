@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.loops.program import Axis, Value
 
-__all__ = ["Facts", "Rewriter", "Table", "children_of", "hint", "loads_of", "ordered", "walk"]
-
 _NONE: frozenset[Var] = frozenset()
 _GUESS = 193
 """What a symbolic size counts as where sizes are compared."""

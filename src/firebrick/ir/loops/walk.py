@@ -9,8 +9,6 @@ from firebrick.ir.loops.program import Load, Masked, Op, Reduce, Scan, Store, Va
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["children", "loads_of", "values_of"]
-
 
 def children(value: Value) -> tuple[Value, ...]:
     """The values that `value` is made of, those of indirect indices included."""

@@ -16,8 +16,6 @@ from firebrick.ir.operators.linear_op import ACTIVATIONS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["convolution_op", "pack_convolution_op"]
-
 
 def _pack(weight: torch.Tensor, columns: int, scale: torch.Tensor | None = None) -> torch.Tensor:
     """[outer, inner, height, width] -> [panels, height, width, inner, columns], zeros beyond the last column.

@@ -14,8 +14,6 @@ import torch.nn.functional as F
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["ACTIVATIONS", "linear_op"]
-
 ACTIVATIONS: Mapping[str, Callable[..., torch.Tensor]] = {
     "none": lambda x: x,
     "relu": F.relu,

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["CELLS", "Cell", "recorded_lstm", "recurrent_op"]
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.tree import Acc, Fold
     from firebrick.targets.cpu.lane_values import Values
 
-__all__ = ["AccState", "add_partial", "combine_one", "declare", "fold", "gather", "sums"]
-
 
 @dataclass(slots=True)
 class AccState:

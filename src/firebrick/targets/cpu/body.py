@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.tree import Stmt
     from firebrick.targets.cpu.unit_writer import Unit
 
-__all__ = ["TILE", "Body"]
-
 _UNROLL = 4
 """Vectors that a short reduction loop folds side by side, to hide the latency of additions."""
 _SHORT_CHAIN = 16

@@ -12,8 +12,6 @@ from firebrick.targets.cpu.vector_math import HALF_HARDWARE
 if TYPE_CHECKING:
     from firebrick.targets.cpu.unit_writer import Writer
 
-__all__ = ["cast", "float_to_half", "half_to_float"]
-
 _HALVES = ("bf16", "f16")
 
 

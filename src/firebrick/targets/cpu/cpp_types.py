@@ -15,18 +15,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.index.expr import Expr
 
-__all__ = [
-    "HIDDEN",
-    "MASK",
-    "SCALAR",
-    "SIGNED",
-    "constant_text",
-    "fold_vector",
-    "index_text",
-    "lane_type",
-    "vector_prelude",
-]
-
 SCALAR: Mapping[str, str] = {
     "f32": "float",
     "f64": "double",

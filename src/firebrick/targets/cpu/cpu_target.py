@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.ir.loops.values import Table
 
-__all__ = ["CpuTarget", "best_simd", "detect", "runs_here"]
+
+_CACHE_LINE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class CpuTarget(Target):
     exact: bool = False
 
     name = "cpu"
+    portable = 'compile with options={"simd": "avx2"} (or another level that both have) before saving'
     shares_memory = True
     dtypes = {d: SCALAR[d] for d in SCALAR if DTYPES[d].loops}  # noqa: RUF012 - a table
     functions = ROWS
@@ -64,7 +66,7 @@ class CpuTarget(Target):
 
     def fusion(self) -> FusionFacts:
         """A kernel is shared out among threads."""
-        return FusionFacts(independent=self.threads)
+        return FusionFacts(independent=self.threads, alignment=_CACHE_LINE)
 
     def plan(self, work: Work, facts: Table) -> GroupPlan:
         """One kernel: a loop tree with lanes and shared loops."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from firebrick.targets.cpu.dense_kernel import Call
     from firebrick.targets.cpu.unit_writer import Unit
 
-__all__ = ["Depthwise"]
-
 _PIXELS = (7, 8, 6, 5, 4)
 """Results of a tile, the best first."""
 

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from firebrick.targets.cpu.unit_writer import Unit
 
-__all__ = ["ACTIVATIONS", "activation", "finish"]
-
 ACTIVATIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
     "none": lambda f, _: "y",
     "relu": lambda f, _: "(y > 0.0f) | (y != y) ? y : {zero}",

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.loops.program import Value
 
-__all__ = ["Values"]
-
 
 class Values(Writer):
     """Writes values of one kernel as C++ constants.

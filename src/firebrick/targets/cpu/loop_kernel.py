@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.tree import Stmt
     from firebrick.targets.cpu.unit_writer import Unit
 
-__all__ = ["kernel_text"]
-
 _CHUNK = 4096
 """Iterations of a vector loop that one thread takes at a time."""
 _SPREAD = 64

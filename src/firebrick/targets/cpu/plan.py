@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.groups import Statement
     from firebrick.targets.tree_order import Access, Loops
 
-__all__ = ["NEAR_STRIDES", "PARALLEL_WORK", "lane_plan"]
-
 PARALLEL_WORK = 150_000
 """Work, counted in additions, that is worth sharing out among threads."""
 NEAR_STRIDES = (-1, 2, 3, 4)

@@ -14,8 +14,6 @@ from firebrick.targets.base import FunctionText
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["COMBINE", "HELPERS", "OF_NUMBER", "ROWS", "SLEEF", "WITH_NUMBERS"]
-
 
 def _both(text: str) -> FunctionText:
     return FunctionText(text, text)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from firebrick.targets.cpu.unit_writer import Unit
 
-__all__ = ["ROW", "dot", "panels", "pixels", "tile"]
-
 ROW = 528
 """Floats between rows of the left factor that were copied for `fb_tile`: a constant, so that one register holds all."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["BLOCK", "SHUFFLE", "picking_helper", "transpose_helper"]
-
 SHUFFLE = """\
 #if defined(__clang__)
 #define fb_shuffle(v, m, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)

@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.tree import Stmt
     from firebrick.ir.loops.program import Value
 
-__all__ = [
-    "all_statements",
-    "deepest_loops",
-    "folding_loop",
-    "folds",
-    "is_near",
-    "narrow_place",
-    "price",
-    "roots",
-    "transposed",
-    "weight",
-    "widest",
-]
-
 
 def all_statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
     """Every statement of a tree, outer ones first."""

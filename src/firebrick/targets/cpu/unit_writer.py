@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from firebrick.targets.cpu.accumulators import AccState
     from firebrick.targets.cpu.cpu_target import CpuTarget
 
-__all__ = ["Lanes", "Local", "Replica", "Text", "Unit", "Writer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Text:

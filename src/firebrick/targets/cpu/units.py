@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.schedule import Schedule
     from firebrick.targets.cpu.cpu_target import CpuTarget
 
-__all__ = ["flags_of", "kernel_units"]
-
 _FLAGS = ("-std=c++17", "-fPIC", "-shared", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi")
 """Compiler flags of every unit, beside those of the target. None changes a result."""
 _LIBM = re.compile(

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["HALF_HARDWARE", "HARDWARE", "HARDWARE_FUNCTION", "INLINE", "SCALE", "SCALE_ANY"]
-
 _EXP = """\
 static inline {v} fb_exp_{v}({v} x) {{
   x = x < -104.5f ? {v}_of(-104.5f) : x;

@@ -1,0 +1,132 @@
+/* The CPU's row: kernels are functions that this process calls, in memory that it reads. */
+#define _GNU_SOURCE
+#include "devices.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* Fresh memory comes page by page, at the first write to each: several times what a loop takes to fill them. */
+void fb_use_huge_pages(void *memory, int64_t size) {
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = (uintptr_t)1 << 21, from = ((uintptr_t)memory + page - 1) & ~(page - 1);
+    const uintptr_t to = ((uintptr_t)memory + (uintptr_t)size) & ~(page - 1);
+    if (from < to) madvise((void *)from, to - from, MADV_HUGEPAGE);
+#else
+    (void)memory, (void)size;
+#endif
+}
+
+static void *cpu_allocate(int index, int64_t bytes, FbHandle *owner) {
+    void *memory;
+    *owner = NULL;
+    if (posix_memalign(&memory, bytes >= 1 << 21 ? 1 << 21 : 64, (size_t)bytes) != 0) return NULL;
+    fb_use_huge_pages(memory, bytes);
+    return memory;
+}
+
+static void cpu_free(void *memory, FbHandle owner) { free(memory); }
+
+static int cpu_launch(const FbWork *work, const FbLaunch *launch) {
+    void (*kernel)(void *const *, const int64_t *);
+    memcpy(&kernel, &launch->kernel, sizeof kernel);
+    kernel(launch->buffers, launch->sizes);
+    return 0;
+}
+
+static int cpu_copy(const FbWork *work, void *to, const void *from, int64_t bytes) {
+    memcpy(to, from, (size_t)bytes);
+    return 0;
+}
+
+static const char *cpu_error(void) { return "out of memory"; }
+
+enum { AHEAD = 32 };
+
+static uint64_t mix(uint64_t sum, uint64_t word) { return (sum ^ word) * 1099511628211u; }
+
+static uint64_t word_of(const char *place, int width) {
+    uint32_t half;
+    uint64_t word = 0;
+    if (width == 4) {
+        memcpy(&half, place, 4);
+        return half;
+    }
+    memcpy(&word, place, width == 8 ? 8 : width == 2 ? 2 : 1);
+    return word;
+}
+
+/* A hash of samples that changes when any row or any column does: the first row, and of each pair of rows the last
+ * word of one and the first word of the next, which share a cache line. Cache lines are what it costs, so they are
+ * asked for ahead of their turn. */
+static uint64_t cpu_fingerprint(const void *data, int item, int64_t rows, int64_t columns) {
+    uint64_t sum = 1469598103934665603u, four[4] = {1, 2, 3, 4};
+    const char *bytes = data;
+    int64_t pitch = columns * item, done = 0;
+    int width = item >= 8 ? 8 : item;
+    for (; done + 32 <= pitch; done += 32) { /* four chains at once, for a multiplication takes a while */
+        for (int k = 0; k < 4; k++) {
+            uint64_t word;
+            memcpy(&word, bytes + done + 8 * k, 8);
+            four[k] = mix(four[k], word);
+        }
+    }
+    for (; done < pitch; done += item) sum = mix(sum, word_of(bytes + done, width));
+    for (int k = 0; k < 4; k++) sum = mix(sum, four[k]);
+    for (int64_t r = 1; r < rows; r += 2) {
+        if (r + AHEAD < rows) __builtin_prefetch(bytes + (r + AHEAD) * pitch + pitch - 1);
+        sum = mix(sum, word_of(bytes + r * pitch + pitch - item, width));
+        if (r + 1 < rows) sum = mix(sum, word_of(bytes + (r + 1) * pitch, width));
+    }
+    return sum;
+}
+
+const FbMachine fb_cpu = {
+    .name = "cpu",
+    .symbol = "aoti_torch_device_type_cpu",
+    .prefix = "aoti_torch_cpu_",
+    .alignment = 1,
+    .allocate = cpu_allocate,
+    .free = cpu_free,
+    .launch = cpu_launch,
+    .copy = cpu_copy,
+    .error = cpu_error,
+    .fingerprint = cpu_fingerprint,
+};
+
+/* ---- threads: the OpenMP runtime that torch has loaded */
+
+static struct {
+    void (*start)(void (*)(void *), void *, unsigned, unsigned);
+    int (*number)(void);
+    int (*count)(void);
+} openmp;
+
+typedef struct {
+    void (*one)(void *work, int i);
+    void *work;
+    int count;
+} Shared;
+
+static void part(void *argument) {
+    const Shared *shared = argument;
+    for (int step = openmp.count(), i = openmp.number(); i < shared->count; i += step) shared->one(shared->work, i);
+}
+
+void fb_cpu_share(void (*one)(void *work, int i), void *work, int count) {
+    Shared shared = {one, work, count};
+    if (openmp.start != NULL && count >= 8) openmp.start(part, &shared, 0, 0);
+    else for (int i = 0; i < count; i++) one(work, i);
+}
+
+void fb_cpu_init(void) {
+    void *library = fb_torch_library(), *symbols[3];
+    symbols[0] = dlsym(library, "GOMP_parallel");
+    symbols[1] = dlsym(library, "omp_get_thread_num");
+    symbols[2] = dlsym(library, "omp_get_num_threads");
+    if (symbols[0] == NULL || symbols[1] == NULL || symbols[2] == NULL) return;
+    memcpy(&openmp.number, &symbols[1], sizeof(void *));
+    memcpy(&openmp.count, &symbols[2], sizeof(void *));
+    memcpy(&openmp.start, &symbols[0], sizeof(void *));
+}
