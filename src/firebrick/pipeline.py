@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.schedule import Schedule
     from firebrick.ir.loops.program import LoopProgram
 
+    Traced = Callable[[], tuple[AtenGraph, Repeat | None]]
+
 _NOT_IN_KEY = frozenset(
     {
         *("strict", "check", "debug", "dump", "recompile_limit", "dynamic", "fullgraph", "graphs"),
@@ -194,7 +196,7 @@ def compile_ahead(
         with collector_paused():
             one = _Inference(gm, example_inputs, config, ())
             one.begin()
-            artifact, made = one.built("inference", one.trace_alone, lambda: one.repeat)
+            artifact, made = one.built("inference", one.trace_alone)
     except FirebrickError:
         raise
     except Exception as error:
@@ -276,9 +278,10 @@ class _Compile:
     """One compile of one graph: what every part of it needs, and the stages from ATen down.
 
     traces_again: nothing needs an ATen graph once it is lowered, since what goes wrong is traced anew.
+    few: four of many equal layers are traced, from which the others follow.
     """
 
-    traces_again = False
+    traces_again, few = False, True
 
     def __init__(
         self,
@@ -307,11 +310,7 @@ class _Compile:
             self.content = self.find_content()
 
     def built(
-        self,
-        part: str,
-        trace: Callable[[], AtenGraph],
-        layers: Callable[[], Repeat | None],
-        extra: Callable[[], dict[str, Any]] = dict,
+        self, part: str, trace: Traced, extra: Callable[[], dict[str, Any]] = dict
     ) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """Fetch or make the artifact of one part, and read the constants that its trace made."""
 
@@ -319,7 +318,7 @@ class _Compile:
 
         def make() -> Artifact:
             before = 0 if sizes is None else len(sizes.facts)
-            artifact, made = self.generated(trace, layers)
+            artifact, made = self.generated(trace)
             more: dict[str, Any] = {"literals": literals.write(made)} if made else {}
             if sizes is not None:
                 if any(map(is_mutating, self.gm.graph.nodes)):
@@ -354,6 +353,10 @@ class _Compile:
         """Run the passes of level torch, on a copy."""
         gm, config = self.gm, self.config
         number_nodes(gm.graph)
+        looked_at = config.debug or config.dump is not None or config.check or config.verify_passes
+        if self.few and not looked_at and passes.are_shipped(self.user_passes, config):
+            with recorder.timed("repeats"):
+                self.repeat = find_repeat(gm.graph)
         if self.repeat is not None:
             gm = shortened(gm, self.repeat)
         if passes.active_passes("torch", self.user_passes, config):
@@ -364,34 +367,24 @@ class _Compile:
             )
         return gm
 
-    def find_layers(self) -> None:
-        """Look for equal layers, of which four are compiled; not where someone looks at all of the graph."""
-        config = self.config
-        looked_at = config.debug or config.dump is not None or config.check or config.verify_passes
-        if not looked_at and passes.are_shipped(self.user_passes, config):
-            with recorder.timed("repeats"):
-                self.repeat = find_repeat(self.gm.graph)
-
-    def generated(
-        self, trace: Callable[[], AtenGraph], layers: Callable[[], Repeat | None]
-    ) -> tuple[Artifact, dict[str, torch.Tensor]]:
-        """Generate what was traced; where layers prove not to be alike, again for all of them."""
+    def generated(self, trace: Traced) -> tuple[Artifact, dict[str, torch.Tensor]]:
+        """Generate what is traced; where layers prove not to be alike, again for all of them."""
         try:
-            aten, repeat = trace(), layers()
+            aten, repeat = trace()
             if repeat is not None and (aten.mutated or aten.bits):
                 raise NotAlike("the graph changes its arguments, or they have negative bits")
             made = self.generate(aten, repeat)
         except NotAlike as error:
             recorder.reason("repeats compiled one by one", str(error))
             self.take_all()
-            return self.generate(trace(), None)
+            return self.generate(*trace())
         if repeat is not None:
             recorder.count("repeats", len(repeat.numbers))
         return made
 
     def take_all(self) -> None:
         """Trace all layers from now on."""
-        self.repeat = None
+        self.few, self.repeat = False, None
         self.reports.clear()
 
     def lowered(
@@ -535,26 +528,22 @@ class _Inference(_Compile):
     """A graph that needs no gradients."""
 
     traces_again = True
-    traced = False
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
         self.begin()
-        artifact, made = self.built("inference", self.trace_alone, lambda: self.repeat)
+        artifact, made = self.built("inference", self.trace_alone)
         run = self.load(artifact, made)
         results = _results(self.gm)
         leaves = {i for i, val in enumerate(results) if isinstance(val, torch.Tensor) and val.requires_grad}
         given = {**self.captured, **made}
         return runtime.TorchViews.of(run, artifact, self.example_inputs, given, leaves, _views_of_one_another(results))
 
-    def trace_alone(self) -> AtenGraph:
+    def trace_alone(self) -> tuple[AtenGraph, Repeat | None]:
         """Trace, and keep nothing of the copy that was traced."""
-        if not self.traced:
-            self.find_layers()
-        self.traced = True
         gm, aten = self.trace()
         if gm is not self.gm:
             release(gm.graph)
-        return aten
+        return aten, self.repeat
 
     def trace(self) -> tuple[fx.GraphModule, AtenGraph]:
         gm = self.rewritten()
@@ -564,6 +553,7 @@ class _Inference(_Compile):
         return gm, aten
 
     def stages(self) -> Stages:
+        self.few = False
         gm, aten = self.trace()
         return Stages(gm, *self.lowered(aten), tuple(self.reports))
 
@@ -572,20 +562,17 @@ class _Training(_Compile):
     """A graph that needs gradients: its forward is compiled now, its backward when it is first needed."""
 
     division: trace.Division | None = None
-    few, planned = True, False
-    keys: Sequence[Any] = ()
-    """few: a few of equal layers are traced. planned: and the forward is compiled so. keys: what it saves."""
+    plan: Any = None
+    saved: Sequence[Any] = ()  # keys of what the forward saves, where its backward is traced for all layers
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
         if _sizes_of(self.gm) is not None:
             raise SizesRefused("gradients are wanted")
         self.begin()
         self.state = TracingState()
-        artifact, made = self.built(
-            "forward", lambda: self.divided().forward, self.layers_of_forward, self.plan_of_forward
-        )
+        artifact, made = self.built("forward", self.forward, self.plan_of_forward)
         plan = runtime.TrainingPlan.from_json(artifact.extra["training"])
-        self.wrt, self.few, self.planned = plan.wrt, artifact.extra["few"], artifact.extra["few"]
+        self.plan, self.few = plan, artifact.extra["few"]
         if not plan.tangents and all(grad is False for _, grad in plan.outputs):  # nothing wants a gradient
             return _Inference(self.gm, self.example_inputs, self.config, self.user_passes).run()
         forward = self.load(artifact, made)
@@ -599,26 +586,23 @@ class _Training(_Compile):
         return runtime.TorchViews(run, {}, apart) if apart else run
 
     def plan_of_forward(self) -> dict[str, Any]:
-        division, repeat = self.divided(), self.repeat
-        plan = division.plan if repeat is None else trace.layer_plan(division, repeat)
-        return {"training": plan.to_json(), "few": repeat is not None}
+        return {"training": self.layer_plan.to_json(), "few": self.few}
 
-    def layers_of_forward(self) -> Repeat | None:
-        return None if self.repeat is None else trace.forward_layers(self.divided(), self.repeat)
+    def forward(self) -> tuple[AtenGraph, Repeat | None]:
+        division = self.divided()
+        self.layer_plan = trace.layer_plan(division, self.repeat)
+        return division.forward, trace.forward_layers(division, self.repeat)
 
     def take_all(self) -> None:
         """Trace all layers from now on; what the forward has saved of them stays."""
-        if self.planned:
-            division = self.divided()
-            self.keys = () if self.repeat is None else trace.layer_keys(division, self.repeat)
-        self.few, self.division = False, None
+        if self.few and self.plan is not None:
+            self.saved = trace.layer_keys(self.divided(), self.repeat)
+        self.division = None
         super().take_all()
 
     def divided(self) -> trace.Division:
         """Trace forward and backward, and divide them, unless that is done."""
         if self.division is None:
-            if self.few:
-                self.find_layers()
             gm, config = self.rewritten(), self.config
             with recorder.timed("autodiff"), self.state.restored():
                 joint = trace.trace_joint(gm, self.example_inputs, config.numerics == "eager")
@@ -631,7 +615,7 @@ class _Training(_Compile):
                 raise PassError("a pass of level joint changed what the graph takes or returns")
             self.show("joint", lambda: trace.show_joint(joint))
             with recorder.timed("partition"):
-                division = trace.divide(joint, () if self.keys else trace.min_cut(joint), self.keys)
+                division = trace.divide(joint, () if self.saved else trace.min_cut(joint), self.saved)
                 self.division = trace.parted(division, joint.groups)
         return self.division
 
@@ -641,9 +625,8 @@ class _Training(_Compile):
             with collector_paused(), function_modes_paused():
                 artifact, made = self.built(
                     f"backward {given}",
-                    lambda: self.backward_given(given).backward,
-                    lambda: self.layers_of_backward(given),
-                    lambda: {"order": self.order(given)},
+                    lambda: self.backward_given(given)[:2],
+                    lambda: {"order": self.backward_given(given)[2]},
                 )
                 run = self.load(artifact, made)
             recorder.count("backward graphs compiled")
@@ -652,22 +635,14 @@ class _Training(_Compile):
             if self.config.strict:
                 raise
             _note_fallback(self.gm, error)
-            if self.planned:
-                self.take_all()
-            return run_aten(self.backward_given(given).backward), self.order(given)
+            self.take_all()
+            backward, _, order = self.backward_given(given)
+            return run_aten(backward), order
 
-    def layers_of_backward(self, given: tuple[int, ...]) -> Repeat | None:
-        return None if self.repeat is None else trace.backward_layers(self.backward_given(given), self.repeat)
-
-    def order(self, given: tuple[int, ...]) -> tuple[int | None, ...]:
-        division = self.backward_given(given)
-        if self.repeat is not None:
-            return trace.layer_order(division, self.repeat)
-        at = dict(zip(division.plan.wrt, division.order, strict=True))
-        return tuple([at[place] for place in self.wrt])
-
-    def backward_given(self, given: tuple[int, ...]) -> trace.Division:
-        return trace.backward_given(self.divided(), given)
+    def backward_given(self, given: tuple[int, ...]) -> tuple[AtenGraph, Repeat | None, Sequence[int | None]]:
+        division = trace.backward_given(self.divided(), given)
+        order = trace.layer_order(division, self.repeat, self.plan)
+        return division.backward, trace.backward_layers(division, self.repeat), order
 
 
 def _show_code(artifact: Artifact) -> str:

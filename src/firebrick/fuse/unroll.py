@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from firebrick.fuse.dependencies import extern_reads, extern_writes
 from firebrick.ir.graph.equal_layers import NotAlike
 from firebrick.ir.kernels.schedule import Launch
+from firebrick.ir.kernels.step_buffers import alike, names_in, rename_arg, renamed
 from firebrick.ir.loops.program import Extern, LoopProgram, Recipe, Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.ir.graph.equal_layers import Repeat
     from firebrick.ir.kernels.schedule import Kernel
@@ -84,7 +85,7 @@ class _Unroller:
         table = {old: self.named[3 - h, key] for old, h, key in rows if h in (1, 2)}
         number = self._numbers({1: self.count - 3, 2: self.count - 2})
         buffers = tuple([replace(b, name=table.get(b.name, b.name)) for b in program.buffers])
-        turned = [_renamed(step, table.get, "") for step in steps]
+        turned = [renamed(step, table.get, "") for step in steps]
         return replace(program, buffers=buffers), [_renumbered(step, number) for step in turned]
 
     def run(self) -> tuple[LoopProgram, list[Step]]:
@@ -96,7 +97,7 @@ class _Unroller:
         buffers = list(self.program.buffers)
         moved = self._shifted(2)
         steps = [step for k in (0, 1) for step in self.parts[k]]
-        steps += [_renamed(step, moved.get, "") for step in self.parts[2]]
+        steps += [renamed(step, moved.get, "") for step in self.parts[2]]
         self.here: dict[int, dict[str, str]] = {2: {}}
         for k in range(3, self.count - 1):
             here = {name: f"{name}_{k}" for name in self.made}
@@ -114,12 +115,12 @@ class _Unroller:
             # what the third reads of the second, this one reads of the one before it
             before = self.here[k - 1]
             table = {**{old: before.get(new, new) for old, new in self.next.items()}, **here, **self._shifted(k)}
-            recipe += [_renamed(call, table.get, f"_{k}") for call in self.calls[2]]
+            recipe += [renamed(call, table.get, f"_{k}") for call in self.calls[2]]
             number = self._numbers({self._turn(1): self._turn(k - 1), self._turn(2): self._turn(k)})
-            steps += [_renumbered(_renamed(step, table.get, f"_{k}"), number) for step in self.parts[2]]
+            steps += [_renumbered(renamed(step, table.get, f"_{k}"), number) for step in self.parts[2]]
             self.here[k] = here
         end = self.here[self.count - 2].get
-        steps += [_renamed(step, end, "") for step in self.parts[self.count - 1]]
+        steps += [renamed(step, end, "") for step in self.parts[self.count - 1]]
         program = replace(
             self.program,
             buffers=tuple(buffers),
@@ -153,8 +154,8 @@ class _Unroller:
                 raise NotAlike("a stretch makes an output")
         found = {key: self._every(row) for key, row in rows.items()}
         results = [
-            _rename_arg(value, end) if at is None else found[at[1]][self._turn(at[0])] for value, at in marked
-        ] or [_rename_arg(value, end) for value in self.program.outputs]
+            rename_arg(value, end) if at is None else found[at[1]][self._turn(at[0])] for value, at in marked
+        ] or [rename_arg(value, end) for value in self.program.outputs]
         keys = [at[1] for _, at in marked if at is not None and at[0] == 2]
         return (*results, *[found[key][self._turn(k)] for k in range(3, self.count - 1) for key in keys])
 
@@ -238,8 +239,8 @@ class _Unroller:
         derived: dict[str, int] = {}
         calls: dict[int, list[Extern]] = defaultdict(list)
         for call in self.program.recipe.calls:
-            found = {self.label[name][0] for name in _names(call) if name in self.label}
-            found |= {derived[name] for name in _names(call) if derived.get(name, -1) >= 0}
+            found = {self.label[name][0] for name in names_in(call) if name in self.label}
+            found |= {derived[name] for name in names_in(call) if derived.get(name, -1) >= 0}
             if len(found) > 1:
                 raise NotAlike("a constant is derived from those of two stretches")
             k = found.pop() if found else -1
@@ -263,10 +264,10 @@ class _Unroller:
         for one, two in zip(second, third, strict=True):
             if type(one) is not type(two):
                 raise NotAlike("two stretches have different steps")
-            for a, b in zip(_names(one), _names(two), strict=False):
+            for a, b in zip(names_in(one), names_in(two), strict=False):
                 if pairs.setdefault(a, b) != b:
                     raise NotAlike(f"{a} stands for two buffers")
-            if not _alike(_renamed(one, pairs.get, ""), two):  # type: ignore[arg-type]
+            if not alike(renamed(one, pairs.get, ""), two):  # type: ignore[arg-type]
                 raise NotAlike(f"{one.name if isinstance(one, Extern) else one.kernel} differs between stretches")
         if len(set(pairs.values())) != len(pairs):
             raise NotAlike("two buffers stand for one")
@@ -288,12 +289,12 @@ class _Unroller:
                 raise NotAlike(f"{b} does not stand for {a}")
         for k, other in ((self.count - 1, 1), (0, 2)):
             for step in self.parts[k]:
-                if any(self._belongs(name) == other for name in _names(step)):
+                if any(self._belongs(name) == other for name in names_in(step)):
                     raise NotAlike("stretches use others than those next to them")
         # what the third uses of the second, the fourth uses of the third
         mine = {a: b for a, b in pairs.items() if a not in self.label}
         self.next = {a: b for a, b in mine.items() if self._belongs(a) == 1 and self._belongs(b) == 2}
-        for name in {name for step in third for name in _names(step) if self._belongs(name) == 1}:
+        for name in {name for step in third for name in names_in(step) if self._belongs(name) == 1}:
             if name not in self.next and name not in self.shift:
                 raise NotAlike(f"nothing stands for {name}")
 
@@ -319,47 +320,3 @@ class _Unroller:
 
 def _renumbered(step: Step, number: Mapping[int, int]) -> Any:
     return replace(step, parts=tuple([number.get(n, n) for n in step.parts]))
-
-
-def _names(step: Step) -> list[str]:
-    """The buffers of a step, by place."""
-    if isinstance(step, Launch):
-        return list(step.args)
-    return [*_in_args((step.args, step.kwargs)), *[name for name in (*step.outs, *step.writes) if name is not None]]
-
-
-def _in_args(value: Any) -> Iterator[str]:
-    if isinstance(value, Ref):
-        yield value.buffer
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _in_args(item)
-
-
-def _rename_arg(value: Any, name: Callable[[str], Any]) -> Any:
-    if isinstance(value, Ref):
-        new = name(value.buffer)
-        return value if new is None or new == value.buffer else replace(value, buffer=new)
-    if isinstance(value, tuple):
-        return tuple([_rename_arg(item, name) for item in value])
-    return value
-
-
-def _renamed(step: Step, name: Callable[[str], Any], suffix: str) -> Any:
-    """A step on other buffers."""
-    if isinstance(step, Launch):
-        return replace(step, args=tuple([name(a) or a for a in step.args]))
-    return replace(
-        step,
-        name=step.name + suffix,
-        args=_rename_arg(step.args, name),
-        kwargs=_rename_arg(step.kwargs, name),
-        outs=tuple([None if o is None else name(o) or o for o in step.outs]),
-        writes=tuple([name(w) or w for w in step.writes]),
-    )
-
-
-def _alike(one: Step, two: Step) -> bool:
-    if isinstance(one, Launch) and isinstance(two, Launch):
-        return (one.kernel, one.args, one.sizes) == (two.kernel, two.args, two.sizes)
-    return isinstance(one, Extern) and isinstance(two, Extern) and replace(one, name="") == replace(two, name="")

@@ -200,9 +200,6 @@ class _JointTrace(Trace):
             return None
         return super()._call_function(node)
 
-    def _call(self, node: fx.Node, target: Any) -> Any:
-        return self._dispatch(target, node)  # a call that is replayed would leave no history
-
     def _dispatch(self, target: Any, node: fx.Node) -> Any:
         stack = self.tape.stack
         if stack:

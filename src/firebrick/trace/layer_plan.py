@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from firebrick.trace.joint_split import Division
 
 
-def forward_layers(division: Division, repeat: Repeat) -> Repeat:
+def forward_layers(division: Division, repeat: Repeat | None) -> Repeat | None:
     """Note which layer the results of the forward are saved for.
 
     Raises:
         NotAlike: some results have a node of their own, which saves some of that.
     """
+    if repeat is None:
+        return None
     if division.plan.parts:
         raise NotAlike("results have backwards of their own")
     outputs: list[Any] = [None] * len(division.forward.outputs)
@@ -36,12 +38,14 @@ def forward_layers(division: Division, repeat: Repeat) -> Repeat:
     return replace(repeat, outputs=tuple(outputs))
 
 
-def backward_layers(division: Division, repeat: Repeat) -> Repeat:
+def backward_layers(division: Division, repeat: Repeat | None) -> Repeat | None:
     """Note which layer the saved tensors and the gradients of the backward belong to.
 
     Raises:
         NotAlike: some belong to several.
     """
+    if repeat is None:
+        return None
     outputs: list[Any] = [None] * len(division.backward.outputs)
     for place, at in zip(division.plan.wrt, division.order, strict=True):
         label = repeat.label((place.kind, place.at))
@@ -54,8 +58,10 @@ def backward_layers(division: Division, repeat: Repeat) -> Repeat:
     return replace(repeat, backward=True, inputs=inputs, outputs=tuple(outputs))
 
 
-def layer_keys(division: Division, repeat: Repeat) -> list[Any]:
+def layer_keys(division: Division, repeat: Repeat | None) -> list[Any]:
     """What is saved of all layers, as a division of the whole graph names it."""
+    if repeat is None:
+        return [*division.keys]
     numbers, names = repeat.numbers, repeat.own
     third = _third(division.keys, repeat)
     copies = [
@@ -66,10 +72,12 @@ def layer_keys(division: Division, repeat: Repeat) -> list[Any]:
     return [*division.keys, *copies]
 
 
-def layer_plan(division: Division, repeat: Repeat) -> TrainingPlan:
+def layer_plan(division: Division, repeat: Repeat | None) -> TrainingPlan:
     """The plan of all layers."""
-    plan, outputs = division.plan, forward_layers(division, repeat).outputs
-    third = [i for i, label in enumerate(outputs) if label is not None and label[0] == 2]
+    plan = division.plan
+    if (marked := forward_layers(division, repeat)) is None or repeat is None:
+        return plan
+    outputs, third = marked.outputs, _third_of(marked)
     rows = [(*row, division.keys.index(row[0])) for row in _third(division.keys, repeat)]
     constants = _third([(p.kind, p.at, p, reach) for p, reach in zip(plan.wrt, plan.reach, strict=True)], repeat)
     saved, wrt, reach = [*plan.saved], [*plan.wrt], [*plan.reach]
@@ -91,10 +99,12 @@ def layer_plan(division: Division, repeat: Repeat) -> TrainingPlan:
     return replace(plan, saved=tuple(saved), wrt=tuple(wrt), reach=tuple(reach), bytes_saved=bytes_saved)
 
 
-def layer_order(division: Division, repeat: Repeat) -> tuple[int | None, ...]:
-    """Which result of the backward of all layers is the gradient of each tensor."""
-    outputs = backward_layers(division, repeat).outputs
-    third = [i for i, label in enumerate(outputs) if label is not None and label[0] == 2]
+def layer_order(division: Division, repeat: Repeat | None, plan: TrainingPlan) -> tuple[int | None, ...]:
+    """Which result of the backward of all layers is the gradient of each of the plan's `wrt`."""
+    if (marked := backward_layers(division, repeat)) is None or repeat is None:
+        at = dict(zip(division.plan.wrt, division.order, strict=True))
+        return tuple([at[place] for place in plan.wrt])
+    outputs, third = marked.outputs, _third_of(marked)
     rows = zip(division.plan.wrt, division.order, strict=True)
     constants = _third([(place.kind, place.at, at) for place, at in rows], repeat)
     order = [*division.order]
@@ -102,6 +112,11 @@ def layer_order(division: Division, repeat: Repeat) -> tuple[int | None, ...]:
         first = len(outputs) + number * len(third)
         order += [None if key[2] is None else first + third.index(key[2]) for key, _ in constants]
     return tuple(order)
+
+
+def _third_of(repeat: Repeat) -> list[int]:
+    """Positions of the third layer's results."""
+    return [i for i, label in enumerate(repeat.outputs) if label is not None and label[0] == 2]
 
 
 def _third(keys: Iterable[Any], repeat: Repeat) -> list[tuple[Any, Any]]:
