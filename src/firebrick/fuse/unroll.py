@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.fuse.dependencies import extern_reads, extern_writes
 from firebrick.ir.graph.equal_layers import NotAlike
-from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.kernels.step_buffers import alike, names_in, rename_arg, renamed
 from firebrick.ir.loops.program import Extern, LoopProgram, Recipe, Ref
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.ir.graph.equal_layers import Repeat
-    from firebrick.ir.kernels.schedule import Kernel
+    from firebrick.ir.kernels.schedule import Kernel, Launch
 
     Step = Launch | Extern
 
