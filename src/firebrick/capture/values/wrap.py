@@ -74,6 +74,10 @@ def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
             if source in tracer.numbers and kind is float:
                 tracer.guards.type(source, float)
                 return NumberValue(float, source)
+            symbol = tracer.symbols.integer(obj, source) if kind is int and source in tracer.integers else None
+            if symbol is not None:
+                tracer.guards.type(source, int)
+                return tracer.graph.sizes.integer(symbol, source)
             tracer.guards.equals(source, obj)
         return ConstantValue(obj, source)
     if source in tracer.changed and not isinstance(obj, torch.Tensor):
@@ -363,8 +367,8 @@ def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
         if isinstance(obj, defaultdict):
             value.storage.factory = tracer.read(obj.default_factory, Attr(source, "default_factory"))
     elif base is list:
-        tracer.guards.length(source, len(obj))
-        items = [tracer.read(item, Item(source, index)) for index, item in enumerate(list(obj))]
+        tracer.guards.length(source, list.__len__(obj))
+        items = [tracer.read(item, Item(source, index)) for index, item in enumerate(list.__iter__(obj))]
         value.storage = ListValue(items, source, obj)
     elif base in (set, frozenset):
         storage = _set(tracer, base(obj), source, True)
