@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,14 +34,20 @@ class Pointwise:
     fn: from the values of the arguments, all of the dtype that the op computes in, to the value of the result.
     computes: how that dtype is found: "result" (of the result's dtype), "args" (what the arguments promote to),
       "float" (as "result", and the op declines anything else), "bool" (arguments are taken as truth values).
+    numbers: the last parameters of `fn`, which are numbers, with their defaults.
     """
 
     fn: Callable[..., Value]
     computes: str = "result"
     cost: int = 1
+    numbers: tuple[tuple[str, float], ...] = ()
 
     def __call__(self, lw: Lowering, *args: Any, **kwargs: Any) -> TensorValue:
         """Lower a call."""
+        if self.numbers:
+            operands = self.fn.__code__.co_argcount - len(self.numbers)
+            given = dict(zip(dict(self.numbers), args[operands:], strict=False)) | kwargs
+            args, kwargs = (*args[:operands], *(given.pop(n, v) for n, v in self.numbers)), given
         if kwargs:
             raise Declined
         out = BY_TORCH[lw.node.meta["val"].dtype].name
@@ -236,11 +243,17 @@ def silu(a: Value) -> Value:
     return op("div", a, op("add", like(a, 1), op("exp", op("neg", a))))
 
 
-def softplus(a: Value, beta: float, threshold: float) -> Value:
+def softplus(a: Value, beta: Value, threshold: Value) -> Value:
     """log(1 + exp(beta * a)) / beta, linear beyond the threshold."""
-    scaled = op("mul", a, like(a, beta))
-    curve = op("div", op("log1p", op("exp", scaled)), like(a, beta))
-    return where(op("gt", scaled, like(a, threshold)), a, curve)
+    scaled = op("mul", a, beta)
+    return where(op("gt", scaled, threshold), a, op("div", op("log1p", op("exp", scaled)), beta))
+
+
+def lerp(a: Value, b: Value, weight: Value) -> Value:
+    """a + weight * (b - a), from the nearer end."""
+    low = op("add", a, op("mul", weight, op("sub", b, a)))
+    high = op("sub", b, op("mul", op("sub", b, a), op("sub", like(weight, 1), weight)))
+    return where(op("lt", op("abs", weight), like(weight, 0.5)), low, high)
 
 
 def hardsigmoid(a: Value) -> Value:
@@ -340,6 +353,19 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.special_xlog1py.default: one(times_log("log1p"), "float", 25),
         aten.special_xlog1py.other_scalar: one(times_log("log1p"), "float", 25),
         aten.special_xlog1py.self_scalar: one(times_log("log1p"), "float", 25),
+        **dict.fromkeys((aten.lerp.Scalar, aten.lerp.Tensor), one(lerp, "float", 6)),
+        aten.leaky_relu.default: one(
+            lambda a, k: where(op("gt", a, like(a, 0)), a, op("mul", a, k)), "float", 2, (("negative_slope", 0.01),)
+        ),
+        aten.softplus.default: one(softplus, "float", 50, (("beta", 1), ("threshold", 20))),
+        aten.threshold.default: one(lambda a, limit, value: where(op("le", a, limit), value, a)),
+        aten.threshold_backward.default: one(lambda g, a, limit: where(op("le", a, limit), like(g, 0), g)),
+        aten.addcmul.default: one(
+            lambda a, b, c, k: op("add", a, op("mul", op("mul", k, b), c)), "result", 3, (("value", 1),)
+        ),
+        aten.addcdiv.default: one(
+            lambda a, b, c, k: op("add", a, op("div", op("mul", k, b), c)), "float", 6, (("value", 1),)
+        ),
         aten.mul.Tensor: one(mul),
         aten.mul.Scalar: one(mul),
         aten.div.Tensor: one(scalar("div"), "float", 4),
@@ -404,33 +430,22 @@ def _rsub(lw: Lowering, a: Any, b: Any, alpha: float = 1) -> TensorValue:
     return elementwise(lw, lambda x, y, k: sub(y, mul(x, k)), (a, b, alpha), _compute(lw))
 
 
-@_rule(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def _div_mode(lw: Lowering, a: Any, b: Any, *, rounding_mode: str | None) -> TensorValue:
-    name = {None: "div", "floor": "floordiv", "trunc": "truncdiv"}[rounding_mode]
-    return _divide(lw, name, a, b)
-
-
-@_rule(aten.floor_divide.default, aten.floor_divide.Scalar)
-def _floor_divide(lw: Lowering, a: Any, b: Any) -> TensorValue:
-    return _divide(lw, "floordiv", a, b)
-
-
-@_rule(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
-def _remainder(lw: Lowering, a: Any, b: Any) -> TensorValue:
-    return _divide(lw, "mod", a, b)
-
-
-@_rule(aten.fmod.Tensor, aten.fmod.Scalar)
-def _fmod(lw: Lowering, a: Any, b: Any) -> TensorValue:
-    return _divide(lw, "fmod", a, b)
-
-
-def _divide(lw: Lowering, name: str, a: Any, b: Any) -> TensorValue:
+def _divide(lw: Lowering, a: Any, b: Any, *, name: str = "", rounding_mode: str | None = None) -> TensorValue:
     """Integer division by data is the library's: it raises when the divisor is 0."""
+    name = name or {None: "div", "floor": "floordiv", "trunc": "truncdiv"}[rounding_mode]
     compute = _compute(lw)
     if not DTYPES[compute].is_float and (isinstance(b, TensorValue) or b == 0 or compute == "b8"):
         raise Declined
     return elementwise(lw, scalar(name), (a, b), compute, SCALAR_OPS[name].cost)
+
+
+for _name, _ops in {
+    "": (aten.div.Tensor_mode, aten.div.Scalar_mode),
+    "floordiv": (aten.floor_divide.default, aten.floor_divide.Scalar),
+    "mod": (aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor),
+    "fmod": (aten.fmod.Tensor, aten.fmod.Scalar),
+}.items():
+    RULES.update(dict.fromkeys(_ops, partial(_divide, name=_name)))
 
 
 _POWERS: dict[float, Callable[[Value], Value]] = {
@@ -475,19 +490,9 @@ def _clamp(lw: Lowering, a: TensorValue, low: float | None = None, high: float |
     return elementwise(lw, lambda x, lo, hi: clamp_high(clamp_low(x, lo), hi), (a, *limits), _compute(lw))
 
 
-@_rule(aten.clamp_min.default)
-def _clamp_min(lw: Lowering, a: TensorValue, low: float) -> TensorValue:
-    return _clamp(lw, a, low)
-
-
-@_rule(aten.clamp_max.default)
-def _clamp_max(lw: Lowering, a: TensorValue, high: float) -> TensorValue:
-    return _clamp(lw, a, None, high)
-
-
-@_rule(aten.hardtanh.default)
-def _hardtanh(lw: Lowering, a: TensorValue, low: float = -1, high: float = 1) -> TensorValue:
-    return _clamp(lw, a, low, high)
+RULES[aten.clamp_min.default] = _clamp
+RULES[aten.clamp_max.default] = lambda lw, a, high: _clamp(lw, a, None, high)
+RULES[aten.hardtanh.default] = lambda lw, a, low=-1, high=1: _clamp(lw, a, low, high)
 
 
 def _limit(lw: Lowering, number: float | None) -> float | None:
@@ -498,14 +503,6 @@ def _limit(lw: Lowering, number: float | None) -> float | None:
     return float(torch.tensor(number, dtype=dtype))
 
 
-@_rule(aten.leaky_relu.default)
-def _leaky_relu(lw: Lowering, a: TensorValue, slope: float = 0.01) -> TensorValue:
-    def fn(x: Value, k: Value) -> Value:
-        return where(op("gt", x, like(x, 0)), x, op("mul", x, k))
-
-    return elementwise(lw, fn, (a, slope), _needs_float(lw), 2)
-
-
 @_rule(aten.elu.default)
 def _elu(lw: Lowering, a: TensorValue, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> TensorValue:
     def fn(x: Value) -> Value:
@@ -513,53 +510,6 @@ def _elu(lw: Lowering, a: TensorValue, alpha: float = 1, scale: float = 1, input
         return where(op("gt", x, like(x, 0)), op("mul", x, like(x, scale)), low)
 
     return elementwise(lw, fn, (a,), _needs_float(lw), 35)
-
-
-@_rule(aten.softplus.default)
-def _softplus(lw: Lowering, a: TensorValue, beta: float = 1, threshold: float = 20) -> TensorValue:
-    return elementwise(lw, lambda x: softplus(x, beta, threshold), (a,), _needs_float(lw), 50)
-
-
-@_rule(aten.threshold.default)
-def _threshold(lw: Lowering, a: TensorValue, threshold: float, value: float) -> TensorValue:
-    def fn(x: Value, t: Value, v: Value) -> Value:
-        return where(op("le", x, t), v, x)
-
-    return elementwise(lw, fn, (a, threshold, value), _compute(lw))
-
-
-@_rule(aten.threshold_backward.default)
-def _threshold_backward(lw: Lowering, grad: TensorValue, a: TensorValue, threshold: float) -> TensorValue:
-    def fn(g: Value, x: Value, t: Value) -> Value:
-        return where(op("le", x, t), like(g, 0), g)
-
-    return elementwise(lw, fn, (grad, a, threshold), _compute(lw))
-
-
-@_rule(aten.addcmul.default)
-def _addcmul(lw: Lowering, a: Any, b: Any, c: Any, *, value: float = 1) -> TensorValue:
-    def fn(x: Value, y: Value, z: Value, k: Value) -> Value:
-        return op("add", x, op("mul", op("mul", k, y), z))
-
-    return elementwise(lw, fn, (a, b, c, value), _compute(lw), 3)
-
-
-@_rule(aten.addcdiv.default)
-def _addcdiv(lw: Lowering, a: Any, b: Any, c: Any, *, value: float = 1) -> TensorValue:
-    def fn(x: Value, y: Value, z: Value, k: Value) -> Value:
-        return op("add", x, op("div", op("mul", k, y), z))
-
-    return elementwise(lw, fn, (a, b, c, value), _needs_float(lw), 6)
-
-
-@_rule(aten.lerp.Scalar, aten.lerp.Tensor)
-def _lerp(lw: Lowering, a: TensorValue, b: TensorValue, weight: Any) -> TensorValue:
-    def fn(x: Value, y: Value, w: Value) -> Value:
-        low = op("add", x, op("mul", w, op("sub", y, x)))
-        high = op("sub", y, op("mul", op("sub", y, x), op("sub", like(w, 1), w)))
-        return where(op("lt", op("abs", w), like(w, 0.5)), low, high)
-
-    return elementwise(lw, fn, (a, b, weight), _needs_float(lw), 6)
 
 
 @_rule(aten.nan_to_num.default)
