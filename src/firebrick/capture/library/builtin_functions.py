@@ -31,13 +31,12 @@ from firebrick.capture.values.superclass import SuperValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.library.known_callables import Args, Kwargs
 
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
 
 _NO_KEYWORDS: Kwargs = {}
 
