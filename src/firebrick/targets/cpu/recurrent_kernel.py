@@ -20,6 +20,7 @@ from firebrick.targets.cpu.tiles import dot
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from firebrick.ir.index.expr import Expr
     from firebrick.targets.cpu.unit_writer import Unit
 
 OP = "firebrick::recurrent.out"
@@ -163,7 +164,7 @@ class Recurrent:
     state: int | None
 
     @staticmethod
-    def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Recurrent, tuple[str, ...]]:
+    def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Recurrent, tuple[str, ...], tuple[Expr, ...]]:
         """The shape of a call, and the names of its buffers in the order of the kernel's arguments."""
         cell, *tensors = call.args
         projected, weights, biases, (hidden,), state = (
@@ -185,7 +186,7 @@ class Recurrent:
             as_int(state[0].offset) if state else None,
         )
         given = (*projected, *weights, *biases, hidden, *state)
-        return made, (*(ref.buffer for ref in given), out, last)
+        return made, (*(ref.buffer for ref in given), out, last), ()
 
     @property
     def kind(self) -> str:
