@@ -112,3 +112,13 @@ def test_a_strided_row_of_varying_length():
     with torch.no_grad():
         calls = [(torch.randn(4, n, 8),) for n in (5, 7, 9, 30)]
         assert compiles(lambda x: model(x[:, 0]).tanh(), calls) == 2
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("first", [False, True])
+def test_recurrent_layers_over_lengths(kind, first):
+    model = kind(6, 20, 2, batch_first=first, bidirectional=True).eval()
+    with torch.no_grad():
+        sizes = [(3, n, 6) if first else (n, 3, 6) for n in (2, 5, 9, 40, 1, 7)]
+        assert compiles(model, [(torch.randn(*s),) for s in sizes]) == 2
+    assert not firebrick.stats()["reasons"].get("fallback")
