@@ -325,8 +325,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
     rules |= {
         aten.neg.default: one(scalar("neg")),
         aten.abs.default: one(lambda a: a if a.dtype in ("b8", "u8") else op("abs", a)),
-        aten.sign.default: one(sgn),
-        aten.sgn.default: one(sgn),
+        **dict.fromkeys((aten.sign.default, aten.sgn.default), one(sgn)),
         aten.relu.default: one(relu),
         aten.square.default: one(lambda a: mul(a, a)),
         aten.reciprocal.default: one(lambda a: op("div", like(a, 1), a), "float", 4),
