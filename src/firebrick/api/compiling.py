@@ -86,7 +86,8 @@ def compile(
         model: a function, or an nn.Module; an object of the same kind comes back. A compiled module shares its
             parameters, buffers and attributes with the original.
         fullgraph: raise `Unsupported` where the function can't be one graph.
-        dynamic: True makes symbols of sizes, so that one compile serves many. What needs a number is guarded.
+        dynamic: makes symbols of sizes, so that one compile serves many: True of all, None of those that differ from
+            an earlier call's, False of none. What needs a number is guarded.
         backend: a name of `list_backends()`, a function `(gm, example_inputs) -> callable`, or a machine or an engine
             of one's own (`firebrick.extend`).
         mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs". The two last measure, once

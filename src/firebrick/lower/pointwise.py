@@ -321,12 +321,11 @@ def _table() -> dict[Any, Callable[..., Any]]:
         rules[getattr(aten, f"logical_{name}").default] = Pointwise(scalar(name), "bool")
         for overload in ("Tensor", "Scalar"):
             rules[getattr(getattr(aten, f"bitwise_{name}"), overload)] = Pointwise(logical(name))
-    one = Pointwise
+    one, xlog1py = Pointwise, aten.special_xlog1py
     rules |= {
         aten.neg.default: one(scalar("neg")),
         aten.abs.default: one(lambda a: a if a.dtype in ("b8", "u8") else op("abs", a)),
-        aten.sign.default: one(sgn),
-        aten.sgn.default: one(sgn),
+        **dict.fromkeys((aten.sign.default, aten.sgn.default), one(sgn)),
         aten.relu.default: one(relu),
         aten.square.default: one(lambda a: mul(a, a)),
         aten.reciprocal.default: one(lambda a: op("div", like(a, 1), a), "float", 4),
@@ -342,17 +341,18 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.fmax.default: one(scalar("fmax"), "float", 2),
         aten.atan2.default: one(scalar("atan2"), "float", 40),
         aten.hypot.default: one(scalar("hypot"), "float", 20),
-        aten.copysign.Tensor: one(scalar("copysign"), "float"),
-        aten.copysign.Scalar: one(scalar("copysign"), "float"),
+        **dict.fromkeys((aten.copysign.Tensor, aten.copysign.Scalar), one(scalar("copysign"), "float")),
         aten.logaddexp.default: one(logaddexp, "float", 50),
         aten.logaddexp2.default: one(power_of_two_sum("exp2", "log2"), "float", 50),
         aten.heaviside.default: one(heaviside),
-        aten.xlogy.Tensor: one(times_log("log"), "float", 25),
-        aten.xlogy.Scalar_Other: one(times_log("log"), "float", 25),
-        aten.xlogy.Scalar_Self: one(times_log("log"), "float", 25),
-        aten.special_xlog1py.default: one(times_log("log1p"), "float", 25),
-        aten.special_xlog1py.other_scalar: one(times_log("log1p"), "float", 25),
-        aten.special_xlog1py.self_scalar: one(times_log("log1p"), "float", 25),
+        **{
+            getattr(aten.xlogy, o): one(times_log("log"), "float", 25)
+            for o in ("Tensor", "Scalar_Other", "Scalar_Self")
+        },
+        **{
+            getattr(xlog1py, o): one(times_log("log1p"), "float", 25)
+            for o in ("default", "other_scalar", "self_scalar")
+        },
         **dict.fromkeys((aten.lerp.Scalar, aten.lerp.Tensor), one(lerp, "float", 6)),
         aten.leaky_relu.default: one(
             lambda a, k: where(op("gt", a, like(a, 0)), a, op("mul", a, k)), "float", 2, (("negative_slope", 0.01),)
@@ -366,13 +366,9 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.addcdiv.default: one(
             lambda a, b, c, k: op("add", a, op("div", op("mul", k, b), c)), "float", 6, (("value", 1),)
         ),
-        aten.mul.Tensor: one(mul),
-        aten.mul.Scalar: one(mul),
-        aten.div.Tensor: one(scalar("div"), "float", 4),
-        aten.div.Scalar: one(scalar("div"), "float", 4),
-        aten.true_divide.Tensor: one(scalar("div"), "float", 4),
-        aten.pow.Tensor_Tensor: one(power, "float", 60),
-        aten.pow.Scalar: one(power, "float", 60),
+        **dict.fromkeys((aten.mul.Tensor, aten.mul.Scalar), one(mul)),
+        **dict.fromkeys((aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor), one(scalar("div"), "float", 4)),
+        **dict.fromkeys((aten.pow.Tensor_Tensor, aten.pow.Scalar), one(power, "float", 60)),
         aten.clamp_min.Tensor: one(clamp_low),
         aten.clamp_max.Tensor: one(clamp_high),
         aten.clamp.Tensor: one(lambda a, low=None, high=None: clamp_high(clamp_low(a, low), high)),
@@ -386,10 +382,8 @@ def _table() -> dict[Any, Callable[..., Any]]:
         ),
         aten.logical_not.default: one(scalar("not"), "bool"),
         aten.bitwise_not.default: one(lambda a: op("not" if a.dtype == "b8" else "bitnot", a)),
-        aten.bitwise_left_shift.Tensor: one(scalar("shl")),
-        aten.bitwise_left_shift.Tensor_Scalar: one(scalar("shl")),
-        aten.bitwise_right_shift.Tensor: one(scalar("shr")),
-        aten.bitwise_right_shift.Tensor_Scalar: one(scalar("shr")),
+        **{getattr(aten.bitwise_left_shift, o): one(scalar("shl")) for o in ("Tensor", "Tensor_Scalar")},
+        **{getattr(aten.bitwise_right_shift, o): one(scalar("shr")) for o in ("Tensor", "Tensor_Scalar")},
         aten.sigmoid_backward.default: one(lambda g, y: op("mul", g, op("mul", op("sub", like(y, 1), y), y))),
         aten.tanh_backward.default: one(lambda g, y: op("mul", g, op("sub", like(y, 1), op("mul", y, y)))),
     }

@@ -13,7 +13,7 @@ from firebrick.runtime.cache import (
 )
 from firebrick.runtime.load import AutogradViews, Executable, TorchViews, ViewRow, load
 from firebrick.runtime.source import source_digest
-from firebrick.runtime.training import Place, Tangent, Training, TrainingPlan
+from firebrick.runtime.training import Part, Place, Tangent, Training, TrainingPlan
 
 __all__ = [
     "AutogradViews",
@@ -22,6 +22,7 @@ __all__ = [
     "DiskCache",
     "Executable",
     "Key",
+    "Part",
     "Place",
     "Tangent",
     "TorchViews",

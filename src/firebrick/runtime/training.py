@@ -40,6 +40,13 @@ class Tangent(NamedTuple):
     strides: tuple[int, ...]
 
 
+class Part(NamedTuple):
+    """A node of the engine's graph for some of the results: positions in the plan's `tangents` and `saved`."""
+
+    tangents: tuple[int, ...]
+    saved: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
     """How forward and backward are joined; plain data that is kept with the forward's artifact.
@@ -47,6 +54,8 @@ class TrainingPlan:
     results: how many of the forward's results are the user's; the others are only saved.
     outputs: the user's outputs, each with whether it requires a gradient, None for a leaf that does.
     dirty: tensors of the caller whose new value has a gradient. wrt: tensors that gradients are for.
+    reach: for each of `wrt`, the tangents that its gradient is made of.
+    parts: nodes that know nothing of each other; none: one has all tangents.
     bytes_saved: held from forward to backward, not counting what the caller holds anyway.
     """
 
@@ -57,6 +66,8 @@ class TrainingPlan:
     dirty: tuple[Place, ...]
     wrt: tuple[Place, ...]
     bytes_saved: int
+    reach: tuple[tuple[int, ...], ...]
+    parts: tuple[Part, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Inverse of `from_json`."""
@@ -74,6 +85,8 @@ class TrainingPlan:
             dirty=tuple(Place(*row) for row in found["dirty"]),
             wrt=tuple(Place(*row) for row in found["wrt"]),
             bytes_saved=found["bytes_saved"],
+            reach=found["reach"],
+            parts=tuple(Part(*row) for row in found["parts"]),
         )
 
 
@@ -103,14 +116,35 @@ class Training:
         self.constants = [constants[str(name)] for name in self.names]
         self.others = {p.at: constants[str(p.at)] for p in self._places() if p.kind == "const"}
         self.differentiable = frozenset(t.of.at for t in plan.tangents if t.of.kind == "result")
+        self.whole = Part(tuple(range(len(plan.tangents))), tuple(range(len(plan.saved))))
+        self.leaves = [self._leaves(set(part.tangents)) for part in plan.parts]
+
+    def _leaves(self, tangents: set[int]) -> set[int]:
+        """Positions, among inputs and constants, of what the gradients of these tangents are for."""
+        rows = zip(self.plan.wrt, self.plan.reach, strict=True)
+        return {self.position(place) for place, reach in rows if not tangents.isdisjoint(reach)}
+
+    def position(self, place: Place) -> int:
+        """Where a tensor that gradients are for is among inputs and constants; constants from the end."""
+        return int(place.at) if place.kind == "input" else self.names[str(place.at)] - len(self.names)
 
     def _places(self) -> list[Place]:
         return [*self.plan.saved, *(place for place, _ in self.plan.outputs)]
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
         """Run the forward; gradients flow through what it returns."""
-        found = _Node.apply(self, len(inputs), *inputs, *self.constants)
-        return tuple([self._output(place, grad, inputs, found) for place, grad in self.plan.outputs])
+        tensors = [*inputs, *self.constants]
+        if self.plan.parts:
+            with torch.no_grad():
+                results = list(self.forward(*inputs))
+            for part, leaves in zip(self.plan.parts, self.leaves, strict=True):
+                near = [t if {i, i - len(tensors)} & leaves else None for i, t in enumerate(tensors)]
+                places = [self.plan.tangents[i].of.at for i in part.tangents]
+                for at, value in zip(places, _Node.apply(self, part, (inputs, results, places), *near), strict=False):
+                    results[at] = value  # type: ignore[index]
+        else:
+            results = _Node.apply(self, self.whole, (inputs, None, None), *tensors)
+        return tuple([self._output(place, grad, inputs, results) for place, grad in self.plan.outputs])
 
     def _output(self, place: Place, grad: bool | None, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
         value = self.fetch(place, inputs, results)
@@ -160,51 +194,53 @@ def _severed(found: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
 
 
 class _Node(torch.autograd.Function):
-    """The one node that the engine sees."""
+    """A node that the engine sees: the only one, or one of the plan's parts."""
 
     @staticmethod
-    def forward(ctx: Any, run: Training, count: int, *tensors: torch.Tensor) -> tuple[Any, ...]:
-        inputs, plan = tensors[:count], run.plan
-        found = run.forward(*inputs)
-        ctx.run, ctx.count, ctx.size = run, count, len(tensors)
-        dirty = [inputs[p.at] if p.kind == "input" else tensors[count + run.names[p.at]] for p in plan.dirty]  # type: ignore[index]
+    def forward(ctx: Any, run: Training, part: Part, begun: tuple[Any, Any, Any], *tensors: torch.Tensor) -> Any:
+        (inputs, results, places), plan = begun, run.plan
+        if results is None:
+            results = run.forward(*inputs)
+            places = range(plan.results)
+        ctx.run, ctx.part, ctx.places, ctx.size = run, part, places, len(tensors)
+        dirty = [tensors[run.position(p)] for p in plan.dirty]
         token = _NOTHING.new_empty(0)  # by it, gradients of these gradients lead back here, and to an error
-        ctx.save_for_backward(*[run.fetch(place, inputs, found) for place in plan.saved], token)
+        ctx.save_for_backward(*[run.fetch(plan.saved[i], inputs, results) for i in part.saved], token)
         ctx.mark_dirty(*dirty)
-        results = found[: plan.results]
-        others = [r for i, r in enumerate(results) if i not in run.differentiable]
+        others = [results[i] for i in places if i not in run.differentiable]
         ctx.mark_non_differentiable(*[r for r in others if isinstance(r, torch.Tensor)])
         ctx.set_materialize_grads(False)
-        return (*results, *dirty, token)
+        return (*[results[i] for i in places], *dirty, token)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        run, plan = ctx.run, ctx.run.plan
+        run, plan, part = ctx.run, ctx.run.plan, ctx.part
         batch = Batch.of(gradients)
         if batch is not None:
             return batch.map(lambda *one: _Node.backward(ctx, *one), gradients)
         *kept, token = ctx.saved_tensors
-        saved = [seen(t, p.layout) for t, p in zip(kept, plan.saved, strict=True)]
-        dirty = {place: plan.results + i for i, place in enumerate(plan.dirty)}
+        places = [plan.saved[i] for i in part.saved]
+        saved = [seen(t, p.layout) for t, p in zip(kept, places, strict=True)]
+        positions = {Place("result", place): i for i, place in enumerate(ctx.places)}
+        positions |= {place: len(ctx.places) + i for i, place in enumerate(plan.dirty)}
         tangents, given = [], []
-        for i, tangent in enumerate(plan.tangents):
-            position = tangent.of.at if tangent.of.kind == "result" else dirty[tangent.of]
-            gradient = gradients[position]
+        for i in part.tangents:
+            gradient = gradients[positions[plan.tangents[i].of]]
             if gradient is not None:
                 given.append(i)
-                tangents.append(_conform(gradient.detach(), tangent))
-        rows: list[torch.Tensor | None] = [None] * (2 + ctx.size)
+                tangents.append(_conform(gradient.detach(), plan.tangents[i]))
+        rows: list[torch.Tensor | None] = [None] * ctx.size
         if given:
             with torch.no_grad():
                 found = run.gradients(tuple(given), *saved, *tangents)
             for place, gradient in zip(plan.wrt, found, strict=True):
-                position = place.at if place.kind == "input" else ctx.count + run.names[place.at]
-                rows[2 + position] = gradient
+                if gradient is not None:
+                    rows[run.position(place)] = gradient
         if torch.is_grad_enabled():
-            sloped = (p.kind == "result" and _has_slope(t) for t, p in zip(saved, plan.saved, strict=True))
+            sloped = (p.kind == "result" and _has_slope(t) for t, p in zip(saved, places, strict=True))
             if any(sloped) or any(t is not None and t.requires_grad for t in (*gradients, *saved)):
                 _refuse_double_backward(rows, token)
-        return tuple(rows)
+        return (None, None, None, *rows)
 
 
 def _has_slope(tensor: torch.Tensor) -> bool:
