@@ -146,11 +146,11 @@ class _Model:
         self.nodes.append(made)
         return outputs if many else outputs[0]
 
-    def _note(self, node: fx.Node, made: list[Any]) -> None:
-        if self.about is None or not made:
+    def _note(self, node: fx.Node, protos: list[Any]) -> None:
+        if self.about is None or not protos:
             return
         name, facts = self.about(node)
-        for proto in made:
+        for proto in protos:
             proto.name = f"{name}.{self.taken[name]}" if self.taken[name] else name
             self.taken[name] += 1
             for key, value in facts.items():
@@ -194,10 +194,10 @@ class _Model:
 
 
 def _attribute(gm: fx.GraphModule, name: str) -> torch.Tensor:
-    found: Any = gm
+    owner: Any = gm
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        owner = getattr(owner, part)
+    return owner
 
 
 # ------------------------------------------------------------------ rows
@@ -305,8 +305,8 @@ def _attention(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
     scores = m.op("MatMul", scaled, m.op("Transpose", m.value(a["key"]), perm=turned))
     mask = a.get("attn_mask")
     if mask is not None:
-        given = value_of(mask)
-        if given.dtype == torch.bool:
+        fake_mask = value_of(mask)
+        if fake_mask.dtype == torch.bool:
             zeros = m.constant(torch.zeros((), dtype=query.dtype))
             low = m.constant(torch.tensor(float("-inf"), dtype=query.dtype))
             scores = m.op("Add", scores, m.op("Where", m.value(mask), zeros, low))

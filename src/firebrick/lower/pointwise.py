@@ -46,8 +46,8 @@ class Pointwise:
         """Lower a call."""
         if self.numbers:
             operands = self.fn.__code__.co_argcount - len(self.numbers)
-            given = dict(zip(dict(self.numbers), args[operands:], strict=False)) | kwargs
-            args, kwargs = (*args[:operands], *(given.pop(n, v) for n, v in self.numbers)), given
+            numbers = dict(zip(dict(self.numbers), args[operands:], strict=False)) | kwargs
+            args, kwargs = (*args[:operands], *(numbers.pop(n, v) for n, v in self.numbers)), numbers
         if kwargs:
             raise Declined
         out = BY_TORCH[lw.node.meta["val"].dtype].name
@@ -462,11 +462,11 @@ _FLOAT_POWERS: dict[float, Callable[[Value], Value]] = {
 @_rule(aten.pow.Tensor_Scalar)
 def _pow(lw: Lowering, a: TensorValue, exponent: float) -> TensorValue:
     compute = _compute(lw)
-    known = _POWERS.get(exponent) if exponent != 4 or not DTYPES[compute].is_float else None
+    product = _POWERS.get(exponent) if exponent != 4 or not DTYPES[compute].is_float else None
     if DTYPES[compute].is_float:
-        known = known or _FLOAT_POWERS.get(exponent)
-    if known is not None and compute != "b8":
-        return elementwise(lw, known, (a,), compute, 4)
+        product = product or _FLOAT_POWERS.get(exponent)
+    if product is not None and compute != "b8":
+        return elementwise(lw, product, (a,), compute, 4)
     if not DTYPES[compute].is_float:
         raise Declined
     return elementwise(lw, power, (a, exponent), compute, SCALAR_OPS["pow"].cost)

@@ -118,9 +118,9 @@ _Formula = Callable[[_Place], "Value"]
 def _stored(lw: Lowering, grid: TensorValue, dtype: str, value: _Formula) -> _Formula:
     """What is the same for all channels, in memory."""
     shape = grid.shape[:-1]
-    made = TensorValue(shape, dtype, contiguous_strides(shape), formula=value, parts=lw.parts)
-    lw.realize(made)
-    return made.at
+    tensor = TensorValue(shape, dtype, contiguous_strides(shape), formula=value, parts=lw.parts)
+    lw.realize(tensor)
+    return tensor.at
 
 
 def _along(lw: Lowering, grid: TensorValue, d: int, side: _Side, mode: int, compute: str) -> Callable[..., list[_Tap]]:
@@ -133,8 +133,8 @@ def _along(lw: Lowering, grid: TensorValue, d: int, side: _Side, mode: int, comp
     def padded(at: _Place) -> Value:
         return side.padded(pixel(at))
 
-    found = _stored(lw, grid, compute, padded) if side.padding == _REFLECTION else padded
-    return lambda at: _taps(side, found(at), mode)
+    coordinate = _stored(lw, grid, compute, padded) if side.padding == _REFLECTION else padded
+    return lambda at: _taps(side, coordinate(at), mode)
 
 
 @_rule(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
@@ -167,8 +167,8 @@ def _grid_sampler(lw: Lowering, x: TensorValue, grid: TensorValue, mode: int, pa
         return where(inside, reduce(partial(op, "add"), steps), constant(-1, whole))
 
     def weight(choice: Sequence[int], at: _Place) -> Value:
-        found = [tap.weight for tap in corner(choice, at) if tap.weight is not None]
-        return reduce(partial(op, "mul"), found) if found else constant(1, compute)
+        weights = [tap.weight for tap in corner(choice, at) if tap.weight is not None]
+        return reduce(partial(op, "mul"), weights) if weights else constant(1, compute)
 
     count = 1 if mode == _NEAREST else 2
     corners: list[tuple[_Formula, _Formula]] = [
@@ -182,8 +182,8 @@ def _grid_sampler(lw: Lowering, x: TensorValue, grid: TensorValue, mode: int, pa
         flat = ref.offset + total(i * s for i, s in zip(lead, ref.strides[:2], strict=True)) + slot
         # The first element is read for those outside: to choose whether to read takes longer.
         inside = op("ge", at, constant(0, whole))
-        found = load(ref.buffer, x.dtype, flat, ((slot, cast(op("max", at, constant(0, whole)), "i64")),))
-        value = op("mul", where(inside, cast(found, compute), constant(0, compute)), weight)
+        loaded = load(ref.buffer, x.dtype, flat, ((slot, cast(op("max", at, constant(0, whole)), "i64")),))
+        value = op("mul", where(inside, cast(loaded, compute), constant(0, compute)), weight)
         # Of volumes eager leaves out what is outside, even where its weight is no number.
         return where(inside, value, constant(0, compute)) if rank == 3 else value
 

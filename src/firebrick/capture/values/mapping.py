@@ -130,12 +130,12 @@ class DictValue(Value):
     def lookup(self, interp: Interpreter, key: Value) -> Value | None:
         """The item at `key`, guarding its absence if there is none."""
         try:
-            found = self.entries.get(key_of(key, interp, self.entries))
+            entry = self.entries.get(key_of(key, interp, self.entries))
         except TypeError as error:
             interp.raise_real(error)
-        if found is not None:
-            interp.tracer.found.append(found[1])
-            return found[1]
+        if entry is not None:
+            interp.tracer.found.append(entry[1])
+            return entry[1]
         if not self.keys_guarded:
             interp.tracer.guard_missing_key(self, key)
         return None
@@ -159,13 +159,13 @@ class DictValue(Value):
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """The item, `__missing__`'s, or KeyError."""
-        found = self.lookup(interp, key)
-        if found is not None:
-            return found
+        item = self.lookup(interp, key)
+        if item is not None:
+            return item
         if self.factory is not None and self.factory.realize().python_type() is not type(None):
-            made = self.factory.realize().call(interp, [], {})
-            self.set_item(interp, key, made)
-            return made
+            default = self.factory.realize().call(interp, [], {})
+            self.set_item(interp, key, default)
+            return default
         if self.cls is Counter:
             return ConstantValue(0)
         interp.raise_value(KeyError, [key])
@@ -381,8 +381,8 @@ class ViewValue(Value):
             pair = args[0].realize()
             if not isinstance(pair, TupleValue) or len(pair.items) != 2:
                 return ConstantValue(False)
-            found = self.owner.lookup(interp, pair.items[0])
-            return ConstantValue(found is not None and interp.same_or_equal(found, pair.items[1]))
+            item = self.owner.lookup(interp, pair.items[0])
+            return ConstantValue(item is not None and interp.same_or_equal(item, pair.items[1]))
         if self.kind != "values" and name in SET_METHODS:
             return SET_METHODS[name](interp, SetValue.of(interp, self.iterate(interp)), args, kwargs)
         return interp.fallback_method(self, name, args, kwargs)
@@ -400,25 +400,25 @@ class ViewValue(Value):
 
 
 def _get(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    found = value.lookup(interp, args[0])
+    item = value.lookup(interp, args[0])
     default = args[1] if len(args) > 1 else kwargs.get("default", NONE)
-    return default if found is None else found
+    return default if item is None else item
 
 
 def _set_default(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    found = value.lookup(interp, args[0])
-    if found is not None:
-        return found
+    item = value.lookup(interp, args[0])
+    if item is not None:
+        return item
     default = args[1] if len(args) > 1 else NONE
     value.set_item(interp, args[0], default)
     return default
 
 
 def _pop(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    found = value.lookup(interp, args[0])
-    if found is not None:
+    item = value.lookup(interp, args[0])
+    if item is not None:
         del value.mutate(interp)[key_of(args[0], interp)]
-        return found
+        return item
     if len(args) > 1:
         return args[1]
     if "default" in kwargs:

@@ -137,9 +137,9 @@ class TupleValue(SequenceValue):
         if name in fields:
             return self.items[fields.index(name)]
         if self.cls is not tuple:
-            found = interp.tracer.class_attribute(self, name)
-            if found is not None:
-                return found
+            attribute = interp.tracer.class_attribute(self, name)
+            if attribute is not None:
+                return attribute
             if name in ("_fields", "_field_defaults"):
                 return interp.tracer.known(getattr(cls, name))
         return super().get_attr(interp, name)
