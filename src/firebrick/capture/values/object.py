@@ -32,6 +32,8 @@ MISSING: Any = object()
 """No such attribute."""
 
 _MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+WRITTEN = (types.FunctionType, staticmethod, classmethod, property)
+"""What a class's own Python gives for a special method."""
 _BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 
@@ -326,7 +328,7 @@ class ObjectValue(Value):
         if found is MISSING or found is None:
             return None
         assert owner is not None
-        if self.storage is not None and not isinstance(found, types.FunctionType):
+        if self.storage is not None and not isinstance(found, WRITTEN):
             return self.storage_method(interp, name)
         return bind(interp, found, owner, self, name)
 
@@ -364,7 +366,7 @@ class ObjectValue(Value):
         found, _ = interp.lookup(self.cls, "__iter__")
         if found is None:
             interp.raise_new(TypeError, f"{self.cls.__name__!r} object is not iterable")
-        if isinstance(found, types.FunctionType):
+        if isinstance(found, WRITTEN):
             made = interp.iterator(self)
             return interp.iterate_next(made) if isinstance(made, ObjectValue) else interp.iterate(made)
         if self.storage is not None:
@@ -378,7 +380,9 @@ class ObjectValue(Value):
     def length(self, interp: Interpreter) -> int:
         """`__len__`, or the container's own."""
         found, _ = interp.lookup(self.cls, "__len__")
-        if isinstance(found, types.FunctionType):
+        if found is None:
+            interp.raise_new(TypeError, "'NoneType' object is not callable")
+        if isinstance(found, WRITTEN):
             count: int = converted(interp, self, "__len__", len).as_constant()
             return count
         if self.storage is not None:
@@ -390,7 +394,7 @@ class ObjectValue(Value):
         found, _ = interp.lookup(self.cls, "__bool__")
         if found is not MISSING and not isinstance(found, _BUILTIN_METHODS):
             return converted(interp, self, "__bool__", bool).truth(interp)
-        if self.storage is not None and not isinstance(interp.lookup(self.cls, "__len__")[0], types.FunctionType):
+        if self.storage is not None and not isinstance(interp.lookup(self.cls, "__len__")[0], WRITTEN):
             return self.storage.truth(interp)
         if interp.lookup(self.cls, "__len__")[0] is not MISSING:
             return self.length(interp) != 0

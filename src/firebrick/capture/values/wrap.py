@@ -363,8 +363,8 @@ def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
         if isinstance(obj, defaultdict):
             value.storage.factory = tracer.read(obj.default_factory, Attr(source, "default_factory"))
     elif base is list:
-        tracer.guards.length(source, len(obj))
-        items = [tracer.read(item, Item(source, index)) for index, item in enumerate(list(obj))]
+        tracer.guards.length(source, list.__len__(obj))
+        items = [tracer.read(item, Item(source, index)) for index, item in enumerate(list.__iter__(obj))]
         value.storage = ListValue(items, source, obj)
     elif base in (set, frozenset):
         storage = _set(tracer, base(obj), source, True)
