@@ -12,7 +12,7 @@ import torch
 from compiling import check
 
 from firebrick.capture.library import arity
-from firebrick.capture.library import callable_rules as registry
+from firebrick.capture.library import known_callables as registry
 
 WRONG = """
     abs(); all([], []); any(); bool(1, 2); callable(); delattr(y); dict(1, 2); divmod(1); enumerate(); enumerate([], 1, 2)

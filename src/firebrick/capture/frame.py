@@ -43,7 +43,7 @@ from firebrick.capture.plain import run_plain
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue
 from firebrick.capture.values.function import CellValue
-from firebrick.capture.values.prelude_values import MadeTensor, NumberValue
+from firebrick.capture.values.made import MadeTensor, NumberValue
 from firebrick.errors import BackendError, FirebrickError, InternalError, SizesRefused
 from firebrick.fakes.mode import hooks_paused
 from firebrick.fakes.node_values import release

@@ -25,9 +25,9 @@ from firebrick.capture.inference_mode import InferenceMode, storage_of
 from firebrick.capture.interpreter.overrides import overridden
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.leaf import leaf_by_option
+from firebrick.capture.values.made import MadeTensor, NumberInGraph, call_with_numbers
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import Overridden
-from firebrick.capture.values.prelude_values import MadeTensor, NumberInGraph, call_with_numbers
 from firebrick.capture.values.random_state import Draws, drawn
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes

@@ -30,7 +30,7 @@ from firebrick.capture.guards.sources import (
     Source,
     Variables,
 )
-from firebrick.capture.library import callable_rules
+from firebrick.capture.library import known_callables
 from firebrick.capture.marks import DISABLED
 from firebrick.capture.replay import Repeats
 from firebrick.capture.values.base import LazyValue, Value
@@ -382,7 +382,7 @@ class Tracer:
         """
         if function.obj is not None and DISABLED in function.obj.__dict__:
             raise Break("disabled-function", f"{function.describe()} is marked with disable()")
-        if callable_rules.is_opaque(function.globals.get("__name__"), function.obj):
+        if known_callables.is_opaque(function.globals.get("__name__"), function.obj):
             raise Break("unsupported-call", f"{function.describe()} of {function.globals.get('__name__')} is called")
         fn = function.obj
         if fn is None or not function.pinned or id(fn) in self._inlined:

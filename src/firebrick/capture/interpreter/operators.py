@@ -15,10 +15,10 @@ from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue
 from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import BoundMethodValue
+from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, WRITTEN, InstanceDictValue, ObjectValue
-from firebrick.capture.values.prelude_values import NumberValue
 from firebrick.capture.values.sequence import DequeValue, ListValue, SequenceValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.subclass import SubclassValue

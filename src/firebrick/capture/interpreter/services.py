@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter import operators
-from firebrick.capture.library import arity, callable_rules
+from firebrick.capture.library import arity, known_callables
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
@@ -117,29 +117,29 @@ class Operations:
 
     def handler(self, obj: Any) -> Any:
         """The rule for a callable that is known by identity, or None."""
-        return callable_rules.find(obj)
+        return known_callables.find(obj)
 
     def is_graph_function(self, obj: Any) -> bool:
         """Whether calls of it go into the graph."""
-        return callable_rules.is_graph_function(obj)
+        return known_callables.is_graph_function(obj)
 
     def has_polyfill(self, obj: Any) -> bool:
         """Whether a Python stand-in is inlined for it."""
-        return callable_rules.polyfill(obj) is not None
+        return known_callables.polyfill(obj) is not None
 
     def call_known(self, obj: Any, value: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """Call an object that is known by identity: by its rule, in the graph, inlined or evaluated."""
         interp = self.interpreter
-        handler = callable_rules.find(obj)
+        handler = known_callables.find(obj)
         if handler is not None:
             return handler(interp, *arity.fit(obj, args, kwargs))
-        if callable_rules.is_graph_function(obj):
+        if known_callables.is_graph_function(obj):
             return self.tracer.graph.call(interp, "call_function", obj, args, kwargs)
         if isinstance(obj, types.FunctionType):
-            replacement = callable_rules.polyfill(obj)
+            replacement = known_callables.polyfill(obj)
             if replacement is not None:
                 return self.inline(self.tracer.function(replacement), args, kwargs)
-            rule = callable_rules.rule_of(obj)
+            rule = known_callables.rule_of(obj)
             if rule is not None:
                 return rule(interp, obj, args, kwargs)  # type: ignore[no-any-return]
             assert isinstance(value, FunctionValue)
@@ -152,13 +152,13 @@ class Operations:
             return self._call_descriptor(obj, args, kwargs)
         if isinstance(obj, types.MethodWrapperType) and isinstance(obj.__self__, types.GetSetDescriptorType) and args:
             return args[0].realize().get_attr(interp, obj.__self__.__name__)
-        replacement = callable_rules.polyfill(obj)
+        replacement = known_callables.polyfill(obj)
         if replacement is not None:
             made = self.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs)).realize()
             if isinstance(obj, type) and isinstance(made, (FunctionValue, GeneratorValue)):
                 made.kind = obj
             return made
-        if callable_rules.is_foldable(obj):
+        if known_callables.is_foldable(obj):
             return self.fold(obj, args, kwargs, copied=True)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, type) and owner in LITERAL_TYPES:  # int.from_bytes
@@ -176,7 +176,7 @@ class Operations:
         if isinstance(receiver, ObjectValue):
             if receiver.storage is not None:
                 return receiver.storage.call_method(self.interpreter, obj.__name__, rest, kwargs)
-            if obj.__objclass__ is not object and receiver.obj is not None and callable_rules.is_foldable(obj):
+            if obj.__objclass__ is not object and receiver.obj is not None and known_callables.is_foldable(obj):
                 return self.fold(obj, args, kwargs)
             raise Break("unsupported-call", f"{obj.__qualname__}() is called on {receiver.describe()}")
         return receiver.call_method(self.interpreter, obj.__name__, rest, kwargs)
@@ -198,7 +198,7 @@ class Operations:
         method = getattr(value.python_type(), name, None)
         if method is None:
             self.raise_new(AttributeError, f"{value.python_type().__name__!r} object has no attribute {name!r}")
-        replacement = callable_rules.polyfill(method)
+        replacement = known_callables.polyfill(method)
         if replacement is not None:
             return self.inline(self.tracer.function(replacement), [value, *args], kwargs)
         if isinstance(method, types.FunctionType):
@@ -211,7 +211,7 @@ class Operations:
 
     def stand_in(self, name: str) -> FunctionValue:
         """A Python stand-in that has a name of its own."""
-        return self.tracer.function(callable_rules.polyfill(name))
+        return self.tracer.function(known_callables.polyfill(name))
 
     def method(self, value: Value, name: str) -> Value:
         """An attribute of a built-in kind: a method, bound, or a constant; AttributeError if its class has none."""

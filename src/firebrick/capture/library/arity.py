@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.callable_rules import key_of
+from firebrick.capture.library.known_callables import key_of
 
 if TYPE_CHECKING:
-    from firebrick.capture.library.callable_rules import Args, Kwargs
+    from firebrick.capture.library.known_callables import Args, Kwargs
 
 
 _NOTHING: Any = lambda: 0  # noqa: E731

@@ -11,7 +11,7 @@ import torch
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.graph import has_tensor
 from firebrick.capture.inference_mode import made_of, storage_of
-from firebrick.capture.library.callable_rules import CODE_HANDLERS, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.leaf import can_be_leaf, is_fresh, make_leaf
 from firebrick.capture.values.object import ObjectValue
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.callable_rules import Args, Kwargs
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
 
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.interpreter import operators
-from firebrick.capture.library.callable_rules import FOLDABLE, FOLDABLE_MODULES, OPAQUE_MODULES, handles, key_of
+from firebrick.capture.library.known_callables import FOLDABLE, FOLDABLE_MODULES, OPAQUE_MODULES, handles, key_of
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.iterator import Cursor, IteratorValue
+from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
 from firebrick.capture.values.object import MISSING, ObjectValue, converted
-from firebrick.capture.values.prelude_values import NumberValue
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.superclass import SuperValue
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.callable_rules import Args, Kwargs
+    from firebrick.capture.library.known_callables import Args, Kwargs
 
 
 _NO_KEYWORDS: Kwargs = {}

@@ -8,7 +8,7 @@ import types
 from typing import TYPE_CHECKING
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.callable_rules import handles
+from firebrick.capture.library.known_callables import handles
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
@@ -20,7 +20,7 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.callable_rules import Args, Kwargs
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
 
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import DictItem, Namespace, Variables
-from firebrick.capture.library.callable_rules import CODE_HANDLERS, TRANSPARENT, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, TRANSPARENT, handles
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
 from firebrick.capture.values.object import ObjectValue
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.callable_rules import Args, Kwargs
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
 
 

@@ -16,7 +16,7 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter import operators
-from firebrick.capture.library.callable_rules import TRANSPARENT, TRANSPARENT_MODULES, handles
+from firebrick.capture.library.known_callables import TRANSPARENT, TRANSPARENT_MODULES, handles
 from firebrick.capture.library.numpy_rows import METHODS, ROWS, UFUNCS, Refused, Row, Ufunc
 from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue, numpy_dtype, torch_dtype
 from firebrick.capture.values.base import Raised, Value
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.callable_rules import Args, Kwargs
+    from firebrick.capture.library.known_callables import Args, Kwargs
 
 
 _FUNCTIONS = (

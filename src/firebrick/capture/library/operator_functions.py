@@ -6,12 +6,12 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.interpreter import operators
-from firebrick.capture.library.callable_rules import handles
+from firebrick.capture.library.known_callables import handles
 from firebrick.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.callable_rules import Args, Kwargs
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
 
 

@@ -15,14 +15,14 @@ import torch
 from torch.optim import optimizer
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.callable_rules import TRANSPARENT_MODULES, handles, replaces
+from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, handles, replaces
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.callable_rules import Args, Kwargs
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
 
 

@@ -19,7 +19,7 @@ from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan as torch_scan
 from torch.utils import _pytree as pytree
 
-from firebrick.capture.library.callable_rules import POLYFILLS, replaces
+from firebrick.capture.library.known_callables import POLYFILLS, replaces
 
 _UNSET = object()
 

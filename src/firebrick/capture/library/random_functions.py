@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.callable_rules import CODE_HANDLERS, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
 from firebrick.capture.values.random_state import (
     NUMBER_METHODS,
     RandomNumbers,
@@ -20,7 +20,7 @@ from firebrick.capture.values.random_state import (
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.callable_rules import Args, Kwargs
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
 
 

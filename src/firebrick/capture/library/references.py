@@ -11,7 +11,7 @@ from firebrick import _native
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.breaks.continuation import MISSING, unread
 from firebrick.capture.guards.sources import Const, Item, Local
-from firebrick.capture.library.callable_rules import handles
+from firebrick.capture.library.known_callables import handles
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.callable_rules import Args, Kwargs
+    from firebrick.capture.library.known_callables import Args, Kwargs
 
 
 class WeakReferenceValue(Value):

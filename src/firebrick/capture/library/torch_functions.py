@@ -15,7 +15,7 @@ import torch.nn.functional
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter.overrides import overridden, overrides_calls
-from firebrick.capture.library.callable_rules import (
+from firebrick.capture.library.known_callables import (
     FOLDABLE,
     GRAPH_FUNCTIONS,
     GRAPH_TYPES,
@@ -26,8 +26,8 @@ from firebrick.capture.library.callable_rules import (
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue
 from firebrick.capture.values.context_manager import ContextValue
+from firebrick.capture.values.made import NumberValue, tensor_of_number
 from firebrick.capture.values.object import ObjectValue
-from firebrick.capture.values.prelude_values import NumberValue, tensor_of_number
 from firebrick.capture.values.sequence import TupleValue
 from firebrick.capture.values.subclass import SubclassValue, as_subclass, default_function, make_subclass
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.callable_rules import Args, Kwargs
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
 
 

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.graph import GraphBuilder
-from firebrick.capture.library.callable_rules import CODE_HANDLERS, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.mapping import DictValue
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.callable_rules import Args, Kwargs
+    from firebrick.capture.library.known_callables import Args, Kwargs
 
 
 _MAKERS = (

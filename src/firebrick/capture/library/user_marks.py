@@ -13,13 +13,13 @@ import torch._compile
 
 from firebrick.capture import marks
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.callable_rules import CODE_HANDLERS, MARKED, NAMED, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.callable_rules import Args, Kwargs
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
 
 

@@ -11,7 +11,7 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr
-from firebrick.capture.library.callable_rules import find
+from firebrick.capture.library.known_callables import find
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue

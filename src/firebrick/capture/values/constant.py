@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.callable_rules import TRANSPARENT
+from firebrick.capture.library.known_callables import TRANSPARENT
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.method import MethodValue
 

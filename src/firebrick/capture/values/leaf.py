@@ -9,7 +9,7 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.inference_mode import made_of
-from firebrick.capture.values.prelude_values import MadeTensor
+from firebrick.capture.values.made import MadeTensor
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:

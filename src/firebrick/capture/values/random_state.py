@@ -12,8 +12,8 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.object import ObjectValue
-from firebrick.capture.values.prelude_values import NumberValue
 from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TensorValue
 

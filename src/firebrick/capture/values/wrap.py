@@ -35,16 +35,16 @@ from firebrick.capture.guards.sources import (
     plain_tensor,
     tensor_of,
 )
-from firebrick.capture.library import callable_rules
+from firebrick.capture.library import known_callables
 from firebrick.capture.values.array import ArrayValue, torch_dtype
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, NumpyScalarValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
+from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, key_of
 from firebrick.capture.values.module import ModuleValue, PythonModuleValue
 from firebrick.capture.values.object import ObjectValue, builtin_base
-from firebrick.capture.values.prelude_values import NumberValue
 from firebrick.capture.values.random_state import GeneratorState, RandomNumbers
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import size_value
@@ -188,7 +188,7 @@ def _range(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 def _function(tracer: Tracer, obj: types.FunctionType, source: Source, pinned: bool) -> Value:
     if pinned or isinstance(source, Const):
         return FunctionValue.of(tracer, obj, source)
-    if (obj.__closure__ or "<locals>" in obj.__qualname__) and not callable_rules.is_special(obj):
+    if (obj.__closure__ or "<locals>" in obj.__qualname__) and not known_callables.is_special(obj):
         tracer.guards.code(source, obj)
         value = FunctionValue.of(tracer, obj, source, pinned=False)
         value.pin = lambda: tracer.guards.identity(source, obj)  # where it matters which function of the code it is
@@ -344,7 +344,7 @@ def _exception(tracer: Tracer, obj: BaseException, source: Source, pinned: bool)
 
 
 def _object(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
-    if callable_rules.find(obj) is not None or callable_rules.is_graph_function(obj):
+    if known_callables.find(obj) is not None or known_callables.is_graph_function(obj):
         return _callable(tracer, obj, source, pinned)
     if isinstance(source, Const):
         return ObjectValue(type(obj), obj, source, fixed=True)
