@@ -15,10 +15,10 @@ def _shown(w: Writer, text: str) -> str:
 
 def _tried(w: Writer, *lines: str) -> None:
     """Plain Python that may raise; whether autograd's words are said is compared."""
-    with w.block("try:", "after"):
-        w.after(*lines)
-    with w.block("except RuntimeError as error:", "after"):
-        w.after("SEEN.append([type(error).__name__, 'inplace' in str(error)])")
+    with w.block("try:", "last"):
+        w.last(*lines)
+    with w.block("except RuntimeError as error:", "last"):
+        w.last("SEEN.append([type(error).__name__, 'inplace' in str(error)])")
 
 
 def inner_hooks(w: Writer) -> None:
