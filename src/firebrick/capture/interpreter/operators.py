@@ -149,7 +149,7 @@ def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
         return value.call_method(interp, method, [], {})
     if isinstance(value, TensorValue):
         return interp.tracer.graph.call(interp, "call_function", function, (value,), {})
-    if isinstance(value, ObjectValue) and value.special(interp, method) is not None and value.storage is None:
+    if isinstance(value, ObjectValue) and value.overriding(interp, method) and value.special(interp, method):
         return value.call_method(interp, method, [], {})
     if interp.lookup(value.python_type(), method)[0] is MISSING:
         interp.raise_new(TypeError, f"bad operand type for unary {symbol}: {value.python_type().__name__!r}")
@@ -354,7 +354,7 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
                 result = interp.tracer.function(found).call(interp, [owner, other], {})
                 if not _not_implemented(result):
                     return result
-            elif symbol == "!=" and hasattr(interp.lookup(owner.cls, "__eq__")[0], "__code__"):
+            elif symbol == "!=" and holder is object and hasattr(interp.lookup(owner.cls, "__eq__")[0], "__code__"):
                 equal = compare(interp, "==", left, right).realize()
                 return ConstantValue(not equal.truth(interp))
     if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):

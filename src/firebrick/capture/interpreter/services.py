@@ -86,7 +86,11 @@ class Operations:
         value = value.realize()
         if isinstance(value, TensorValue):
             raise Break("data-dependent-value", "a tensor is used as an index")
-        if isinstance(value, ObjectValue) and value.storage is None:
+        if (
+            isinstance(value, ObjectValue)
+            and not issubclass(value.cls, int)
+            and value.overriding(self.interpreter, "__index__")
+        ):
             if self.lookup(value.cls, "__index__")[0] is MISSING:
                 value.call_method(self.interpreter, "__index__", [], {})
             value = converted(self.interpreter, value, "__index__", operator.index)

@@ -641,7 +641,7 @@ def _unary(function: Any, method: str) -> None:
         value = args[0].realize()
         if isinstance(value, TensorValue):
             return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
-        if isinstance(value, ArrayValue) or (isinstance(value, ObjectValue) and value.storage is None):
+        if isinstance(value, ArrayValue) or (isinstance(value, ObjectValue) and value.overriding(interp, method)):
             return value.call_method(interp, method, args[1:], kwargs)
         if isinstance(value, NumberValue) and len(args) == 1 and not kwargs:
             return value.converted(interp, function)
