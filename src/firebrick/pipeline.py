@@ -593,24 +593,24 @@ class _Training(_Compile):
                 self.division = trace.divide(joint, trace.min_cut(joint))
         return self.division
 
-    def backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
+    def backward(self, given: tuple[int, ...]) -> runtime.Backward:
         """Compile the backward for the tangents that are given."""
         try:
             with collector_paused(), function_modes_paused():
                 artifact, made = self.built(
                     f"backward {given}",
                     lambda: self.backward_given(given).backward,
-                    lambda: {"order": self.backward_given(given).order},
+                    lambda: {name: getattr(self.backward_given(given), name) for name in ("order", "unread")},
                 )
                 run = self.load(artifact, made)
             recorder.count("backward graphs compiled")
-            return run, artifact.extra["order"]
+            return run, artifact.extra["order"], artifact.extra["unread"]
         except Exception as error:
             if self.config.strict:
                 raise
             _note_fallback(self.gm, error)
             division = self.backward_given(given)
-            return run_aten(division.backward), division.order
+            return run_aten(division.backward), division.order, division.unread
 
     def backward_given(self, given: tuple[int, ...]) -> trace.Division:
         return trace.backward_given(self.divided(), given)

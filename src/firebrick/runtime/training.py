@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -81,11 +81,14 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(v) for v in value) if isinstance(value, (list, tuple)) else value
 
 
+Backward: TypeAlias = "tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None], Sequence[int]]"
+
+
 class Training:
     """A compiled graph that records one node where gradients are recorded; called with the graph's inputs.
 
-    backward: which tangents are given -> a function of the saved tensors and those tangents, and which of its results
-    is the gradient of each of the plan's `wrt` (None: no result depends on it).
+    backward: which tangents are given -> a function of the saved tensors and those tangents, which of its results is
+    the gradient of each of the plan's `wrt` (None: no result depends on it), and which saved tensors it does not read.
     """
 
     def __init__(
@@ -93,11 +96,11 @@ class Training:
         plan: TrainingPlan,
         forward: Callable[..., Sequence[Any]],
         constants: Mapping[str, torch.Tensor],
-        backward: Callable[[tuple[int, ...]], tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None]]],
+        backward: Callable[[tuple[int, ...]], Backward],
     ) -> None:
         self.plan, self.forward = plan, forward
         self._backward = _native.Wrapped(backward, None)  # a training loop that is captured must not capture this
-        self._backwards: dict[tuple[int, ...], tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None]]] = {}
+        self._backwards: dict[tuple[int, ...], Backward] = {}
         names = [p.at for p in (*plan.wrt, *plan.dirty) if p.kind == "const"]
         self.names = {name: i for i, name in enumerate(dict.fromkeys(names))}
         self.constants = [constants[str(name)] for name in self.names]
@@ -130,15 +133,14 @@ class Training:
             return found[place.at]  # type: ignore[index]
         return inputs[place.at] if place.kind == "input" else self.others[place.at]  # type: ignore[index]
 
-    def gradients(self, given: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
-        """Return the gradient of each of `wrt`; the backward for these tangents is compiled when first asked for."""
+    def backward(self, given: tuple[int, ...]) -> Backward:
+        """The backward for these tangents, which is compiled when it is first asked for."""
         known = self._backwards.get(given)
         if known is None:
-            with recorder.timed("backward"):
-                run, order = self._backward(given)
-            known = self._backwards[given] = _native.Wrapped(run, None), order
-        found = known[0](*tensors)
-        return [None if i is None else found[i] for i in known[1]]
+            with recorder.timed("backward"), torch.no_grad():
+                run, *rest = self._backward(given)
+            known = self._backwards[given] = (_native.Wrapped(run, None), *rest)
+        return known
 
 
 def seen(base: torch.Tensor, layout: tuple[Any, Any, int] | None) -> torch.Tensor:
@@ -169,7 +171,10 @@ class _Node(torch.autograd.Function):
         ctx.run, ctx.count, ctx.size = run, count, len(tensors)
         dirty = [inputs[p.at] if p.kind == "input" else tensors[count + run.names[p.at]] for p in plan.dirty]  # type: ignore[index]
         token = _NOTHING.new_empty(0)  # by it, gradients of these gradients lead back here, and to an error
-        ctx.save_for_backward(*[run.fetch(place, inputs, found) for place in plan.saved], token)
+        saved = [run.fetch(place, inputs, found) for place in plan.saved]
+        ctx.save_for_backward(*saved, token)
+        several = len(plan.tangents) > 1 and not any(t.is_inference() for t in saved)
+        ctx.versions = [t._version for t in saved] if several else ()
         ctx.mark_dirty(*dirty)
         results = found[: plan.results]
         others = [r for i, r in enumerate(results) if i not in run.differentiable]
@@ -183,8 +188,6 @@ class _Node(torch.autograd.Function):
         batch = Batch.of(gradients)
         if batch is not None:
             return batch.map(lambda *one: _Node.backward(ctx, *one), gradients)
-        *kept, token = ctx.saved_tensors
-        saved = [seen(t, p.layout) for t, p in zip(kept, plan.saved, strict=True)]
         dirty = {place: plan.results + i for i, place in enumerate(plan.dirty)}
         tangents, given = [], []
         for i, tangent in enumerate(plan.tangents):
@@ -193,11 +196,15 @@ class _Node(torch.autograd.Function):
             if gradient is not None:
                 given.append(i)
                 tangents.append(_conform(gradient.detach(), tangent))
+        *kept, token = _kept(ctx, tuple(given))
+        saved = [seen(t, p.layout) for t, p in zip(kept, plan.saved, strict=True)]
         rows: list[torch.Tensor | None] = [None] * (2 + ctx.size)
         if given:
             with torch.no_grad():
-                found = run.gradients(tuple(given), *saved, *tangents)
-            for place, gradient in zip(plan.wrt, found, strict=True):
+                function, order, _ = run.backward(tuple(given))
+                found = function(*saved, *tangents)
+            for place, index in zip(plan.wrt, order, strict=True):
+                gradient = None if index is None else found[index]
                 position = place.at if place.kind == "input" else ctx.count + run.names[place.at]
                 rows[2 + position] = gradient
         if torch.is_grad_enabled():
@@ -205,6 +212,21 @@ class _Node(torch.autograd.Function):
             if any(sloped) or any(t is not None and t.requires_grad for t in (*gradients, *saved)):
                 _refuse_double_backward(rows, token)
         return tuple(rows)
+
+
+def _kept(ctx: Any, given: tuple[int, ...]) -> Sequence[torch.Tensor]:
+    """What was saved; the caller may have written to what the backward for these tangents does not read."""
+    try:
+        return ctx.saved_tensors  # type: ignore[no-any-return]
+    except RuntimeError:
+        held = ctx._raw_saved_tensors if given and ctx.versions else ()
+        if not held or any(s.unpack_hook is not None for s in held):
+            raise
+        kept = [s.data for s in held]
+        written = {i for i, version in enumerate(ctx.versions) if kept[i]._version != version}
+        if not written or not written.issubset(ctx.run.backward(given)[2]):
+            raise
+        return kept
 
 
 def _has_slope(tensor: torch.Tensor) -> bool:

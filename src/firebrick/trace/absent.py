@@ -96,11 +96,13 @@ class _Absent:
         self.graph.output(tuple(flat))
         self.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output"))
         order = tuple(None if i is None else position[i] for i in self.order)
+        inputs = [n for n in self.graph.nodes if n.op == "placeholder"]
+        unread = tuple(i for i, n in enumerate(inputs[: len(self.division.plan.saved)]) if not n.users)
         gm = module_of(self.graph, backward.constants)
         used = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"}
         constants = {n: t for n, t in backward.constants.items() if n in used}
         made = replace(backward, gm=gm, constants=constants, outputs=aliases)
-        return replace(self.division, backward=made, order=order)
+        return replace(self.division, backward=made, order=order, unread=unread)
 
     def is_zero(self, node: fx.Node, known: set[fx.Node]) -> bool:
         """Whether the node is zero, given that these of its arguments are."""

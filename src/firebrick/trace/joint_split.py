@@ -29,6 +29,7 @@ class Division:
 
     The backward takes the saved tensors, then the tangents. `order`: for each of the plan's `wrt`, which of the
     backward's outputs is its gradient, None if no result depends on it. `reached`: as the joint graph's.
+    `unread`: which of the saved tensors the backward does not look at.
     """
 
     forward: AtenGraph
@@ -36,6 +37,7 @@ class Division:
     plan: TrainingPlan
     order: tuple[int | None, ...]
     reached: tuple[int, ...]
+    unread: tuple[int, ...] = ()
 
 
 def divide(joint: JointGraph, saved: Iterable[fx.Node]) -> Division:
