@@ -375,7 +375,7 @@ class ObjectValue(Value):
     def overriding(self, interp: Interpreter, name: str) -> bool:
         """Whether a special method is the class's own, and not that of the container's part."""
         found, _ = interp.lookup(self.cls, name)
-        return self.storage is None if found is MISSING else not isinstance(found, _BUILTIN_METHODS)
+        return self.storage is None or not (found is MISSING or isinstance(found, _BUILTIN_METHODS))
 
     def special(self, interp: Interpreter, name: str) -> Value | None:
         """The special method of the class, bound; None if it has none."""
