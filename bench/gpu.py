@@ -1,9 +1,11 @@
 """Models on one GPU in fp16 beside eager mode and torch.compile; each line is a process of its own.
 
 Run: python bench/gpu.py [--models bert gpt2] [--batches 1 32] [--contenders eager ours default reduce-overhead]
+     [--together: all start at once, and are measured one after another when all are warm; no first-call times then]
 """
 
 import argparse
+import itertools
 import statistics
 import subprocess
 import sys
@@ -13,7 +15,8 @@ import warnings
 import torch
 
 MODELS = ("bert", "gpt2", "llama", "resnet50", "mobilenet", "vit", "convnext")
-CONTENDERS = ("eager", "ours", "default", "reduce-overhead", "max-autotune")
+CONTENDERS = ("eager", "ours", "ours-steps", "ours-always", "default", "reduce-overhead", "max-autotune")
+OURS = {"ours": {}, "ours-steps": {"options": {"graphs": False}}, "ours-always": {"mode": "reduce-overhead"}}
 
 
 def build(name: str, batch: int):
@@ -66,17 +69,28 @@ def milliseconds(run, rounds: int = 5, calls: int = 8) -> float:
     return statistics.median(seen)
 
 
+def enqueueing(run, calls: int = 20) -> float:
+    """Milliseconds that a call keeps the host, with a GPU that is idle."""
+    seen = []
+    for _ in range(calls):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        run()
+        seen.append((time.perf_counter() - begin) * 1e3)
+    return statistics.median(seen)
+
+
 @torch.no_grad()
-def measure(name: str, batch: int, contender: str) -> None:
-    """Print a line."""
+def measure(name: str, batch: int, contender: str, together: bool) -> None:
+    """Print a line. Inputs are in turn two tensors."""
     import firebrick
 
     warnings.filterwarnings("ignore")
     model, x = build(name, batch)
     model, x = model.cuda().half().eval(), x.cuda()
     want = first(model(x)).float()
-    if contender == "ours":
-        run = firebrick.compile(model)
+    if contender in OURS:
+        run = firebrick.compile(model, **OURS[contender])
     else:
         run = model if contender == "eager" else torch.compile(model, mode=contender)
     torch.cuda.synchronize()
@@ -86,9 +100,20 @@ def measure(name: str, batch: int, contender: str) -> None:
     cold = time.perf_counter() - begin
     error = ((made - want).norm() / want.norm()).item()
     torch.cuda.reset_peak_memory_stats()
-    ms = milliseconds(lambda: run(x))
-    peak = torch.cuda.max_memory_allocated() >> 20
-    print(f"| {name} | {batch} | {contender} | {ms:.2f} | {cold:.1f} | {error:.1e} | {peak} |", flush=True)
+    inputs = itertools.cycle((x, x.clone()))
+    for _ in range(30):
+        run(next(inputs))
+    torch.cuda.synchronize()
+    if together:
+        print("warm", flush=True)
+        sys.stdin.readline()
+    ms, host = milliseconds(lambda: run(next(inputs))), enqueueing(lambda: run(next(inputs)))
+    peak, reserved = torch.cuda.max_memory_allocated() >> 20, torch.cuda.memory_reserved() >> 20
+    first_call = "" if together else f"{cold:.1f}"
+    figures = f"{ms:.3f} | {host:.3f} | {first_call} | {error:.1e} | {peak} | {reserved}"
+    print(f"| {name} | {batch} | {contender} | {figures} |", flush=True)
+    for text in firebrick.stats()["reasons"].get("CUDA graphs", ()):
+        print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -98,16 +123,27 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=(1, 32))
     parser.add_argument("--contenders", nargs="+", default=CONTENDERS[:-1], choices=CONTENDERS)
     parser.add_argument("--here", action="store_true", help="in this process")
+    parser.add_argument("--together", action="store_true", help="processes start at once")
     options = parser.parse_args()
     if options.here:
-        measure(options.models[0], options.batches[0], options.contenders[0])
+        measure(options.models[0], options.batches[0], options.contenders[0], options.together)
         return
-    print("| model | batch | | ms | first call s | against eager | peak MiB |\n|---|---|---|---|---|---|---|")
-    for name in options.models:
-        for batch in options.batches:
-            for contender in options.contenders:
-                words = ["--models", name, "--batches", str(batch), "--contenders", contender]
-                subprocess.run([sys.executable, __file__, "--here", *words], check=False)
+    titles = ("model", "batch", "", "ms", "host ms", "first call s", "against eager", "peak MiB", "reserved MiB")
+    print("| " + " | ".join(titles) + " |\n" + "|---" * len(titles) + "|", flush=True)
+    waiting = []
+    for name, batch, contender in itertools.product(options.models, options.batches, options.contenders):
+        words = ["--models", name, "--batches", str(batch), "--contenders", contender, "--here"]
+        words += ["--together"] * options.together
+        process = subprocess.Popen(
+            [sys.executable, __file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        waiting.append(process)
+        if not options.together:
+            print(process.communicate()[0], end="", flush=True)
+    for process in waiting * options.together:
+        process.stdout.readline()
+    for process in waiting * options.together:
+        print(process.communicate("go\n")[0], end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ FOLDER_LINES = {
     "lower": 4_500,
     "native": 6_150,
     "passes": 2_550,
-    "runtime": 1_550,
-    "targets": 6_550,
+    "runtime": 1_580,
+    "targets": 6_630,
     "tools": 3_150,
     "torchscript": 1_350,
     "trace": 3_950,
@@ -35,8 +35,9 @@ FOLDER_LINES = {
 # A machine has a ceiling of its own: for its folder, and what the extension and builders have for it alone.
 CUDA = [
     *(PACKAGE / "targets" / "cuda").rglob("*.py"),
-    *PACKAGE.glob("native/cuda.*"),
+    *PACKAGE.glob("native/cuda*"),
     *PACKAGE.glob("runtime/triton_*"),
+    *PACKAGE.glob("runtime/cuda_*"),
 ]
 CUDA_LINES = 5_000
 FILE_LINES = 800

@@ -219,6 +219,13 @@ def keep_memory(monkeypatch, tmp_path, caplog):
     assert told == [True, False]
 
 
+def graphs(monkeypatch, tmp_path, caplog):
+    told, load = [], runtime.load
+    monkeypatch.setattr(runtime, "load", lambda *args, **kwargs: told.append(args[7]) or load(*args, **kwargs))
+    run(), run(mode="reduce-overhead"), run(mode="max-autotune-no-cudagraphs"), run(options={"graphs": True})
+    assert told == [None, True, False, True]
+
+
 def dynamic(monkeypatch, tmp_path, caplog):
     def graphs(dynamic):
         before, compiled = firebrick.graphs_compiled(), firebrick.compile(lambda x: x * 2 + 1, dynamic=dynamic)
@@ -230,7 +237,7 @@ def dynamic(monkeypatch, tmp_path, caplog):
 
 
 SEEN = (
-    *(keep_memory, dynamic),
+    *(keep_memory, dynamic, graphs),
     *(strict, check, debug, dump, recompile_limit, fullgraph, autotune, verify_passes, compiler, cache, cache_dir),
     *(cache_size_mb, build_workers, build_timeout, remote_cache, remote_cache_key),
 )

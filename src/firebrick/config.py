@@ -25,7 +25,7 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "reduce-overhead": {"graphs": True},
     "max-autotune": {"autotune": True},
-    "max-autotune-no-cudagraphs": {"autotune": True},
+    "max-autotune-no-cudagraphs": {"autotune": True, "graphs": False},
 }
 """Mode name -> the settings that it changes (torch.compile's modes)."""
 
@@ -39,7 +39,6 @@ LEVELS = ("capture", "guards", "graph", "joint", "aten", "loops", "schedule", "c
 """What `debug` and `dump` show, in the order of the pipeline."""
 
 IDLE: Mapping[str, str] = {
-    "graphs": "graphs of a GPU are not recorded yet",
     "fallback_random": "random numbers are eager's in any case",
     "deterministic": "kernels reduce in a fixed order in any case, library calls do for a fixed number of threads",
 }
@@ -62,7 +61,9 @@ class Config:
     dump: Path | None = _setting(None, "folder that receives every level's text")  # noqa: RUF009  (it makes a field)
     # Capture
     recompile_limit: int = _setting(8, "compiles of one function or module before others run as plain Python")
-    dynamic: bool | None = _setting(None, "True: sizes are symbols, so that one compile serves many")
+    dynamic: bool | None = _setting(
+        None, "sizes as symbols, so that one compile serves many: True all, False none, None those that changed"
+    )
     fullgraph: bool = _setting(False, "raise Unsupported at a graph break")
     # Compiler
     numerics: str = _setting("default", "eager: eager's bits for arithmetic, functions, casts and reductions")
@@ -72,7 +73,7 @@ class Config:
     fold: bool = _setting(True, "evaluate what depends on constants alone ahead of time")
     fuse: bool = _setting(True, "off: one kernel a loop nest, for bisecting")
     autotune: bool = _setting(False, "choose among kernels by measurement")
-    graphs: bool = _setting(False, "record and replay GPU graphs; has no effect yet")
+    graphs: bool | None = _setting(None, "True, False: record and replay CUDA graphs always, never; else if faster")
     disable_passes: frozenset[str] = _setting(frozenset(), "names of passes and rewrite rules that are switched off")
     verify_passes: bool = _setting(False, "run every rewritten graph against the original on the example inputs")
     # Target
@@ -187,7 +188,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 def _convert(name: str, value: Any, current: Any, shown: str) -> Any:
     if name in _CHOICES and value not in _CHOICES[name]:
         raise ConfigError(f"{shown} can't be {value!r}", fix=f"use one of {', '.join(_CHOICES[name])}")
-    if name == "dynamic":
+    if name in ("dynamic", "graphs"):
         return value if value is None else _to_bool(value, shown)
     if name in ("cache_dir", "dump"):
         return Path(value) if value else None

@@ -72,6 +72,14 @@ class RefusedBackward(LoweringError):
     """Eager PyTorch raises in the backward of a graph, which it therefore runs itself."""
 
 
+class SizesRefused(LoweringError):
+    """A graph is not compiled with sizes that vary: it is to be captured with numbers."""
+
+
+class SizesDecided(SizesRefused):
+    """All sizes of a graph that could vary became numbers on the way."""
+
+
 class CacheError(FirebrickError, RuntimeError):
     """A cache entry is corrupt, foreign or of another schema, or can't be written."""
 

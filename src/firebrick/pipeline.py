@@ -19,7 +19,15 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from firebrick import fuse, host, lower, passes, runtime, trace
 from firebrick.artifact import SCHEMA, Artifact
 from firebrick.backends.aten import run_aten
-from firebrick.errors import CompileError, FirebrickError, InternalError, PassError, RefusedBackward
+from firebrick.errors import (
+    CompileError,
+    FirebrickError,
+    InternalError,
+    PassError,
+    RefusedBackward,
+    SizesDecided,
+    SizesRefused,
+)
 from firebrick.extend.claimed_group import groups_in
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.fakes.mode import function_modes_paused
@@ -31,7 +39,7 @@ from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
 from firebrick.ir.graph.segments import Segments, is_cut, segments
 from firebrick.ir.index.number import NeedsNumber
-from firebrick.ir.index.sizes import Sizes, has_symbols, size_of
+from firebrick.ir.index.sizes import Sizes, has_symbols
 from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.check import check as check_loops
 from firebrick.ir.loops.show import show as show_loops
@@ -95,7 +103,8 @@ def compile_graph(
     compiler = _Training if trace.needs_grad(gm, example_inputs) else _Inference
     try:
         if is_cut(gm):
-            _number_sizes(gm)
+            if _sizes_of(gm) is not None:
+                raise SizesRefused("a graph with branches or loops of tensors is compiled in parts")
             return _compile_segments(gm, config, user_passes)
         with collector_paused(), function_modes_paused():
             compiled = _with_symbols(gm, lambda: compiler(gm, example_inputs, config, user_passes).run())
@@ -103,6 +112,8 @@ def compile_graph(
         recorder.count("graphs run eagerly: backward raises")
         recorder.reason("fallback", str(error))
         return _eager(gm)
+    except SizesRefused:
+        raise
     except Exception as error:
         if config.strict:
             raise
@@ -119,48 +130,37 @@ class _Again(Exception):
 
 
 def _with_symbols(gm: fx.GraphModule, run: Callable[[], Any]) -> Any:
-    """Compile a graph whose sizes may be symbols; those that something needs as numbers become numbers."""
+    """Compile a graph whose sizes may be symbols; those that something needs as numbers become numbers.
+
+    Raises:
+        SizesRefused: it has to be captured again with numbers for all sizes.
+    """
     sizes = _sizes_of(gm)
     if sizes is None:
         return run()
     with sizes.asked("ones"):
+        why: Exception | str = "all sizes are decided"
         while sizes.are_open():
             try:
                 return run()
             except _Again:
                 continue
             except NeedsNumber as error:
-                why: Exception = error
-                sizes.fix(error.expr)
-            except Exception as error:  # noqa: BLE001  whatever it is, numbers may do; if not, it is raised again
                 why = error
-                sizes.fix_all()
-            recorder.count("sizes compiled as numbers")
-            recorder.reason("size as a number", f"{type(why).__name__}: {why}")
-        return run()
+                sizes.fix(error.expr)
+                recorder.count("sizes compiled as numbers")
+                recorder.reason("size as a number", str(error))
+            except SizesRefused:
+                raise
+            except Exception as error:  # whatever it is, numbers may do
+                raise SizesRefused(f"{type(error).__name__}: {error}") from error
+    raise SizesDecided(str(why))
 
 
 def _sizes_of(gm: fx.GraphModule) -> Sizes | None:
     """The symbols of a graph; None if it has none."""
     sizes: Sizes | None = getattr(gm.meta.get("fake_mode"), "sizes", None)
     return sizes if sizes is not None and sizes.symbols else None
-
-
-def _number_sizes(gm: fx.GraphModule) -> None:
-    """Put numbers in the places of a graph's sizes."""
-    sizes = _sizes_of(gm)
-    if sizes is None:
-        return
-    sizes.fix_all()
-    numbers = {n: size_of(val) for n in gm.graph.nodes if isinstance(val := n.meta.get("val"), torch.SymInt)}
-
-    def number(node: fx.Node) -> Any:
-        return numbers.get(node, node)
-
-    for user in [user for node in numbers for user in node.users]:
-        user.args, user.kwargs = fx.map_arg(user.args, number), fx.map_arg(user.kwargs, number)
-    for node in reversed(list(numbers)):
-        gm.graph.erase_node(node)
 
 
 def _views(gm: fx.GraphModule) -> list[runtime.ViewRow]:
@@ -342,7 +342,9 @@ class _Compile:
         inputs = [node.name for node in self.gm.graph.nodes if node.op == "placeholder"] if uncounted else []
         places = {inputs.index(name) if name in inputs else name for name in uncounted}
         constants, keep_memory = {**self.captured, **made}, self.config.keep_memory
-        return runtime.load(artifact, constants, labels, places, self.groups, keep_memory, self.driven)
+        return runtime.load(
+            artifact, constants, labels, places, self.groups, keep_memory, self.driven, self.config.graphs
+        )
 
     def rewritten(self) -> fx.GraphModule:
         """Run the passes of level torch, on a copy."""
@@ -554,8 +556,8 @@ class _Training(_Compile):
     division: trace.Division | None = None
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
-        if (sizes := _sizes_of(self.gm)) is not None:
-            sizes.fix_all()
+        if _sizes_of(self.gm) is not None:
+            raise SizesRefused("gradients are wanted")
         self.begin()
         self.state = TracingState()
         artifact, made = self.built("forward", lambda: self.divided().forward, self.plan_of_forward)
@@ -590,27 +592,27 @@ class _Training(_Compile):
                 raise PassError("a pass of level joint changed what the graph takes or returns")
             self.show("joint", lambda: trace.show_joint(joint))
             with recorder.timed("partition"):
-                self.division = trace.divide(joint, trace.min_cut(joint))
+                self.division = trace.parted(trace.divide(joint, trace.min_cut(joint)), joint.groups)
         return self.division
 
-    def backward(self, given: tuple[int, ...]) -> runtime.Backward:
+    def backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
         """Compile the backward for the tangents that are given."""
         try:
             with collector_paused(), function_modes_paused():
                 artifact, made = self.built(
                     f"backward {given}",
                     lambda: self.backward_given(given).backward,
-                    lambda: {name: getattr(self.backward_given(given), name) for name in ("order", "unread")},
+                    lambda: {"order": self.backward_given(given).order},
                 )
                 run = self.load(artifact, made)
             recorder.count("backward graphs compiled")
-            return run, artifact.extra["order"], artifact.extra["unread"]
+            return run, artifact.extra["order"]
         except Exception as error:
             if self.config.strict:
                 raise
             _note_fallback(self.gm, error)
             division = self.backward_given(given)
-            return run_aten(division.backward), division.order, division.unread
+            return run_aten(division.backward), division.order
 
     def backward_given(self, given: tuple[int, ...]) -> trace.Division:
         return trace.backward_given(self.divided(), given)

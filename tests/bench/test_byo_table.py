@@ -1,5 +1,6 @@
 """The table of every way to bring an optimization of one's own."""
 
+import importlib.util
 import io
 import math
 
@@ -36,8 +37,9 @@ def test_wrong_passes_are_caught(rows):
 
 def test_speech_probabilities_are_equal(rows):
     (row,) = [row for row in rows if row.model == "silero-vad"]
-    if row.failed:
-        pytest.skip(row.failed)
+    if importlib.util.find_spec("silero_vad") is None:
+        pytest.skip("silero-vad is not installed")
+    assert not row.failed
     assert row.error < 1e-5
     assert row.before > 0 and row.after > 0
 

@@ -119,10 +119,11 @@ def _same(found, wanted):
         assert found == wanted and type(found) is type(wanted)
 
 
+@pytest.mark.parametrize("dynamic", [True, None])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_all_sizes_after_the_first_share_a_compile(name):
+def test_all_sizes_after_the_first_share_a_compile(name, dynamic):
     function, arguments, most = PROGRAMS[name]
-    compiled = firebrick.compile(function, dynamic=True)
+    compiled = firebrick.compile(function, dynamic=dynamic)
     before = firebrick.graphs_compiled()
     for sizes in _SIZES:
         given = arguments(*sizes)

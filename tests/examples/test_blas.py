@@ -1,5 +1,6 @@
 """Matmuls on OpenBLAS and Eigen, with the constant operations after them folded in."""
 
+import ctypes.util
 import sys
 from pathlib import Path
 
@@ -17,11 +18,7 @@ import blas_engine  # noqa: E402
 pytestmark = pytest.mark.compiler
 
 
-def engine(name):
-    try:
-        return blas_engine.Blas(name)
-    except CompileError as error:
-        pytest.skip(str(error).splitlines()[0])
+INSTALLED = {"openblas": bool(ctypes.util.find_library("openblas")), "eigen": Path("/usr/include/eigen3").exists()}
 
 
 class Net(nn.Module):
@@ -36,10 +33,11 @@ class Net(nn.Module):
         return self.down(torch.relu(self.up(y))) * 0.5
 
 
-@pytest.mark.parametrize("name", ["openblas", "eigen"])
+@pytest.mark.parametrize("name", INSTALLED)
 def test_matmuls_are_claimed_and_right(name):
-    torch.manual_seed(0)
-    compiler, model, x, texts = engine(name), Net().eval(), torch.randn(6, 8), []
+    if not INSTALLED[name]:
+        pytest.skip(f"{name} is not installed")
+    compiler, model, x, texts = blas_engine.Blas(name), Net().eval(), torch.randn(6, 8), []
     compiled = firebrick.compile(model, backend=engine_backend(compiler, report=texts.append))
     with torch.no_grad():
         for _ in range(2):

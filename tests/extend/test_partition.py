@@ -2,6 +2,7 @@
 
 import graphlib
 import random
+import sys
 import threading
 import time
 
@@ -128,9 +129,13 @@ def test_a_side_branch_joins_the_later_group():
 def test_large_graphs_are_quick():
     r = random.Random(1)
     inputs = [r.sample(range(max(0, i - 10), i), min(i, 2)) for i in range(5000)]
-    start = time.perf_counter()
-    grow_clusters(inputs, list(range(5000)), [r.random() < 0.8 for _ in range(5000)])
-    assert time.perf_counter() - start < 3
+    calls = []
+    sys.setprofile(lambda *event: calls.append(None))
+    try:
+        grow_clusters(inputs, list(range(5000)), [r.random() < 0.8 for _ in range(5000)])
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 100 * len(inputs)
 
 
 def test_facts_and_cost_refuse_with_reasons():
@@ -221,12 +226,13 @@ def test_bad_compilers_fall_back_with_one_warning(kind):
             return compile_(graph, example_inputs)
 
     recorder.reset()
-    gm, group = claimed(Bad(kind, lambda n: True, timeout=0.2))
+    limit = {"timeout": 0.2} if kind == "hangs" else {}
+    gm, group = claimed(Bad(kind, lambda n: True, **limit))
     with pytest.warns(FirebrickWarning, match=f"subgraph compiler {kind} failed.*{text}") as caught:
         for _ in range(3):
             torch.testing.assert_close(gm(X), torch.relu(X) + 1)
     assert len(caught) == 1
-    gm, _ = claimed(Bad(kind, lambda n: True, timeout=0.2), Config(strict=True, cache=False))
+    gm, _ = claimed(Bad(kind, lambda n: True, **limit), Config(strict=True, cache=False))
     with pytest.raises(BackendError, match=text):
         gm(X)
 

@@ -24,6 +24,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 import torch
+from torch.autograd import forward_ad
 
 import firebrick
 
@@ -260,6 +261,8 @@ def observe(space: dict, function, arguments: tuple, exact: bool = True) -> Outc
     torch.set_autocast_enabled("cpu", False)
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
+    while forward_ad._current_level >= 0:
+        forward_ad.exit_dual_level()
     values = canonical.values
     if space.get("WATCHED"):
         del result, error, canonical, text

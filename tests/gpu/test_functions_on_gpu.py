@@ -25,20 +25,36 @@ def _error(a, b):
     return (a.double() - b.double()).abs().nan_to_num().max().item() if a.numel() else 0.0
 
 
+def elsewhere(value):
+    """The same tensor in other memory, laid out alike."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    made = torch.empty(0, dtype=value.dtype, device=value.device)
+    return made.set_(value.untyped_storage().clone(), value.storage_offset(), value.shape, value.stride())
+
+
 def agree(fn, *inputs, slack=1.0):
-    """Our results have eager's dtype, shape and strides, and are as near to float64 as eager's."""
+    """Our results have eager's dtype, shape and strides, and are as near to float64 as eager's, with graphs or without."""
     torch.manual_seed(0)
     want = _flat(fn(*inputs))
     wide = [t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in inputs]
     torch.manual_seed(0)
     exact = _flat(fn(*wide))
-    firebrick.reset()
-    before = firebrick.graphs_compiled()
-    run = firebrick.compile(fn)
-    for _ in range(5):
-        torch.manual_seed(0)
-        made = _flat(run(*inputs))
-    assert firebrick.graphs_compiled() > before
+    for graphs in (False, True):
+        firebrick.reset()
+        before = firebrick.graphs_compiled()
+        run = firebrick.compile(fn, options={"graphs": graphs})
+        seen = []
+        for call in range(7):
+            args = inputs if call < 4 else [elsewhere(t) for t in inputs]
+            torch.manual_seed(0)
+            seen.append((args, _flat(run(*args))))
+        assert firebrick.graphs_compiled() > before
+        for _, made in (seen[0], *seen[3:]):
+            near(made, want, exact, slack)
+
+
+def near(made, want, exact, slack):
     for a, b, c in zip(made, want, exact, strict=True):
         assert (a.dtype, a.shape, a.stride(), a.device) == (b.dtype, b.shape, b.stride(), b.device)
         if not a.is_floating_point():

@@ -93,8 +93,8 @@ GENERATION = """
 ## Generation
 
 `firebrick.compile(model).generate(...)` of 24 tokens, compiled twice in a row. A static cache keeps shapes: one graph
-for the prompt and one for a token. A dynamic cache grows with each token, and sizes are constants of a graph in this
-version: capture gives up on the outermost frame after 8 graphs, on the frames below after 8 more, and says so.
+for the prompt and one for a token. The figures with a dynamic cache, which grows with each token, are from before sizes that change became
+symbols: a graph for each size, then plain Python.
 
 | model | mode | tokens | graphs | graphs in the second run |
 |---|---|---|---|---|

@@ -1,5 +1,6 @@
 """Each shipped engine runs its share of a BERT, with the right result."""
 
+import ctypes.util
 import importlib.util
 import sys
 from pathlib import Path
@@ -9,13 +10,13 @@ import torch
 
 import firebrick
 from firebrick.backends.engines import engine_backend
-from firebrick.errors import CompileError
 from firebrick.tools.models import build_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path += [str(EXAMPLES / "blas"), str(EXAMPLES / "firebrick_simchip" / "src")]
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
+INSTALLED = {"openblas": bool(ctypes.util.find_library("openblas")), "eigen": Path("/usr/include/eigen3").exists()}
 SHARES = {"onnxruntime": 100, "openvino": 94, "tvm": 90, "openblas": 25, "eigen": 25, "simchip": 85}
 
 
@@ -23,10 +24,9 @@ def compiler(name):
     if name in ("openblas", "eigen"):
         import blas_engine
 
-        try:
-            return blas_engine.Blas(name)
-        except CompileError as error:
-            pytest.skip(str(error).splitlines()[0])
+        if not INSTALLED[name]:
+            pytest.skip(f"{name} is not installed")
+        return blas_engine.Blas(name)
     if name == "simchip":
         import firebrick_simchip
 

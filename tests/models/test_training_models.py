@@ -53,13 +53,13 @@ def saved_by_eager(model: torch.nn.Module, inputs: dict[str, Any]) -> int:
     found = {}
 
     def note(t: torch.Tensor) -> torch.Tensor:
-        found[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        found[t.untyped_storage().data_ptr()] = t.untyped_storage()  # kept: its address must stay its own
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
         loss = model(**inputs).loss
     assert loss.requires_grad
-    return sum(size for place, size in found.items() if place not in own)
+    return sum(storage.nbytes() for place, storage in found.items() if place not in own)
 
 
 @pytest.mark.parametrize("name", MODELS)

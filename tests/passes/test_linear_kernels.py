@@ -103,6 +103,24 @@ def test_every_tail_of_bfloat16(level, side, monkeypatch):
         assert (a - c).abs().max() <= c.abs().max() * 2**-8 + 1e-6, shape
 
 
+@pytest.mark.parametrize("side", [False, True])
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "scalar"])
+def test_any_number_of_rows(level, side):
+    shapes = [*SHAPES, (37, 512, 72), (5, 1100, 300)]
+    model, before = Many(shapes, torch.relu, side), firebrick.graphs_compiled()
+    exactly = Many(shapes, torch.relu, side).double().eval()
+    with torch.no_grad():
+        run = firebrick.compile(model.eval(), options={"simd": level, "cache": False}, dynamic=True)
+        for rows in (9, 1, 3, 14, 15, 31, 32, 63, 64, 130, 400, 1):
+            given = inputs([(rows, k, n) for _, k, n in shapes])
+            exact = exactly(*[x.double() for x in given])
+            for shape, a, b, c in zip(shapes, run(*given), model(*given), exact, strict=True):
+                assert (a - c).abs().max() <= 1.1 * (b - c).abs().max() + 1e-6, (rows, shape)
+        none = run(*[x[:0] for x in given])
+    assert all(x.shape == (0, n) for x, (_, _, n) in zip(none, shapes, strict=True))
+    assert firebrick.graphs_compiled() - before <= 3  # one for all rows, one for one row, one for none
+
+
 BATCHES = [(1000, 3, 3, 3), (7, 16, 33, 40), (1, 50, 20, 30), (3, 1, 64, 512), (2, 129, 17, 5), (5, 40, 520, 1)]
 """Products, rows, inner, outer."""
 

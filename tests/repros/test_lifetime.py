@@ -194,3 +194,17 @@ def test_groups_of_torchscript_die_with_their_program() -> None:
     del program
     gc.collect()
     assert [ref() for ref in kept] == [None] * len(kept)
+
+
+def test_weights_of_a_script_that_was_rewritten_die_with_it() -> None:
+    module = nn.Linear(8, 8).eval()
+    program, _ = firebrick.torchscript.compile_subgraphs(torch.jit.script(module), [], [X])
+    program(X)
+    memory = module.weight.untyped_storage()._weak_ref()
+    del module
+    gc.collect()
+    assert not torch.UntypedStorage._expired(memory)
+    del program
+    gc.collect()
+    assert torch.UntypedStorage._expired(memory)
+    torch.UntypedStorage._free_weak_ref(memory)

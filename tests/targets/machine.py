@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.schedule import Schedule
     from firebrick.ir.loops.program import Buffer, LoopProgram
 
-COMPILER = shutil.which("g++") or shutil.which("clang++")
-
 
 def build(sources: Sequence[str], target: CpuTarget) -> list[ctypes.CDLL]:
     """Compile and load translation units."""

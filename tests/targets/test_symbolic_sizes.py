@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 import torch
-from machine import COMPILER, build
+from machine import build
 
 from firebrick.config import Config
 from firebrick.fuse import schedule
@@ -12,7 +12,7 @@ from firebrick.ir.loops.parse import parse
 from firebrick.targets.cpu.cpu_target import detect
 from firebrick.targets.cpu.units import kernel_units
 
-pytestmark = [pytest.mark.compiler, pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")]
+pytestmark = pytest.mark.compiler
 
 PROGRAM = """
 loops f

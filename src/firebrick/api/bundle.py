@@ -207,7 +207,7 @@ class Bundle(nn.Module):
                     views[key] = weights[weight].as_strided(shape, strides)
                 constants[name] = views[key]
             call = Call(row["call"], row["tensors"])
-            self._programs.append((call, row["inputs"], row["result"], runtime.load(artifact, constants)))
+            self._programs.append((call, row["inputs"], row["result"], runtime.load(artifact, constants, graphs=None)))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program that was saved for a call like this one.

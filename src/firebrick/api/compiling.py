@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from firebrick.extend import Pass
+    from firebrick.extend import Pass, SubgraphCompiler, Target
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,7 +37,7 @@ def compile(
     *,
     fullgraph: bool = ...,
     dynamic: bool | None = ...,
-    backend: str | Callable[..., Any] | None = ...,
+    backend: str | Callable[..., Any] | Target | SubgraphCompiler | None = ...,
     mode: str | None = ...,
     options: Mapping[str, Any] | None = ...,
     name: str | None = ...,
@@ -53,7 +53,7 @@ def compile(
     *,
     fullgraph: bool = ...,
     dynamic: bool | None = ...,
-    backend: str | Callable[..., Any] | None = ...,
+    backend: str | Callable[..., Any] | Target | SubgraphCompiler | None = ...,
     mode: str | None = ...,
     options: Mapping[str, Any] | None = ...,
     name: str | None = ...,
@@ -68,7 +68,7 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str | Callable[..., Any] | None = backends.FIREBRICK,
+    backend: str | Callable[..., Any] | Target | SubgraphCompiler | None = backends.FIREBRICK,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     name: str | None = None,
@@ -86,8 +86,10 @@ def compile(
         model: a function, or an nn.Module; an object of the same kind comes back. A compiled module shares its
             parameters, buffers and attributes with the original.
         fullgraph: raise `Unsupported` where the function can't be one graph.
-        dynamic: True makes symbols of sizes, so that one compile serves many. What needs a number is guarded.
-        backend: a name of `list_backends()`, or a function `(gm, example_inputs) -> callable`.
+        dynamic: makes symbols of sizes, so that one compile serves many: True of all, None of those that differ from
+            an earlier call's, False of none. What needs a number is guarded.
+        backend: a name of `list_backends()`, a function `(gm, example_inputs) -> callable`, or a machine or an engine
+            of one's own (`firebrick.extend`).
         mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs". The two last measure, once
             a machine, which kernel is fastest for each matmul by a constant weight (seconds for each shape);
             "reduce-overhead" has no effect yet.
@@ -167,7 +169,8 @@ class optimize:
     """Compile what runs in the block, or the decorated function or module.
 
     Args:
-        backend: a name of `list_backends()`, or a function `(gm, example_inputs) -> callable`.
+        backend: a name of `list_backends()`, a function `(gm, example_inputs) -> callable`, or a machine or an engine
+            of one's own (`firebrick.extend`).
         nopython: raise `Unsupported` where a function can't be one graph.
         dynamic: as in `compile`.
 
@@ -178,7 +181,7 @@ class optimize:
 
     def __init__(
         self,
-        backend: str | Callable[..., Any] = backends.FIREBRICK,
+        backend: str | Callable[..., Any] | Target | SubgraphCompiler = backends.FIREBRICK,
         *,
         nopython: bool = False,
         dynamic: bool | None = None,

@@ -9,6 +9,7 @@ from firebrick import backends, pipeline
 from firebrick.capture.frame import Capture, FrameReport
 from firebrick.config import IDLE, MODES, Config, unknown_variables
 from firebrick.errors import ConfigError
+from firebrick.extend import SubgraphCompiler, Target
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Settings:
     @classmethod
     def make(
         cls,
-        backend: str | Callable[..., Any] | None = None,
+        backend: str | Callable[..., Any] | Target | SubgraphCompiler | None = None,
         *,
         mode: str | None = None,
         fullgraph: bool = False,
@@ -74,6 +75,8 @@ class Settings:
             BackendError: an unknown backend.
         """
         backend = backends.FIREBRICK if backend is None else backend
+        if isinstance(backend, (Target, SubgraphCompiler)):
+            backend = backends.find_backend(backend)
         if not callable(backend) and not isinstance(backend, str):
             raise ConfigError(f"backend is a name or a function, got {type(backend).__name__}")
         if dynamic is not None:

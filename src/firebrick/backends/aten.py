@@ -65,10 +65,10 @@ def run_joint(
     def run(aten: AtenGraph, compiler: Compiler | None, inputs: list[Any]) -> Callable[..., tuple[Any, ...]]:
         return run_aten(aten, None if compiler is None else compiler(aten.gm, inputs))
 
-    def backward(given: tuple[int, ...]) -> runtime.Backward:
+    def backward(given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
         part = trace.backward_given(division, given)
         inputs = [n.meta["val"] for n in part.backward.gm.graph.nodes if n.op == "placeholder"]
-        return run(part.backward, backward_compiler, inputs), part.order, part.unread
+        return run(part.backward, backward_compiler, inputs), part.order
 
     forward = run(division.forward, forward_compiler, list(example_inputs))
     return runtime.Training(division.plan, forward, {**graph_key.constants_of(gm), **joint.constants}, backward)

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any, overload
 
 from firebrick.errors import BackendError, ConfigError
+from firebrick.extend import SubgraphCompiler, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,12 +75,15 @@ def list_backends() -> list[str]:
     return sorted({*names, *_entry_points(), *_load(_TORCH).names()})
 
 
-def find_backend(backend: str | Backend) -> Backend:
-    """Return the function of a backend.
+def find_backend(backend: str | Backend | Target | SubgraphCompiler) -> Backend:
+    """Return the function of a backend; a machine or an engine gets what it can run of each graph.
 
     Raises:
         BackendError: no backend has the name, or its package can't be imported.
     """
+    if isinstance(backend, (Target, SubgraphCompiler)):
+        engines: Backend = _load("firebrick.backends.engines:engine_backend")(backend)
+        return engines
     if callable(backend):
         return backend
     with _lock:

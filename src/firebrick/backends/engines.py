@@ -11,7 +11,7 @@ from firebrick import trace
 from firebrick.backends.aten import run_aten
 from firebrick.backends.loops import LoopCompiler, compile_placed
 from firebrick.config import Config
-from firebrick.extend import partition
+from firebrick.extend import Target, partition
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 
 def engine_backend(
-    *compilers: SubgraphCompiler, report: Callable[[str], None] | None = None
+    *engines: SubgraphCompiler | Target, report: Callable[[str], None] | None = None
 ) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
-    """A backend that divides each graph among `compilers`.
+    """A backend that divides each graph among `engines`; a target takes what lowers to loops that it can write.
 
     Graphs that need gradients run as they were captured: engines compute no gradients.
 
     Args:
         report: is given the partition's report as text.
     """
+    compilers = [LoopCompiler(engine) if isinstance(engine, Target) else engine for engine in engines]
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
         del options
@@ -43,8 +44,8 @@ def engine_backend(
             result = partition(gm, compilers, config=config)
             run: Callable[..., Any] = gm
         else:
-            aten = trace.trace_inference(gm, example_inputs, config)
             placing = [c for c in compilers if isinstance(c, LoopCompiler)]
+            aten = trace.trace_inference(gm, example_inputs, config, {c.name: c.target for c in placing})
             result = partition(aten.gm, compilers, config=config, frozen=aten.frozen, as_op=bool(placing))
             run = compile_placed(aten, placing, config) if placing else run_aten(aten, aten.gm)
         recorder.event("partition", text=str(result), percent=result.percent, groups=len(result.claims))

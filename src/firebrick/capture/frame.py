@@ -8,7 +8,6 @@ continuation, which is captured when it is called.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import types
 from dataclasses import dataclass
@@ -34,10 +33,10 @@ from firebrick.capture.entry import is_entry
 from firebrick.capture.graph import arguments, examples
 from firebrick.capture.guards.alias_guards import guard_aliases
 from firebrick.capture.guards.guard_plan import build_plan
-from firebrick.capture.guards.size_symbols import changed_sizes
 from firebrick.capture.guards.sources import Cell, Local
 from firebrick.capture.guards.torch_state import is_watched, recording, restoring_modes, starts_recording
-from firebrick.capture.hook import SKIP, SKIP_SCOPE, Entry, Wrapped, entries
+from firebrick.capture.history import History
+from firebrick.capture.hook import SKIP, SKIP_SCOPE, Wrapped, entries
 from firebrick.capture.interpreter.frame_tracer import Tracer, is_library
 from firebrick.capture.interpreter.interpreter import BreakHere, Interpreter
 from firebrick.capture.plain import run_plain
@@ -45,7 +44,7 @@ from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue
 from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.made import MadeTensor, NumberValue
-from firebrick.errors import BackendError, FirebrickError, InternalError
+from firebrick.errors import BackendError, FirebrickError, InternalError, SizesRefused
 from firebrick.fakes.mode import hooks_paused
 from firebrick.fakes.node_values import release
 from firebrick.gc_pause import collector_paused
@@ -127,12 +126,8 @@ class Capture:
         self.takes_symbols = bool(getattr(backend, "takes_symbols", False))
         self.tries: int | None = None
         """Captures left once a frame has come to the limit: the same values vary in the frames that it calls."""
-        self.replaced: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
-        self.outdated: WeakKeyDictionary[CodeType, set[Source]] = WeakKeyDictionary()
+        self.history = History()
         self.skipped: WeakKeyDictionary[CodeType, int] = WeakKeyDictionary()
-        self.changed: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
-        self.numbers: WeakKeyDictionary[CodeType, frozenset[Source]] = WeakKeyDictionary()
-        self.varying: WeakKeyDictionary[CodeType, frozenset[tuple[Source, int]]] = WeakKeyDictionary()
 
     def __call__(self, frame: Frame) -> Any:
         """Capture a frame: None to run it as it is, SKIP never to ask again, or plan and code."""
@@ -172,10 +167,7 @@ class Capture:
         if not found:
             return False
         why, guard = found[0].plan.explain_failure(frame), found[0].plan.failing_guard(frame)
-        self._note_replaced(frame, found)
-        self._note_changing(frame, found[0].plan)
-        if self.config.dynamic:
-            self.varying[frame.code] = self.varying.get(frame.code, frozenset()) | changed_sizes(frame, found[0].plan)
+        self.history.note(frame, found)
         recorder.reason("recompile", why)
         if len(found) < self.config.recompile_limit:
             return False
@@ -189,72 +181,34 @@ class Capture:
         recorder.warn_once(f"limit {frame.code.co_filename} {frame.code.co_firstlineno}", text)
         return True
 
-    def _note_replaced(self, frame: Frame, older: list[Entry]) -> None:
-        """A module's tensor that was replaced (a recurrent state, say) is an input of the next capture.
-
-        A parameter is from the second time on; until then the entry for the one before goes, with all it holds.
-        """
-        inputs, once = set(self.replaced.get(frame.code, ())), self.outdated.setdefault(frame.code, set())
-        again = frozenset(once)
-        for entry in older:
-            for guard in entry.plan.guards:
-                if guard.kind == "ID" and guard.source is not None and not guard.holds(frame):
-                    with contextlib.suppress(LookupError, AttributeError, TypeError):
-                        value = guard.source.evaluate(frame)
-                        if isinstance(value, torch.nn.Parameter) and guard.source not in again:
-                            once.add(guard.source)
-                        elif isinstance(value, torch.Tensor):
-                            inputs.add(guard.source)
-                        if isinstance(value, torch.nn.Parameter) and entry.plan.is_about(frame):
-                            entry.remove()
-        self.replaced[frame.code] = frozenset(inputs)
-
-    def _note_changing(self, frame: Frame, plan: Plan) -> None:
-        """A constant that was another in an earlier round of a loop is none, nor is a float that was another."""
-        source = origin(frame.code)
-        failed = [g for g in plan.guards if g.kind in ("EQUALS", "ID") and g not in plan.modules and not g.holds(frame)]
-        if source is not None and source.region is not None:
-            found = frozenset(guard.source for guard in failed if guard.source is not None)
-            self.changed[source.code] = self.changed.get(source.code, frozenset()) | found
-        else:
-            found = frozenset(g.source for g in failed if g.source is not None and type(g.payload) is float)
-            self.numbers[frame.code] = self.numbers.get(frame.code, frozenset()) | found
-
     def _is_left_to_python(self, code: CodeType) -> bool:
         """Whether what needs to know a float is run in Python: behind a break it may be another at each call."""
         return origin(code) is not None and not self.config.fullgraph and len(entries(code)) >= _MOST_FLOATS
-
-    def _mark_changing(self, tracer: Tracer, code: CodeType) -> None:
-        """Tell what is another value in each round of the loop that the code is a part of."""
-        source = origin(code)
-        if source is not None and source.region is not None:
-            tracer.changed = self.changed.get(source.code, frozenset())
-            tracer.changing = tracer.changed | {Local(name) for name in source.region.changing}
 
     def _capture(self, frame: Frame) -> Any:
         recorder.count("frames")
         break_step: int | None = None
         reason: Break | None = None
         through = -1
-        numbers = self.numbers.get(frame.code, frozenset())
-        dynamic = self.config.dynamic if self.takes_symbols else False
-        for attempt in range(_MAX_ATTEMPTS):
+        history, code, floats = self.history, frame.code, True
+        symbols = self.takes_symbols and self.config.dynamic is not False and not history.is_static(code)
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
             one = Attempt(frame, break_step, through)
-            one.tracer.numbers = numbers
-            one.tracer.replaced = self.replaced.get(frame.code, one.tracer.replaced)
-            one.tracer.symbols.varying = self.varying.get(frame.code, frozenset())
-            one.tracer.symbols.dynamic = dynamic
-            self._mark_changing(one.tracer, frame.code)
+            history.tell(one.tracer, code, floats)
+            one.tracer.symbols.dynamic = self.config.dynamic if symbols else False
             try:
                 one.run()
+                return self._finish(frame, one, reason, attempt)
+            except SizesRefused as error:
+                symbols = history.give_up_symbols(code, error)
+            except SkipFrame:
+                raise
             except Break as error:
-                if numbers and error.kind.name == "changing-value" and not self._is_left_to_python(frame.code):
-                    numbers = frozenset()  # they are constants, then: the break would be for them
+                if one.tracer.numbers and error.kind.name == "changing-value" and not self._is_left_to_python(code):
+                    floats = False  # they are constants, then: the break would be for them
                     continue
-                if one.tracer.symbols.in_use() and error.kind.name == "fake-tensor-failed":
-                    recorder.count("sizes compiled as numbers")
-                    recorder.reason("size as a number", str(error))
-                    dynamic = False
+                if one.tracer.symbols.in_use() and (error.kind.name == "fake-tensor-failed" or self.config.fullgraph):
+                    symbols = history.give_up_symbols(code, error)
                     continue
                 reason = reason or error
                 if self.config.fullgraph:
@@ -265,19 +219,16 @@ class Capture:
                     through = max(through, one.root.index)
                 break_step = one.step_to_break_at()
                 forget_places(error)
-                continue
-            else:
-                return self._finish(frame, one, reason, attempt + 1)
+            except Exception as error:
+                if isinstance(error, FirebrickError) or not one.tracer.symbols.in_use():
+                    raise
+                symbols = history.give_up_symbols(code, error)
             finally:
                 one.release()
         raise SkipFrame(f"{frame.code.co_qualname} could not be broken anywhere", always=True)
 
     def _finish(self, frame: Frame, one: Attempt, reason: Break | None, attempts: int) -> Any:
-        graph = one.tracer.graph
-        if reason is not None:
-            recorder.count("breaks")
-            recorder.reason("break", str(reason))
-        module = one.module
+        graph, module = one.tracer.graph, one.module
         if module is None and reason is None:
             raise SkipFrame("nothing to capture", always=True)
         if module is None and (frame.code.co_name in _COMPREHENSIONS or not _may_have_tensors(frame)):
@@ -285,14 +236,17 @@ class Capture:
         guard_aliases(one.tracer)
         compiled = None
         if module is not None:
+            compiled = self._compile(module, examples(graph), graph.switches)
             recorder.count("graphs")
             recorder.count("ops", graph.op_count)
             if self.tries is not None:
                 self.tries -= 1
             given = arguments(graph)
-            compiled = self._compile(module, examples(graph), graph.switches)
             made = graph.inference.as_made(graph, given, compiled)
             compiled = compiled if made is compiled else Wrapped(made, None)
+        if reason is not None:
+            recorder.count("breaks")
+            recorder.reason("break", str(reason))
         for value in one.tracer.found:
             if isinstance(value, LazyValue) and value._real is None and value.source is not None:
                 one.tracer.guards.type(value.source, type(value.obj))

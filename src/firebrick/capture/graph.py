@@ -32,6 +32,7 @@ from firebrick.capture.values.random_state import Draws, drawn
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.fakes.layer_shapes import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing
 from firebrick.fakes.strides import dense_strides
 from firebrick.ir.graph.nested import Nested
@@ -353,7 +354,7 @@ class GraphBuilder:
             with _versions_kept(), refusing(self.mode), self.mode:
                 if op == "call_method":
                     return getattr(args[0], target)(*args[1:], **kwargs)
-                return target(*args, **kwargs)
+                return SHAPES.get(target, target)(*args, **kwargs)
         except DataDependentOutputException as error:
             raise Break("data-dependent-value", f"{_name_of(target)} reads data ({error.func})") from error
         except DynamicOutputShapeException as error:

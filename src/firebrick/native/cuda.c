@@ -27,6 +27,8 @@ int fb_cuda_done(int status, const char *what) {
 
 static const char *cuda_error(void) { return message; }
 
+int fb_cuda_stands_in(void) { return stands_in; }
+
 void *fb_cuda_context(int index) {
     int device;
     if (index < 0 || index >= MOST_CARDS) return NULL;
@@ -75,19 +77,34 @@ void fb_cuda_arguments(const FbLaunch *launch, void **room) {
     for (int i = 0; i < CUDA_TAIL; i++) *room++ = &nothing;
 }
 
+/* Fills in the grid and the arguments of a launch: 1, 0 where there is nothing to launch, or -1. */
+static int prepare(const FbLaunch *launch, unsigned grid[3], void **arguments) {
+    if (launch->buffer_count + launch->size_count + CUDA_TAIL > MOST_ARGUMENTS) return fb_cuda_done(1, "too many arguments");
+    for (int i = 0; i < 3; i++) {
+        const int64_t programs = i < launch->grid_count ? launch->grid[i] : 1;
+        if (programs <= 0) return 0;
+        if (programs > INT32_MAX) return fb_cuda_done(1, "too many programs");
+        grid[i] = (unsigned)programs;
+    }
+    fb_cuda_arguments(launch, arguments);
+    return 1;
+}
+
 static int cuda_launch(const FbWork *work, const FbLaunch *launch) {
     const CudaKernel *kernel = launch->kernel;
     void *arguments[MOST_ARGUMENTS];
     CuAttribute dependent = {DEPENDENT, 0, {1}};
     CuConfig config = {{1, 1, 1}, {kernel->threads, 1, 1}, kernel->shared, work->stream, &dependent, kernel->dependent};
-    if (launch->buffer_count + launch->size_count + CUDA_TAIL > MOST_ARGUMENTS) return fb_cuda_done(1, "too many arguments");
-    for (int i = 0; i < launch->grid_count; i++) {
-        if (launch->grid[i] <= 0) return 0;
-        if (launch->grid[i] > INT32_MAX) return fb_cuda_done(1, "too many programs");
-        config.grid[i] = (unsigned)launch->grid[i];
-    }
-    fb_cuda_arguments(launch, arguments);
-    return fb_cuda_done(fb_cuda_driver.launch(&config, kernel->function, arguments, NULL), "launch");
+    int status = prepare(launch, config.grid, arguments);
+    return status <= 0 ? status : fb_cuda_done(fb_cuda_driver.launch(&config, kernel->function, arguments, NULL), "launch");
+}
+
+int fb_cuda_set_kernel(void *graph, void *node, const FbLaunch *launch) {
+    const CudaKernel *kernel = launch->kernel;
+    void *arguments[MOST_ARGUMENTS];
+    CuKernelNode row = {kernel->function, {1, 1, 1}, {kernel->threads, 1, 1}, kernel->shared, arguments, NULL, NULL, NULL};
+    int status = prepare(launch, row.grid, arguments);
+    return status <= 0 ? status : fb_cuda_done(fb_cuda_driver.set_kernel(graph, node, &row), "kernel of a graph");
 }
 
 static int cuda_copy(const FbWork *work, void *to, const void *from, int64_t bytes) {
@@ -207,6 +224,8 @@ static const struct {
     {"cuGraphExecKernelNodeSetParams_v2", offsetof(CuDriver, set_kernel)},
     {"cuGraphExecMemcpyNodeSetParams", offsetof(CuDriver, set_copy)},
     {"cuGraphExecDestroy", offsetof(CuDriver, destroy_graph)},
+    {"cuGraphMemcpyNodeGetParams", offsetof(CuDriver, get_copy)},
+    {"cuStreamCreate", offsetof(CuDriver, new_stream)},
     {"cuEventCreate", offsetof(CuDriver, new_event)},
     {"cuEventRecord", offsetof(CuDriver, record_event)},
     {"cuEventQuery", offsetof(CuDriver, query_event)},
@@ -235,7 +254,19 @@ static PyObject *cuda_open(PyObject *self, PyObject *path) {
     Py_RETURN_NONE;
 }
 
+/* A stream that nothing else of the process works on, and that waits for no other; it lasts. */
+static PyObject *cuda_stream(PyObject *self, PyObject *device) {
+    FbWork work = {0};
+    void *stream = NULL;
+    int index = (int)PyLong_AsLong(device);
+    if (PyErr_Occurred()) return NULL;
+    int status = cuda_enter(index, &work) < 0 ? -1 : fb_cuda_done(fb_cuda_driver.new_stream(&stream, 1), "stream");
+    cuda_leave(&work);
+    return status < 0 && fail() < 0 ? NULL : PyLong_FromVoidPtr(stream);
+}
+
 static PyMethodDef methods[] = {
+    {"cuda_stream", cuda_stream, METH_O, "A new stream on a device."},
     {"cuda_open", cuda_open, METH_O, "Open the CUDA driver at a path."},
     {NULL, NULL, 0, NULL},
 };

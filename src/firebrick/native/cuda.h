@@ -60,6 +60,8 @@ typedef struct {
     int (*set_kernel)(void *, void *, const CuKernelNode *);
     int (*set_copy)(void *, void *, const CuCopyNode *, void *);
     int (*destroy_graph)(void *);
+    int (*get_copy)(void *, CuCopyNode *);
+    int (*new_stream)(void **, unsigned);
     int (*new_event)(void **, unsigned);
     int (*record_event)(void *, void *);
     int (*query_event)(void *);
@@ -81,6 +83,10 @@ void *fb_cuda_context(int index);
    Triton's kernels take last. `room` has as many places as there are arguments. */
 enum { CUDA_TAIL = 2 };
 void fb_cuda_arguments(const FbLaunch *launch, void **room);
+/* Gives a kernel node of a graph other arguments. */
+int fb_cuda_set_kernel(void *graph, void *node, const FbLaunch *launch);
+/* Whether the driver stands in for a card, so that its memory is this process's. */
+int fb_cuda_stands_in(void);
 /* 0, or -1 with the error noted for `fb_cuda.error`. */
 int fb_cuda_done(int status, const char *what);
 

@@ -205,7 +205,7 @@ Entry *fb_site_match(Site *site, const PyObject *scope, int any_scope, const FbF
             int holds = fb_plan_check(entry->plan, view);
             disturbed = site->changes != changes;
             if (holds && entry->site != NULL) {
-                if (!disturbed && link != &site->first) { /* last hit first */
+                if (!disturbed && !entry->many && link != &site->first) { /* last hit first */
                     *link = entry->next;
                     entry->next = site->first;
                     site->first = entry;
@@ -273,8 +273,11 @@ static Entry *site_add(Site *site, PyObject *scope, PyObject *plan, PyCodeObject
     entry->scope = scope;
     entry->scope_hold = hold;
     entry->hits = 0;
-    entry->next = site->first;
-    site->first = entry; /* the list takes the reference */
+    entry->many = plan != NULL && fb_plan_has_sizes(plan);
+    Entry **link = &site->first;
+    while (entry->many && *link != NULL && !(*link)->many) link = &(*link)->next;
+    entry->next = *link;
+    *link = entry; /* the list takes the reference */
     site->changes++;
     if (plan != NULL) fb_plan_set_owner(plan, entry, entry_outlived);
     return entry;

@@ -35,6 +35,14 @@ static PyObject *object_died(PyObject *token, PyObject *reference) {
 
 static PyMethodDef object_died_method = {"object_died", object_died, METH_O, NULL};
 
+int fb_plan_has_sizes(PyObject *plan) {
+    const Plan *one = (const Plan *)plan;
+    for (int32_t i = 0; i < one->group_count; i++) {
+        if (one->groups[i].kind == GROUP_SHAPE) return 1;
+    }
+    return 0;
+}
+
 void fb_plan_set_owner(PyObject *plan, void *owner, void (*drop)(void *owner)) {
     ((Plan *)plan)->owner = owner;
     ((Plan *)plan)->drop = drop;

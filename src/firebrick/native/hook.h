@@ -17,6 +17,7 @@ typedef struct Entry {
     PyObject *plan, *code;
     PyObject *function; /* kept between calls without globals, builtins and closure, so that it keeps nothing of the user's alive */
     int lent;           /* a call is using `function` */
+    int many;           /* it is for many sizes: behind those that are for one */
     PyObject *scope;      /* compared, never used: the weak reference below tells when it dies */
     PyObject *scope_hold; /* weak reference to the scope, or the scope where it can't have one */
     Py_ssize_t hits;

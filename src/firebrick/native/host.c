@@ -56,7 +56,7 @@ PyObject *fb_wrap(FbHandle handle) {
 
 static void drop_arena(const Program *program, Space *space);
 
-static void free_space(const Program *program, Space *space) {
+void fb_free_space(const Program *program, Space *space) {
     if (space == NULL) return;
     for (int i = 0; space->views != NULL && i < program->view_count; i++) {
         if (space->views[i] != NULL) fb_torch.delete_tensor(space->views[i]);
@@ -65,7 +65,7 @@ static void free_space(const Program *program, Space *space) {
     free(space);
 }
 
-static Space *new_space(const Program *program) {
+Space *fb_new_space(const Program *program) {
     size_t slots = program->slot_count, views = program->view_count, widest = program->widest_launch + 1;
     size_t words = program->register_count + 4 * slots + 2 * views + 2 * widest;
     Space *space = calloc(1, sizeof(Space) + 8 * words + 16);
@@ -85,7 +85,7 @@ static Space *new_space(const Program *program) {
 
 static Space *take_space(Executable *self) {
     Space *space = self->spaces;
-    if (space == NULL) return new_space(&self->program);
+    if (space == NULL) return fb_new_space(&self->program);
     self->spaces = space->next;
     self->spaces_kept--;
     return space;
@@ -93,7 +93,7 @@ static Space *take_space(Executable *self) {
 
 static void return_space(Executable *self, Space *space) {
     if (self->spaces_kept >= SPACES_KEPT) {
-        free_space(&self->program, space);
+        fb_free_space(&self->program, space);
         return;
     }
     space->next = self->spaces;
@@ -127,10 +127,18 @@ static void drop_arena(const Program *program, Space *space) {
     space->arena_size = 0;
 }
 
-static int reserve_arena(const Program *program, Space *space) {
+static int place_arena(const Program *program, Space *space) {
+    for (int i = 0; i < program->slot_count; i++) {
+        const Slot *slot = &program->slots[i];
+        if (slot->kind == SLOT_ARENA) space->pointers[i] = space->arena + fb_num(space->registers, slot->offset);
+    }
+    return 0;
+}
+
+int fb_reserve_arena(const Program *program, Space *space) {
     const Device *device = &program->devices[program->arena_device];
     int64_t size = fb_num(space->registers, program->arena);
-    if (size <= space->arena_size) return 0;
+    if (size <= space->arena_size) return place_arena(program, space);
     for (int i = 0; i < program->view_count; i++) {
         if (space->views[i] != NULL && program->slots[program->views[i].slot].kind == SLOT_ARENA && device->machine == &fb_cpu) {
             fb_torch.delete_tensor(space->views[i]);
@@ -144,7 +152,7 @@ static int reserve_arena(const Program *program, Space *space) {
         return -1;
     }
     space->arena_size = size;
-    return 0;
+    return place_arena(program, space);
 }
 
 /* ---- tensors ------------------------------------------------------------------- */
@@ -188,7 +196,7 @@ FbHandle fb_view(const Program *program, Space *space, int index, int *temporary
     return space->views[index];
 }
 
-static int allocate(const Program *program, Space *space, int index) {
+int fb_allocate(const Program *program, Space *space, int index) {
     const Slot *slot = &program->slots[index];
     int64_t sizes[MAX_DIM], strides[MAX_DIM];
     if (slot->sizes.count > MAX_DIM || space->owned[index]) return -1;
@@ -212,7 +220,7 @@ static int allocate(const Program *program, Space *space, int index) {
     return 0;
 }
 
-static void release(const Program *program, Space *space, int index) {
+void fb_release(const Program *program, Space *space, int index) {
     const FbMachine *machine = device_of(program, index)->machine;
     if (space->owned[index] && machine->own_memory) machine->free(space->pointers[index], space->handles[index]);
     else if (space->owned[index]) fb_torch.delete_tensor(space->handles[index]);
@@ -322,11 +330,6 @@ static int bind_all(Executable *self, Space *space, PyObject *const *args) {
         Py_XSETREF(space->objects[slot], Py_NewRef(PyList_GET_ITEM(self->derived, i)));
         if (bind_derived(program, space, slot, space->objects[slot]) != 0) goto torch_error;
     }
-    if (reserve_arena(program, space) < 0) return -1;
-    for (int i = 0; i < program->slot_count; i++) {
-        const Slot *slot = &program->slots[i];
-        if (slot->kind == SLOT_ARENA) space->pointers[i] = space->arena + fb_num(space->registers, slot->offset);
-    }
     return 0;
 torch_error:
     fb_torch_error("a tensor's memory can't be read");
@@ -379,13 +382,20 @@ static int launch_aligned(const Program *program, Space *space, const Step *step
     return status;
 }
 
-static int run_kernel(const Program *program, Space *space, const Step *step) {
-    int64_t grid[3];
-    FbLaunch launch = {step->kernel, space->launch, space->launch_sizes, grid, step->count, step->sizes.count, step->grid.count};
-    for (int k = 0; k < step->count; k++) space->launch[k] = space->pointers[step->slots[k]];
+FbLaunch fb_launch_of(Space *space, const Step *step, void *const *pointers, int64_t grid[3]) {
+    for (int k = 0; k < step->count; k++) space->launch[k] = pointers[step->slots[k]];
     read_nums(space, &step->sizes, space->launch_sizes);
     read_nums(space, &step->grid, grid);
-    if (launch_aligned(program, space, step, &launch, 0) == 0) return 0;
+    return (FbLaunch){step->kernel, space->launch, space->launch_sizes, grid, step->count, step->sizes.count, step->grid.count};
+}
+
+static int run_kernel(const Program *program, Space *space, const Step *step) {
+    int64_t grid[3];
+    FbLaunch launch = fb_launch_of(space, step, space->pointers, grid);
+    if (launch_aligned(program, space, step, &launch, 0) == 0) {
+        if (space->into != NULL) fb_note_launch(program, space, (int)(step - program->steps));
+        return 0;
+    }
     return refused(&program->devices[step->device], space);
 }
 
@@ -397,7 +407,7 @@ static int run_step(const Program *program, Space *space, Step *step) {
     case STEP_CHECK: return check_index(space, step);
     case STEP_ALLOC:
         for (int k = 0; k < step->count; k++) {
-            if (allocate(program, space, step->slots[k]) == 0) continue;
+            if (fb_allocate(program, space, step->slots[k]) == 0) continue;
             const Device *device = device_of(program, step->slots[k]);
             if (device->machine->own_memory) return refused(device, space);
             fb_gil_take(space);
@@ -406,7 +416,7 @@ static int run_step(const Program *program, Space *space, Step *step) {
         }
         break;
     case STEP_FREE:
-        for (int k = 0; k < step->count; k++) release(program, space, step->slots[k]);
+        for (int k = 0; k < step->count; k++) fb_release(program, space, step->slots[k]);
         break;
     }
     return 0;
@@ -496,16 +506,16 @@ static int bump_versions(Executable *self, PyObject *const *args) {
     return 0;
 }
 
-static void clear_space(const Program *program, Space *space) {
+void fb_clear_space(const Program *program, Space *space) {
     for (int i = 0; i < program->slot_count; i++) {
         Py_CLEAR(space->objects[i]);
-        release(program, space, i);
+        fb_release(program, space, i);
     }
     if (program->devices[program->arena_device].machine != &fb_cpu) drop_arena(program, space);
 }
 
 /* Makes the devices current and learns their streams; -1 with an exception set. */
-static int enter(const Program *program, Space *space) {
+int fb_enter(const Program *program, Space *space) {
     for (int d = 0; d < program->device_count; d++) {
         const Device *device = &program->devices[d];
         if (device->machine->enter == NULL || device->machine->enter(device->index, &space->work[d]) == 0) continue;
@@ -517,7 +527,7 @@ static int enter(const Program *program, Space *space) {
     return 0;
 }
 
-static void leave(const Program *program, Space *space) {
+void fb_leave(const Program *program, Space *space) {
     for (int d = program->device_count; d-- > 0;) {
         if (program->devices[d].machine->leave != NULL) program->devices[d].machine->leave(&space->work[d]);
     }
@@ -525,7 +535,7 @@ static void leave(const Program *program, Space *space) {
 
 /* Runs the steps as eager kernels would run: conversions of autocast are steps of the graph, which may also switch it
    off, and torch calls record nothing for autograd. */
-static int run_plainly(const Program *program, Space *space) {
+int fb_run_plainly(const Program *program, Space *space) {
     uint32_t cast = 0;
     int grad_mode = program->calls_library && (fb_torch.grad_mode_is_enabled() & 1);
     for (int d = 0; program->calls_library && fb_host.autocast_enabled != NULL && d < program->device_count; d++) {
@@ -544,6 +554,16 @@ static int run_plainly(const Program *program, Space *space) {
     return status;
 }
 
+/* The work of a call whose arguments are bound: by a graph that was recorded, or step by step. */
+static int run(Executable *self, Space *space) {
+    Recording *watched = NULL;
+    int status = self->recorder == NULL ? 0 : fb_replay(self, space, &watched);
+    if (status != 0) return status < 0 ? -1 : 0;
+    status = fb_reserve_arena(&self->program, space) < 0 ? -1 : fb_run_plainly(&self->program, space);
+    if (watched != NULL) fb_watched(watched, status == 0);
+    return status;
+}
+
 static PyObject *executable_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
     Executable *self = (Executable *)object;
     Program *program = &self->program;
@@ -555,12 +575,12 @@ static PyObject *executable_call(PyObject *object, PyObject *const *args, size_t
     }
     Space *space = take_space(self);
     if (space == NULL) return NULL;
-    if (enter(program, space) == 0) {
-        if (bind_all(self, space, args) == 0 && run_plainly(program, space) == 0 && bump_versions(self, args) == 0) {
+    if (fb_enter(program, space) == 0) {
+        if (bind_all(self, space, args) == 0 && run(self, space) == 0 && bump_versions(self, args) == 0) {
             outputs = make_outputs(program, space);
         }
-        clear_space(program, space);
-        leave(program, space);
+        fb_clear_space(program, space);
+        fb_leave(program, space);
     }
     return_space(self, space);
     return outputs;
@@ -599,12 +619,12 @@ static int parse_sources(Executable *self, PyObject *sources) {
 }
 
 static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"table", "kernels", "resolve", "constants", "sources", "refresh", "changed", "libraries", "labels", "keep_memory", NULL};
-    PyObject *table, *kernels, *resolve, *constants, *sources, *refresh, *changed, *libraries, *labels = NULL;
-    int keep_memory = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OO!OOOO|O!p:Executable", names, &PyDict_Type, &table, &PyDict_Type, &kernels, &resolve,
+    static char *names[] = {"table", "kernels", "resolve", "constants", "sources", "refresh", "changed", "libraries", "labels", "keep_memory", "recorder", "forced", NULL};
+    PyObject *table, *kernels, *resolve, *constants, *sources, *refresh, *changed, *libraries, *labels = NULL, *recorder = NULL;
+    int keep_memory = 0, forced = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OO!OOOO|O!pOp:Executable", names, &PyDict_Type, &table, &PyDict_Type, &kernels, &resolve,
                                      &PyList_Type, &constants, &sources, &refresh, &changed, &libraries, &PyList_Type,
-                                     &labels, &keep_memory))
+                                     &labels, &keep_memory, &recorder, &forced))
         return NULL;
     Executable *self = (Executable *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
@@ -619,6 +639,10 @@ static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kw
         return NULL;
     }
     self->program.keeps_memory = keep_memory;
+    self->forced = forced;
+    int recordable = recorder == NULL || recorder == Py_None ? 0 : fb_recordable(self);
+    if (recordable > 0) self->recorder = Py_NewRef(recorder);
+    if (recordable < 0) Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -640,9 +664,11 @@ static void executable_dealloc(Executable *self) {
     PyObject_GC_UnTrack(self);
     while (self->spaces != NULL) {
         Space *next = self->spaces->next;
-        free_space(&self->program, self->spaces);
+        fb_free_space(&self->program, self->spaces);
         self->spaces = next;
     }
+    fb_recordings_clear(self);
+    Py_CLEAR(self->recorder);
     free(self->stamps);
     free(self->sources);
     fb_program_clear(&self->program);

@@ -176,6 +176,7 @@ typedef struct Space {
     void **launch;      /* arguments of one kernel */
     int64_t *launch_sizes;
     PyThreadState *thread; /* set while the GIL is released */
+    struct Recording *into; /* what launches are noted in while they are recorded */
 } Space;
 
 /* ---- the executable --------------------------------------------------------- */
@@ -201,11 +202,39 @@ typedef struct {
     int source_count;
     Space *spaces;
     int spaces_kept;
+    /* Recorded programs, cuda_graphs.c. recorder: NULL where nothing is recorded. card: the position of the device. */
+    PyObject *recorder;
+    struct Recording *recordings;
+    uint8_t *moves; /* what is known of each slot */
+    int card, forced, recordings_made;
 } Executable;
 
 /* Runs the recipe if a source is not what it was; -1 with an exception set. */
 int fb_update_derived(Executable *self);
 int fb_library_init(PyObject *module);
+
+typedef struct Recording Recording;
+/* 1 where all is on one GPU, 0 elsewhere, -1 without memory. */
+int fb_recordable(Executable *self);
+/* 1: a graph does the work of this call. 0: the steps are to run, then `fb_watched` where there is one. -1: exception. */
+int fb_replay(Executable *self, Space *space, Recording **watched);
+void fb_watched(Recording *rec, int complete);
+void fb_note_launch(const Program *program, Space *space, int step);
+void fb_recordings_clear(Executable *self);
+
+/* Parts of a call, host.c; each returns 0, or -1 with an exception set where it can fail. */
+Space *fb_new_space(const Program *program);
+void fb_clear_space(const Program *program, Space *space);
+void fb_free_space(const Program *program, Space *space);
+int fb_enter(const Program *program, Space *space);
+void fb_leave(const Program *program, Space *space);
+int fb_reserve_arena(const Program *program, Space *space);
+int fb_run_plainly(const Program *program, Space *space);
+/* Memory of a slot; without exceptions. */
+int fb_allocate(const Program *program, Space *space, int slot);
+void fb_release(const Program *program, Space *space, int slot);
+/* A launch of a step with the slots at `pointers`, until the next one of the space. */
+FbLaunch fb_launch_of(Space *space, const Step *step, void *const *pointers, int64_t grid[3]);
 
 /* The tensor of a view; *temporary is 1 when the caller must delete it. NULL on an error of torch. */
 FbHandle fb_view(const Program *program, Space *space, int view, int *temporary);

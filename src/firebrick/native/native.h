@@ -71,6 +71,8 @@ extern PyTypeObject fb_plan_type;
 int fb_plan_check(PyObject *plan, const FbFrame *frame);
 /* Calls drop(owner) once, when an object that the plan can't do without dies. Owner NULL takes that back. */
 void fb_plan_set_owner(PyObject *plan, void *owner, void (*drop)(void *owner));
+/* Whether a plan has conditions on sizes: it is for many of them. */
+int fb_plan_has_sizes(PyObject *plan);
 enum FbPlanState { PLAN_FREE, PLAN_OWNED, PLAN_DEAD };
 enum FbPlanState fb_plan_state(PyObject *plan);
 /* The FbFrame of a firebrick._native.Frame, which keeps it alive; NULL with TypeError for another object. */

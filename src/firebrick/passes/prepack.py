@@ -98,7 +98,7 @@ def prepack_linear(
     def form_of(node: fx.Node, recipe: RecipeBuilder) -> Choice:
         forms = {c.name: c for c in _choices(node, recipe, targets)}
         first = next(iter(forms.values()))
-        if choose is None or len(forms) < 2:
+        if choose is None or len(forms) < 2 or not isinstance(node.meta["val"].shape[0], int):
             return first
         part = alone(_followed(node, max(forms.values(), key=lambda c: len(c.after))), recipe.is_constant)
         rewrites = {name: partial(_rewrite, form_of=lambda *_, form=form: form) for name, form in forms.items()}
@@ -235,7 +235,7 @@ def _named(form: Choice) -> list[str]:
 def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None) -> bool:
     """Whether kernels for constant weights take it."""
     out, given, w = node.meta["val"], x.meta["val"], weight.meta["val"]
-    sizes = (*given.shape, *w.shape)
+    sizes = [*given.shape[1:], *w.shape, *(n for n in given.shape[:1] if isinstance(n, int))]  # of rows any number
     if not all(isinstance(n, int) for n in sizes) or not math.prod(sizes):
         return False
     if given.dtype != out.dtype or w.dtype != out.dtype:
@@ -276,7 +276,8 @@ def _viewed(graph: fx.Graph, node: fx.Node, like: fx.Node, before: fx.Node) -> f
     if val.shape == shape:
         return node
     with graph.inserting_before(before):
-        made = graph.call_function(aten.reshape.default, (node, list(shape)))
+        made = graph.call_function(aten.reshape.default)
+    made.args = (node, list(shape))  # behind, since torch warns of sizes that are symbols
     with val.fake_mode:
         made.meta = {**like.meta, "val": val.reshape(shape)}
     return made

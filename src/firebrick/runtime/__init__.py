@@ -13,16 +13,16 @@ from firebrick.runtime.cache import (
 )
 from firebrick.runtime.load import AutogradViews, Executable, TorchViews, ViewRow, load
 from firebrick.runtime.source import source_digest
-from firebrick.runtime.training import Backward, Place, Tangent, Training, TrainingPlan
+from firebrick.runtime.training import Part, Place, Tangent, Training, TrainingPlan
 
 __all__ = [
     "AutogradViews",
-    "Backward",
     "Compiler",
     "ConstantsChanged",
     "DiskCache",
     "Executable",
     "Key",
+    "Part",
     "Place",
     "Tangent",
     "TorchViews",

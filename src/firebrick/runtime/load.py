@@ -12,6 +12,7 @@ from firebrick import _native
 from firebrick.errors import CompileError, LoweringError
 from firebrick.report import recorder
 from firebrick.runtime.bits import ConstantsChanged, WithBits, bits_of, toggled
+from firebrick.runtime.cuda_graphs import recorder_of
 from firebrick.runtime.triton_build import open_cubin
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def load(
     kept: Collection[object] = (),
     keep_memory: bool = False,
     driven: Mapping[str, Any] | None = None,
+    graphs: bool | None = False,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return the executable of a built artifact; `constants` binds captured tensors by name.
 
@@ -124,6 +126,7 @@ def load(
     kept: what lives as long as the executable.
     keep_memory: the C library is told to keep what calls free.
     driven: kernels that are loaded already (`targets.driven.Loaded`), by the device that they run on.
+    graphs: whether calls on a GPU are recorded and replayed; None: where that is faster.
 
     Derived constants (folded, prepacked) are computed at the first call.
 
@@ -175,6 +178,8 @@ def load(
             changed=ConstantsChanged,
             libraries=libraries,
             keep_memory=keep_memory,
+            recorder=None if graphs is False else recorder_of(artifact.name, table, resolve, graphs is True),
+            forced=graphs is True,
             **({"labels": list(labels)} if labels is not None else {}),
         )
         if not bits:

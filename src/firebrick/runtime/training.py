@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -40,6 +40,13 @@ class Tangent(NamedTuple):
     strides: tuple[int, ...]
 
 
+class Part(NamedTuple):
+    """A node of the engine's graph for some of the results: positions in the plan's `tangents` and `saved`."""
+
+    tangents: tuple[int, ...]
+    saved: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
     """How forward and backward are joined; plain data that is kept with the forward's artifact.
@@ -47,6 +54,8 @@ class TrainingPlan:
     results: how many of the forward's results are the user's; the others are only saved.
     outputs: the user's outputs, each with whether it requires a gradient, None for a leaf that does.
     dirty: tensors of the caller whose new value has a gradient. wrt: tensors that gradients are for.
+    reach: for each of `wrt`, the tangents that its gradient is made of.
+    parts: nodes that know nothing of each other; none: one has all tangents.
     bytes_saved: held from forward to backward, not counting what the caller holds anyway.
     """
 
@@ -57,6 +66,8 @@ class TrainingPlan:
     dirty: tuple[Place, ...]
     wrt: tuple[Place, ...]
     bytes_saved: int
+    reach: tuple[tuple[int, ...], ...]
+    parts: tuple[Part, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Inverse of `from_json`."""
@@ -74,6 +85,8 @@ class TrainingPlan:
             dirty=tuple(Place(*row) for row in found["dirty"]),
             wrt=tuple(Place(*row) for row in found["wrt"]),
             bytes_saved=found["bytes_saved"],
+            reach=found["reach"],
+            parts=tuple(Part(*row) for row in found["parts"]),
         )
 
 
@@ -81,14 +94,11 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(v) for v in value) if isinstance(value, (list, tuple)) else value
 
 
-Backward: TypeAlias = "tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None], Sequence[int]]"
-
-
 class Training:
     """A compiled graph that records one node where gradients are recorded; called with the graph's inputs.
 
-    backward: which tangents are given -> a function of the saved tensors and those tangents, which of its results is
-    the gradient of each of the plan's `wrt` (None: no result depends on it), and which saved tensors it does not read.
+    backward: which tangents are given -> a function of the saved tensors and those tangents, and which of its results
+    is the gradient of each of the plan's `wrt` (None: no result depends on it).
     """
 
     def __init__(
@@ -96,24 +106,45 @@ class Training:
         plan: TrainingPlan,
         forward: Callable[..., Sequence[Any]],
         constants: Mapping[str, torch.Tensor],
-        backward: Callable[[tuple[int, ...]], Backward],
+        backward: Callable[[tuple[int, ...]], tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None]]],
     ) -> None:
         self.plan, self.forward = plan, forward
         self._backward = _native.Wrapped(backward, None)  # a training loop that is captured must not capture this
-        self._backwards: dict[tuple[int, ...], Backward] = {}
+        self._backwards: dict[tuple[int, ...], tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None]]] = {}
         names = [p.at for p in (*plan.wrt, *plan.dirty) if p.kind == "const"]
         self.names = {name: i for i, name in enumerate(dict.fromkeys(names))}
         self.constants = [constants[str(name)] for name in self.names]
         self.others = {p.at: constants[str(p.at)] for p in self._places() if p.kind == "const"}
         self.differentiable = frozenset(t.of.at for t in plan.tangents if t.of.kind == "result")
+        self.whole = Part(tuple(range(len(plan.tangents))), tuple(range(len(plan.saved))))
+        self.leaves = [self._leaves(set(part.tangents)) for part in plan.parts]
+
+    def _leaves(self, tangents: set[int]) -> set[int]:
+        """Positions, among inputs and constants, of what the gradients of these tangents are for."""
+        rows = zip(self.plan.wrt, self.plan.reach, strict=True)
+        return {self.position(place) for place, reach in rows if not tangents.isdisjoint(reach)}
+
+    def position(self, place: Place) -> int:
+        """Where a tensor that gradients are for is among inputs and constants; constants from the end."""
+        return int(place.at) if place.kind == "input" else self.names[str(place.at)] - len(self.names)
 
     def _places(self) -> list[Place]:
         return [*self.plan.saved, *(place for place, _ in self.plan.outputs)]
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
         """Run the forward; gradients flow through what it returns."""
-        found = _Node.apply(self, len(inputs), *inputs, *self.constants)
-        return tuple([self._output(place, grad, inputs, found) for place, grad in self.plan.outputs])
+        tensors = [*inputs, *self.constants]
+        if self.plan.parts:
+            with torch.no_grad():
+                results = list(self.forward(*inputs))
+            for part, leaves in zip(self.plan.parts, self.leaves, strict=True):
+                near = [t if {i, i - len(tensors)} & leaves else None for i, t in enumerate(tensors)]
+                places = [self.plan.tangents[i].of.at for i in part.tangents]
+                for at, value in zip(places, _Node.apply(self, part, (inputs, results, places), *near), strict=False):
+                    results[at] = value  # type: ignore[index]
+        else:
+            results = _Node.apply(self, self.whole, (inputs, None, None), *tensors)
+        return tuple([self._output(place, grad, inputs, results) for place, grad in self.plan.outputs])
 
     def _output(self, place: Place, grad: bool | None, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
         value = self.fetch(place, inputs, results)
@@ -133,14 +164,15 @@ class Training:
             return found[place.at]  # type: ignore[index]
         return inputs[place.at] if place.kind == "input" else self.others[place.at]  # type: ignore[index]
 
-    def backward(self, given: tuple[int, ...]) -> Backward:
-        """The backward for these tangents, which is compiled when it is first asked for."""
+    def gradients(self, given: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
+        """Return the gradient of each of `wrt`; the backward for these tangents is compiled when first asked for."""
         known = self._backwards.get(given)
         if known is None:
-            with recorder.timed("backward"), torch.no_grad():
-                run, *rest = self._backward(given)
-            known = self._backwards[given] = (_native.Wrapped(run, None), *rest)
-        return known
+            with recorder.timed("backward"):
+                run, order = self._backward(given)
+            known = self._backwards[given] = _native.Wrapped(run, None), order
+        found = known[0](*tensors)
+        return [None if i is None else found[i] for i in known[1]]
 
 
 def seen(base: torch.Tensor, layout: tuple[Any, Any, int] | None) -> torch.Tensor:
@@ -162,71 +194,53 @@ def _severed(found: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
 
 
 class _Node(torch.autograd.Function):
-    """The one node that the engine sees."""
+    """A node that the engine sees: the only one, or one of the plan's parts."""
 
     @staticmethod
-    def forward(ctx: Any, run: Training, count: int, *tensors: torch.Tensor) -> tuple[Any, ...]:
-        inputs, plan = tensors[:count], run.plan
-        found = run.forward(*inputs)
-        ctx.run, ctx.count, ctx.size = run, count, len(tensors)
-        dirty = [inputs[p.at] if p.kind == "input" else tensors[count + run.names[p.at]] for p in plan.dirty]  # type: ignore[index]
+    def forward(ctx: Any, run: Training, part: Part, begun: tuple[Any, Any, Any], *tensors: torch.Tensor) -> Any:
+        (inputs, results, places), plan = begun, run.plan
+        if results is None:
+            results = run.forward(*inputs)
+            places = range(plan.results)
+        ctx.run, ctx.part, ctx.places, ctx.size = run, part, places, len(tensors)
+        dirty = [tensors[run.position(p)] for p in plan.dirty]
         token = _NOTHING.new_empty(0)  # by it, gradients of these gradients lead back here, and to an error
-        saved = [run.fetch(place, inputs, found) for place in plan.saved]
-        ctx.save_for_backward(*saved, token)
-        several = len(plan.tangents) > 1 and not any(t.is_inference() for t in saved)
-        ctx.versions = [t._version for t in saved] if several else ()
+        ctx.save_for_backward(*[run.fetch(plan.saved[i], inputs, results) for i in part.saved], token)
         ctx.mark_dirty(*dirty)
-        results = found[: plan.results]
-        others = [r for i, r in enumerate(results) if i not in run.differentiable]
+        others = [results[i] for i in places if i not in run.differentiable]
         ctx.mark_non_differentiable(*[r for r in others if isinstance(r, torch.Tensor)])
         ctx.set_materialize_grads(False)
-        return (*results, *dirty, token)
+        return (*[results[i] for i in places], *dirty, token)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        run, plan = ctx.run, ctx.run.plan
+        run, plan, part = ctx.run, ctx.run.plan, ctx.part
         batch = Batch.of(gradients)
         if batch is not None:
             return batch.map(lambda *one: _Node.backward(ctx, *one), gradients)
-        dirty = {place: plan.results + i for i, place in enumerate(plan.dirty)}
+        *kept, token = ctx.saved_tensors
+        places = [plan.saved[i] for i in part.saved]
+        saved = [seen(t, p.layout) for t, p in zip(kept, places, strict=True)]
+        positions = {Place("result", place): i for i, place in enumerate(ctx.places)}
+        positions |= {place: len(ctx.places) + i for i, place in enumerate(plan.dirty)}
         tangents, given = [], []
-        for i, tangent in enumerate(plan.tangents):
-            position = tangent.of.at if tangent.of.kind == "result" else dirty[tangent.of]
-            gradient = gradients[position]
+        for i in part.tangents:
+            gradient = gradients[positions[plan.tangents[i].of]]
             if gradient is not None:
                 given.append(i)
-                tangents.append(_conform(gradient.detach(), tangent))
-        *kept, token = _kept(ctx, tuple(given))
-        saved = [seen(t, p.layout) for t, p in zip(kept, plan.saved, strict=True)]
-        rows: list[torch.Tensor | None] = [None] * (2 + ctx.size)
+                tangents.append(_conform(gradient.detach(), plan.tangents[i]))
+        rows: list[torch.Tensor | None] = [None] * ctx.size
         if given:
             with torch.no_grad():
-                function, order, _ = run.backward(tuple(given))
-                found = function(*saved, *tangents)
-            for place, index in zip(plan.wrt, order, strict=True):
-                gradient = None if index is None else found[index]
-                position = place.at if place.kind == "input" else ctx.count + run.names[place.at]
-                rows[2 + position] = gradient
+                found = run.gradients(tuple(given), *saved, *tangents)
+            for place, gradient in zip(plan.wrt, found, strict=True):
+                if gradient is not None:
+                    rows[run.position(place)] = gradient
         if torch.is_grad_enabled():
-            sloped = (p.kind == "result" and _has_slope(t) for t, p in zip(saved, plan.saved, strict=True))
+            sloped = (p.kind == "result" and _has_slope(t) for t, p in zip(saved, places, strict=True))
             if any(sloped) or any(t is not None and t.requires_grad for t in (*gradients, *saved)):
                 _refuse_double_backward(rows, token)
-        return tuple(rows)
-
-
-def _kept(ctx: Any, given: tuple[int, ...]) -> Sequence[torch.Tensor]:
-    """What was saved; the caller may have written to what the backward for these tangents does not read."""
-    try:
-        return ctx.saved_tensors  # type: ignore[no-any-return]
-    except RuntimeError:
-        held = ctx._raw_saved_tensors if given and ctx.versions else ()
-        if not held or any(s.unpack_hook is not None for s in held):
-            raise
-        kept = [s.data for s in held]
-        written = {i for i, version in enumerate(ctx.versions) if kept[i]._version != version}
-        if not written or not written.issubset(ctx.run.backward(given)[2]):
-            raise
-        return kept
+        return (None, None, None, *rows)
 
 
 def _has_slope(tensor: torch.Tensor) -> bool:

@@ -249,8 +249,12 @@ def frozen_graph(module: Any) -> tuple[Any, list[str]]:
     names = [a.name for a in module._c._get_method("forward").schema.arguments[1:]]
     if module.training:
         raise PassError("the module is in training mode", fix="call eval() first: passes run at inference")
-    frozen = torch.jit.freeze(module, optimize_numerics=False) if not _is_frozen(module) else module
-    graph = frozen.graph.copy()
+    if _is_frozen(module):
+        graph = module.graph.copy()
+    else:
+        frozen = torch.jit.freeze(module, optimize_numerics=False)
+        graph = frozen.graph.copy()
+        _forget_weights(frozen.graph)
     torch._C._jit_pass_inline(graph)
     first = next(iter(graph.inputs()))
     if first.uses():
@@ -259,6 +263,13 @@ def frozen_graph(module: Any) -> tuple[Any, list[str]]:
         )
     graph.eraseInput(0)
     return graph, names
+
+
+def _forget_weights(graph: Any) -> None:
+    """TorchScript keeps the code of every frozen module for ever: take the weights out of it."""
+    for node in nodes_of(graph, "prim::Constant"):
+        if node.hasAttribute("value") and node.kindOf("value") == "t":
+            node.t_("value", torch.empty(0, device="cpu"))
 
 
 def _is_frozen(module: Any) -> bool:

@@ -1,6 +1,6 @@
 """Tracing of torch-level graphs to functional, decomposed ATen, alone or with their gradients."""
 
-from firebrick.trace.absent import backward_given
+from firebrick.trace.absent import backward_given, parted
 from firebrick.trace.grad_off import GradOff, mode_at_end, without_switches
 from firebrick.trace.inference_trace import needs_grad, trace_function, trace_inference
 from firebrick.trace.joint import JointGraph, trace_joint
@@ -17,6 +17,7 @@ __all__ = [
     "min_cut",
     "mode_at_end",
     "needs_grad",
+    "parted",
     "save_needed",
     "show",
     "show_joint",

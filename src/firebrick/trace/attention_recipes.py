@@ -9,7 +9,39 @@ import torch
 from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from torch import Tensor
+
+    from firebrick.targets.base import Target
+
+aten = torch.ops.aten
+
+
+def _in_parts(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **named: Any,
+) -> Any:
+    """`scaled_dot_product_attention` as matmuls and a softmax, laid out like the query, as eager's is."""
+    if dropout_p or query.dim() != 4:
+        return NotImplemented
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        attn_mask = torch.where(attn_mask, 0.0, -math.inf).to(query.dtype)
+    found = aten._scaled_dot_product_attention_math(query, key, value, attn_mask, 0.0, is_causal, **named)[0]
+    order = sorted(range(4), key=query.stride, reverse=True)
+    return found.permute(order).contiguous().permute([order.index(d) for d in range(4)])
+
+
+def attention_functions(targets: Mapping[str, Target]) -> dict[Any, Callable[..., Any]]:
+    """Function -> the same in parts, where a machine with memory of its own has no kernel of it."""
+    kernel = str(aten._scaled_dot_product_flash_attention_for_cpu.default).replace(".", "::", 1)
+    lacking = any(not target.shares_memory and not target.runs(kernel) for target in targets.values())
+    return {scaled_dot_product_attention: _in_parts} if lacking else {}
 
 
 def _hidden(mask: Tensor | None, kind: int | None) -> Tensor | None:

@@ -19,6 +19,7 @@ from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.ir.index.sizes import expressions, has_symbols, size_of
 from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Storage, Value, overlaps, restrided, switched
+from firebrick.trace.attention_recipes import attention_functions
 from firebrick.trace.function_recipes import FUNCTIONS
 from firebrick.trace.recurrent_recipes import recurrent_functions
 from firebrick.trace.tape import Record, module_of
@@ -92,7 +93,7 @@ def trace_inference(
         LoweringError: the graph does something that has no functional form.
     """
     exact = config.numerics == "eager"
-    functions = FUNCTIONS | recurrent_functions(targets) if targets else FUNCTIONS
+    functions = FUNCTIONS | recurrent_functions(targets) | attention_functions(targets) if targets else FUNCTIONS
     return Trace(gm, example_inputs, exact, functions).run()
 
 

@@ -40,8 +40,9 @@ class JointGraph:
     dirty: names in `mutated` whose new value has a gradient of its own.
     grads: for each user output, whether it requires a gradient; None for one that does, but has no history: a view
       that was made where gradients were not recorded.
+    reach: for each of `wrt`, which tangents (positions in `tangents`) lead to it.
+    groups: the tangents, those together whose backward functions share what eager PyTorch saves.
     bits: of inputs and constants, as an AtenGraph's.
-    reached: for each of `tangents`, a bit for each of `wrt` that autograd reaches from it.
     """
 
     gm: fx.GraphModule
@@ -53,9 +54,10 @@ class JointGraph:
     wrt: list[str]
     dirty: frozenset[str]
     grads: list[bool | None]
+    reach: list[tuple[int, ...]]
+    groups: list[tuple[int, ...]]
     name: str = "graph"
     bits: dict[str | int, Bits] = field(default_factory=dict)
-    reached: tuple[int, ...] = ()
 
     def signature(self) -> tuple[Any, ...]:
         """What passes may not change: inputs, and the number and metadata of results."""
@@ -99,6 +101,40 @@ class _Entry(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
         return gradient, None
+
+
+class _History:
+    """What the autograd engine's graph says of several results: which leaves each has, and what they share."""
+
+    def __init__(self, results: Sequence[torch.Tensor]) -> None:
+        self.all = tuple(range(len(results)))
+        self.leads: dict[Any, set[int]] = {}  # a node -> the results that it is a part of
+        if len(results) < 2:
+            return
+        for i, result in enumerate(results):
+            waiting = [torch.autograd.graph.get_gradient_edge(result).node]
+            while waiting:
+                node = waiting.pop()
+                leads = self.leads.setdefault(node, set())
+                if i not in leads:
+                    leads.add(i)
+                    waiting += [n for n, _ in node.next_functions if n is not None]
+
+    def of(self, leaf: torch.Tensor) -> tuple[int, ...]:
+        """The results whose gradient flows to a leaf."""
+        if len(self.all) < 2:
+            return self.all
+        return tuple(sorted(self.leads.get(torch.autograd.graph.get_gradient_edge(leaf).node, ())))
+
+    def groups(self) -> list[tuple[int, ...]]:
+        """The results, those together that share a node which saves tensors."""
+        groups = [{i} for i in self.all]
+        for node, leads in self.leads.items():
+            if len(leads) > 1 and any(getattr(node, name) != () for name in dir(node) if name.startswith("_raw_saved")):
+                touched = [g for g in groups if not g.isdisjoint(leads)]
+                if len(touched) > 1:
+                    groups = [g for g in groups if g not in touched] + [set().union(*touched)]
+        return sorted(tuple(sorted(g)) for g in groups)
 
 
 class _JointTrace(Trace):
@@ -185,13 +221,16 @@ class _JointFinish(Finish):
             if fake.requires_grad and not self._is_severed(fake) and (i >= len(names) or names[i] in dirty)
         ]
         grads = [self._requires_grad(r) for r in self.results]
+        leaves = self.trace.leaves
+        history = _History([self.shown[p] for p in tangents])
+        reach = [history.of(leaf) for leaf in leaves.values()]
+        groups = history.groups()
         gradients = self._backward(tangents)
         count = len(self.flat)
         gm, constants = self.graph([*self.flat, *gradients])
-        leaves = list(self.trace.leaves)
-        found = JointGraph(gm, constants, names, self.outputs, count, tangents, leaves, dirty, grads, bits=bits)
-        found.reached = _reached([self.shown[p] for p in tangents], list(self.trace.leaves.values()))
-        return found
+        return JointGraph(
+            gm, constants, names, self.outputs, count, tangents, [*leaves], dirty, grads, reach, groups, bits=bits
+        )
 
     def _has_history(self, fake: FakeTensor) -> bool:
         return fake.grad_fn is not None and fake.grad_fn is not self.trace.entries.get(id(fake))
@@ -241,26 +280,3 @@ class _JointFinish(Finish):
         if any(t.storage.version for t in tangents):
             raise LoweringError("a backward function writes the gradient that it is given")
         return [None if g is None else tracer.read(tracer.value_of(g)) for g in found]
-
-
-def _reached(results: list[torch.Tensor], leaves: list[torch.Tensor]) -> tuple[int, ...]:
-    """For each result, the set of leaves that its history leads to, as bits of a number."""
-    place = {id(leaf): 1 << i for i, leaf in enumerate(leaves)}
-    masks: dict[Any, int | None] = {}  # None: below it lies what is being looked at
-    waiting = [r.grad_fn for r in results if r.grad_fn is not None]
-    while waiting:
-        node = waiting[-1]
-        if masks.get(node) is not None:
-            waiting.pop()
-            continue
-        below = [n for n, _ in node.next_functions if n is not None]
-        if node not in masks and any(masks.get(n) is None for n in below):
-            masks[node] = None
-            waiting += [n for n in below if masks.get(n) is None]
-            continue
-        mask = place.get(id(getattr(node, "variable", None)), 0)
-        for n in below:
-            mask |= masks[n] or 0
-        masks[node] = mask
-        waiting.pop()
-    return tuple((0 if r.grad_fn is None else masks[r.grad_fn] or 0) | place.get(id(r), 0) for r in results)

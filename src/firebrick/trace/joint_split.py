@@ -28,16 +28,13 @@ class Division:
     """Two graphs and how they are joined.
 
     The backward takes the saved tensors, then the tangents. `order`: for each of the plan's `wrt`, which of the
-    backward's outputs is its gradient, None if no result depends on it. `reached`: as the joint graph's.
-    `unread`: which of the saved tensors the backward does not look at.
+    backward's outputs is its gradient, None if no result depends on it.
     """
 
     forward: AtenGraph
     backward: AtenGraph
     plan: TrainingPlan
     order: tuple[int | None, ...]
-    reached: tuple[int, ...]
-    unread: tuple[int, ...] = ()
 
 
 def divide(joint: JointGraph, saved: Iterable[fx.Node]) -> Division:
@@ -102,9 +99,10 @@ class _Divider:
             tangents=tuple(self._tangent(t, p, place) for t, p in zip(self.tangents, self.joint.tangents, strict=True)),
             dirty=tuple(self._named(n) for n in self.joint.mutated if n in self.joint.dirty),
             wrt=tuple(self._named(n) for n in self.joint.wrt),
+            reach=tuple(self.joint.reach),
             bytes_saved=sum(bytes_of(n) for n, p in zip(self.saved, places, strict=True) if p.kind == "result"),
         )
-        return Division(forward, backward, plan, order, self.joint.reached)
+        return Division(forward, backward, plan, order)
 
     # ------------------------------------------------------------ places
 

@@ -31,9 +31,19 @@ def inner_hooks(w: Writer) -> None:
         "{m}.register_full_backward_hook(lambda m, gi, go: SEEN.append(go[0].sum().item()))",
         "{m}.register_full_backward_pre_hook(lambda m, go: (go[0] * 3,))",
         "{m}.register_forward_hook(lambda m, args, out: out * 2)", "{m}.register_forward_pre_hook(lambda m, args: (args[0] + 1,))",
+        "{m}.register_backward_hook(lambda m, gi, go: SEEN.append(go[0].sum().item()))",
+        "{m}.register_forward_hook(lambda m, args, out: SEEN.append('left'), always_call=True)", "",
     ]).format(m=inner))  # fmt: skip
     out = _shown(w, w.bind(f"{net}({a.name})", a, (a.shape[0], 4), grad=True).name)
     w.after(f"{out}.square().sum().backward(retain_graph=True)")
+    if w.random.random() < 0.4:  # of all modules: set while main is called
+        w.top("nn.modules.module._global_is_full_backward_hook = None")
+        w.mode = w.random.choice([
+            "with nn.modules.module.register_module_full_backward_hook(lambda m, gi, go: tuple(g if g is None else g * 2 for g in gi)):",
+            "with nn.modules.module.register_module_full_backward_pre_hook(lambda m, go: SEEN.append(type(m).__name__)):",
+            "with nn.modules.module.register_module_backward_hook(lambda m, gi, go: SEEN.append(type(m).__name__)):",
+            "with nn.modules.module.register_module_forward_hook(lambda m, args, out: out * 2):",
+        ])  # fmt: skip
 
 
 def sparse_gradients(w: Writer) -> None:
@@ -50,24 +60,37 @@ def sparse_gradients(w: Writer) -> None:
 
 
 def forward_ad(w: Writer) -> None:
-    """Tensors that carry tangents, as arguments, made inside, or behind torch.func."""
-    a = w.argument((3, 4), grad=False)
+    """Tensors that carry tangents: as arguments, under a transform around the call, or inside."""
+    a, b = w.argument((3, 4), grad=False), w.argument((3, 4), grad=False)
     tangent, dual = w.fresh("t"), w.fresh("a")
-    w.before(f"{tangent} = given(5 + call, 3, 4)", f"{dual} = {a.name}.clone()")
-    w.arguments.append(dual)
-    text = w.random.choice(["({d} * {d}).sin()", "{d} @ {d}.t() + {d}.sum()", "F.gelu({d}) * {a}", "{d}.softmax(-1)"])
-    text = text.format(d=dual, a=a.name)
-    w.mode = ""
-    if w.random.random() < 0.5:
-        w.before("level = fwAD.dual_level()", "level.__enter__()", f"{dual} = fwAD.make_dual({dual}, {tangent})")
-        value = _shown(w, w.bind(text, a, (3, 3) if "@" in text else None).name)
-        w.after(f"TANGENT = fwAD.unpack_dual({value}).tangent", "level.__exit__(None, None, None)")
+    w.before(f"{tangent} = given(5 + call, 3, 4)", f"{dual} = {b.name}")
+    text = w.random.choice([
+        "({d} * {d}).sin()", "{d} @ {d}.t() + {d}.sum()", "F.gelu({d}) * {a}", "{d}.softmax(-1)", "{m}({d}) + {d}", "F.layer_norm({d}, (4,)).transpose(0, 1)",
+        "{d}.clone().mul_({a})", "torch.where({d} > 0, {d}, {a}).cumsum(0)", "torch.cat([{d}, {a}]).sum(1)",
+    ]).format(d=dual, a=a.name, m=new(w, "nn.Linear(4, 4)"))  # fmt: skip
+    w.mode, outside = "", "enter_dual_level" in "".join(w.parts["before"])  # tangents of tangents are an error
+    if outside or (w.random.random() < 0.6 and "func.jvp" not in "".join((*w.parts["body"], *w.parts["before"]))):
+        w.before(*([] if outside else ["fwAD.enter_dual_level()"]), f"{dual} = fwAD.make_dual({dual}, {tangent})")
+        w.arguments.append(dual)
+        name = w.fresh()
+        w.put(f"{name} = {text}")
+        w.returns(name)
+        w.after(f"TANGENT = fwAD.unpack_dual(out[{len(w.results) - 1}]).tangent")
         w.after("out = tuple(fwAD.unpack_dual(o).primal if isinstance(o, torch.Tensor) else o for o in out)")
         w.observes("TANGENT")
         return
-    w.arguments.append(tangent)
+    w.arguments += [dual, tangent]
     name = w.fresh()
-    w.put(f"{name} = torch.func.jvp(lambda {dual}: {text}, ({dual},), ({tangent},))[1]")
+    if w.random.random() < 0.5:
+        w.top("def pushed(main, at, *args):",
+              "    *start, primal = args[:at + 1]",
+              "    run = lambda one: main(*start, one, *args[at + 1:])[NUMBER]",
+              "    SEEN.append(torch.func.jvp(run, (primal,), (args[at + 1],))[1])", "    return main(*args)")  # fmt: skip
+        w.before(f"main = functools.partial(pushed, main, {len(w.arguments) - 2})")
+        w.put(f"{name} = {text}")
+        w.top(f"NUMBER = {len(w.results)}")
+    else:
+        w.put(f"{name} = torch.func.jvp(lambda {dual}: {text}, ({dual},), ({tangent},))[1]")
     w.returns(name)
 
 
@@ -83,7 +106,7 @@ def other_devices(w: Writer) -> None:
         ]).format(n=name, a=a.name, r=rows, c=columns))  # fmt: skip
     else:
         with w.block(f"with torch.device({w.random.choice([repr('meta'), repr('meta'), repr('cpu')])}):"):
-            w.put(f"{name} = {w.random.choice(['torch.zeros(3) + 1', 'torch.arange(4)', 'torch.full((2, 2), 3.0)', 'torch.tensor([1.0])', 'torch.empty(2, 3).t()', 'torch.eye(2)'])}")  # fmt: skip
+            w.put(f"{name} = {w.random.choice(['torch.zeros(3) + 1', 'torch.arange(4)', 'torch.full((2, 2), 3.0)', 'torch.tensor([1.0])', 'torch.empty(2, 3).zero_().t()', 'torch.eye(2)'])}")  # fmt: skip
         w.bind(f"{a.name} + torch.ones({columns})", a)
     w.returns(name, f"{name}.device.type")
 

@@ -69,6 +69,21 @@ def view(w: Writer) -> None:
     w.bind(text, a, shape)
 
 
+def equal_values(w: Writer) -> None:
+    """Equal values of which some take another shape in place."""
+    a = w.tensor()
+    text = w.random.choice([*POINTWISE, "{a}.t()" if a.rank == 2 else "{a}[...]"]).format(a=a.name)
+    names = [w.fresh() for _ in range(3)]
+    lines = [f"{name} = {text}" for name in names]
+    for name in w.random.sample(names, w.random.choice([1, 1, 2])):
+        change = w.random.choice(["{n}.unsqueeze_(0)", "{n}.unsqueeze_(-1)", "{n}.squeeze_()", "{n}.swapaxes_(0, -1)", "{n}.transpose_(0, -1).unsqueeze_(1)",
+                                  "torch.ops.aten.unsqueeze_({n}, 1)"]).format(n=name)  # fmt: skip
+        lines.insert(w.random.randint(names.index(name) + 1, len(lines)), change)
+    for line in sorted(lines, key=lambda line: "=" not in line) if w.random.random() < 0.3 else lines:
+        w.put(line)
+    w.returns(*names, f"{w.random.choice(names)} + 1")
+
+
 def residual(w: Writer) -> None:
     """A view meets its own elementwise function; then another layout is asked for."""
     a = w.tensor()
@@ -147,6 +162,7 @@ def same_argument(w: Writer) -> None:
 
 
 ROWS = (
-    Feature("laid_out", 6, laid_out), Feature("view", 8, view), Feature("residual", 3, residual), Feature("bits", 3, bits),
+    Feature("laid_out", 6, laid_out), Feature("view", 8, view), Feature("residual", 3, residual), Feature("equal_values", 2, equal_values),
+    Feature("bits", 3, bits),
     Feature("one_storage", 2, one_storage), Feature("same_argument", 1, same_argument),
 )  # fmt: skip

@@ -62,7 +62,39 @@ def branch(w: Writer) -> None:
             w.put("break")
 
 
+REFUSED = (
+    "{a}.sum({d})", "{a}.softmax({d})", "{a}.amax({d})", "{a}.cumsum({d})", "{a}.flip({d})", "{a}.mean(({d}, 0))", "{a}.unsqueeze({d} + 2)", "{a}.argmax({d})",
+    "{a}.amin((0, 0))", "{a}.permute([0] * {a}.dim())" , "F.cosine_similarity({a}, {a}, dim={d})", "torch.linalg.vector_norm({a}, dim={d})", "{a}.transpose(0, {d})", "{a}.squeeze({d})",
+    "torch.cat([{a}, {a}], {d})", "torch.stack([{a}, {a}], {d} + 1)", "{a}.roll(1, {d})", "{a}[:0].max()", "{a}[:0].argmin()", "torch.zeros(0, 3).amax(0)", "torch.arange(3).add_(1.5)",
+    "torch.arange(3).div_(2)", "torch.arange(3).exp_()", "(~({a} > 0)).add_(1)", "({a} > 0) - ({a} < 0)", "{a}.clamp()", "torch.full((2,), 300, dtype=torch.int8)",
+    "F.max_pool1d({a}.flatten()[None, None], 2, padding=2)", "F.layer_norm({a}, (77,))", "F.one_hot(torch.arange(4), 2)", "{a} @ {a}.flatten()[None].expand(77, -1)", "{a}.reshape(77, 77)",
+    "{a}.view(-1, 77)", "{a}.expand(77, 77, 77)", "{a}.gather(0, {a})", "{a}.scatter(0, torch.zeros_like({a}, dtype=torch.int64), {a}.double())", "torch.index_select({a}, {d}, torch.tensor([0]))",
+    "{a} + torch.ones(77, 78)", "F.binary_cross_entropy({a}.abs() + 2, {a}.sigmoid())", "F.cross_entropy(torch.ones(2, 3), torch.tensor([0, 5]))", "F.nll_loss({a}, {a})", "{a}.bitwise_and(1)",
+    "torch.linalg.cholesky(-torch.eye(3))", "torch.linalg.inv(torch.zeros(2, 2))", "torch.linalg.solve(torch.ones(2, 2), torch.ones(2))", "F.embedding({a}, {a})", "F.conv2d({a}, {a})",
+    "F.linear({a}, torch.ones(2, 77))", "{a}.masked_fill({a}, 1)", "{a}.index_add(0, torch.tensor([0]), {a}.long())", "{a}.bool().sum({d})", "torch.bincount({a})", "{a}.select(0, 77)",
+    "{a}.narrow(0, 0, 77)", "{a}.unflatten(0, (77, 3))", "torch.nn.functional.pad({a}, (1,))", "{a}.chunk(0)", "{a}.split(-1)", "torch.einsum('ab,bc->zc', {a}, {a})", "{a}.addmm({a}, {a})[77]",
+    "torch.arange(5, 0, 1)", "torch.linspace(0, 1, -1)", "torch.eye(-2)", "torch.normal({a}, -1.0)", "F.dropout({a}, 1.5)", "F.interpolate({a}, scale_factor=2.0, mode='bilinear')[77]", "{a}.sort({d})",
+    "{a}.kthvalue(0)", "{a}.topk(77)", "{a}.tril().triu().inverse()", "{a}.unfold({d}, 1, 1)", "{a}.std({d})", "{a}.prod({d})", "{a}.all({d})", "{a}.logsumexp({d})", "{a}.diff(dim={d})",
+)  # fmt: skip
+"""Calls that eager refuses; `d` is a dimension beyond the rank."""
+
+
+def refused(w: Writer) -> None:
+    """A call that eager refuses: what is raised, and where, must be the same."""
+    a = w.tensor()
+    text = w.random.choice(REFUSED).format(a=a.name, d=w.random.choice([a.rank, a.rank + 2, -a.rank - 1]))
+    name = w.fresh()
+    if w.random.random() < 0.7:
+        with w.block("try:"):
+            w.put(f"{name} = {text}", f"SEEN.append({name})")
+        with w.block("except Exception as error:"):
+            w.put("SEEN.append(type(error).__name__)")
+    else:
+        w.put(f"{name} = {text}")
+        w.returns(name)
+
+
 ROWS = (
     Feature("pointwise", 6, pointwise), Feature("pair", 4, pair), Feature("reduction", 4, reduction),
-    Feature("graph_break", 1, graph_break), Feature("branch", 1, branch),
+    Feature("graph_break", 1, graph_break), Feature("branch", 1, branch), Feature("refused", 2, refused),
 )  # fmt: skip

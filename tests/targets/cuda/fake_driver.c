@@ -30,10 +30,12 @@ static void *current = (void *)1;
 static Graph *capturing;
 static Node *last;
 static int fails;
+static float took;
 
 const char *fake_log(void) { return said; }
 void fake_clear(void) { said[0] = 0; }
 void fake_fail(int status) { fails = status; }
+void fake_took(float ms) { took = ms; }
 static void say(const char *text) { strncat(said, text, sizeof said - strlen(said) - 1); }
 
 static void add(void **args, unsigned program) {
@@ -108,7 +110,7 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
 
 /* ---- graphs */
 
-void fake_begin(void) { capturing = calloc(1, sizeof *capturing); }
+void fake_begin(void) { capturing = calloc(1, sizeof *capturing), last = NULL; }
 void *fake_end(void) {
     Graph *graph = capturing;
     capturing = NULL;
@@ -118,7 +120,7 @@ int cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, void **gr
     static void *node;
     node = last;
     *status = capturing != NULL;
-    return *nodes = &node, *count = 1, 0;
+    return *nodes = &node, *count = node != NULL, 0;
 }
 int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags) { return *exec = graph, 0; }
 int cuGraphLaunch(void *exec, void *stream) {
@@ -142,6 +144,18 @@ int cuGraphExecMemcpyNodeSetParams(void *exec, void *node, const void *params, v
     ((Node *)node)->args[1] = (void *)words[6], ((Node *)node)->args[0] = (void *)words[17];
     return 0;
 }
+int cuGraphMemcpyNodeGetParams(void *node, uint64_t *words) {
+    words[6] = (uint64_t)((Node *)node)->args[1], words[17] = (uint64_t)((Node *)node)->args[0];
+    return 0;
+}
+/* What a library would do to a tensor of four numbers. */
+int fake_library(float *to, float *from) {
+    float *args[] = {from, to};
+    int64_t four = 4;
+    void *places[] = {&args[0], &args[1], &four};
+    return put(launched((void *)&kernels[0], 1, places));
+}
+int cuStreamCreate(void **stream, unsigned flags) { return *stream = calloc(1, 8), 0; }
 int cuGraphExecDestroy(void *exec) { return say("destroy\n"), 0; }
 int cuEventCreate(void **event, unsigned flags) { return *event = calloc(1, 8), 0; }
 /* In place of torch's own. */
@@ -152,5 +166,5 @@ int aoti_torch_get_current_cuda_stream(int32_t index, void **stream) {
 
 int cuEventRecord(void *event, void *stream) { return 0; }
 int cuEventQuery(void *event) { return 0; }
-int cuEventElapsedTime(float *ms, void *from, void *to) { return *ms = 1, 0; }
+int cuEventElapsedTime(float *ms, void *from, void *to) { return *ms = took, 0; }
 int cuEventDestroy_v2(void *event) { return free(event), 0; }

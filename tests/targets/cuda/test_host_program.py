@@ -1,67 +1,12 @@
 """The host program on a device that is not there: a driver of C whose kernels are functions of this process."""
 
-import ctypes
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
+from stand_in import executable, module, slot
 
 from firebrick import _native
-from firebrick.runtime.bits import ConstantsChanged
-from firebrick.runtime.load import resolve
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    library = tmp_path_factory.mktemp("driver") / "libcuda.so"
-    source = Path(__file__).with_name("fake_driver.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", str(library), str(source)], check=True)
-    _native.cuda_open(str(library))
-    found = ctypes.CDLL(str(library))
-    found.fake_log.restype = ctypes.c_char_p
-    return found
-
-
-@pytest.fixture
-def log(driver):
-    driver.fake_clear()
-    driver.fake_fail(0)
-    return lambda: driver.fake_log().decode().split("\n")[:-1]
-
-
-def module(name, **changes):
-    options = {"code": b"cubin\0", "name": name, "device": 0, "threads": 128, "shared": 0, "dependent": False}
-    return _native.CudaModule(**{**options, **changes})
-
-
-def slot(kind, *sizes, offset=0):
-    return [kind, "f32", list(sizes), [1], offset, "cpu"]
-
-
-def executable(table, **modules):
-    rows = {
-        "registers": [],
-        "views": [],
-        "arena": [0, "cpu"],
-        "mutated": [],
-        "release_gil": False,
-        "recipe": [],
-        "sources": [],
-        **table,
-    }
-    kernels = {name: m.kernel() for name, m in modules.items()}
-    return _native.Executable(
-        table=rows,
-        kernels=kernels,
-        resolve=resolve,
-        constants=[],
-        sources=[],
-        refresh=None,
-        changed=ConstantsChanged,
-        libraries=list(modules.values()),
-    )
-
 
 ADD = {
     "slots": [slot("input", [0]), slot("fresh", [0])],

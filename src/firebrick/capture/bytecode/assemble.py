@@ -290,8 +290,7 @@ class _Assembler:
                     deepest = max(deepest, after)
                 if not row.falls_through:
                     break
-                effect = row.effect
-                depth += effect if isinstance(effect, int) else effect(arg)
+                depth += row.stack_effect(arg)
                 deepest = max(deepest, depth)
                 index += 1
         return max(deepest, 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from firebrick.capture.bytecode.code_tables import Position, read_exceptions
 from firebrick.capture.bytecode.cpython import CACHES, COMPARE_SHIFT
-from firebrick.capture.bytecode.opcodes import BINARY_OPERATORS, BY_NUMBER, COMPARE_SYMBOLS, Jump, Opcode, Operand
+from firebrick.capture.bytecode.opcodes import BINARY_SYMBOLS, BY_NUMBER, COMPARE_SYMBOLS, Opcode, Operand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +124,7 @@ def _decode(code: CodeType) -> tuple[Instruction, ...]:
         is_jump = row.operand is Operand.JUMP
         name = row.name
         if is_jump:
-            argval: Any = unit - arg if row.jump in (Jump.BACKWARD, Jump.BACKWARD_IF) else unit + arg
+            argval: Any = unit - arg if "BACKWARD" in name else unit + arg
             flag = 0
         else:
             argval, flag = read.operand(row, arg)
@@ -167,7 +167,7 @@ class _Reader:
         if kind is Operand.COMPARE:
             return COMPARE_SYMBOLS[arg >> COMPARE_SHIFT], arg & 16 if COMPARE_SHIFT == 5 else 0
         if kind is Operand.BINARY:
-            return BINARY_OPERATORS[arg].symbol, 0
+            return BINARY_SYMBOLS[arg], 0
         return arg, 0
 
 

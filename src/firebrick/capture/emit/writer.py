@@ -18,7 +18,7 @@ from firebrick.capture.bytecode.cpython import (
     HAS_PRECALL,
     NULL_BEFORE_CALLABLE,
 )
-from firebrick.capture.bytecode.opcodes import BINARY_OPERATORS
+from firebrick.capture.bytecode.opcodes import BINARY_SYMBOLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from firebrick.capture.bytecode.code_tables import Position
     from firebrick.capture.guards.sources import Source
 
-_BINARY_ARGS = {operator.symbol: number for number, operator in enumerate(BINARY_OPERATORS)}
+_BINARY_ARGS = {symbol: number for number, symbol in enumerate(BINARY_SYMBOLS)}
 _TEMP = "__fb"
 
 
@@ -205,7 +205,7 @@ class Emitter(_Instructions):
         self.emit("CALL_FUNCTION_EX", int(has_kwargs))
 
     def make_function(self, code: CodeType, attributes: int = 0) -> None:
-        """Attributes -> function; `attributes` are bits of `opcodes.FUNCTION_ATTRIBUTES`, pushed in their order."""
+        """Attributes -> function; bits of `attributes`: defaults, kwdefaults, annotations, closure, in this order."""
         self.load_const(code)
         if not HAS_FUNCTION_ATTRIBUTES:
             self.emit("MAKE_FUNCTION", attributes)

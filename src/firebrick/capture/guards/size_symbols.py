@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.guards.guard_kinds import Guard
@@ -11,7 +12,7 @@ from firebrick.fakes.mode import is_plain
 from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import torch
 
@@ -131,14 +132,16 @@ class Symbols:
         return made
 
 
-def changed_sizes(frame: Frame, plan: Plan) -> frozenset[tuple[Source, int]]:
-    """The dimensions of a frame's tensors whose sizes are not those that a plan asks for."""
+def changed_sizes(frame: Frame, plans: Sequence[Plan]) -> frozenset[tuple[Source, int]]:
+    """The dimensions of other sizes than those of plans that only sizes keep from fitting, else of the first plan."""
+    failing = [[guard for guard in plan.guards if not guard.holds(frame)] for plan in plans]
+    about_sizes = [guards for guards in failing if all(guard.kind in ("TENSOR", "SHAPE") for guard in guards)]
     found: set[tuple[Source, int]] = set()
-    for guard in plan.guards:
-        if guard.kind == "TENSOR" and guard.source is not None and not guard.holds(frame):
+    for guard in itertools.chain(*(about_sizes or failing[:1])):
+        if guard.kind == "TENSOR" and guard.source is not None:
             with contextlib.suppress(LookupError, AttributeError, TypeError):
-                sizes, tensor = guard.payload.sizes, guard.source.evaluate(frame)
-                if tensor.dim() == len(sizes):
-                    both = enumerate(zip(sizes, tensor.shape, strict=True))
+                meta, tensor = guard.payload, guard.source.evaluate(frame)
+                if tensor.dim() == len(meta.sizes) and tensor.dtype == meta.dtype:
+                    both = enumerate(zip(meta.sizes, tensor.shape, strict=True))
                     found.update((guard.source, d) for d, (was, now) in both if was is not None and was != now)
     return frozenset(found)

@@ -4,7 +4,7 @@ The dtype rules are numpy's: operands come promoted as numpy promotes them, and 
 Capture executes these functions in place of numpy's; tests walk the tables and compare with numpy.
 """
 
-# ruff: noqa: ANN001, ANN002, ANN201, ANN202, D103  these functions stand for untyped library code
+# ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, D103  these functions stand for untyped library code
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -189,20 +189,14 @@ def _fractional(a: Any, dtype: Any) -> Any:
     return a.dtype if a.dtype.is_floating_point or a.dtype.is_complex else torch.float64
 
 
+def _rows(functions: Mapping[Any, Any], **options: Any) -> None:
+    for one, function in functions.items():
+        _row(one, **options)(function)
+
+
 # -- reductions -----------------------------------------------------------------------------------------
 
 
-@_row(np.sum)
-def sum_(a, axis=None, dtype=None, *, keepdims=False):
-    return torch.sum(a, _axes(a, axis), keepdim=keepdims, dtype=_wide(a, dtype))
-
-
-@_row(np.nansum)
-def nansum(a, axis=None, dtype=None, *, keepdims=False):
-    return torch.nansum(a, _axes(a, axis), keepdim=keepdims, dtype=_wide(a, dtype))
-
-
-@_row(np.prod)
 def prod(a, axis=None, dtype=None, *, keepdims=False):
     if axis is None and not keepdims:
         return torch.prod(a, dtype=_wide(a, dtype))
@@ -211,72 +205,71 @@ def prod(a, axis=None, dtype=None, *, keepdims=False):
     return torch.prod(a, axis, keepdim=keepdims, dtype=_wide(a, dtype))
 
 
-@_row(np.mean)
-def mean(a, axis=None, dtype=None, *, keepdims=False):
-    return torch.mean(a, _axes(a, axis), keepdim=keepdims, dtype=_fractional(a, dtype))
-
-
-@_row(np.average)
-def average(a, axis=None):
-    return mean(a, axis)
-
-
-@_row(np.var)
 def var(a, axis=None, dtype=None, *, ddof=0, keepdims=False):
     if a.ndim == 0:
         raise Refused("the variance of a scalar")
     return torch.var(a.to(_fractional(a, dtype)), _axes(a, axis), correction=ddof, keepdim=keepdims)
 
 
-@_row(np.std)
 def std(a, axis=None, dtype=None, *, ddof=0, keepdims=False):
     return torch.sqrt(var(a, axis, dtype, ddof=ddof, keepdims=keepdims))
 
 
-@_row(np.max, np.amax)
-def max_(a, axis=None, *, keepdims=False):
-    return torch.amax(a, _axes(a, axis), keepdim=keepdims)
-
-
-@_row(np.min, np.amin)
-def min_(a, axis=None, *, keepdims=False):
-    return torch.amin(a, _axes(a, axis), keepdim=keepdims)
-
-
-@_row(np.ptp)
 def ptp(a, axis=None, *, keepdims=False):
-    return max_(a, axis, keepdims=keepdims) - min_(a, axis, keepdims=keepdims)
+    return torch.amax(a, _axes(a, axis), keepdim=keepdims) - torch.amin(a, _axes(a, axis), keepdim=keepdims)
 
 
-@_row(np.any)
-def any_(a, axis=None, *, keepdims=False):
-    return torch.any(a.to(torch.bool), _axes(a, axis), keepdim=keepdims)
+def _adds(function: Any, dtype_of: Any) -> Any:
+    def reduction(a, axis=None, dtype=None, *, keepdims=False):
+        return function(a, _axes(a, axis), keepdim=keepdims, dtype=dtype_of(a, dtype))
+
+    return reduction
 
 
-@_row(np.all)
-def all_(a, axis=None, *, keepdims=False):
-    return torch.all(a.to(torch.bool), _axes(a, axis), keepdim=keepdims)
+def _folds(function: Any, convert: Any = lambda a: a) -> Any:
+    def reduction(a, axis=None, *, keepdims=False):
+        return function(convert(a), _axes(a, axis), keepdim=keepdims)
+
+    return reduction
 
 
-@_row(np.argmax)
-def argmax(a, axis=None, *, keepdims=False):
-    if axis is None and keepdims:
-        raise Refused("a place in all of the array, with its dimensions")
-    return torch.argmax(a.to(torch.uint8) if a.dtype is torch.bool else a, axis, keepdim=keepdims)
+def _finds(function: Any) -> Any:
+    def position(a, axis=None, *, keepdims=False):
+        if axis is None and keepdims:
+            raise Refused("a place in all of the array, with its dimensions")
+        return function(a.to(torch.uint8) if a.dtype is torch.bool else a, axis, keepdim=keepdims)
+
+    return position
 
 
-@_row(np.argmin)
-def argmin(a, axis=None, *, keepdims=False):
-    if axis is None and keepdims:
-        raise Refused("a place in all of the array, with its dimensions")
-    return torch.argmin(a.to(torch.uint8) if a.dtype is torch.bool else a, axis, keepdim=keepdims)
-
-
-@_row(np.count_nonzero)
 def count_nonzero(a, axis=None, *, keepdims=False):
     if axis is None:
         raise Refused("an int of Python")
     return torch.sum(a != 0, _axes(a, axis), keepdim=keepdims)
+
+
+def trace(a, offset=0):
+    if a.ndim != 2:
+        raise Refused("the trace of a stack of matrices")
+    diagonal = torch.diagonal(a, offset)
+    return torch.sum(diagonal, dtype=_wide(diagonal, None))
+
+
+_rows(
+    {
+        np.sum: _adds(torch.sum, _wide),
+        np.nansum: _adds(torch.nansum, _wide),
+        np.mean: _adds(torch.mean, _fractional),
+        np.average: lambda a, axis=None: torch.mean(a, _axes(a, axis), dtype=_fractional(a, None)),
+        **dict.fromkeys((np.max, np.amax), _folds(torch.amax)),
+        **dict.fromkeys((np.min, np.amin), _folds(torch.amin)),
+        np.any: _folds(torch.any, lambda a: a.to(torch.bool)),
+        np.all: _folds(torch.all, lambda a: a.to(torch.bool)),
+        np.argmax: _finds(torch.argmax),
+        np.argmin: _finds(torch.argmin),
+        np.prod: prod, np.var: var, np.std: std, np.ptp: ptp, np.count_nonzero: count_nonzero, np.trace: trace,
+    }
+)  # fmt: skip
 
 
 @_row(np.median, floating=True)
@@ -296,13 +289,6 @@ def median(a, axis=None, *, keepdims=False):
     return torch.where(torch.isnan(last), last, middle)
 
 
-@_row(np.trace)
-def trace(a, offset=0):
-    if a.ndim != 2:
-        raise Refused("the trace of a stack of matrices")
-    return sum_(torch.diagonal(a, offset))
-
-
 @_row(np.linalg.norm, operands="x", floating=True)
 def norm(x, ord=None, axis=None, keepdims=False):
     if ord is not None and not (isinstance(axis, int) or (axis is None and x.ndim == 1)):
@@ -313,30 +299,20 @@ def norm(x, ord=None, axis=None, keepdims=False):
 # -- along an axis -----------------------------------------------------------------------------------------
 
 
-@_row(np.cumsum)
-def cumsum(a, axis=None, dtype=None):
-    if axis is None:
-        a, axis = a.reshape(-1), 0
-    return torch.cumsum(a, axis, dtype=_wide(a, dtype))
+def _flat(function: Any) -> Any:
+    """A function along an axis; None stands for that of all elements in a row."""
+
+    def along(a, axis=None, *args, **options):
+        return function(a.reshape(-1), 0, *args, **options) if axis is None else function(a, axis, *args, **options)
+
+    return along
 
 
-@_row(np.cumprod)
-def cumprod(a, axis=None, dtype=None):
-    if axis is None:
-        a, axis = a.reshape(-1), 0
-    return torch.cumprod(a, axis, dtype=_wide(a, dtype))
+def _cumulative(function: Any) -> Any:
+    def cumulative(a, axis=None, dtype=None):
+        return _flat(function)(a, axis, dtype=_wide(a, dtype))
 
-
-@_row(np.diff)
-def diff(a, n=1, axis=-1):
-    return torch.diff(a, n, axis)
-
-
-@_row(np.sort)
-def sort(a, axis=-1):
-    if axis is None:
-        a, axis = a.reshape(-1), 0
-    return torch.sort(a, axis).values
+    return cumulative
 
 
 @_row(np.argsort)
@@ -349,11 +325,6 @@ def argsort(a, axis=-1, kind=None):
 @_row(np.searchsorted, operands="a v", promote=True)
 def searchsorted(a, v, side="left"):
     return torch.searchsorted(a.contiguous(), v.contiguous(), side=side)
-
-
-@_row(np.roll)
-def roll(a, shift, axis=None):
-    return torch.roll(a, shift, axis)
 
 
 @_row(np.take, operands="a indices")
@@ -374,9 +345,7 @@ def take_along_axis(arr, indices, axis=-1):
 def repeat(a, repeats, axis=None):
     if not isinstance(repeats, int):
         raise Refused("repeats that differ")
-    if axis is None:
-        a, axis = a.reshape(-1), 0
-    return torch.repeat_interleave(a, repeats, axis)
+    return _flat(lambda b, d: torch.repeat_interleave(b, repeats, d))(a, axis)
 
 
 @_row(np.tile, operands="A")
@@ -384,42 +353,29 @@ def tile(A, reps):
     return torch.tile(A, (reps,) if isinstance(reps, int) else tuple(reps))
 
 
+_rows(
+    {
+        np.cumsum: _cumulative(torch.cumsum),
+        np.cumprod: _cumulative(torch.cumprod),
+        np.diff: lambda a, n=1, axis=-1: torch.diff(a, n, axis),
+        np.sort: lambda a, axis=-1: _flat(torch.sort)(a, axis).values,
+        np.roll: lambda a, shift, axis=None: torch.roll(a, shift, axis),
+    }
+)
+
 # -- form -----------------------------------------------------------------------------------------------------
 
 
-@_row(np.reshape, scalar=False)
-def reshape(a, shape):
-    return torch.reshape(a, (shape,) if isinstance(shape, int) else tuple(shape))
-
-
-@_row(np.ravel, scalar=False)
-def ravel(a):
-    return torch.reshape(a, (-1,))
-
-
-@_row(np.transpose, scalar=False)
 def transpose(a, axes=None):
     return torch.permute(a, tuple(range(a.ndim))[::-1] if axes is None else tuple(axes))
 
 
-@_row(np.swapaxes, scalar=False)
-def swapaxes(a, axis1, axis2):
-    return torch.swapaxes(a, axis1, axis2)
-
-
-@_row(np.moveaxis, scalar=False)
-def moveaxis(a, source, destination):
-    return torch.movedim(a, source, destination)
-
-
-@_row(np.expand_dims, scalar=False)
 def expand_dims(a, axis):
     if not isinstance(axis, int):
         raise Refused("several new axes")
     return torch.unsqueeze(a, axis)
 
 
-@_row(np.squeeze, scalar=False)
 def squeeze(a, axis=None):
     for one in _axes(a, axis) if axis is not None else ():
         if a.shape[one] != 1:
@@ -427,14 +383,24 @@ def squeeze(a, axis=None):
     return torch.squeeze(a) if axis is None else torch.squeeze(a, _axes(a, axis))
 
 
-@_row(np.atleast_1d, scalar=False)
-def atleast_1d(a):
-    return torch.atleast_1d(a)
-
-
-@_row(np.atleast_2d, scalar=False)
-def atleast_2d(a):
-    return torch.atleast_2d(a)
+_rows(
+    {
+        np.reshape: lambda a, shape: torch.reshape(a, (shape,) if isinstance(shape, int) else tuple(shape)),
+        np.ravel: lambda a: torch.reshape(a, (-1,)),
+        np.transpose: transpose,
+        np.swapaxes: lambda a, axis1, axis2: torch.swapaxes(a, axis1, axis2),
+        np.moveaxis: lambda a, source, destination: torch.movedim(a, source, destination),
+        np.expand_dims: expand_dims,
+        np.squeeze: squeeze,
+        np.atleast_1d: lambda a: torch.atleast_1d(a),
+        np.atleast_2d: lambda a: torch.atleast_2d(a),
+        np.copy: lambda a: torch.clone(a),
+        **dict.fromkeys((np.zeros_like, np.empty_like), lambda a, dtype=None: torch.zeros_like(a, dtype=dtype)),
+        np.ones_like: lambda a, dtype=None: torch.ones_like(a, dtype=dtype),
+        np.full_like: lambda a, fill_value, dtype=None: torch.full_like(a, fill_value, dtype=dtype),
+    },
+    scalar=False,
+)
 
 
 @_row(np.concatenate, operands="arrays", promote=True)
@@ -444,24 +410,16 @@ def concatenate(arrays, axis=0):
     return torch.cat(list(arrays), axis)
 
 
-@_row(np.stack, operands="arrays", promote=True)
-def stack(arrays, axis=0):
-    return torch.stack(list(arrays), axis)
-
-
-@_row(np.hstack, operands="tup", promote=True)
-def hstack(tup):
-    return torch.hstack(tuple(tup))
-
-
-@_row(np.vstack, operands="tup", promote=True)
-def vstack(tup):
-    return torch.vstack(tuple(tup))
-
-
-@_row(np.column_stack, operands="tup", promote=True)
-def column_stack(tup):
-    return torch.column_stack(tuple(tup))
+_row(np.stack, operands="arrays", promote=True)(lambda arrays, axis=0: torch.stack(list(arrays), axis))
+_rows(
+    {
+        np.hstack: lambda tup: torch.hstack(tuple(tup)),
+        np.vstack: lambda tup: torch.vstack(tuple(tup)),
+        np.column_stack: lambda tup: torch.column_stack(tuple(tup)),
+    },
+    operands="tup",
+    promote=True,
+)
 
 
 @_row(np.split, operands="ary", scalar=False)
@@ -488,14 +446,7 @@ def pad(array, pad_width, mode="constant", constant_values=0):
     return torch.nn.functional.pad(array, widths, value=constant_values)
 
 
-@_row(np.tril, operands="m")
-def tril(m, k=0):
-    return torch.tril(m, k)
-
-
-@_row(np.triu, operands="m")
-def triu(m, k=0):
-    return torch.triu(m, k)
+_rows({np.tril: lambda m, k=0: torch.tril(m, k), np.triu: lambda m, k=0: torch.triu(m, k)}, operands="m")
 
 
 @_row(np.diag, operands="v")
@@ -554,7 +505,6 @@ def sign(x):
 # -- products ----------------------------------------------------------------------------------------------
 
 
-@_row(np.dot, operands="a b", promote=True)
 def dot(a, b):
     if a.dtype is torch.bool:
         raise Refused("a product of bools")
@@ -565,57 +515,29 @@ def dot(a, b):
     return torch.matmul(a, b)
 
 
-@_row(np.outer, operands="a b", promote=True)
-def outer(a, b):
-    return torch.outer(a.reshape(-1), b.reshape(-1))
-
-
-@_row(np.inner, operands="a b", promote=True)
 def inner(a, b):
     if a.dtype is torch.bool:
         raise Refused("a product of bools")
     return torch.inner(a, b)
 
 
-@_row(np.tensordot, operands="a b", promote=True, scalar=False)
-def tensordot(a, b, axes=2):
-    return torch.tensordot(a, b, axes)
-
-
-@_row(np.kron, operands="a b", promote=True)
-def kron(a, b):
-    return torch.kron(a, b)
-
-
-@_row(np.linalg.inv, floating=True)
-def inv(a):
-    return torch.linalg.inv(a)
-
-
-@_row(np.linalg.det, floating=True)
-def det(a):
-    return torch.linalg.det(a)
-
-
-@_row(np.linalg.solve, operands="a b", promote=True, floating=True)
-def solve(a, b):
-    return torch.linalg.solve(a, b)
-
+_rows(
+    {
+        np.dot: dot,
+        np.inner: inner,
+        np.outer: lambda a, b: torch.outer(a.reshape(-1), b.reshape(-1)),
+        np.kron: lambda a, b: torch.kron(a, b),
+    },
+    operands="a b",
+    promote=True,
+)
+_row(np.tensordot, operands="a b", promote=True, scalar=False)(lambda a, b, axes=2: torch.tensordot(a, b, axes))
+_row(np.linalg.solve, operands="a b", promote=True, floating=True)(lambda a, b: torch.linalg.solve(a, b))
+_rows({np.linalg.inv: lambda a: torch.linalg.inv(a), np.linalg.det: lambda a: torch.linalg.det(a)}, floating=True)
 
 # -- new arrays ---------------------------------------------------------------------------------------------
 
 
-@_row(np.zeros, np.empty, operands="", scalar=False, creates=True)
-def zeros(shape, dtype=torch.float64):
-    return torch.zeros(shape, dtype=dtype)
-
-
-@_row(np.ones, operands="", scalar=False, creates=True)
-def ones(shape, dtype=torch.float64):
-    return torch.ones(shape, dtype=dtype)
-
-
-@_row(np.full, operands="", scalar=False, creates=True)
 def full(shape, fill_value, dtype=None):
     if dtype is None:
         kinds = {bool: torch.bool, int: torch.int64, float: torch.float64}
@@ -625,25 +547,16 @@ def full(shape, fill_value, dtype=None):
     return torch.full((shape,) if isinstance(shape, int) else tuple(shape), fill_value, dtype=dtype)
 
 
-@_row(np.zeros_like, np.empty_like, scalar=False)
-def zeros_like(a, dtype=None):
-    return torch.zeros_like(a, dtype=dtype)
-
-
-@_row(np.ones_like, scalar=False)
-def ones_like(a, dtype=None):
-    return torch.ones_like(a, dtype=dtype)
-
-
-@_row(np.full_like, scalar=False)
-def full_like(a, fill_value, dtype=None):
-    return torch.full_like(a, fill_value, dtype=dtype)
-
-
-@_row(np.copy, scalar=False)
-def copy(a):
-    return torch.clone(a)
-
+_rows(
+    {
+        **dict.fromkeys((np.zeros, np.empty), lambda shape, dtype=torch.float64: torch.zeros(shape, dtype=dtype)),
+        np.ones: lambda shape, dtype=torch.float64: torch.ones(shape, dtype=dtype),
+        np.full: full,
+    },
+    operands="",
+    scalar=False,
+    creates=True,
+)
 
 # -- methods -------------------------------------------------------------------------------------------------
 
@@ -652,14 +565,6 @@ def _astype(a, dtype):
     if a.dtype.is_complex and not dtype.is_complex:
         raise Refused("complex numbers made real")
     return a.to(dtype, copy=True)
-
-
-def _flatten(a):
-    return torch.clone(a).reshape(-1)
-
-
-def _view(a):
-    return a.view(a.shape)
 
 
 def _reshape(a, *shape):
@@ -681,8 +586,8 @@ METHODS: Mapping[str, Row] = {
         )
     },
     "astype": Row(_astype),
-    "flatten": Row(_flatten, scalar=False),
-    "view": Row(_view, scalar=False),
+    "flatten": Row(lambda a: torch.clone(a).reshape(-1), scalar=False),
+    "view": Row(lambda a: a.view(a.shape), scalar=False),
     "reshape": Row(_reshape, scalar=False),
     "transpose": Row(_transpose, scalar=False),
 }

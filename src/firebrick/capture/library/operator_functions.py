@@ -46,37 +46,19 @@ for _symbol, (_operation, _) in operators.UNARY.items():
     _unary(_symbol, _operation)
 
 
-@handles(operator.getitem)
-def _getitem(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return args[0].realize().get_item(interp, args[1])
-
-
 @handles(operator.setitem)
 def _setitem(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     args[0].realize().set_item(interp, args[1], args[2])
     return NONE
 
 
-@handles(operator.contains)
-def _contains(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(operators.contains(interp, args[0], args[1]))
-
-
-@handles(operator.is_)
-def _is(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(operators.identical(interp, args[0], args[1]))
-
-
-@handles(operator.not_)
-def _not(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(not args[0].realize().truth(interp))
-
-
-@handles(operator.truth)
-def _truth(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(args[0].realize().truth(interp))
-
-
-@handles(operator.index)
-def _index(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(interp.index_of(args[0]))
+_RULES: dict[Any, Any] = {
+    operator.getitem: lambda interp, args, kwargs: args[0].realize().get_item(interp, args[1]),
+    operator.contains: lambda interp, args, kwargs: ConstantValue(operators.contains(interp, args[0], args[1])),
+    operator.is_: lambda interp, args, kwargs: ConstantValue(operators.identical(interp, args[0], args[1])),
+    operator.not_: lambda interp, args, kwargs: ConstantValue(not args[0].realize().truth(interp)),
+    operator.truth: lambda interp, args, kwargs: ConstantValue(args[0].realize().truth(interp)),
+    operator.index: lambda interp, args, kwargs: ConstantValue(interp.index_of(args[0])),
+}
+for _function, _rule in _RULES.items():
+    handles(_function)(_rule)

@@ -11,7 +11,7 @@ from firebrick.capture.bytecode.cpython import HAS_FUNCTION_ATTRIBUTES
 from firebrick.capture.bytecode.opcodes import INTRINSICS_1, INTRINSICS_2
 from firebrick.capture.interpreter import operators
 from firebrick.capture.semantics.control import reraise_star
-from firebrick.capture.semantics.dispatch import executes
+from firebrick.capture.semantics.dispatch import HANDLERS, executes
 from firebrick.capture.values.base import NULL, LazyValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import FunctionValue
@@ -32,29 +32,15 @@ def _binary_op(interp: Interpreter, at: Instruction) -> None:
     interp.push(operators.binary(interp, at.argval, left, right))
 
 
-@executes("UNARY_NEGATIVE")
-def _negative(interp: Interpreter, at: Instruction) -> None:
-    interp.push(operators.unary(interp, "-", interp.pop()))
-
-
-@executes("UNARY_POSITIVE")
-def _positive(interp: Interpreter, at: Instruction) -> None:
-    interp.push(operators.unary(interp, "+", interp.pop()))
-
-
-@executes("UNARY_INVERT")
-def _invert(interp: Interpreter, at: Instruction) -> None:
-    interp.push(operators.unary(interp, "~", interp.pop()))
-
-
-@executes("UNARY_NOT")
-def _not(interp: Interpreter, at: Instruction) -> None:
-    interp.push(ConstantValue(not interp.pop().truth(interp)))
-
-
-@executes("TO_BOOL")
-def _to_bool(interp: Interpreter, at: Instruction) -> None:
-    interp.push(_truth(interp, interp.pop()))
+HANDLERS.update(
+    {
+        "UNARY_NEGATIVE": lambda interp, at: interp.push(operators.unary(interp, "-", interp.pop())),
+        "UNARY_POSITIVE": lambda interp, at: interp.push(operators.unary(interp, "+", interp.pop())),
+        "UNARY_INVERT": lambda interp, at: interp.push(operators.unary(interp, "~", interp.pop())),
+        "UNARY_NOT": lambda interp, at: interp.push(ConstantValue(not interp.pop().truth(interp))),
+        "TO_BOOL": lambda interp, at: interp.push(_truth(interp, interp.pop())),
+    }
+)
 
 
 def _truth(interp: Interpreter, value: Value) -> Value:
@@ -123,21 +109,6 @@ def _store_slice(interp: Interpreter, at: Instruction) -> None:
 
 
 # -- containers --------------------------------------------------------------------------
-
-
-@executes("BUILD_TUPLE")
-def _build_tuple(interp: Interpreter, at: Instruction) -> None:
-    interp.push(TupleValue(interp.pop_many(at.arg)))
-
-
-@executes("BUILD_LIST")
-def _build_list(interp: Interpreter, at: Instruction) -> None:
-    interp.push(ListValue(interp.pop_many(at.arg)))
-
-
-@executes("BUILD_SET")
-def _build_set(interp: Interpreter, at: Instruction) -> None:
-    interp.push(SetValue.of(interp, iter(interp.pop_many(at.arg))))
 
 
 @executes("BUILD_MAP")
@@ -218,9 +189,14 @@ def _dict_merge(interp: Interpreter, at: Instruction) -> None:
         target.set_item(interp, key, items.get_item(interp, key))
 
 
-@executes("LIST_TO_TUPLE")
-def _list_to_tuple(interp: Interpreter, at: Instruction) -> None:
-    interp.push(TupleValue(list(interp.iterate(interp.pop()))))
+HANDLERS.update(
+    {
+        "BUILD_TUPLE": lambda interp, at: interp.push(TupleValue(interp.pop_many(at.arg))),
+        "BUILD_LIST": lambda interp, at: interp.push(ListValue(interp.pop_many(at.arg))),
+        "BUILD_SET": lambda interp, at: interp.push(SetValue.of(interp, iter(interp.pop_many(at.arg)))),
+        "LIST_TO_TUPLE": lambda interp, at: interp.push(TupleValue(list(interp.iterate(interp.pop())))),
+    }
+)
 
 
 # -- unpacking -----------------------------------------------------------------------------
@@ -273,20 +249,18 @@ def _format_value(interp: Interpreter, at: Instruction) -> None:
     interp.push(interp.formatted(interp.pop(), _CONVERSIONS[at.arg & 3], spec))
 
 
-@executes("FORMAT_SIMPLE")
-def _format_simple(interp: Interpreter, at: Instruction) -> None:
-    interp.push(interp.formatted(interp.pop(), "", ""))
-
-
 @executes("FORMAT_WITH_SPEC")
 def _format_with_spec(interp: Interpreter, at: Instruction) -> None:
     spec = interp.pop().as_constant()
     interp.push(interp.formatted(interp.pop(), "", spec))
 
 
-@executes("CONVERT_VALUE")
-def _convert_value(interp: Interpreter, at: Instruction) -> None:
-    interp.push(interp.formatted(interp.pop(), _CONVERSIONS[at.arg], ""))
+HANDLERS.update(
+    {
+        "FORMAT_SIMPLE": lambda interp, at: interp.push(interp.formatted(interp.pop(), "", "")),
+        "CONVERT_VALUE": lambda interp, at: interp.push(interp.formatted(interp.pop(), _CONVERSIONS[at.arg], "")),
+    }
+)
 
 
 # -- functions and calls ---------------------------------------------------------------------
@@ -364,7 +338,7 @@ def _load_build_class(interp: Interpreter, at: Instruction) -> None:
 
 @executes("CALL_INTRINSIC_1")
 def _intrinsic(interp: Interpreter, at: Instruction) -> None:
-    name, meaning = INTRINSICS_1[at.arg]
+    name = INTRINSICS_1[at.arg].removeprefix("INTRINSIC_")
     if name == "LIST_TO_TUPLE":
         interp.push(TupleValue(list(interp.iterate(interp.pop()))))
     elif name == "UNARY_POSITIVE":
@@ -372,14 +346,14 @@ def _intrinsic(interp: Interpreter, at: Instruction) -> None:
     elif name == "STOPITERATION_ERROR":
         pass
     else:
-        raise Break("unsupported-instruction", meaning)
+        raise Break("unsupported-instruction", f"{name} of CALL_INTRINSIC_1")
 
 
 @executes("CALL_INTRINSIC_2")
 def _intrinsic_2(interp: Interpreter, at: Instruction) -> None:
-    name, meaning = INTRINSICS_2[at.arg]
+    name = INTRINSICS_2[at.arg].removeprefix("INTRINSIC_")
     if name != "PREP_RERAISE_STAR":
-        raise Break("unsupported-instruction", meaning)
+        raise Break("unsupported-instruction", f"{name} of CALL_INTRINSIC_2")
     reraise_star(interp)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.bytecode.cpython import NULL_BEFORE_CALLABLE
 from firebrick.capture.guards.sources import Global, Namespace
-from firebrick.capture.semantics.dispatch import executes
+from firebrick.capture.semantics.dispatch import HANDLERS, executes
 from firebrick.capture.values.base import NULL, Raised, Value
 from firebrick.capture.values.function import BoundMethodValue, CellValue
 
@@ -29,25 +29,10 @@ def _pop_top(interp: Interpreter, at: Instruction) -> None:
     interp.stack.pop()
 
 
-@executes("PUSH_NULL")
-def _push_null(interp: Interpreter, at: Instruction) -> None:
-    interp.push(NULL)
-
-
-@executes("COPY")
-def _copy(interp: Interpreter, at: Instruction) -> None:
-    interp.push(interp.stack[-at.arg])
-
-
 @executes("SWAP")
 def _swap(interp: Interpreter, at: Instruction) -> None:
     stack = interp.stack
     stack[-1], stack[-at.arg] = stack[-at.arg], stack[-1]
-
-
-@executes("LOAD_CONST")
-def _load_const(interp: Interpreter, at: Instruction) -> None:
-    interp.push(interp.tracer.code_constant(at.argval))
 
 
 def _local(interp: Interpreter, name: str) -> Value:
@@ -76,17 +61,17 @@ def _load_fast_and_clear(interp: Interpreter, at: Instruction) -> None:
     interp.push(interp.slots.pop(at.argval, NULL))
 
 
+@executes("LOAD_CLOSURE")
+def _load_closure(interp: Interpreter, at: Instruction) -> None:
+    interp.push(interp.slots[at.argval])
+
+
 def _store(interp: Interpreter, name: str, value: Value) -> None:
     interp.let_go(interp.slots.get(name))
     if value is NULL:
         interp.slots.pop(name, None)
     else:
         interp.slots[name] = value
-
-
-@executes("STORE_FAST")
-def _store_fast(interp: Interpreter, at: Instruction) -> None:
-    _store(interp, at.argval, interp.stack.pop())
 
 
 @executes("STORE_FAST_STORE_FAST")
@@ -119,11 +104,6 @@ def _make_cell(interp: Interpreter, at: Instruction) -> None:
 def _copy_free_vars(interp: Interpreter, at: Instruction) -> None:
     for name, cell in zip(interp.code.co_freevars, interp.closure, strict=True):
         interp.slots[name] = cell
-
-
-@executes("LOAD_CLOSURE")
-def _load_closure(interp: Interpreter, at: Instruction) -> None:
-    interp.push(interp.slots[at.argval])
 
 
 @executes("LOAD_DEREF")
@@ -217,11 +197,6 @@ def _store_attr(interp: Interpreter, at: Instruction) -> None:
     owner.set_attr(interp, at.argval, interp.pop_raw())
 
 
-@executes("DELETE_ATTR")
-def _delete_attr(interp: Interpreter, at: Instruction) -> None:
-    interp.pop().del_attr(interp, at.argval)
-
-
 @executes("LOAD_SUPER_ATTR")
 def _load_super_attr(interp: Interpreter, at: Instruction) -> None:
     owner, cls, super_class = interp.pop(), interp.pop(), interp.pop()
@@ -268,6 +243,13 @@ def _import_from(interp: Interpreter, at: Instruction) -> None:
             interp.raise_real(error)
 
 
-@executes("LOAD_ASSERTION_ERROR")
-def _load_assertion_error(interp: Interpreter, at: Instruction) -> None:
-    interp.push(interp.tracer.known(AssertionError))
+HANDLERS.update(
+    {
+        "PUSH_NULL": lambda interp, at: interp.push(NULL),
+        "COPY": lambda interp, at: interp.push(interp.stack[-at.arg]),
+        "LOAD_CONST": lambda interp, at: interp.push(interp.tracer.code_constant(at.argval)),
+        "STORE_FAST": lambda interp, at: _store(interp, at.argval, interp.stack.pop()),
+        "DELETE_ATTR": lambda interp, at: interp.pop().del_attr(interp, at.argval),
+        "LOAD_ASSERTION_ERROR": lambda interp, at: interp.push(interp.tracer.known(AssertionError)),
+    }
+)

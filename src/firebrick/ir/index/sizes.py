@@ -177,11 +177,6 @@ class Sizes:
         for v in sorted(self.settled(e).vars(), key=lambda v: v.name):
             self.number(v)
 
-    def fix_all(self) -> None:
-        """Let all symbols be the numbers that they are now."""
-        for symbol in self.symbols.values():
-            self.fix(symbol)
-
     def are_open(self) -> bool:
         """Whether there are symbols that no number has replaced."""
         return any(self.settled(symbol).terms for symbol in self.symbols.values())

@@ -77,6 +77,8 @@ def _matmul(columns: int, x: Any, weight: Any) -> list[Choice]:
     """x [rows, inner] by a constant weight [inner, outer]: "own" leaves the choice of "dots" and "panels" to the
     kernel, "packed" is oneDNN with the weight in its layout."""
     half, rows = weight.dtype is torch.bfloat16, x.shape[0]
+    if not isinstance(rows, int):  # oneDNN would have to know how many
+        return [Choice("own", 0.5, _WRITTEN)] if columns and weight.dtype is torch.float32 else []
     work = math.prod((rows, *weight.shape))
     found = [Choice("packed", _cost(work, _MATMUL), _ONEDNN | {"add"}, single=True)]
     found = found if _is_packable(weight.dtype) else []

@@ -24,6 +24,7 @@ from firebrick.targets.cpu.transpose import transpose_helper
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from firebrick.ir.index.expr import Expr
     from firebrick.targets.cpu.unit_writer import Unit
 
 OP = "firebrick::convolution.out"
@@ -223,7 +224,7 @@ class Call:
     scalars: tuple[float, ...]
 
     @staticmethod
-    def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Call, tuple[str, ...]]:
+    def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Call, tuple[str, ...], tuple[Expr, ...]]:
         """What a call computes, and the names of its buffers in the order of the kernel's arguments."""
         x, packed, bias, other, outer, stride, padding, dilation, attr, scalars, *more = call.args
         scale, columns = more or (None, 0)
@@ -255,7 +256,7 @@ class Call:
             tuple(scalars),  # type: ignore[arg-type]
         )
         refs = [r.buffer for r in (x, packed, scale, bias, other) if isinstance(r, Ref)]
-        return made, (*refs, out)
+        return made, (*refs, out), ()
 
     @property
     def kind(self) -> str:

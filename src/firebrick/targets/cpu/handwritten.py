@@ -15,26 +15,27 @@ from firebrick.targets.cpu.recurrent_kernel import Recurrent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from firebrick.ir.index.expr import Expr
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.targets.cpu.unit_writer import Unit
 
 Shape = Linear | Call | Recurrent
 
-_SHAPES: Mapping[str, Callable[[Extern, Mapping[str, Any]], tuple[Shape, tuple[str, ...]]]] = {
+_SHAPES: Mapping[str, Callable[[Extern, Mapping[str, Any]], tuple[Shape, tuple[str, ...], tuple[Expr, ...]]]] = {
     matmul_kernel.OP: Linear.of,
     dense_kernel.OP: Call.of,
     recurrent_kernel.OP: Recurrent.of,
 }
-"""Op -> what makes a kernel's shape of a call, with the buffers that the kernel is given."""
+"""Op -> what makes a kernel's shape of a call, with the buffers and sizes that the kernel is given."""
 
 
 def plan_handwritten(call: Extern, buffers: Mapping[str, Buffer]) -> PlannedLaunch | None:
     """The kernel that does what a call would; None where there is none."""
     if call.op not in _SHAPES:
         return None
-    shape, args = _SHAPES[call.op](call, buffers)
+    shape, args, sizes = _SHAPES[call.op](call, buffers)
     params = [Param(f"a{k}", buffers[name].dtype, name in call.outs) for k, name in enumerate(args)]
-    return PlannedLaunch(shape.kind, tuple(params), shape, args)
+    return PlannedLaunch(shape.kind, tuple(params), shape, args, sizes)
 
 
 def written_text(shape: Shape, unit: Unit, name: str) -> str:

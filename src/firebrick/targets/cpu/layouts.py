@@ -35,9 +35,14 @@ def _linear(args: Sequence[Any], out: Sequence[Expr]) -> list[Strides | None]:
             sides = zip(t.shape[1:], t.strides[1:], strict=True)  # one of many, and no constant
             gaps = len(t.shape) > 2 and not any(ONE in side for side in sides)
         else:
-            gaps = (t is x or t is other) and t.strides[-1] is not ONE
+            gaps = (t is x or t is other) and not _in_rows(t)
         wanted[k] = _contiguous(t.shape) if gaps else None
     return wanted
+
+
+def _in_rows(t: Ref) -> bool:
+    """Elements of a row side by side, rows a number of elements apart that is known."""
+    return t.strides[-1] is ONE and t.offset.is_const and all(s.is_const for s in t.strides)
 
 
 def _convolution(args: Sequence[Any], out: Sequence[Expr]) -> list[Strides | None]:

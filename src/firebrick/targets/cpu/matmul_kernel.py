@@ -28,6 +28,7 @@ from firebrick.targets.cpu.tiles import ROW, dot, panels, tile
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from firebrick.ir.index.expr import Expr
     from firebrick.targets.cpu.unit_writer import Unit
 
 OP = "firebrick::linear.out"
@@ -169,6 +170,54 @@ extern "C" void {name}(void* const* args, const int64_t* sizes) {{
 """
 
 
+_OF_ROWS = """\
+static fb_{form}_shape<{type}> {name}_{form}(int64_t rows) {{
+  typedef void (*tile)({types});
+  static const tile whole[] = {{{whole}}}, last[] = {{{last}}};
+  fb_{form}_shape<{type}> s = {{rows, {numbers}, 0, 0, {columns}}};
+  s.tiles = (rows - 1) / {most} + 1;
+  const int64_t height = rows / s.tiles, groups = {groups}, tallest = rows < {most} ? rows : {most};
+  s.by_rows = rows > s.outer;
+  if ((s.by_rows ? s.tiles : groups) < {twice}) s.by_rows = s.tiles > groups;
+{plan}
+  for (int i = 0; i < 2; i++) s.whole[i] = whole[height + i], s.last[i] = last[height + i];
+  s.finish = {finish};
+  return s;
+}}
+static void {name}_{form}_part(void* const* args, const int64_t* sizes, int64_t begin, int64_t end) {{
+  fb_by_{form}({name}_{form}(sizes[0]), {given}, begin, end);
+}}
+static void {name}_{form}_all(void* const* args, const int64_t* sizes) {{
+  const fb_{form}_shape<{type}> s = {name}_{form}(sizes[0]);
+  const int64_t count = s.by_rows ? s.tiles : {groups};
+  if (s.rows * {products} <= {serial}) {name}_{form}_part(args, sizes, 0, count);
+  else fb_parallel({name}_{form}_part, args, sizes, count, s.by_rows ? 1 : {pieces});
+}}
+"""
+"""A form for any number of rows, which is the first of the sizes: what `Linear` computes of it is computed here."""
+
+_DOTS_OF_ROWS = """\
+  const bool few = s.tiles <= {few}, moved = {half} || (rows > 2 && {collide});
+  s.piece = few ? {piece_few} : {piece};
+  s.block = few ? {columns} : {block};
+  s.row = moved ? ((s.piece + 15) / 16 | 1) * 16 : s.x_stride;
+  s.slot = moved && few ? tallest * s.row : 0;
+  s.copied = moved ? tallest * s.row * (few ? s.tiles : 1) : 0;
+  s.ahead = few ? 0 : s.block, s.step = few ? 0 : 65536 / s.tiles, s.pitch = few ? {columns} : 1;"""
+
+_PANELS_OF_ROWS = """\
+  const bool in_place = {whole_lines} && s.tiles == 1;
+  s.piece = in_place ? {piece_in_place} : {piece};
+  const int64_t panel = {columns} * s.piece, made = {columns} * ({floats} / panel > 1 ? {floats} / panel : 1);
+  s.block = in_place ? groups * {columns} : made;
+  s.row = {row}, s.copied = tallest * {row}, s.slot = 0;
+  const bool lines = {turned} || in_place || s.tiles * (s.block / {columns}) * ((s.piece - 1) / {chain} + 1) < s.piece;
+  s.ahead = {turned} || lines ? {chain_ahead} : s.k_stride;
+  s.step = lines ? {chain_step} : (s.block - 1) / {chain} + 1;
+  s.pitch = in_place ? s.k_stride : {columns};
+  s.pack = in_place ? nullptr : {pack};"""
+
+
 @dataclass(frozen=True, slots=True)
 class Linear:
     """One shape of matmul, and the buffers of one call of it.
@@ -176,7 +225,7 @@ class Linear:
     Offsets and strides in elements. weight: offset, strides [inner, outer], one of which is 1. scale, bias: offsets;
     other: offset and stride of what is added; None where there are none. form: "dots", "panels", or "own" where the
     machine decides. half: the factors are bf16, all else f32. batch: how many products, and elements from one to the
-    next of x, weight and out.
+    next of x, weight and out. rows: 0 where each call gives their number.
     """
 
     rows: int
@@ -195,8 +244,8 @@ class Linear:
     batch: tuple[int, int, int, int] = (1, 0, 0, 0)
 
     @staticmethod
-    def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Linear, tuple[str, ...]]:
-        """The shape of a call, and the names of its buffers in the order of the kernel's arguments."""
+    def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Linear, tuple[str, ...], tuple[Expr, ...]]:
+        """The shape of a call, the names of its buffers in the order of the kernel's arguments, and sizes that vary."""
         x, weight, scale, bias, other, attr, scalars, *forms = call.args
         (out,) = call.outs
         if not (isinstance(x, Ref) and isinstance(weight, Ref)) or out is None or as_int(x.strides[-1]) != 1:
@@ -205,7 +254,8 @@ class Linear:
         strides = [as_int(s) if n > 1 else 1 for s, n in zip(weight.strides[-2:], (inner, outer), strict=True)]
         if 1 not in strides:
             raise LoweringError(f"{call.op} has a weight with gaps")
-        rows, results = as_int(x.shape[-2]), [as_int(n) for n in buffers[out].strides]
+        varies = len(x.shape) == 2 and bool(x.shape[0].terms)
+        rows, results = 0 if varies else as_int(x.shape[-2]), [as_int(n) for n in buffers[out].strides]
         steps = (as_int(x.strides[0]), as_int(weight.strides[0]), results[0])
         made = Linear(
             rows,
@@ -219,17 +269,17 @@ class Linear:
             results[-2],
             str(attr),
             tuple(scalars),  # type: ignore[arg-type]
-            _form(forms[0] if forms else "own", rows, inner, strides[0] == 1),
+            str(forms[0]) if varies and forms else _form(forms[0] if forms else "own", rows, inner, strides[0] == 1),
             buffers[x.buffer].dtype == "bf16",
             (as_int(x.shape[0]), *steps) if len(x.shape) > 2 else (1, 0, 0, 0),
         )
         given = [r.buffer for r in (x, weight, scale, bias, other) if isinstance(r, Ref)]
-        return made, (*given, out)
+        return made, (*given, out), (x.shape[0],) if varies else ()
 
     @property
     def kind(self) -> str:
         """A word for the kernel's name."""
-        return f"linear_{self.rows}x{self.inner}x{self.outer}"
+        return f"linear_{self.rows or 'n'}x{self.inner}x{self.outer}"
 
     def shares(self, unit: Unit) -> str:
         """What kernels have in common that take the same tiles."""
@@ -242,7 +292,125 @@ class Linear:
 
     def text(self, unit: Unit, name: str) -> str:
         """The kernel, less what `unit` puts before it."""
+        if not self.rows:
+            return self._of_rows(unit, name)
         return (self._dots if self.by_dots(unit) else self._panels)(unit, name)
+
+    def _of_rows(self, unit: Unit, name: str) -> str:
+        """Both forms, and from how many rows on the second is taken."""
+        along = self.weight[1] == 1 and self.inner >= _LEAST
+        texts = [self._dots_of_rows(unit, name)] if along else []
+        texts.append(self._panels_of_rows(unit, name))
+        least = _MANY if self.inner < _SHORT else _MANY_SMALL
+        if self.form == "dots" or (along and self.inner >= _SHORT and unit.target.vector_bytes != 32):
+            least = 1 << 62
+        call = f"{name}_panels_all(args, sizes);"
+        if along and self.form != "panels":
+            call = f"sizes[0] < INT64_C({least}) ? {name}_dots_all(args, sizes) : {call}"
+        entry = f'extern "C" void {name}(void* const* args, const int64_t* sizes) {{\n  if (sizes[0] > 0) {call}\n}}\n'
+        return "".join([*texts, entry])
+
+    def _dots_of_rows(self, unit: Unit, name: str) -> str:
+        lanes = max(unit.target.vector_bytes // 4, 4)
+        most, columns = (REGISTERS.get(unit.target.vector_bytes, 16) - 1) // 5, 4
+        tail = self.inner % lanes != 0
+        whole = [dot(unit, lanes, n, columns, tail, self.type) for n in range(1, most + 1)]
+        plan = _DOTS_OF_ROWS.format(
+            few=_FEW,
+            half=int(self.half),
+            collide=int(self.x[1] % 512 == 0),
+            piece_few=_even(self.inner, _DOT_PIECE_FEW, lanes),
+            piece=_even(self.inner, _DOT_PIECE, lanes),
+            columns=columns,
+            block=_DOT_COLUMNS,
+        )
+        last = whole if self.outer % columns else []
+        return self._form_of_rows(unit, name, "dots", columns, most, plan, (whole, last), ("", _DOTS))
+
+    def _panels_of_rows(self, unit: Unit, name: str) -> str:
+        lanes = max(unit.target.vector_bytes // 4, 4)
+        most = min(MOST_ROWS, (REGISTERS.get(unit.target.vector_bytes, 16) - 3) // 2)
+        columns, small = 2 * lanes, unit.target.vector_bytes == 32
+        floats, (_, inner_stride, outer_stride) = _SMALL_FLOATS if small else _FLOATS, self.weight
+        turned, left = outer_stride != 1, self.outer % columns
+        packing = panels(unit, lanes, floats, turned)
+        plan = _PANELS_OF_ROWS.format(
+            whole_lines=int(not turned and self.outer % lanes == 0 and not self.half),
+            piece_in_place=_even(self.inner, _IN_PLACE, 1),
+            piece=_even(self.inner, _SMALL_PANEL if small else _PANEL, 1),
+            columns=columns,
+            floats=floats,
+            row=ROW,
+            turned=int(turned),
+            chain=_CHAIN,
+            chain_ahead=_CHAIN if turned else _CHAIN * inner_stride,
+            chain_step=1 if turned else inner_stride,
+            pack=f"{packing}<{self.type}>",
+        )
+
+        def points(vectors: int, tail: int) -> list[str]:
+            return [tile(unit, lanes, rows, vectors, tail) for rows in range(1, most + 1)]
+
+        both = (
+            points(2, lanes) if self.outer > left else [],
+            points(-(-left // lanes), (left - 1) % lanes + 1) if left else [],
+        )
+        texts = (_PACK.format(chain=_CHAIN), _CHAINS.format(chain=_CHAIN))
+        return self._form_of_rows(unit, name, "panels", columns, most, plan, both, texts)
+
+    def _form_of_rows(
+        self,
+        unit: Unit,
+        name: str,
+        form: str,
+        columns: int,
+        most: int,
+        plan: str,
+        points: tuple[list[str], list[str]],
+        texts: tuple[str, str],
+    ) -> str:
+        lanes = max(unit.target.vector_bytes // 4, 4)
+        self._driver(unit, form, lanes, texts)
+        offsets = (self.scale, self.bias, self.other and self.other[0])
+        given, results = self._given(("", ""))
+        finishes = self.attr != "none" or offsets != (None, None, None)
+        whole, last = (", ".join(["nullptr", *(found or ["nullptr"] * most), "nullptr"]) for found in points)
+        strides = (self.x[1], *self.weight[1:], self.out_stride, self.other[1] if self.other else 0)
+        return _OF_ROWS.format(
+            form=form,
+            type=self.type,
+            types=_POINTS[form].replace("W*", f"{self.type}*"),
+            name=name,
+            whole=whole,
+            last=last,
+            numbers=", ".join(map(str, (self.inner, self.outer, *strides))),
+            columns=columns,
+            most=most,
+            groups=-(-self.outer // columns),
+            twice=2 * unit.target.threads,
+            plan=plan,
+            finish=finish(unit, lanes, self.attr, self.scalars) if finishes else "nullptr",
+            given=", ".join([*given, results]),
+            products=self.inner * self.outer,
+            serial=SERIAL,
+            pieces=max(1, min(_PIECES, self.outer // (_PIECE_COLUMNS * unit.target.threads))),
+        )
+
+    def _driver(self, unit: Unit, form: str, lanes: int, texts: tuple[str, str]) -> None:
+        """What all matmuls of a form have in common."""
+        pack, calls = texts
+        fields = {"form": form, "types": _POINTS[form], "v": unit.vector("f32", lanes), "w": lanes}
+        text = _DRIVER.format(**fields, loops=_LOOPS[form], pack=pack, calls=calls)
+        unit.helpers.setdefault(f"fb_by_{form}", text)
+
+    def _given(self, offset: tuple[str, str]) -> tuple[list[str], str]:
+        """The factors and what is added, as arguments of the driver, and the results."""
+        places = iter(range(2, 5))
+        factors = zip((self.x[0], self.weight[0]), offset, strict=True)
+        given = [f"(const {self.type}*)args[{k}] + {n}{more}" for k, (n, more) in enumerate(factors)]
+        offsets = (self.scale, self.bias, self.other and self.other[0])
+        given += ["nullptr" if n is None else f"(const float*)args[{next(places)}] + {n}" for n in offsets]
+        return given, f"(float*)args[{next(places, 5)}]"
 
     def by_dots(self, unit: Unit) -> bool:
         """Whether sums are vectors along the rows of both factors on this machine."""
@@ -340,21 +508,15 @@ class Linear:
         texts: tuple[str, str],
     ) -> str:
         """The numbers of this shape, and the driver of its form, which the unit has once."""
-        v, (pack_text, calls) = unit.vector("f32", lanes), texts
-        fields = {"form": form, "types": _POINTS[form], "v": v, "w": lanes}
-        driver = _DRIVER.format(**fields, loops=_LOOPS[form], pack=pack_text, calls=calls)
-        unit.helpers.setdefault(f"fb_by_{form}", driver)
+        self._driver(unit, form, lanes, texts)
         columns, threads = sizes[2], unit.target.threads
         by_rows, count = self._shared(tiles, -(-self.outer // columns), threads)
         serial = self._all_products() <= SERIAL
         # Each piece of a thread's rows would make all panels.
         pieces = 1 if by_rows else max(1, min(_PIECES, self.outer // (_PIECE_COLUMNS * threads)))
-        places = iter(range(2, 5))
         offsets = (self.scale, self.bias, self.other and self.other[0])
         offset = ("", "") if self.batch[0] == 1 else (f" + i * {self.batch[1]}", f" + i * {self.batch[2]}")
-        factors = zip((self.x[0], self.weight[0]), offset, strict=True)
-        given = [f"(const {self.type}*)args[{k}] + {n}{more}" for k, (n, more) in enumerate(factors)]
-        given += ["nullptr" if n is None else f"(const float*)args[{next(places)}] + {n}" for n in offsets]
+        given, results = self._given(offset)
         done = "nullptr"
         if self.attr != "none" or offsets != (None, None, None):
             done = finish(unit, lanes, self.attr, self.scalars)
@@ -364,7 +526,6 @@ class Linear:
             *(*sizes, tiles, int(by_rows), *copies, *fetched),
         )
         both = ("{" + ", ".join(found or ["nullptr"]) + "}" for found in points)
-        results = f"(float*)args[{next(places, 5)}]"
         call = f"  fb_by_{form}({name}_shape, {', '.join((*given, results))}, begin, end);"
         if self.batch[0] > 1:
             given.append(f"{results} + i * {self.batch[3]}")

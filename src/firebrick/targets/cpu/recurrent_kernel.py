@@ -20,6 +20,7 @@ from firebrick.targets.cpu.tiles import dot
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from firebrick.ir.index.expr import Expr
     from firebrick.targets.cpu.unit_writer import Unit
 
 OP = "firebrick::recurrent.out"
@@ -45,13 +46,13 @@ its state, which is the cell state, or the hidden state where there is no other.
 
 _TOGETHER = """\
 extern "C" int sched_yield(void);
-typedef void (*fb_step)(void* const*, int64_t, int64_t);
-struct fb_team { fb_step step; void* const* args; int64_t steps, n, *claimed, done; };
+typedef void (*fb_step)(void* const*, const int64_t*, int64_t, int64_t);
+struct fb_team { fb_step step; void* const* args; const int64_t* sizes; int64_t steps, n, *claimed, done; };
 static bool fb_claim(fb_team* w, int64_t t, int64_t block) {
   int64_t was = t;
   if (!__atomic_compare_exchange_n(w->claimed + block, &was, t + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
     return false;
-  w->step(w->args, t, block);
+  w->step(w->args, w->sizes, t, block);
   return true;
 }
 static void fb_join(void* p) {
@@ -104,7 +105,7 @@ static __attribute__((noinline)) void {name}(const float* from, const float* bia
 of one size share it."""
 
 _KERNEL = """\
-static void {name}_step(void* const* args, int64_t t, int64_t block) {{
+static void {name}_step(void* const* args, const int64_t* sizes, int64_t t, int64_t block) {{
   const float* const inputs[] = {{{inputs}}};
   const float* const weights[] = {{{weights}}};
   const float* const biases[] = {{{biases}}};
@@ -112,7 +113,7 @@ static void {name}_step(void* const* args, int64_t t, int64_t block) {{
   const float* const state = {state};
   float* const out = (float*)args[{out}];
   float* const last = (float*)args[{last}];
-  static const int64_t apart[][2] = {{{apart}}};
+  const int64_t apart[][2] = {{{apart}}};
   __attribute__((aligned(64))) float sums[{most} * {gates} * {w}] = {{}};
   const int64_t d = block / {blocks}, n0 = block % {blocks} * {w}, at = d ? {steps} - 1 - t : t;
   const int64_t left = {size} - n0 < {w} ? {size} - n0 : {w}, place = d * {batch} * {size};
@@ -133,13 +134,13 @@ static void {name}_step(void* const* args, int64_t t, int64_t block) {{
         count, left);
   }}
 }}
-extern "C" void {name}(void* const* args, const int64_t*) {{
+extern "C" void {name}(void* const* args, const int64_t* sizes) {{
   int64_t claimed[{parts}] = {{}};
-  fb_team w = {{{name}_step, args, {steps}, {parts}, claimed, 0}};
+  fb_team w = {{{name}_step, args, sizes, {steps}, {parts}, claimed, 0}};
   const int64_t limit = fb_start ? fb_limit() : 1, threads = limit < {threads} ? limit : {threads};
   if (threads > 1) return fb_start(fb_join, &w, threads, 0);
   for (int64_t t = 0; t < {steps}; t++)
-    for (int64_t i = 0; i < {parts}; i++) {name}_step(args, t, t % 2 ? {parts} - 1 - i : i);
+    for (int64_t i = 0; i < {parts}; i++) {name}_step(args, sizes, t, t % 2 ? {parts} - 1 - i : i);
 }}
 """
 
@@ -149,22 +150,22 @@ class Recurrent:
     """One shape of a recurrent layer.
 
     projected: offset, and strides of steps and batches, of the inputs' products in each direction. weights, biases,
-    hidden, state: offsets.
+    hidden, state: offsets. Steps and strides may be sizes that each call gives, "sizes[0]".
     """
 
     cell: str
-    steps: int
+    steps: int | str
     batch: int
     size: int
-    projected: tuple[tuple[int, int, int], ...]
+    projected: tuple[tuple[int, int | str, int | str], ...]
     weights: tuple[int, ...]
     biases: tuple[int, ...]
     hidden: int
     state: int | None
 
     @staticmethod
-    def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Recurrent, tuple[str, ...]]:
-        """The shape of a call, and the names of its buffers in the order of the kernel's arguments."""
+    def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Recurrent, tuple[str, ...], tuple[Expr, ...]]:
+        """The shape of a call, the names of its buffers in the order of the kernel's arguments, and sizes that vary."""
         cell, *tensors = call.args
         projected, weights, biases, (hidden,), state = (
             [ref for ref in (given if isinstance(given, tuple) else (given,)) if isinstance(ref, Ref)]
@@ -173,24 +174,32 @@ class Recurrent:
         out, last = call.outs
         if out is None or last is None:
             raise LoweringError(f"{call.op} has no place for its results")
+        sizes: list[Expr] = []
+
+        def number(e: Expr) -> int | str:
+            if e.is_const:
+                return e.const
+            sizes.extend([e] if e not in sizes else [])
+            return f"sizes[{sizes.index(e)}]"
+
         made = Recurrent(
             str(cell),
-            as_int(projected[0].shape[0]),
+            number(projected[0].shape[0]),
             as_int(hidden.shape[1]),
             as_int(hidden.shape[2]),
-            tuple((as_int(p.offset), as_int(p.strides[0]), as_int(p.strides[1])) for p in projected),
+            tuple((as_int(p.offset), number(p.strides[0]), number(p.strides[1])) for p in projected),
             tuple(as_int(w.offset) for w in weights),
             tuple(as_int(b.offset) for b in biases),
             as_int(hidden.offset),
             as_int(state[0].offset) if state else None,
         )
         given = (*projected, *weights, *biases, hidden, *state)
-        return made, (*(ref.buffer for ref in given), out, last)
+        return made, (*(ref.buffer for ref in given), out, last), tuple(sizes)
 
     @property
     def kind(self) -> str:
         """A word for the kernel's name."""
-        return f"{self.cell}_{self.steps}x{self.batch}x{self.size}"
+        return f"{self.cell}_{'n' if isinstance(self.steps, str) else self.steps}x{self.batch}x{self.size}"
 
     def shares(self, unit: Unit) -> str:
         """What kernels have in common that take the same tiles."""

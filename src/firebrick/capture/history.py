@@ -1,0 +1,114 @@
+"""What earlier captures of a code object tell the next one: what varies from call to call, and what was in vain."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import torch
+
+from firebrick.capture.breaks.continuation import origin
+from firebrick.capture.guards.size_symbols import changed_sizes
+from firebrick.capture.guards.sources import Local
+from firebrick.errors import SizesDecided
+from firebrick.report import recorder
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from firebrick._native import Entry, Frame
+    from firebrick.capture.guards.guard_plan import Plan
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.frame_tracer import Tracer
+
+_MOST_IN_VAIN = 4
+"""Captures with symbols that came out as numbers, before none are tried any more."""
+
+
+class _Notes:
+    """On one code object.
+
+    inputs: tensors of modules that are inputs now; outdated: parameters that were other ones once; changed: what was
+    another constant in an earlier round of a loop; floats: those that were others; sizes: dimensions that had another
+    size; in_vain: how often symbols could not be compiled, with and without gradients recorded.
+    """
+
+    def __init__(self) -> None:
+        self.inputs: set[Source] = set()
+        self.outdated: set[Source] = set()
+        self.changed: set[Source] = set()
+        self.floats: set[Source] = set()
+        self.sizes: set[tuple[Source, int]] = set()
+        self.in_vain = [0, 0]
+
+
+class History:
+    """What one `Capture` remembers of code objects."""
+
+    def __init__(self) -> None:
+        self._notes: WeakKeyDictionary[CodeType, _Notes] = WeakKeyDictionary()
+
+    def of(self, code: CodeType) -> _Notes:
+        """What is remembered of a code object; parts of loops share that on their rounds."""
+        notes = self._notes.get(code)
+        if notes is None:
+            notes = self._notes[code] = _Notes()
+        return notes
+
+    def note(self, frame: Frame, older: list[Entry]) -> None:
+        """Remember why a frame fits none of the entries; the last hit is the first of them."""
+        self._note_replaced(frame, older)
+        self._note_changing(frame, older[0].plan)
+        self.of(frame.code).sizes |= changed_sizes(frame, [entry.plan for entry in older])
+
+    def tell(self, tracer: Tracer, code: CodeType, floats: bool) -> None:
+        """Tell a capture what varies."""
+        notes = self.of(code)
+        tracer.replaced, tracer.symbols.varying = frozenset(notes.inputs), frozenset(notes.sizes)
+        tracer.numbers = frozenset(notes.floats if floats else ())
+        source = origin(code)
+        if source is not None and source.region is not None:
+            tracer.changed = frozenset(self.of(source.code).changed)
+            tracer.changing = tracer.changed | {Local(name) for name in source.region.changing}
+
+    def is_static(self, code: CodeType) -> bool:
+        """Whether symbols were tried in vain: what does so once costs a capture each time."""
+        return self.of(code).in_vain[torch.is_grad_enabled()] >= _MOST_IN_VAIN
+
+    def give_up_symbols(self, code: CodeType, error: Exception) -> bool:
+        """Symbols were tried in vain; where all sizes became numbers, that may be by chance."""
+        lasting = not isinstance(error, SizesDecided)
+        self.of(code).in_vain[torch.is_grad_enabled()] += _MOST_IN_VAIN if lasting else 1
+        recorder.count("sizes compiled as numbers")
+        recorder.reason("size as a number", str(error))
+        return False
+
+    def _note_replaced(self, frame: Frame, older: list[Entry]) -> None:
+        """A module's tensor that was replaced (a recurrent state, say) is an input of the next capture.
+
+        A parameter is from the second time on; until then the entry for the one before goes, with all it holds.
+        """
+        notes = self.of(frame.code)
+        again = frozenset(notes.outdated)
+        for entry in older:
+            for guard in entry.plan.guards:
+                if guard.kind == "ID" and guard.source is not None and not guard.holds(frame):
+                    with contextlib.suppress(LookupError, AttributeError, TypeError):
+                        value = guard.source.evaluate(frame)
+                        if isinstance(value, torch.nn.Parameter) and guard.source not in again:
+                            notes.outdated.add(guard.source)
+                        elif isinstance(value, torch.Tensor):
+                            notes.inputs.add(guard.source)
+                        if isinstance(value, torch.nn.Parameter) and entry.plan.is_about(frame):
+                            entry.remove()
+
+    def _note_changing(self, frame: Frame, plan: Plan) -> None:
+        """A constant that was another in an earlier round of a loop is none, nor is a float that was another."""
+        source = origin(frame.code)
+        failed = [g for g in plan.guards if g.kind in ("EQUALS", "ID") and g not in plan.modules and not g.holds(frame)]
+        if source is not None and source.region is not None:
+            self.of(source.code).changed.update(guard.source for guard in failed if guard.source is not None)
+        else:
+            floats = (g.source for g in failed if g.source is not None and type(g.payload) is float)
+            self.of(frame.code).floats.update(floats)

@@ -1,0 +1,35 @@
+"""Results of torch's functions for whole layers whose own code asks for numbers where sizes are symbols."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.ir.index.sizes import has_symbols
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def _recurrent(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`torch.lstm(x, (h, c), weights, biased, layers, dropout, train, bidirectional, batch_first)` and the like."""
+    if len(args) != 9 or kwargs or not isinstance(args[2], (tuple, list)) or args[0].dim() != 3:
+        return function(*args, **kwargs)
+    x, given, weights, biased, layers, dropout, train, bidirectional, batch_first = args
+    states = given if isinstance(given, (tuple, list)) else [given]
+    directions = 1 + bidirectional
+    batch, steps = x.shape[:2] if batch_first else (x.shape[1], x.shape[0])
+    wanted = (layers * directions, batch, weights[1].shape[1])
+    plain = not (dropout and train) and len(weights) == layers * directions * (4 if biased else 2)
+    plain = plain and x.shape[2] == weights[0].shape[1] and all(t.dtype == x.dtype for t in (*states, *weights))
+    if not any(map(has_symbols, (x, *states))) or not plain or any(tuple(h.shape) != wanted for h in states):
+        return function(*args, **kwargs)
+    out = x.new_empty((steps, batch, directions * wanted[2]))
+    return (out.transpose(0, 1) if batch_first else out, *(x.new_empty(wanted) for _ in states))
+
+
+_LAYERS = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+SHAPES: Mapping[Any, Callable[..., Any]] = {function: partial(_recurrent, function) for function in _LAYERS}
+"""Function -> the same for fake tensors, whatever their sizes are."""

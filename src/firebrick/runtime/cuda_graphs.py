@@ -1,0 +1,161 @@
+"""Recording of host programs on a GPU: which can be recorded, and the stream and the memory that a capture works in.
+
+`native/cuda_graphs.c` decides when a program is recorded and replays it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
+
+import torch
+
+from firebrick import _native
+from firebrick.report import recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Recorder", "recorder_of"]
+
+_FEWEST = 3
+"""Launches and library calls from which a recording may pay, unless it is asked for."""
+_MOST_SIDES = 8
+"""Streams of a user whose programs are recorded; each has memory of its own."""
+_FACTORIES = "rand randn randint rand_like randn_like bernoulli normal uniform exponential native_dropout"
+_OTHERS = """
+    mm bmm addmm baddbmm addmv mv dot _scaled_mm convolution convolution_backward cudnn_convolution cat topk sort
+    _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention
+    _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward
+    _scaled_dot_product_cudnn_attention_backward max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d
+    avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward native_layer_norm native_group_norm
+    upsample_bilinear2d upsample_nearest2d upsample_bicubic2d cumsum cumprod _fft_r2c _fft_c2c _fft_c2r gather
+    scatter_add index_add fill copy clone
+"""
+CALLS = frozenset(_OTHERS.split()) | frozenset(_FACTORIES.split())
+"""Operators that neither wait for the GPU nor read its memory, and whose results are memory of their own."""
+_RANDOM = frozenset(_FACTORIES.split())
+
+
+class _Side(NamedTuple):
+    """Where programs of one of the user's streams are captured. They replay one after another, and share memory."""
+
+    stream: torch.cuda.ExternalStream
+    sessions: WeakSet[_Session]
+
+
+_sides: dict[tuple[int, int], _Side] = {}
+_lock = threading.Lock()
+
+
+class _Session:
+    """One capture, then what its graph and memory live by."""
+
+    pool: Any
+
+    def __init__(self, side: _Side) -> None:
+        self.side = side
+        # A pool that no graph lives in can't be taken up again.
+        pool = next((s.pool for s in side.sessions), None) or torch.cuda.graph_pool_handle()
+        self.before, self.graph, self.pool = (
+            torch.cuda.current_stream(side.stream.device),
+            torch.cuda.CUDAGraph(True),
+            pool,
+        )
+        torch.cuda.set_stream(side.stream)
+        try:
+            self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        except BaseException:
+            torch.cuda.set_stream(self.before)
+            raise
+
+    def replay(self) -> None:
+        """Replay, with the state of the random numbers moved on."""
+        self.graph.replay()
+
+
+class Recorder:
+    """What the extension asks for a program, one capture at a time. random: its calls draw random numbers."""
+
+    def __init__(self, name: str, random: bool) -> None:
+        self.name, self.random = name, random
+
+    def begin(self, device: int, stream: int) -> _Session:
+        """Begin a capture for calls on a stream, on another stream, which is current until `end`.
+
+        Raises:
+            RuntimeError: CUDA refuses, or there are too many streams.
+        """
+        _lock.acquire()
+        try:
+            side = _sides.get((device, stream))
+            if side is None:
+                if len(_sides) >= _MOST_SIDES:
+                    raise RuntimeError("programs are recorded for other streams already")
+                own = torch.cuda.ExternalStream(_native.cuda_stream(device), device=device)
+                side = _sides[device, stream] = _Side(own, WeakSet())
+            return _Session(side)
+        except BaseException:
+            _lock.release()
+            raise
+
+    def end(self, session: _Session, complete: int) -> tuple[int, int]:
+        """End the capture: addresses of the graph, and of what torch launches, where torch must, or 0.
+
+        Raises:
+            RuntimeError: CUDA refuses.
+        """
+        try:
+            session.graph.capture_end()
+        except BaseException:
+            # One that broke leaves the allocator in it, and the state of the random numbers.
+            index = session.side.stream.device.index
+            with contextlib.suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(index, session.pool)
+            generator = torch.cuda.default_generators[index]
+            generator.graphsafe_set_state(generator.clone_state())
+            raise
+        finally:
+            torch.cuda.set_stream(session.before)
+            _lock.release()
+        session.side.sessions.add(session)
+        launched = 0
+        if self.random and complete:
+            session.graph.instantiate()
+            launched = session.graph.raw_cuda_graph_exec()
+        return session.graph.raw_cuda_graph(), launched
+
+    def told(self, what: str, error: object, steps: float, graph: float) -> None:
+        """What became of a recording; milliseconds of a call without and with it, 0 where none was measured."""
+        recorder.count(f"CUDA graphs: {what}")
+        times = f", {steps:.2f} ms step by step" * (steps > 0) + f", {graph:.2f} ms as a graph" * (graph > 0)
+        text = f"{what}{times}" if error is None else f"{what}: {error}"
+        recorder.reason("CUDA graphs", f"{self.name}: {text}")
+
+
+def recorder_of(
+    name: str, table: Mapping[str, Any], resolve: Callable[[str, str], Any], forced: bool
+) -> Recorder | None:
+    """What records a program, None where it can't be recorded."""
+    devices = {row[5] for row in table["slots"] if row[0] != "scratch"}
+    if len(devices) != 1 or not next(iter(devices)).startswith("cuda"):
+        return None
+    work, random = 0, False
+    for kind, *row in table["steps"]:
+        work += kind in ("kernel", "call")
+        if kind == "call":
+            op = resolve("op", row[0])
+            stem = op._schema.name.removeprefix("aten::").removesuffix("_")
+            if stem not in CALLS:
+                return None
+            random = random or stem in _RANDOM or _drops(op._schema, row[1])
+        elif kind not in ("kernel", "alloc", "free"):
+            return None
+    return Recorder(name, random) if work >= (1 if forced else _FEWEST) else None
+
+
+def _drops(schema: Any, args: Any) -> bool:
+    """Whether a call of attention has dropout."""
+    return any(a.name == "dropout_p" and v[-1] != 0 for a, v in zip(schema.arguments, args, strict=False))

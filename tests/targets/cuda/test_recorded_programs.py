@@ -1,0 +1,430 @@
+"""Programs that record themselves and are replayed, on a driver that stands in for a card."""
+
+from ctypes import c_float, c_void_p
+
+import pytest
+import torch
+from stand_in import executable, module, slot
+
+from firebrick import _native
+from firebrick.report import recorder as stats
+from firebrick.runtime import cuda_graphs
+from firebrick.runtime.cuda_graphs import CALLS, Recorder, recorder_of
+from firebrick.runtime.load import resolve
+
+
+@torch.library.custom_op("fbtest::library", mutates_args=("to",))
+def library(to: torch.Tensor, source: torch.Tensor) -> None:
+    assert library.driver.fake_library(to.data_ptr(), source.data_ptr()) == 0
+
+
+class Recording:
+    """Captures by the driver alone."""
+
+    def __init__(self, driver, broken=False, session=None):
+        driver.fake_begin.restype = driver.fake_end.restype = c_void_p
+        driver.fake_library.argtypes, driver.fake_took.argtypes = [c_void_p, c_void_p], [c_float]
+        library.driver = driver
+        self.driver, self.broken, self.session, self.said, self.ends = driver, broken, session, [], []
+
+    def begin(self, device, stream):
+        self.driver.fake_begin()
+        return self.session or object()
+
+    def end(self, session, complete):
+        graph = self.driver.fake_end()
+        self.ends.append(complete)
+        if self.broken:
+            raise RuntimeError("the capture broke")
+        if self.session is not None:
+            session.graph = graph
+            return graph, graph
+        return graph, 0
+
+    def told(self, what, error, steps, graph):
+        self.said.append((what, str(error)) if error is not None else what)
+
+
+CHAIN = {
+    "slots": [slot("input", [0]), slot("arena", [0]), slot("fresh", [0])],
+    "registers": [["s", 0, 0], ["+", [0], 3], ["/", [1], 4], ["*", [0], 4]],
+    "views": [[2, [[0]], [1], 0, None]],
+    "arena": [[3], "cpu"],
+    "steps": [
+        ["kernel", "k", [0, 1], [[0]], "cuda:0", [[2]]],
+        ["alloc", [2]],
+        ["kernel", "k", [1, 2], [[0]], "cuda:0", [[2]]],
+    ],
+    "outputs": [["t", 0]],
+}
+"""x + 1 in the arena, and one more: a result."""
+
+
+def call(*views):
+    args = [["t", view] for view in views]
+    return ["call", "fbtest::library", args, ["T"] * len(args), len(args), [], [], True, False]
+
+
+BETWEEN = {
+    "slots": [slot("input", 4), slot("fresh", 4), slot("fresh", 4)],
+    "views": [[i, [4], [1], 0, None] for i in range(3)],
+    "steps": [["alloc", [1, 2]], call(1, 0), ["kernel", "k", [1, 2], [4], "cuda:0", [1]]],
+    "outputs": [["t", 2], ["t", 1]],
+}
+"""A library call that reads the input and makes a result, which a kernel reads: x + 1, x + 2."""
+
+
+@pytest.fixture
+def recording(driver, log):
+    made = Recording(driver)
+    driver.fake_took(0)
+    return made
+
+
+def words(log):
+    """The first words of what the driver was asked since the last call of this."""
+    return [" ".join(line.split()[:2]) if line.startswith(("set", "launch")) else line for line in log()]
+
+
+def asked(driver, log, run, *args):
+    driver.fake_clear()
+    made = run(*args)
+    return made, words(log)
+
+
+def test_later_calls_are_one_launch_of_a_graph(driver, log, recording):
+    run = executable(CHAIN, recording, True, k=module("add"))
+    xs = [torch.randn(6) for _ in range(6)]
+    made = [asked(driver, log, run, x) for x in xs]
+    for x, ((y,), _) in zip(xs, made, strict=True):
+        torch.testing.assert_close(y, x + 2)
+    assert made[0][1] == ["launch add"] * 2
+    assert made[-1][1] == ["set kernel", "set kernel", "graph"]
+    assert recording.said == ["recorded"] and recording.ends == [1]
+
+
+def test_addresses_that_stay_are_not_set_again(driver, log, recording):
+    run = executable(CHAIN, recording, True, k=module("add"))
+    x = torch.randn(6)
+    kept = [run(x)[0] for _ in range(5)]
+    (y,), seen = asked(driver, log, run, x)
+    assert seen == ["set kernel", "graph"]
+    for made in (*kept, y):
+        torch.testing.assert_close(made, x + 2)
+
+
+def test_an_input_that_moves_after_all_is_recorded_anew(driver, log, recording):
+    run = executable(CHAIN, recording, True, k=module("add"))
+    x = torch.randn(6)
+    for _ in range(4):
+        run(x)
+    for _ in range(6):
+        other = torch.randn(6)
+        torch.testing.assert_close(run(other)[0], other + 2)
+    assert recording.said == ["recorded"] * 2
+    assert asked(driver, log, run, torch.randn(6))[1] == ["set kernel", "set kernel", "graph"]
+
+
+def test_what_library_calls_touch_is_copied(driver, log, recording):
+    run = executable(BETWEEN, recording, True, k=module("add"))
+    xs = [torch.randn(4) for _ in range(7)]
+    made = [run(x) for x in xs]
+    for x, (more, one) in zip(xs, made, strict=True):
+        torch.testing.assert_close(one, x + 1)
+        torch.testing.assert_close(more, x + 2)
+    assert asked(driver, log, run, torch.randn(4))[1] == ["set copy", "set kernel", "set copy", "graph"]
+
+
+def test_odd_places_are_copied(driver, log, recording):
+    run = executable(CHAIN, recording, True, k=module("add"))
+    for n in (0, 1, 0, 1, 1, 0, 1, 1, 1):
+        x = torch.randn(7)[n : 6 + n]
+        torch.testing.assert_close(run(x)[0], x + 2)
+    assert asked(driver, log, run, torch.randn(7)[1:])[1] == ["set copy", "set kernel", "graph"]
+
+
+def test_a_graph_is_kept_where_it_is_faster(driver, log, recording):
+    run = executable(CHAIN, recording, k=module("add"))
+    for _ in range(12):
+        x = torch.randn(6)
+        torch.testing.assert_close(run(x)[0], x + 2)
+    assert recording.said[0] == "recorded" and recording.said[1] in ("kept", "slower than the steps")
+    assert len(recording.said) == 2
+
+
+def test_a_graph_that_takes_longer_is_dropped(driver, log, recording):
+    run = executable(CHAIN, recording, k=module("add"))
+    for _ in range(20):
+        x = torch.randn(6)
+        torch.testing.assert_close(run(x)[0], x + 2)
+        if recording.said:
+            driver.fake_took(10_000)
+    assert recording.said == ["recorded", "slower than the steps"]
+    assert asked(driver, log, run, x)[1] == ["launch add"] * 2
+
+
+def test_where_the_gpu_takes_longer_nothing_is_recorded(driver, log, recording):
+    driver.fake_took(10_000)
+    run = executable(CHAIN, recording, k=module("add"))
+    for _ in range(12):
+        run(torch.randn(6))
+    assert recording.said == ["the GPU takes longer than the host"]
+
+
+def test_a_users_capture_gets_the_launches(driver, log, recording):
+    run = executable(CHAIN, recording, True, k=module("add"))
+    x = torch.randn(6)
+    for _ in range(4):
+        run(x)
+    driver.fake_begin()
+    (y,), seen = asked(driver, log, run, x)
+    graph = driver.fake_end()
+    assert seen == ["launch add"] * 2
+    assert graph and y.shape == x.shape
+
+
+def test_sizes_have_graphs_of_their_own_and_the_oldest_go(driver, log, recording):
+    run = executable(CHAIN, recording, True, k=module("add"))
+    for n in (*range(1, 11), 2, 10):
+        for _ in range(3):
+            x = torch.randn(n)
+            torch.testing.assert_close(run(x)[0], x + 2)
+    assert words(log).count("destroy") >= 2
+    assert recording.said == ["recorded"] * 11
+
+
+def test_recordings_without_end_stop(driver, log, recording):
+    run = executable(CHAIN, recording, True, k=module("add"))
+    for n in [*range(1, 10)] * 6:
+        for _ in range(2):
+            torch.testing.assert_close(run(torch.zeros(n))[0], torch.full((n,), 2.0))
+    assert len(recording.said) == 32
+
+
+def test_what_is_written_in_place_is_written_where_it_lies(driver, log, recording):
+    table = {
+        "slots": [slot("input", 4)],
+        "steps": [["kernel", "k", [0], [], "cuda:0", [1]]],
+        "views": [[0, [4], [1], 0, None]],
+    }
+    run = executable({**table, "outputs": [], "mutated": [0]}, recording, True, k=module("twice"))
+    for _ in range(5):
+        x = torch.arange(4.0)
+        version = x._version
+        run(x)
+        assert x.tolist() == [0, 2, 4, 6] and x._version > version
+    assert asked(driver, log, run, torch.ones(4))[1][-1] == "graph"
+    calls = {**table, "steps": [call(0, 0)], "outputs": [], "mutated": [0]}
+    calls["steps"].append(["kernel", "k", [0], [], "cuda:0", [1]])
+    run = executable(calls, recording, True, k=module("twice"))
+    for _ in range(5):
+        x = torch.arange(4.0)
+        run(x)
+        assert x.tolist() == [2, 4, 6, 8]
+    assert recording.said[-1] == ("not recordable", "a library call writes to an input")
+
+
+def test_a_constant_that_moved_is_recorded_anew(driver, log, recording):
+    table = {**CHAIN, "slots": [slot("input", [0]), slot("const", 4), *CHAIN["slots"][1:]]}
+    table["views"] = [[3, [[0]], [1], 0, None]]
+    table["steps"] = [
+        ["kernel", "k", [1, 2], [4], "cuda:0", [1]],
+        ["alloc", [3]],
+        ["kernel", "k", [2, 3], [[0]], "cuda:0", [[2]]],
+    ]
+    weight = torch.randn(4)
+    run = executable(table, recording, True, [weight], k=module("add"))
+    x = torch.randn(4)
+    for _ in range(4):
+        torch.testing.assert_close(run(x)[0], weight + 2)
+    weight.data = torch.randn(4)
+    for _ in range(4):
+        torch.testing.assert_close(run(x)[0], weight + 2)
+    assert recording.said == ["recorded"] * 2
+
+
+def test_a_capture_that_breaks_leaves_the_steps(driver, log):
+    recording = Recording(driver, broken=True)
+    run = executable(CHAIN, recording, True, k=module("add"))
+    for _ in range(5):
+        x = torch.randn(6)
+        torch.testing.assert_close(run(x)[0], x + 2)
+    assert recording.said == [("not recordable", "the capture broke")]
+    assert recording.ends == [1]
+
+
+def test_a_replay_that_fails_is_an_error_of_the_steps(driver, log, recording):
+    run = executable(CHAIN, recording, True, k=module("add"))
+    x = torch.randn(6)
+    for _ in range(4):
+        run(x)
+    driver.fake_fail(2)
+    with pytest.raises(RuntimeError, match=r"out of memory \(launch\)"):
+        run(x)
+    driver.fake_fail(0)
+    torch.testing.assert_close(run(x)[0], x + 2)
+    assert recording.said[-1] == ("replay failed", "CUDA error: out of memory (graph)")
+
+
+def test_random_numbers_are_replayed_by_torch(driver, log):
+    class Session:
+        graph, replays = None, 0
+
+        def replay(self):
+            Session.replays += 1
+            driver.cuGraphLaunch(c_void_p(self.graph), None)
+
+    run = executable(CHAIN, Recording(driver, session=Session()), True, k=module("add"))
+    for _ in range(5):
+        x = torch.randn(6)
+        torch.testing.assert_close(run(x)[0], x + 2)
+    assert Session.replays == 4
+
+
+# ---- which programs, and torch's part of a capture
+
+
+def table(*calls, device="cuda:0", steps=()):
+    rows = [["call", op, args, ["T"] * len(args), len(args), [], [], False, True] for op, args in calls]
+    return {
+        "slots": [["input", "f32", [4], [1], 0, device]],
+        "steps": [["kernel", "k", [0], [], device, [1]], *rows, *steps],
+    }
+
+
+FLASH = "aten::_scaled_dot_product_flash_attention"
+
+
+@pytest.mark.parametrize(
+    ("program", "random"),
+    [
+        (table(("aten::mm.out", [["t", 0]] * 3)), False),
+        (table(("aten::rand", [["l", []]])), True),
+        (table((FLASH, [["t", 0]] * 3 + [["f", 0.5]])), True),
+        (table((FLASH, [["t", 0]] * 3 + [["f", 0.0]])), False),
+        (table(("aten::nonzero", [["t", 0]])), None),
+        (table(device="cpu"), None),
+        (table(steps=[["check", 0, 1, 0, "IndexError", "", None]]), None),
+        ({**table(), "slots": [*table()["slots"], ["input", "f32", [4], [1], 0, "cpu"]]}, None),
+        ({**table(), "slots": [*table()["slots"], ["input", "f32", [4], [1], 0, "cuda:1"]]}, None),
+    ],
+)
+def test_which_programs_are_recorded(program, random):
+    made = recorder_of("g", program, resolve, True)
+    assert (made and made.random) == random
+    assert recorder_of("g", program, resolve, False) is None  # too few steps
+
+
+def test_calls_that_are_recorded_exist_and_return_no_views():
+    for name in CALLS:
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads():
+            op = getattr(packet, overload)
+            if not any(str(a.type) == "Tensor" for a in op._schema.arguments):
+                continue  # of lists and numbers
+            assert not op.is_view
+            assert not {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & {*op.tags}
+
+
+class Graph:
+    broken = False
+
+    def __init__(self, keep):
+        assert keep
+
+    def capture_begin(self, pool, capture_error_mode):
+        assert capture_error_mode == "thread_local"
+        self.place = pool
+
+    def capture_end(self):
+        if Graph.broken:
+            raise RuntimeError("invalidated")
+
+    def pool(self):
+        return self.place
+
+    def raw_cuda_graph(self):
+        return 7
+
+    def raw_cuda_graph_exec(self):
+        return 8
+
+    def instantiate(self):
+        pass
+
+
+@pytest.fixture
+def torch_cuda(monkeypatch):
+    streams, pools, ended = ["users"], iter(range(1, 99)), []
+    monkeypatch.setattr(cuda_graphs, "_sides", {})
+    monkeypatch.setattr(_native, "cuda_stream", lambda device: 99)
+
+    class Stream:
+        device = torch.device("cuda:0")
+
+        def __init__(self, address, device):
+            assert address == 99
+
+    for name, value in {
+        "ExternalStream": Stream,
+        "CUDAGraph": Graph,
+        "current_stream": lambda device: streams[-1],
+        "set_stream": streams.append,
+        "graph_pool_handle": lambda: next(pools),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+
+    class Generator:
+        clone_state = staticmethod(lambda: "fresh")
+        graphsafe_set_state = staticmethod(ended.append)
+
+    monkeypatch.setattr(torch.cuda, "default_generators", (Generator,))
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda *args: ended.append(args), raising=False)
+    return streams, ended
+
+
+def test_captures_of_a_stream_share_memory_while_one_lives(torch_cuda):
+    streams, _ = torch_cuda
+    recorders = [Recorder("a", False), Recorder("b", True)]
+    sessions = [r.begin(0, 5) for r in recorders[:1]]
+    assert recorders[0].end(sessions[0], 1) == (7, 0)
+    sessions.append(recorders[1].begin(0, 5))
+    assert recorders[1].end(sessions[1], 1) == (7, 8)
+    assert streams[-1] == "users"
+    assert [s.pool for s in sessions] == [1, 1]
+    del sessions
+    session = recorders[0].begin(0, 5)
+    assert session.pool == 2
+    recorders[0].end(session, 1)
+
+
+def test_a_capture_that_breaks_gives_everything_back(torch_cuda, monkeypatch):
+    streams, ended = torch_cuda
+    monkeypatch.setattr(Graph, "broken", True)
+    recorder = Recorder("a", False)
+    for _ in range(2):
+        session = recorder.begin(0, 5)
+        with pytest.raises(RuntimeError, match="invalidated"):
+            recorder.end(session, 0)
+    assert streams[-1] == "users" and ended == [(0, 1), "fresh", (0, 2), "fresh"]
+
+
+def test_streams_without_end_are_refused(torch_cuda):
+    recorder = Recorder("a", False)
+    for stream in range(8):
+        recorder.end(recorder.begin(0, stream), 1)
+    with pytest.raises(RuntimeError, match="other streams"):
+        recorder.begin(0, 8)
+    recorder.end(recorder.begin(0, 3), 1)
+
+
+def test_stats_tell_what_became_of_recordings():
+    stats.reset()
+    Recorder("model", False).told("kept", None, 1.5, 0.5)
+    Recorder("model", False).told("not recordable", ValueError("no"), 0, 0)
+    seen = stats.stats()
+    assert seen["counts"] == {"CUDA graphs: kept": 1, "CUDA graphs: not recordable": 1}
+    assert {*seen["reasons"]["CUDA graphs"]} == {
+        "model: kept, 1.50 ms step by step, 0.50 ms as a graph",
+        "model: not recordable: no",
+    }
