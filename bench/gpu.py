@@ -14,6 +14,8 @@ import warnings
 
 import torch
 
+import firebrick
+
 MODELS = ("bert", "gpt2", "llama", "resnet50", "mobilenet", "vit", "convnext")
 CONTENDERS = ("eager", "ours", "ours-steps", "ours-always", "default", "reduce-overhead", "max-autotune")
 OURS = {"ours": {}, "ours-steps": {"options": {"graphs": False}}, "ours-always": {"mode": "reduce-overhead"}}
@@ -80,19 +82,55 @@ def enqueueing(run, calls: int = 20) -> float:
     return statistics.median(seen)
 
 
+def compiled(model, contender: str):
+    """The model, or an optimizer's step, as a contender runs it."""
+    if contender in OURS:
+        return firebrick.compile(model, **OURS[contender])
+    return model if contender == "eager" else torch.compile(model, mode=contender)
+
+
+def tell_graphs() -> None:
+    """What became of our recordings."""
+    for text in firebrick.stats()["reasons"].get("CUDA graphs", ()):
+        print(text, file=sys.stderr, flush=True)
+
+
+def measure_training(name: str, batch: int, contender: str) -> None:
+    """Print a line on a step of training: bf16 autocast, AdamW, a loss of all results."""
+    warnings.filterwarnings("ignore")
+    model, x = build(name, batch)
+    model, x = model.cuda(), x.cuda()
+    x = x.float() if x.is_floating_point() else x
+    run, optimizer = compiled(model, contender), torch.optim.AdamW(model.parameters(), lr=1e-6)
+    update = compiled(optimizer.step, contender)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = first(run(x)).float().square().mean()
+        loss.backward()
+        update()
+        optimizer.zero_grad()
+
+    for _ in range(30):
+        step()
+    torch.cuda.synchronize()
+    print("warm", flush=True)
+    sys.stdin.readline()
+    torch.cuda.reset_peak_memory_stats()
+    ms, host = milliseconds(step), enqueueing(step)
+    peak, reserved = torch.cuda.max_memory_allocated() >> 20, torch.cuda.memory_reserved() >> 20
+    print(f"| {name} | {batch} | {contender}, training | {ms:.3f} | {host:.3f} | | | {peak} | {reserved} |", flush=True)
+    tell_graphs()
+
+
 @torch.no_grad()
 def measure(name: str, batch: int, contender: str, together: bool) -> None:
     """Print a line. Inputs are in turn two tensors."""
-    import firebrick
-
     warnings.filterwarnings("ignore")
     model, x = build(name, batch)
     model, x = model.cuda().half().eval(), x.cuda()
     want = first(model(x)).float()
-    if contender in OURS:
-        run = firebrick.compile(model, **OURS[contender])
-    else:
-        run = model if contender == "eager" else torch.compile(model, mode=contender)
+    run = compiled(model, contender)
     torch.cuda.synchronize()
     begin = time.perf_counter()
     made = first(run(x)).float()
@@ -112,8 +150,7 @@ def measure(name: str, batch: int, contender: str, together: bool) -> None:
     first_call = "" if together else f"{cold:.1f}"
     figures = f"{ms:.3f} | {host:.3f} | {first_call} | {error:.1e} | {peak} | {reserved}"
     print(f"| {name} | {batch} | {contender} | {figures} |", flush=True)
-    for text in firebrick.stats()["reasons"].get("CUDA graphs", ()):
-        print(text, file=sys.stderr, flush=True)
+    tell_graphs()
 
 
 def main() -> None:
@@ -123,17 +160,19 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=(1, 32))
     parser.add_argument("--contenders", nargs="+", default=CONTENDERS[:-1], choices=CONTENDERS)
     parser.add_argument("--here", action="store_true", help="in this process")
+    parser.add_argument("--train", action="store_true", help="steps of training; with --together")
     parser.add_argument("--together", action="store_true", help="processes start at once")
     options = parser.parse_args()
     if options.here:
-        measure(options.models[0], options.batches[0], options.contenders[0], options.together)
+        one = options.models[0], options.batches[0], options.contenders[0]
+        measure_training(*one) if options.train else measure(*one, options.together)
         return
     titles = ("model", "batch", "", "ms", "host ms", "first call s", "against eager", "peak MiB", "reserved MiB")
     print("| " + " | ".join(titles) + " |\n" + "|---" * len(titles) + "|", flush=True)
     waiting = []
     for name, batch, contender in itertools.product(options.models, options.batches, options.contenders):
         words = ["--models", name, "--batches", str(batch), "--contenders", contender, "--here"]
-        words += ["--together"] * options.together
+        words += ["--together"] * options.together + ["--train"] * options.train
         process = subprocess.Popen(
             [sys.executable, __file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -224,6 +224,7 @@ def test_many_sizes_keep_memory_bounded():
 
 
 def test_a_capture_that_breaks_leaves_torch_as_it_was():
+    test_convolutions_and_modules()  # a driver is open
     recorder, x = Recorder("broken", False), rand(10)
     stream = torch.cuda.current_stream()
     session = recorder.begin(0, stream.cuda_stream)

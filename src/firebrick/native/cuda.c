@@ -150,6 +150,11 @@ static int load(Module *self, const char *code, const char *name) {
     return fb_cuda_done(status, "shared memory") < 0 ? fail() : 0;
 }
 
+static int is_open(void) {
+    if (fb_cuda_driver.init == NULL) PyErr_SetString(PyExc_OSError, "no CUDA driver is open");
+    return fb_cuda_driver.init != NULL;
+}
+
 static PyObject *module_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"code", "name", "device", "threads", "shared", "dependent", NULL};
     const char *code, *name;
@@ -159,10 +164,7 @@ static PyObject *module_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     FbWork work = {0};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#siIIp:CudaModule", names, &code, &size, &name, &device, &threads, &shared, &dependent))
         return NULL;
-    if (fb_cuda_driver.init == NULL) {
-        PyErr_SetString(PyExc_OSError, "no CUDA driver is open");
-        return NULL;
-    }
+    if (!is_open()) return NULL;
     Module *self = (Module *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
     self->device = device;
@@ -259,7 +261,7 @@ static PyObject *cuda_stream(PyObject *self, PyObject *device) {
     FbWork work = {0};
     void *stream = NULL;
     int index = (int)PyLong_AsLong(device);
-    if (PyErr_Occurred()) return NULL;
+    if (PyErr_Occurred() || !is_open()) return NULL;
     int status = cuda_enter(index, &work) < 0 ? -1 : fb_cuda_done(fb_cuda_driver.new_stream(&stream, 1), "stream");
     cuda_leave(&work);
     return status < 0 && fail() < 0 ? NULL : PyLong_FromVoidPtr(stream);

@@ -100,7 +100,7 @@ static void drop_space(const Program *program, Space *own) {
 
 /* Lets go of the graph; what was noted of the sizes stays. */
 static void drop_graph(const Program *program, Recording *rec) {
-    if (rec->exec != NULL) fb_cuda_driver.destroy_graph(rec->exec);
+    if (rec->exec != NULL && rec->made) fb_cuda_driver.destroy_graph(rec->exec);
     rec->exec = rec->last = NULL;
     rec->node_count = rec->failed = 0;
     Py_CLEAR(rec->session);

@@ -5,7 +5,7 @@ packed = firebrick::pack_convolution(W, columns, s)      in the recipe, computed
 
 Of single pixels they are matmuls, `firebrick::linear`. Those of rows and volumes become ones of images (`images`).
 What is not float32, and groups of channels, goes to oneDNN: mkldnn::_convolution_pointwise on
-mkldnn::_reorder_convolution_weight(W * s).
+mkldnn::_reorder_convolution_weight(W * s). On a GPU it is the same call, on a weight that lies channels last.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ mkldnn = torch.ops.mkldnn
 class _Match:
     """A convolution and what follows it alone. last: the node whose value the packed call has.
 
-    choice: what computes it: "matmul", "dense" and "depthwise" are kernels of the target's own, "packed" is oneDNN's.
+    choice: what computes it: "matmul", "dense" and "depthwise" are kernels of the target's own, "packed" is oneDNN's,
+      "channels last" the op itself.
     """
 
     conv: fx.Node
@@ -68,7 +69,8 @@ def prepack_convolution(graph: AtenGraph, targets: Mapping[str, Target], config:
             _drop_empty_padding(node)
             choice = _choices(node, targets)[0]
             if choice.name != "call":
-                found = _match(_Match(node, node, choice), recipe)
+                found = _Match(node, node, choice)
+                found = found if choice.name == "channels last" else _match(found, recipe)
                 made[_packed(found, recipe, targets)] = found.last.meta["val"]
     if made:
         propagate_layouts(graph.gm, made)
@@ -196,7 +198,7 @@ def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
     if found.shift is not None:
         flat = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(found.shift), [channels])
         b = flat if b is None else recipe.call(f"{name}_shifted", aten.add.Tensor, b, flat)
-    writers = {"matmul": _matmul, "dense": _own, "depthwise": _own, "packed": _call}
+    writers = {"matmul": _matmul, "dense": _own, "depthwise": _own, "packed": _call, "channels last": _as_it_is}
     made = writers[found.choice.name](found, w, b, recipe)
     before = found.last.meta["val"]
     with before.fake_mode:
@@ -294,6 +296,18 @@ def _is_border(x: fx.Node) -> bool:
         return False
     sides: Any = x.args[1]
     return len(sides) in (2, 4) and all(type(n) is int and n >= 0 for n in sides)
+
+
+def _as_it_is(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
+    """The op itself on the same weight, laid out channels last."""
+    del b
+    laid = recipe.call(f"{w.name}_channels_last", aten.clone.default, w, memory_format=torch.channels_last)
+    x, _, *rest = found.conv.args
+    weight = recipe.use(laid, found.last)
+    with recipe.aten.gm.graph.inserting_before(found.last):
+        made = recipe.aten.gm.graph.call_function(aten.convolution.default, (x, weight, *rest))
+    made.meta = dict(found.conv.meta)
+    return made
 
 
 def _call(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:

@@ -32,7 +32,9 @@ _OTHERS = """
     _scaled_dot_product_cudnn_attention_backward max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d
     avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward native_layer_norm native_group_norm
     upsample_bilinear2d upsample_nearest2d upsample_bicubic2d cumsum cumprod _fft_r2c _fft_c2c _fft_c2r gather
-    scatter_add index_add fill copy clone
+    scatter_add index_add fill copy clone embedding_dense_backward cudnn_batch_norm cudnn_batch_norm_backward
+    native_batch_norm_backward native_layer_norm_backward native_group_norm_backward upsample_bilinear2d_backward
+    upsample_nearest2d_backward
 """
 CALLS = frozenset(_OTHERS.split()) | frozenset(_FACTORIES.split())
 """Operators that neither wait for the GPU nor read its memory, and whose results are memory of their own."""
@@ -140,20 +142,21 @@ def recorder_of(
 ) -> Recorder | None:
     """What records a program, None where it can't be recorded."""
     devices = {row[5] for row in table["slots"] if row[0] != "scratch"}
-    if len(devices) != 1 or not next(iter(devices)).startswith("cuda"):
+    if not any(device.startswith("cuda") for device in devices):
         return None
-    work, random = 0, False
+    work, random, against = 0, False, "meets another device" if len(devices) > 1 else ""
     for kind, *row in table["steps"]:
         work += kind in ("kernel", "call")
         if kind == "call":
-            op = resolve("op", row[0])
-            stem = op._schema.name.removeprefix("aten::").removesuffix("_")
-            if stem not in CALLS:
-                return None
-            random = random or stem in _RANDOM or _drops(op._schema, row[1])
-        elif kind not in ("kernel", "alloc", "free"):
-            return None
-    return Recorder(name, random) if work >= (1 if forced else _FEWEST) else None
+            schema = resolve("op", row[0])._schema
+            stem = schema.name.removeprefix("aten::").removesuffix("_")
+            against = against or ("" if stem in CALLS else f"calls {schema.name}")
+            random = random or stem in _RANDOM or _drops(schema, row[1])
+        elif kind == "check":
+            against = against or "looks at indices"
+    if against:
+        recorder.reason("CUDA graphs", f"{name}: never recorded: {against}")
+    return None if against or work < (1 if forced else _FEWEST) else Recorder(name, random)
 
 
 def _drops(schema: Any, args: Any) -> bool:

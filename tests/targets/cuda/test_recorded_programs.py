@@ -279,6 +279,8 @@ def test_random_numbers_are_replayed_by_torch(driver, log):
         x = torch.randn(6)
         torch.testing.assert_close(run(x)[0], x + 2)
     assert Session.replays == 4
+    del run
+    assert "destroy" not in words(log)  # the graph is torch's
 
 
 # ---- which programs, and torch's part of a capture
@@ -313,6 +315,12 @@ def test_which_programs_are_recorded(program, random):
     made = recorder_of("g", program, resolve, True)
     assert (made and made.random) == random
     assert recorder_of("g", program, resolve, False) is None  # too few steps
+
+
+def test_stats_say_why_a_program_is_never_recorded():
+    stats.reset()
+    recorder_of("g", table(("aten::nonzero", [["t", 0]])), resolve, True)
+    assert stats.stats()["reasons"]["CUDA graphs"] == {"g: never recorded: calls aten::nonzero": 1}
 
 
 def test_calls_that_are_recorded_exist_and_return_no_views():

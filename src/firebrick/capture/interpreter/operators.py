@@ -18,7 +18,7 @@ from firebrick.capture.values.function import BoundMethodValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue
+from firebrick.capture.values.object import MISSING, WRITTEN, InstanceDictValue, ObjectValue
 from firebrick.capture.values.sequence import DequeValue, ListValue, SequenceValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.subclass import SubclassValue
@@ -215,7 +215,9 @@ def _plain(value: Value) -> Value:
 def _in_place(interp: Interpreter, row: BinaryRow, left: Value, right: Value) -> Value | None:
     if isinstance(left, ObjectValue):
         method = left.special(interp, row.assigned)
-        if method is not None and left.storage is None:
+        if method is not None and (
+            left.storage is None or isinstance(interp.lookup(left.cls, row.assigned)[0], WRITTEN)
+        ):
             result = method.realize().call(interp, [right], {})
             return None if _not_implemented(result) else result
     plain = _plain(left)
@@ -248,6 +250,12 @@ def _not_implemented(value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.value is NotImplemented
 
 
+def _bound(interp: Interpreter, owner: ObjectValue, name: str) -> Value:
+    method = owner.special(interp, name)
+    assert method is not None
+    return method.realize()
+
+
 def by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value, symbol: str) -> Value | None:
     """By the special methods of the user's classes; None if they have none."""
     attempts = [(left, row.method, right), (right, row.reflected, left)]
@@ -256,8 +264,8 @@ def by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value, s
     tried = False
     for owner, name, other in attempts:
         found, holder = interp.lookup(owner.python_type(), name)
-        if isinstance(owner, ObjectValue) and hasattr(found, "__code__") and holder is not torch.Tensor:
-            result = interp.tracer.function(found).call(interp, [owner, other], {})
+        if isinstance(owner, ObjectValue) and isinstance(found, WRITTEN) and holder is not torch.Tensor:
+            result = _bound(interp, owner, name).call(interp, [other], {})
             if not _not_implemented(result):
                 return result
         elif found is not MISSING and (symbol in "%=*=" or not isinstance(other, ObjectValue) or other.storage):
@@ -350,11 +358,11 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
     for owner, name, other in ((left, method, right), (right, reflected, left)):
         if isinstance(owner, ObjectValue):
             found, holder = interp.lookup(owner.cls, name)
-            if hasattr(found, "__code__") and holder is not torch.Tensor:
-                result = interp.tracer.function(found).call(interp, [owner, other], {})
+            if isinstance(found, WRITTEN) and holder is not torch.Tensor:
+                result = _bound(interp, owner, name).call(interp, [other], {})
                 if not _not_implemented(result):
                     return result
-            elif symbol == "!=" and holder is object and hasattr(interp.lookup(owner.cls, "__eq__")[0], "__code__"):
+            elif symbol == "!=" and holder is object and isinstance(interp.lookup(owner.cls, "__eq__")[0], WRITTEN):
                 equal = compare(interp, "==", left, right).realize()
                 return ConstantValue(not equal.truth(interp))
     if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):

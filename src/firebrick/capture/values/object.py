@@ -32,6 +32,8 @@ MISSING: Any = object()
 """No such attribute."""
 
 _MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+WRITTEN = (types.FunctionType, staticmethod, classmethod, property)
+"""What a class's own Python gives for a special method."""
 _BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 
@@ -43,48 +45,23 @@ def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
     return MISSING, None
 
 
-_OPERATORS = (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "divmod",
-    "pow",
-    "matmul",
-    "and",
-    "or",
-    "xor",
-    "lshift",
-    "rshift",
-)
-_CALLED = ("call", "getitem", "setitem", "delitem", "enter", "exit", "next")
-_TOLD = (
-    *(
-        "bool",
-        "len",
-        "iter",
-        "reversed",
-        "contains",
-        "index",
-        "int",
-        "float",
-        "complex",
-        "str",
-        "repr",
-        "format",
-        "bytes",
-    ),
-    *("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "invert", "abs", "round", "trunc", "floor", "ceil", "missing"),
-    *("getattr", "getattribute", "setattr", "delattr", "get", "set", "delete"),
-    *(prefix + name for name in _OPERATORS for prefix in ("", "r", "i")),
-)
 _ODD_KINDS = (types.NoneType, type, staticmethod, classmethod, property, type(functools.lru_cache(lambda: None)))
-_ODD: Mapping[str, tuple[type, ...]] = {f"__{name}__": (types.NoneType,) for name in _CALLED} | {
-    f"__{name}__": _ODD_KINDS for name in _TOLD
+_OPERATORS = (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor", "lshift",
+    "rshift",
+)  # fmt: skip
+_CALLED = ("call", "getitem", "setitem", "delitem", "enter", "exit", "next", "eq", "ne", "lt", "le", "gt", "ge")
+_TOLD = (
+    "bool", "len", "iter", "reversed", "contains", "index", "int", "float", "complex", "str", "repr", "format", "bytes",
+    "neg", "pos", "invert", "abs", "round", "trunc", "floor", "ceil", "missing", "getattr", "getattribute", "setattr",
+    "delattr", "get", "set", "delete",
+)  # fmt: skip
+_ODD: Mapping[str, tuple[type, ...]] = {
+    **{f"__{prefix}{name}__": (types.NoneType,) for name in _OPERATORS for prefix in ("", "r", "i")},
+    **{f"__{name}__": (types.NoneType,) for name in _CALLED},
+    **{f"__{name}__": _ODD_KINDS for name in _TOLD},
 }
-"""A special method -> what it may not be: most are told from built-in ones by being functions."""
+"""A special method -> what it may not be; many are told from built-in ones by being functions."""
 
 
 def is_odd_method(cls: type, name: str, found: Any) -> bool:
@@ -419,7 +396,7 @@ class ObjectValue(Value):
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """`__iter__`, the container's own, or `__getitem__` from 0 on."""
         found, _ = interp.lookup(self.cls, "__iter__")
-        if isinstance(found, types.FunctionType):
+        if isinstance(found, WRITTEN):
             made = interp.iterator(self)
             return interp.iterate_next(made) if isinstance(made, ObjectValue) else interp.iterate(made)
         if self.storage is not None:
@@ -433,7 +410,7 @@ class ObjectValue(Value):
     def length(self, interp: Interpreter) -> int:
         """`__len__`, or the container's own."""
         found, _ = interp.lookup(self.cls, "__len__")
-        if isinstance(found, types.FunctionType):
+        if isinstance(found, WRITTEN):
             count: int = converted(interp, self, "__len__", len).as_constant()
             return count
         if self.storage is not None:
@@ -445,7 +422,7 @@ class ObjectValue(Value):
         found, _ = interp.lookup(self.cls, "__bool__")
         if found is not MISSING and not isinstance(found, _BUILTIN_METHODS):
             return converted(interp, self, "__bool__", bool).truth(interp)
-        own = found is MISSING and isinstance(interp.lookup(self.cls, "__len__")[0], types.FunctionType)
+        own = found is MISSING and isinstance(interp.lookup(self.cls, "__len__")[0], WRITTEN)
         if self.storage is not None and not own:
             return self.storage.truth(interp)
         if interp.lookup(self.cls, "__len__")[0] is not MISSING:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from firebrick.artifact import Unit
 from firebrick.ir.index.expr import ONE, Expr, as_expr
@@ -12,7 +14,7 @@ from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.program import Ref
-from firebrick.targets.base import FusionFacts, Target
+from firebrick.targets.base import CALL, Choice, FusionFacts, Target
 from firebrick.targets.cuda.facts import read_facts
 from firebrick.targets.cuda.launches import plan_group
 from firebrick.targets.cuda.triton_functions import type_name
@@ -73,6 +75,19 @@ class CudaTarget(Target):
     def computes(self, dtype: str) -> bool:
         """Whether Triton has a short dtype on this card."""
         return dtype in self.card.dtypes
+
+    def choices(self, op: str, args: tuple[Any, ...]) -> tuple[Choice, ...]:
+        """The library convolves images in short types channels last, and would turn them around at each call. A weight
+        of single pixels or of one channel lies alike in either order."""
+        if op == "aten::convolution":
+            weight, out = args[1], args[-1]
+            if (
+                out.dtype in (torch.float16, torch.bfloat16)
+                and out.dim() == 4
+                and min(weight.shape[1], weight[0, 0].numel()) > 1
+            ):
+                return (Choice("channels last", 0.5), CALL)
+        return (CALL,)
 
     def plan(self, work: Work, facts: Table) -> GroupPlan:
         """The kernels that do a group's work, as tiles."""
