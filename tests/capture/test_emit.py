@@ -7,7 +7,7 @@ import types
 import pytest
 
 from firebrick.capture.emit.writer import Emitter
-from firebrick.capture.guards.sources import Attr, Cell, Const, BuiltinItem, DictKey, Global, Item, Local, TypeOf
+from firebrick.capture.guards.sources import Attr, BuiltinItem, Cell, Const, DictKey, Global, Item, Local, TypeOf
 
 LIMIT = 10
 
