@@ -349,11 +349,6 @@ class ObjectValue(Value):
 
     # -- operations through special methods -------------------------------------
 
-    def overriding(self, interp: Interpreter, name: str) -> bool:
-        """Whether a special method is the class's own, and not that of the container's part."""
-        found, _ = interp.lookup(self.cls, name)
-        return self.storage is None or not (found is MISSING or isinstance(found, _BUILTIN_METHODS))
-
     def special(self, interp: Interpreter, name: str) -> Value | None:
         """The special method of the class, bound; None if it has none."""
         found, owner = interp.lookup(self.cls, name)
@@ -475,6 +470,12 @@ class ObjectValue(Value):
                     _store(emitter, self, name, partial(emitter.load_fast, temp))
 
         return store
+
+
+def overriding(interp: Interpreter, value: ObjectValue, name: str) -> bool:
+    """Whether a special method is the class's own, and not that of the container's part."""
+    found, _ = interp.lookup(value.cls, name)
+    return value.storage is None or not (found is MISSING or isinstance(found, _BUILTIN_METHODS))
 
 
 def converted(
