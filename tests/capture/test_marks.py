@@ -129,6 +129,21 @@ def test_marks_are_for_functions() -> None:
         firebrick.allow_in_graph(3)
 
 
+def test_a_size_that_is_marked_and_has_to_be_known_is_an_error_that_names_the_line() -> None:
+    def function(x):
+        x = x + 1
+        for _ in range(x.shape[0]):
+            x = x * 2
+        return x
+
+    x = torch.ones(3)
+    firebrick.mark_dynamic(x, 0, min=2, max=8)
+    line = function.__code__.co_firstlineno + 2
+    with pytest.raises(ConfigError, match=rf"x.shape\[0\] is marked.*has to be 3 at .*:{line}"):
+        firebrick.compile(function)(x)
+    assert torch.equal(firebrick.compile(function)(torch.ones(3)), function(torch.ones(3)))
+
+
 def test_marks_on_sizes_inside_are_passed_over() -> None:
     def function(x: Any) -> Any:
         torch._dynamo.mark_dynamic(x, 0)

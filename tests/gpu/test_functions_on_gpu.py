@@ -112,6 +112,10 @@ CASES = {
         lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m) * 2,
         lambda: (rand(2, 4, 64, 64, dtype=torch.float16), rand(2, 1, 64, 64) > 0),
     ),
+    "mask that repeats an element": (
+        lambda q, r: F.scaled_dot_product_attention(q, q, q, attn_mask=(r >= 0)[:, None].expand(2, 1, 64, 64)) * 2,
+        lambda: (rand(2, 4, 64, 64, dtype=torch.float16), places(9, 64)),
+    ),
     "integers": (lambda x: (x // 3 + x % 5, x.sum(), (x > 4).any()), lambda: (places(100, 40, 50),)),
     "number of a CPU": (lambda x, s: x * s + s.exp(), lambda: (rand(40, 50), torch.tensor(1.5))),
     "made on a CPU": (lambda x: x + torch.arange(50).to("cuda") * 2, lambda: (rand(40, 50),)),

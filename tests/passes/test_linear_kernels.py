@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from vectors import needs_vectors
 
 import firebrick
 from firebrick.ir.operators.linear_op import ACTIVATIONS
@@ -218,6 +219,7 @@ class Residual(nn.Module):
         return self.case(self.layer(x), z)
 
 
+@needs_vectors
 @pytest.mark.parametrize("case", Residual.CASES)
 def test_what_is_added_is_read_by_the_kernel(case):
     model = Residual(case).eval()

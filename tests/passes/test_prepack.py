@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
+from vectors import needs_vectors
 
 from firebrick import fuse, host, runtime
 from firebrick.config import Config
@@ -86,6 +87,7 @@ def _seed():
 # ---------------------------------------------------------------- linear
 
 
+@needs_vectors
 @pytest.mark.parametrize(
     ("act", "attr"),
     [
@@ -113,6 +115,7 @@ def test_activation_is_fused_and_agrees_with_eager(act, attr):
     assert torch.equal(ours.isnan(), expected.isnan())
 
 
+@needs_vectors
 def test_weights_are_read_where_they_are():
     class Tied(nn.Module):
         def __init__(self):
@@ -135,6 +138,7 @@ MEMORY = {
 }
 
 
+@needs_vectors
 @pytest.mark.parametrize("rows", [1, 40])
 @pytest.mark.parametrize("memory", MEMORY)
 def test_weights_in_any_memory_are_multiplied(memory, rows):
@@ -334,6 +338,7 @@ class Block(nn.Module):
 IMAGE = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
 
+@needs_vectors
 @pytest.mark.parametrize("act", [F.relu, F.silu, F.hardswish, F.relu6])
 @pytest.mark.parametrize("groups", [1, 16])
 @pytest.mark.parametrize("bias", [False, True])
@@ -357,6 +362,7 @@ def test_changed_convolution_is_seen(change):
     compare(model, run, IMAGE, atol=1e-4)
 
 
+@needs_vectors
 @pytest.mark.parametrize(
     ("size", "window", "stride", "copies"), [(7, 3, 1, False), (14, 1, 2, False), (3, 3, 1, True), (60, 3, 1, True)]
 )

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from vectors import needs_vectors
 
 import firebrick
 from firebrick import fuse, pipeline
@@ -70,6 +71,7 @@ VOLUMES = {
 }
 
 
+@needs_vectors
 @pytest.mark.parametrize("name", ROWS)
 def test_rows(name, called):
     make, shape = ROWS[name]
@@ -77,6 +79,7 @@ def test_rows(name, called):
     assert called and set(called) <= {"convolution", "linear"}
 
 
+@needs_vectors
 @pytest.mark.parametrize("name", VOLUMES)
 def test_volumes(name, called):
     make, shape = VOLUMES[name]
@@ -112,6 +115,7 @@ class Block(nn.Module):
         return F.relu(self.norm(self.conv(F.gelu(self.norm(self.conv(x))))) + x)
 
 
+@needs_vectors
 @pytest.mark.parametrize(("rank", "window"), [(1, 3), (1, 1), (3, 3), (3, (3, 1, 1)), (3, 1)])
 def test_norm_residual_and_activation_are_fused(rank, window, called):
     made = seeded(lambda: Block(rank, window))

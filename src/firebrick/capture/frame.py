@@ -198,8 +198,13 @@ class Capture:
             one.tracer.symbols.dynamic = self.config.dynamic if symbols else False
             try:
                 one.run()
-                return self._finish(frame, one, reason, attempt)
+                one.tracer.symbols.check_marks()
+                made = self._finish(frame, one, reason, attempt)
+                history.note_numbers(code, one.tracer.symbols)
+                return made
             except SizesRefused as error:
+                if history.note_numbers(code, one.tracer.symbols):
+                    continue
                 symbols = history.give_up_symbols(code, error)
             except SkipFrame:
                 raise
@@ -208,7 +213,7 @@ class Capture:
                     floats = False  # they are constants, then: the break would be for them
                     continue
                 if one.tracer.symbols.in_use() and (error.kind.name == "fake-tensor-failed" or self.config.fullgraph):
-                    symbols = history.give_up_symbols(code, error)
+                    symbols = history.note_numbers(code, one.tracer.symbols) or history.give_up_symbols(code, error)
                     continue
                 reason = reason or error
                 if self.config.fullgraph:

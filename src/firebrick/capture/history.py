@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from firebrick._native import Entry, Frame
     from firebrick.capture.guards.guard_plan import Plan
+    from firebrick.capture.guards.size_symbols import Symbols
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
 
@@ -30,8 +31,9 @@ class _Notes:
     """On one code object.
 
     inputs: tensors of modules that are inputs now; outdated: parameters that were other ones once; changed: what was
-    another constant in an earlier round of a loop; floats: those that were others; sizes: dimensions that had another
-    size; in_vain: how often symbols could not be compiled, with and without gradients recorded.
+    another constant in an earlier round of a loop; floats, integers: those that were others; numbers: integers that
+    had to be known; sizes: dimensions that had another size; in_vain: how often symbols could not be compiled, with
+    and without gradients recorded.
     """
 
     def __init__(self) -> None:
@@ -39,6 +41,8 @@ class _Notes:
         self.outdated: set[Source] = set()
         self.changed: set[Source] = set()
         self.floats: set[Source] = set()
+        self.integers: set[Source] = set()
+        self.numbers: set[Source] = set()
         self.sizes: set[tuple[Source, int]] = set()
         self.in_vain = [0, 0]
 
@@ -67,6 +71,7 @@ class History:
         notes = self.of(code)
         tracer.replaced, tracer.symbols.varying = frozenset(notes.inputs), frozenset(notes.sizes)
         tracer.numbers = frozenset(notes.floats if floats else ())
+        tracer.integers = frozenset(notes.integers - notes.numbers)
         source = origin(code)
         if source is not None and source.region is not None:
             tracer.changed = frozenset(self.of(source.code).changed)
@@ -75,6 +80,13 @@ class History:
     def is_static(self, code: CodeType) -> bool:
         """Whether symbols were tried in vain: what does so once costs a capture each time."""
         return self.of(code).in_vain[torch.is_grad_enabled()] >= _MOST_IN_VAIN
+
+    def note_numbers(self, code: CodeType, symbols: Symbols) -> bool:
+        """Integers that had to be known are numbers from now on; whether there are new ones."""
+        notes, decided = self.of(code), symbols.decided_integers()
+        new = bool(decided - notes.numbers)
+        notes.numbers |= decided
+        return new
 
     def give_up_symbols(self, code: CodeType, error: Exception) -> bool:
         """Symbols were tried in vain; where all sizes became numbers, that may be by chance."""
@@ -110,5 +122,6 @@ class History:
         if source is not None and source.region is not None:
             self.of(source.code).changed.update(guard.source for guard in failed if guard.source is not None)
         else:
-            floats = (g.source for g in failed if g.source is not None and type(g.payload) is float)
-            self.of(frame.code).floats.update(floats)
+            notes = self.of(frame.code)
+            for kind, numbers in ((float, notes.floats), (int, notes.integers)):
+                numbers.update(g.source for g in failed if g.source is not None and type(g.payload) is kind)

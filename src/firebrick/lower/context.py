@@ -10,6 +10,7 @@ import torch
 
 from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, exprs, total, var
+from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import size_of, sizes_in
 from firebrick.ir.loops.bounds import CHECK, span
 from firebrick.ir.loops.constructors import cast, constant, from_zero, reduce
@@ -388,6 +389,18 @@ def shape_of(fake: torch.Tensor) -> tuple[Expr, ...]:
 def strides_of(fake: torch.Tensor) -> tuple[Expr, ...]:
     """Strides of a fake tensor as expressions."""
     return _exprs(fake.stride())
+
+
+def place_of(position: int | Expr, size: Expr) -> Expr:
+    """The place in a dimension that a position means, which counts from the end if it is negative.
+
+    Raises:
+        NeedsNumber: it may be either.
+    """
+    at = as_expr(position)
+    if at.lo < 0 <= at.hi:
+        raise NeedsNumber(at)
+    return at if at.lo >= 0 else size + at
 
 
 def broadcast(shape: Sequence[Expr], to: Sequence[Expr]) -> Callable[[tuple[Expr, ...]], tuple[Expr, ...]]:

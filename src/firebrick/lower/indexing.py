@@ -11,7 +11,7 @@ from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr
 from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, masked, op, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Ref
-from firebrick.lower.context import Declined, Lowering, rules, shape_of, strides_of
+from firebrick.lower.context import Declined, Lowering, place_of, rules, shape_of, strides_of
 from firebrick.lower.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _slice_scatter(
 @_rule(aten.select_scatter.default)
 def _select_scatter(lw: Lowering, x: TensorValue, source: TensorValue, dim: int, position: int) -> TensorValue:
     d = dim % x.rank
-    place = as_expr(position) if position >= 0 else x.shape[d] + position
+    place = place_of(position, x.shape[d])
     dtype = x.dtype
 
     def formula(index: tuple[Expr, ...]) -> Value:

@@ -9,7 +9,7 @@ import torch
 from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, const, maximum, minimum, total
 from firebrick.ir.loops.dtypes import BY_TORCH
 from firebrick.ir.loops.program import Ref
-from firebrick.lower.context import Declined, Lowering, broadcast, count_of, rules, shape_of, strides_of
+from firebrick.lower.context import Declined, Lowering, broadcast, count_of, place_of, rules, shape_of, strides_of
 from firebrick.lower.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _slice(
 @_rule(aten.select.int)
 def _select(lw: Lowering, x: TensorValue, dim: int, position: int) -> TensorValue:
     d = dim % x.rank
-    at = as_expr(position) if position >= 0 else x.shape[d] + position
+    at = place_of(position, x.shape[d])
     return restride(lw, x, lambda: lambda index: (*index[:d], at, *index[d:]))
 
 

@@ -37,11 +37,23 @@ def _in_parts(
     return found.permute(order).contiguous().permute([order.index(d) for d in range(4)])
 
 
+def _with_rows(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *rest: Any, **named: Any
+) -> Any:
+    """`scaled_dot_product_attention` with a mask whose rows lie in memory: the GPU's kernels take no other, so that one
+    that repeats an element would be matmuls in float32."""
+    if attn_mask is None or not attn_mask.is_cuda or attn_mask.dim() < 2 or attn_mask.stride(-1) == 1:
+        return NotImplemented
+    once = attn_mask[tuple(slice(0, 1 if step == 0 else None) for step in attn_mask.stride()[:-1])]
+    mask = once.contiguous().expand(attn_mask.shape)
+    return scaled_dot_product_attention(query, key, value, mask, *rest, **named)
+
+
 def attention_functions(targets: Mapping[str, Target]) -> dict[Any, Callable[..., Any]]:
-    """Function -> the same in parts, where a machine with memory of its own has no kernel of it."""
+    """Function -> the same in parts, where a machine with memory of its own lacks a kernel, else as kernels take it."""
     kernel = str(aten._scaled_dot_product_flash_attention_for_cpu.default).replace(".", "::", 1)
     lacking = any(not target.shares_memory and not target.runs(kernel) for target in targets.values())
-    return {scaled_dot_product_attention: _in_parts} if lacking else {}
+    return {scaled_dot_product_attention: _in_parts if lacking else _with_rows}
 
 
 def _hidden(mask: Tensor | None, kind: int | None) -> Tensor | None:

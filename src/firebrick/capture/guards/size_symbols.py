@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.guards.guard_kinds import Guard
 from firebrick.capture.marks import DYNAMIC, STATIC
+from firebrick.errors import ConfigError
 from firebrick.fakes.mode import is_plain
 from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Symbols", "changed_sizes"]
 
+_INTEGERS = (2, (1 << 31) - 1)
+"""Integers that may be symbols: 0 and 1 mean more than a number, and products of larger ones overflow."""
+
 _TORCH_MARKS = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
 """Attributes by which torch's own functions mark dimensions of a tensor."""
 
@@ -39,7 +43,9 @@ class Symbols:
         self.dynamic: bool | None = False
         self.varying: frozenset[tuple[Source, int]] = frozenset()
         self._by_size: dict[Any, Var] = {}
-        self._leaves: dict[str, tuple[Source, int]] = {}
+        self._leaves: dict[str, Shape] = {}
+        self._marked: dict[str, str] = {}
+        self._integers: dict[Source, Var] = {}
         self._guards: list[Shape] = []
 
     def of(self, tensor: torch.Tensor, source: Source) -> dict[int, Var]:
@@ -55,6 +61,8 @@ class Symbols:
             if varies and size and d not in static:
                 lo, hi = marks.get(d, (None, None))
                 found[d] = self._symbol(size, d, source, max(lo or 1, 1), hi)
+                if d in marks:
+                    self._marked.setdefault(found[d].name, f"{source}.shape[{d}]")
         return found
 
     def _symbol(self, size: int, dim: int, source: Source, lo: int, hi: int | None) -> Var:
@@ -63,14 +71,45 @@ class Symbols:
         key = (size, dim, lo, hi)
         made = self._by_size.get(key)
         if made is not None:
-            self._guards.append(("==", leaf, ("size", *self._leaves[made.name])))
+            self._guards.append(("==", leaf, self._leaves[made.name]))
             return made
         made = self._by_size[key] = self.sizes.symbol(size, lo) if hi is None else self.sizes.symbol(size, lo, hi)
-        self._leaves[made.name] = (source, dim)
+        self._leaves[made.name] = leaf
         self._guards.append(("<=", lo, leaf))
         if hi is not None:
             self._guards.append(("<=", leaf, hi))
         return made
+
+    def integer(self, number: int, source: Source) -> Var | None:
+        """The symbol of an integer of Python; None for those that mean more than a number, and large ones."""
+        if self.dynamic is False or not _INTEGERS[0] <= number <= _INTEGERS[1]:
+            return None
+        made = self._integers.get(source)
+        if made is None:
+            made = self._integers[source] = self.sizes.symbol(number, *_INTEGERS)
+            leaf = self._leaves[made.name] = ("int", source)
+            self._guards += [("<=", _INTEGERS[0], leaf), ("<=", leaf, _INTEGERS[1])]
+        return made
+
+    def decided_integers(self) -> set[Source]:
+        """Those that had to be numbers."""
+        return {source for source, symbol in self._integers.items() if not self.sizes.settled(symbol).terms}
+
+    def check_marks(self) -> None:
+        """Sizes that `mark_dynamic` says vary must not be known.
+
+        Raises:
+            ConfigError: a line of the program needs one.
+        """
+        for name, size in self._marked.items():
+            symbol = self.sizes.symbols[name]
+            if not self.sizes.settled(symbol).terms:
+                facts = (f for f in self.sizes.facts.values() if f.truth and symbol in f.difference.vars())
+                where = next((f" at {f.where}" for f in facts if f.sign == "==" and f.where), "")
+                raise ConfigError(
+                    f"{size} is marked as dynamic, but has to be {self.sizes.hint(symbol)}{where}",
+                    fix="let the code work for any size, or leave the dimension unmarked",
+                )
 
     def in_use(self) -> bool:
         """Whether there are any."""
@@ -115,7 +154,7 @@ class Symbols:
     def shape_of(self, e: Expr) -> Shape:
         """An expression of the sizes of the frame's tensors, as guards have it."""
         if isinstance(e, Var):
-            return ("size", *self._leaves[e.name])
+            return self._leaves[e.name]
         if isinstance(e, (FloorDiv, Mod, Min, Max)):
             sign = {FloorDiv: "//", Mod: "%", Min: "min", Max: "max"}[type(e)]
             return self._chain(sign, [self.shape_of(a) for a in e.args])

@@ -96,6 +96,9 @@ class Tracer:
         """What was another number, text, function or class in an earlier round."""
         self.numbers: frozenset[Source] = frozenset()
         """Where an earlier capture found another float: an argument of the graph, if that can be."""
+        self.integers: frozenset[Source] = frozenset()
+        """Where an earlier capture found another integer: a symbol, as sizes are."""
+        self.graph.sizes.prelude = self.prelude
         self.symbols = Symbols(self.graph.sizes.sizes)
         self.symbols.sizes.where = self._where
         self.innermost: Interpreter | None = None

@@ -15,7 +15,7 @@ from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue
 from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import BoundMethodValue
-from firebrick.capture.values.made import NumberValue
+from firebrick.capture.values.made import NumberValue, number_beside
 from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, WRITTEN, InstanceDictValue, ObjectValue, overriding
@@ -175,6 +175,8 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
         isinstance(right, ObjectValue) and right.special(interp, row.reflected) is not None and right.storage is None
     ):
         function = row.in_place if in_place and isinstance(left, TensorValue) else row.function
+        if row.symbol in "+-*/":
+            left, right = number_beside(interp, left, right), number_beside(interp, right, left)
         return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
     if isinstance(left, NumberValue) or isinstance(right, NumberValue):
         return NumberValue.binary(interp, row.symbol, left, right)
@@ -354,6 +356,7 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
         other = right if isinstance(left, TensorValue) else left
         if symbol in ("==", "!=") and not isinstance(other, (TensorValue, ConstantValue)):
             return ConstantValue(symbol == "!=")
+        left, right = number_beside(interp, left, right), number_beside(interp, right, left)
         return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
     for owner, name, other in ((left, method, right), (right, reflected, left)):
         if isinstance(owner, ObjectValue):

@@ -13,6 +13,7 @@ from firebrick.capture.emit.prelude import Made
 from firebrick.capture.guards.sources import Source
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -163,6 +164,23 @@ _WITH_NUMBERS = _names("add", "sub", "mul", "truediv", "div", "subtract", "multi
     *("eq", "ge", "gt", "le", "lt", "ne", "greater", "greater_equal", "less", "less_equal", "not_equal")
 }
 """Functions of two operands whose result is the same for a number and for a tensor without dimensions like it."""
+
+
+def number_beside(interp: Interpreter, value: Value, other: Value) -> Value:
+    """A size as a number that is computed before the graph, where it meets a tensor; other values as they are."""
+    graph = interp.tracer.graph
+    if not isinstance(value, SizeValue) or not isinstance(other, TensorValue) or graph.outer is not None:
+        return value
+    if other.cls not in (torch.Tensor, torch.nn.Parameter) or _dtype_beside(int, other.fake) is None:
+        return value
+    sizes = graph.sizes.sizes
+    for symbol in sizes.settled(value.expr).vars():
+        sizes.ask("<", symbol, 1 << 31, "exactly")
+    expr = sizes.settled(value.expr)
+    largest = max(abs(expr.lo), abs(expr.hi))
+    if not expr.terms or largest >= _LARGEST:
+        return value
+    return NumberValue(int, graph.sizes.operand(expr), largest)
 
 
 def call_with_numbers(

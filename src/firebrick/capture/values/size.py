@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.capture.guards.sources import Attr, Item
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr, floordiv, maximum, minimum, mod
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from torch import fx
 
     from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.emit.prelude import Prelude
     from firebrick.capture.graph import GraphBuilder
+    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
     from firebrick.capture.values.tensor import TensorValue
@@ -80,12 +83,35 @@ class SizeNodes:
     def __init__(self, graph: GraphBuilder) -> None:
         self.graph, self.sizes = graph, graph.mode.sizes  # type: ignore[attr-defined]
         self.leaves: dict[str, tuple[TensorValue, fx.Node, int]] = {}
+        self.integers: dict[str, Source] = {}
+        self.prelude: Prelude
         self._nodes: dict[Expr, fx.Node] = {}
 
     def read_from(self, tensor: TensorValue, symbols: Mapping[int, Var]) -> None:
         """Read symbols that are new from an input."""
         for dim, symbol in symbols.items():
             self.leaves.setdefault(symbol.name, (tensor, tensor.node, dim))
+
+    def integer(self, symbol: Var, source: Source) -> SizeValue:
+        """An integer of Python that varies."""
+        self.integers[symbol.name] = source
+        return SizeValue(symbol, self)
+
+    def operand(self, expr: Expr) -> Any:
+        """What computes it before the graph."""
+        if not expr.terms:
+            return expr.const
+        if isinstance(expr, Var):
+            if expr.name in self.integers:
+                return self.integers[expr.name]
+            tensor, _, dim = self.leaves[expr.name]
+            assert tensor.source is not None
+            return Item(Attr(tensor.source, "shape"), dim)
+        sign, parts = _operation(expr)
+        first, *rest = map(self.operand, parts)
+        for part in rest:
+            first = self.prelude.add(_NUMBERS[sign], [first, part])
+        return first
 
     def argument(self, expr: Expr) -> Any:
         """A node of the graph, or the number."""
@@ -102,6 +128,8 @@ class SizeNodes:
 
     def _is_shown(self, symbol: Var) -> bool:
         """Whether the tensor that had a size first still has it."""
+        if symbol.name in self.integers:
+            return True
         tensor, _, dim = self.leaves[symbol.name]
         size: Any = tensor.fake.shape[dim] if dim < tensor.fake.dim() else 0
         return isinstance(size, torch.SymInt) and self.sizes.settled(size.node.expr) is symbol
@@ -109,6 +137,11 @@ class SizeNodes:
     def _compute(self, expr: Expr) -> fx.Node:
         graph = self.graph.graph
         if isinstance(expr, Var):
+            if expr.name in self.integers:  # graphs take tensors: one of so many times the same element
+                number = self.prelude.add(_as_size, [self.integers[expr.name]])
+                example = _as_size(self.sizes.hint(expr))
+                self.graph.mode.from_layout(example, [expr], [as_expr(0)])  # type: ignore[attr-defined]
+                return graph.call_method("size", (self.graph.made("number", number, example).node, 0))
             _, node, dim = self.leaves[expr.name]
             return graph.call_method("size", (node, dim))
         target, parts = _operation(expr)
@@ -123,6 +156,8 @@ class SizeNodes:
         expr = self.sizes.settled(expr)
         if not expr.terms or not all(map(self._is_shown, expr.vars())):
             emitter.load_const(self.sizes.number(expr))
+        elif isinstance(expr, Var) and expr.name in self.integers:
+            emitter.load_source(self.integers[expr.name])
         elif isinstance(expr, Var):
             tensor, _, dim = self.leaves[expr.name]
             assert tensor.source is not None
@@ -162,6 +197,9 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 """Operator -> the function that graphs call for it, of two operands."""
 
+_NUMBERS: Mapping[str, Callable[..., Any]] = {**_FUNCTIONS, "min": min, "max": max}
+"""The same of Python's integers."""
+
 _ARITHMETIC: Mapping[str, Callable[[Expr, Expr], Expr]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -171,6 +209,13 @@ _ARITHMETIC: Mapping[str, Callable[[Expr, Expr], Expr]] = {
     "min": minimum,
     "max": maximum,
 }
+
+
+def _as_size(number: int) -> torch.Tensor:
+    return _ONE.expand(number)
+
+
+_ONE = torch.zeros(1)
 
 
 def size_value(size: Any, nodes: SizeNodes) -> Value:

@@ -15,6 +15,7 @@ from firebrick.capture.inference_mode import is_inference
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
+from firebrick.capture.values.size import SizeValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -321,6 +322,8 @@ class TensorValue(Value):
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """An indexing node."""
+        if isinstance(key.realize(), SizeValue) and self.fake.dim():
+            return interp.tracer.graph.call(interp, "call_function", torch.select, (self, ConstantValue(0), key), {})
         return interp.tracer.graph.call(interp, "call_function", operator.getitem, (self, key), {})
 
     def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:

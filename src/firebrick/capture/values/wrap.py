@@ -74,6 +74,10 @@ def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
             if source in tracer.numbers and kind is float:
                 tracer.guards.type(source, float)
                 return NumberValue(float, source)
+            symbol = tracer.symbols.integer(obj, source) if kind is int and source in tracer.integers else None
+            if symbol is not None:
+                tracer.guards.type(source, int)
+                return tracer.graph.sizes.integer(symbol, source)
             tracer.guards.equals(source, obj)
         return ConstantValue(obj, source)
     if source in tracer.changed and not isinstance(obj, torch.Tensor):

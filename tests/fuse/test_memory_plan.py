@@ -2,10 +2,15 @@
 
 import random
 
-from programs import plan
+from programs import TARGET, plan
 
+from firebrick.config import Config
+from firebrick.fuse import schedule
 from firebrick.fuse.dependencies import extern_reads, extern_writes
 from firebrick.ir.kernels.schedule import Launch
+from firebrick.ir.loops.parse import parse
+from firebrick.targets.base import FusionFacts
+from firebrick.targets.cpu.cpu_target import CpuTarget
 
 
 def touched(step):
@@ -87,3 +92,52 @@ loops f
     places = {p.buffer: p.offset for p in result.places if p.where == "arena"}
     assert places["t"] == places["u"]
     assert result.arena_bytes == 64 * 64 * 4
+
+
+LARGE_AND_SMALL = """
+loops f
+  input  x: f32[64, 64], z: f32[3]
+  temp   t: f32[64, 64], s: f32[3], u: f32[3]
+  output y: f32[64, 64], w: f32[3]
+  n0 extern t = aten::mm.out(x, x) into
+  n1 extern s = aten::sin.out(z) into
+  n2 extern u = aten::cos.out(s) into
+  n3 extern w = aten::sin.out(u) into
+  n4 extern y = aten::mm.out(t, x) into
+  out  y, w
+"""
+
+
+def test_temporaries_begin_where_the_machine_wants_them():
+    class Pages(CpuTarget):
+        def fusion(self):
+            return FusionFacts(alignment=4096)
+
+    for target, size in ((TARGET, 64), (Pages("scalar", 0, 1), 4096)):
+        result = schedule(parse(LARGE_AND_SMALL), {"cpu": target}, Config())
+        places = {p.buffer: p.offset for p in result.places if p.where == "arena"}
+        assert places == {"t": 0, "s": 64 * 64 * 4, "u": 64 * 64 * 4 + size}
+        assert result.arena_bytes == 64 * 64 * 4 + 2 * size
+
+
+def test_what_depends_on_a_symbolic_size_is_allocated_and_freed_by_itself():
+    text = LARGE_AND_SMALL.replace("z: f32[3]", "z: f32[n]").replace("s: f32[3], u: f32[3]", "s: f32[n], u: f32[n]")
+    text = text.replace("w: f32[3]", "w: f32[n]").replace("loops f\n", "loops f\n  size n in 2..inf\n")
+    result = plan(text)
+    where = {p.buffer: p.where for p in result.places}
+    assert (where["t"], where["s"], where["u"]) == ("arena", "fresh", "fresh")
+    assert result.free_after == ((), (), ("s",), ("u",), ())
+
+
+def test_memory_without_addresses_has_no_arena():
+    class Chip(CpuTarget):
+        shares_memory = False
+
+    text = LARGE_AND_SMALL.replace("f32[3]", "f32[3] on chip:0")
+    for name in ("(z) into", "(s) into", "(u) into"):
+        text = text.replace(name, f"{name} on chip:0")
+    result = schedule(parse(text), {"cpu": TARGET, "chip": Chip("scalar", 0, 1)}, Config())
+    where = {p.buffer: p.where for p in result.places}
+    assert (where["t"], where["s"], where["u"]) == ("arena", "fresh", "fresh")
+    assert result.arena_bytes == 64 * 64 * 4
+    assert result.free_after == ((), (), ("s",), ("u",), ())
