@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -12,6 +13,8 @@ from firebrick.artifact import Artifact
 from firebrick.config import Config
 from firebrick.errors import ConfigError
 from firebrick.runtime import DiskCache, make_key
+from firebrick.targets import by_device
+from firebrick.tools import doctor
 from firebrick.tools.cli import app, main
 
 runner = CliRunner()
@@ -70,6 +73,16 @@ def test_doctor_prints_json_with_versions_and_compiler():
     assert facts["torch"]["value"].startswith("2.")
     assert {"python", "C++ compiler", "cpu kernels", "cache writable"} <= set(facts)
     assert facts["C++ compiler"]["value"].partition(":")[0] in ("g++", "clang++", "c++", "zig")
+
+
+@pytest.mark.parametrize("driven", [True, False])
+def test_doctor_names_the_card_and_says_whether_its_driver_is_found(monkeypatch, driven):
+    card = SimpleNamespace(name="H100", major=9, minor=0, multi_processor_count=132, total_memory=80 << 30)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda: card)
+    monkeypatch.setitem(by_device.TARGETS, "cuda", lambda config: card if driven else None)
+    (fact,) = (fact for fact in doctor.examine(Config()) if fact.name == "GPU")
+    assert (fact.value, fact.ok) == ("H100: sm_90, 132 multiprocessors, 80 GiB", driven)
 
 
 def test_unknown_model_is_one_clear_message(monkeypatch, capsys):

@@ -37,10 +37,18 @@ def _version(package: str) -> str:
         return ""
 
 
-def _torch_facts() -> list[Fact]:
+def _torch_facts(config: Config) -> list[Fact]:
     facts = [Fact("torch", torch.__version__), Fact("threads", str(torch.get_num_threads()))]
     gpu = torch.cuda.is_available()
-    facts.append(Fact("GPU", torch.cuda.get_device_name() if gpu else "none"))
+    if gpu:
+        card = torch.cuda.get_device_properties()
+        parts = (
+            f"sm_{card.major}{card.minor}, {card.multi_processor_count} multiprocessors, {card.total_memory >> 30} GiB"
+        )
+        driven = "cuda" in find_targets(("cuda",), config)
+        facts.append(Fact("GPU", f"{card.name}: {parts}", driven, "the loader must find libcuda.so.1"))
+    else:
+        facts.append(Fact("GPU", "none"))
     triton = _version("triton")
     facts.append(Fact("triton", triton or "not installed", bool(triton) or not gpu, "pip install triton"))
     return facts
@@ -79,7 +87,7 @@ def examine(config: Config) -> list[Fact]:
     return [
         Fact("firebrick", _version("firebrick") or "source tree"),
         Fact("python", f"{platform.python_version()} ({sys.executable})"),
-        *_torch_facts(),
+        *_torch_facts(config),
         *(Fact(f"{device} kernels", target.level()) for device, target in find_targets((), config).items()),
         _compiler_fact(config),
         *_cache_facts(config),

@@ -21,13 +21,9 @@ from firebrick.capture.values.function import BoundMethodValue, CallableValue, F
 from firebrick.capture.values.object import ObjectValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
-
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
 
 
 def real_callable(value: Value) -> Any:
