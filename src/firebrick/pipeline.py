@@ -488,8 +488,8 @@ def _views_of_one_another(results: Sequence[Any]) -> list[tuple[int, int]]:
         (i, j)
         for n, (i, one) in enumerate(vals)
         for j, other in vals[:n]
-        if one is not other and (one.shape, one.stride()) == (other.shape, other.stride())
-        and one.untyped_storage()._cdata == other.untyped_storage()._cdata
+        if one is not other and one.untyped_storage()._cdata == other.untyped_storage()._cdata
+        and (one.shape, one.stride()) == (other.shape, other.stride())
     ]  # fmt: skip
 
 

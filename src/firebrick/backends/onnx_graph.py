@@ -16,6 +16,7 @@ from torch import fx
 
 from firebrick.errors import BackendError, LoweringError
 from firebrick.extend import call_of, value_of
+from firebrick.fakes.node_values import attribute_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +108,7 @@ class _Model:
                 self.names[node] = node.name
                 inputs.append(self._info(node.name, value_of(node)))
             elif node.op == "get_attr":
-                self.names[node] = self._initializer(node.name, _attribute(self.gm, str(node.target)))
+                self.names[node] = self._initializer(node.name, attribute_of(self.gm, str(node.target)))
             elif node.op == "output":
                 for i, result in enumerate(r for r in node.args[0] if isinstance(r, fx.Node)):
                     # Of its own name, so that an input or a value that is returned twice is legal too.
@@ -191,13 +192,6 @@ class _Model:
 
     def _info(self, name: str, value: Any) -> Any:
         return self.onnx.helper.make_tensor_value_info(name, _DTYPES[value.dtype], [int(s) for s in value.shape])
-
-
-def _attribute(gm: fx.GraphModule, name: str) -> torch.Tensor:
-    owner: Any = gm
-    for part in name.split("."):
-        owner = getattr(owner, part)
-    return owner
 
 
 # ------------------------------------------------------------------ rows

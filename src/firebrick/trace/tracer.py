@@ -528,6 +528,12 @@ def _inplace_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwarg
     return args[0]
 
 
+def _same_storage_size(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Asked of tangents before they are made views: of the tensors that the program holds, not of what they became."""
+    one, other = (t.untyped_storage().nbytes() // t.element_size() for t in args)
+    return one == other
+
+
 _RULES: dict[Any, Callable[..., Any]] = {
     aten.detach.default: _identity,
     aten.alias.default: _identity,
@@ -546,6 +552,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.fill_.Tensor: _fill,
     aten.zero_.default: _fill,
     torch.ops.prim.device.default: _device,
+    aten._has_same_storage_numel.default: _same_storage_size,
     aten._linalg_check_errors.default: _check_errors,
 }
 """Op -> rule; `_classify` adds the others as they are met."""
