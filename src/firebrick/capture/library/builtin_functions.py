@@ -24,7 +24,7 @@ from firebrick.capture.values.function import BoundMethodValue, CallableValue, C
 from firebrick.capture.values.iterator import Cursor, IteratorValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
-from firebrick.capture.values.object import MISSING, ObjectValue, converted
+from firebrick.capture.values.object import MISSING, ObjectValue, converted, overriding
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.superclass import SuperValue
@@ -640,7 +640,7 @@ def _unary(function: Any, method: str) -> None:
         value = args[0].realize()
         if isinstance(value, TensorValue):
             return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
-        if isinstance(value, ArrayValue) or (isinstance(value, ObjectValue) and value.storage is None):
+        if isinstance(value, ArrayValue) or (isinstance(value, ObjectValue) and overriding(interp, value, method)):
             return value.call_method(interp, method, args[1:], kwargs)
         if isinstance(value, NumberValue) and len(args) == 1 and not kwargs:
             return value.converted(interp, function)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.marks import IN_GRAPH
@@ -37,9 +38,12 @@ FOLDABLE_MODULES: set[str] = set()
 """Modules whose built-in functions have no effect."""
 
 
+_BOUND = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
+
+
 def key_of(obj: Any) -> Any:
     """What a callable is found by; methods of classes written in C are new objects at each read."""
-    owner = getattr(obj, "__self__", None)
+    owner = obj.__self__ if isinstance(obj, _BOUND) else None
     if isinstance(owner, type):
         return (owner, obj.__name__)
     return id(obj) if not isinstance(obj, str) else obj

@@ -69,7 +69,8 @@ class SequenceValue(Value):
         try:
             return self.items[interp.index_of(key)]
         except IndexError as error:
-            interp.raise_new(IndexError, f"{self.python_type().__name__} {str(error).split(' ', 1)[1]}")
+            text = str(error).replace("'int'", repr(key.python_type().__name__))
+            interp.raise_new(IndexError, text.replace("list index", f"{self.python_type().__name__} index"))
 
     def copy_with(self, items: list[Value]) -> Value:
         """What a slice of this sequence is."""
