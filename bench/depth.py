@@ -1,80 +1,103 @@
-"""How compile time and kernels grow with depth: BERT of 12 and of 48 layers, cold, each in a fresh process.
+"""How compile time and kernels grow with depth: transformer encoders of 12, 24 and 48 layers, each in a fresh process.
 
-The compile time is all that happens between the call and the first instruction of compiled code; the first call runs
-the model besides, on weights that are packed later.
+Seconds are of a cold compile and of a second process that finds the first one's cache (warm): `compile` is all that
+Firebrick did, capture and, in training, the backward that the first step compiles; `first` is the first call or step.
+Depths and trees take turns, so that all see the same machine.
 
-Run: python bench/depth.py [--json]
+Run: python bench/depth.py [--json] [--train] [--runs 5] [--layers 12 24 48] [--width 256] [--src TREE/src ...]
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import torch
 
-RUNS = 5
+HERE = str(Path(__file__).parent.parent / "src")
 
 
-def child(layers):
-    """Compile and run once; print seconds and kernel count."""
+def child(layers, width, train):
+    """Compile and run once; print seconds and counts."""
     import firebrick
     from firebrick.tools.models import build_model
 
-    model, inputs = build_model("bert", layers=layers)
-    with torch.no_grad():
+    heads = max(1, width // 64)
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_attention_heads": heads, "vocab_size": 1000}
+    model, inputs = build_model("bert", layers=layers, length=64, **sizes)
+    model.train(train)
+    with torch.set_grad_enabled(train):
         model(**inputs)
         compiled = firebrick.compile(model)
         start = time.perf_counter()
-        compiled(**inputs)
+        result = compiled(**inputs)[0]
+        if train:
+            result.sum().backward()
         seconds = time.perf_counter() - start
     print(json.dumps({"first": seconds, **firebrick.stats()}))
 
 
-def compile_cold(layers):
-    """What a fresh process with an empty cache says of its first call."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["env", f"FIREBRICK_CACHE_DIR={folder}", sys.executable, __file__, "--layers", str(layers)]
-        answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(answer.stdout.splitlines()[-1])
+def answer_of(source, folder, layers, width, train):
+    """What a fresh process says of its first call."""
+    command = [sys.executable, __file__, "--child", str(layers), "--width", str(width), *(["--train"] if train else [])]
+    environment = {**os.environ, "PYTHONPATH": source, "FIREBRICK_CACHE_DIR": folder}
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    data = json.loads(answer.stdout.splitlines()[-1])
+    seconds = data["seconds"]
+    data["compile"] = seconds["capture"] + seconds.get("backward", 0.0)
+    return data
 
 
-def summary(answers):
+def summary(cold, warm):
     """Medians over the runs of one depth; counts are the same in all."""
-    last = answers[-1]
-    stages = {k: statistics.median(a["seconds"].get(k, 0.0) for a in answers) for k in last["seconds"]}
+    middle = statistics.median
+    stages = {k: middle(a["seconds"].get(k, 0.0) for a in cold) for k in cold[-1]["seconds"]}
+    counts = cold[-1]["counts"]
     return {
-        "first_call": statistics.median(a["first"] for a in answers),
-        "compile": stages["capture"],
-        "kernels": last["counts"].get("kernels"),
-        "launches": last["counts"].get("launches"),
-        "stages": {k: round(v, 3) for k, v in stages.items()},
+        "first": round(middle(a["first"] for a in cold), 3),
+        "compile": round(middle(a["compile"] for a in cold), 3),
+        "warm": round(middle(a["compile"] for a in warm), 3),
+        "kernels": counts.get("kernels"),
+        "launches": counts.get("launches"),
+        "stages": {k: round(v, 3) for k, v in stages.items() if v >= 0.001 and not k.startswith("pass ")},
     }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--layers", type=int)
+    parser.add_argument("--train", action="store_true")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--layers", type=int, nargs="+", default=[12, 24, 48])
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--src", nargs="+", default=[HERE], help="source folders of Firebrick to compare")
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.layers:
-        child(arguments.layers)
+    width, train = arguments.width, arguments.train
+    if arguments.child:
+        child(arguments.child, width, train)
         return
-    # In turns, so that both depths see the same machine.
-    rounds = [[compile_cold(layers) for layers in (12, 48)] for _ in range(RUNS)]
-    results = {layers: summary([r[i] for r in rounds]) for i, layers in enumerate((12, 48))}
-    results["ratio"] = statistics.median(b["seconds"]["capture"] / a["seconds"]["capture"] for a, b in rounds)
+    cold, warm = {}, {}
+    rows = [(source, layers) for source in arguments.src for layers in arguments.layers]
+    for _ in range(arguments.runs):
+        for row in rows:
+            with tempfile.TemporaryDirectory() as folder:
+                cold.setdefault(row, []).append(answer_of(row[0], folder, row[1], width, train))
+                warm.setdefault(row, []).append(answer_of(row[0], folder, row[1], width, train))
+    results = {row: summary(cold[row], warm[row]) for row in rows}
     if arguments.json:
-        print(json.dumps(results, indent=2))
+        print(json.dumps({f"{source} {layers}": r for (source, layers), r in results.items()}, indent=2))
         return
-    for layers in (12, 48):
-        row = results[layers]
-        head = f"{layers} layers: compile {row['compile']:.2f} s, first call {row['first_call']:.2f} s"
-        print(f"{head}, {row['kernels']} kernels, {row['launches']} launches; {row['stages']}")
-    print(f"compile time of 48 layers over 12: {results['ratio']:.2f}")
+    for source, layers in rows:
+        row = results[source, layers]
+        ratio = row["compile"] / results[source, arguments.layers[0]]["compile"]
+        print(f"{source}, {layers} layers: compile {row['compile']} s ({ratio:.2f}), first {row['first']} s, ", end="")
+        print(f"warm {row['warm']} s, {row['kernels']} kernels, {row['launches']} launches; {row['stages']}")
 
 
 if __name__ == "__main__":

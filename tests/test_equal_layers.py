@@ -1,6 +1,7 @@
 """Graphs of many equal layers: four of them are compiled, the others follow, with the same results bit for bit."""
 
 import random
+import warnings
 
 import pytest
 import torch
@@ -8,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import firebrick
-from firebrick import pipeline
-from firebrick.ir.graph.equal_layers import find_repeat, shortened
+from firebrick import fuse, pipeline
+from firebrick.ir.graph.equal_layers import NotAlike, find_repeat, shortened
 from firebrick.tools.models import build_model
 
 
@@ -205,6 +206,146 @@ def test_random_layers(seed, monkeypatch):
 
     mine, whole, _ = compiled_both_ways(f, inputs(), monkeypatch)
     torch.testing.assert_close(mine, whole, rtol=0, atol=0)
+
+
+def trained_both_ways(model, args, monkeypatch, loss=lambda y: y.square().sum()):
+    """Results and gradients with and without repetition, and how many layers were repeated, forward and backward."""
+    results, counts = [], []
+    for whole in (False, True):
+        firebrick.reset()
+        before = firebrick.stats()["counts"].get("repeats", 0)
+        with monkeypatch.context() as patch:
+            if whole:
+                patch.setattr(pipeline, "find_repeat", lambda graph: None)
+            results.append(trained(firebrick.compile(model, options={"cache": False}), model, args, loss))
+        counts.append(firebrick.stats()["counts"].get("repeats", 0) - before)
+    assert counts[1] == 0
+    return *results, counts[0]
+
+
+def trained(fn, model, args, loss=lambda y: y.square().sum()):
+    model.zero_grad()
+    torch.manual_seed(3)
+    leaves = [a.clone().requires_grad_() if a.is_floating_point() else a for a in args]
+    result = fn(*leaves)
+    loss(result).backward()
+    return result, [leaf.grad for leaf in leaves], [p.grad for p in model.parameters()]
+
+
+def check_training(model, args, monkeypatch, layers, **how):
+    mine, whole, repeated = trained_both_ways(model, args, monkeypatch, **how)
+    torch.testing.assert_close(mine, whole, rtol=0, atol=0)
+    torch.testing.assert_close(mine, trained(model, model, args, **how), rtol=1e-4, atol=1e-4)
+    assert repeated == layers
+
+
+class Dropping(Layer):
+    def forward(self, x, mask):
+        return super().forward(F.dropout(x, 0.3), mask)
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("make", [Layer, Dropping])
+@pytest.mark.parametrize("count", [6, 9])
+def test_equal_layers_train_as_when_each_is_compiled(count, make, monkeypatch):
+    mine, whole, repeated = trained_both_ways(Layers(count, make), inputs(), monkeypatch)
+    torch.testing.assert_close(mine, whole, rtol=0, atol=0)
+    assert repeated == 2 * count
+    if make is Layer:
+        check_training(Layers(count), inputs(), monkeypatch, 2 * count)
+
+
+@pytest.mark.compiler
+def test_gradients_of_shared_weights_are_summed_over_all_layers(monkeypatch):
+    layer = Layer()
+    check_training(Layers(8, lambda: layer), inputs(), monkeypatch, 8)
+
+
+@pytest.mark.compiler
+def test_layers_train_of_which_one_is_frozen(monkeypatch):
+    model = Layers(12)
+    model.layers[5].requires_grad_(False)
+    check_training(model, inputs(), monkeypatch, 12)
+
+
+@pytest.mark.compiler
+def test_some_results_have_gradients_and_the_forward_is_in_the_cache(monkeypatch):
+    class Two(Layers):
+        def forward(self, x, mask):
+            return super().forward(x, mask), torch.tanh(x + mask)
+
+    model = Two(7)
+    for loss in (lambda y: y[0].square().sum(), lambda y: y[0].sum() + y[1].sum()):
+        firebrick.reset()
+        compiled = firebrick.compile(model)
+        mine = trained(compiled, model, inputs(), loss)
+        torch.testing.assert_close(mine, trained(model, model, inputs(), loss), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_backward_whose_layers_differ_takes_what_the_forward_saved(strict, monkeypatch):
+    unroll = fuse.unroll
+
+    def refuse(program, steps, kernels, repeat):
+        if repeat.backward:
+            raise NotAlike("refused") if strict else ValueError("refused")
+        return unroll(program, steps, kernels, repeat)
+
+    monkeypatch.setattr(fuse, "unroll", refuse)
+    model = Layers(8)
+    compiled = firebrick.compile(model, options={"cache": False, "strict": strict})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mine = trained(compiled, model, inputs())
+    torch.testing.assert_close(mine, trained(model, model, inputs()), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("seed", range(12))
+def test_random_layers_train(seed, monkeypatch):
+    rng = random.Random(seed)
+    steps = [rng.choice(BODIES) for _ in range(rng.randint(5, 9))]
+
+    class Random(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.shift = nn.Parameter(torch.ones(16)), nn.Parameter(torch.zeros(16))
+
+        def forward(self, x, mask):
+            y = x
+            for step in steps:
+                y = step(y, mask) * self.scale
+            return x + torch.tanh(y + self.shift)
+
+    class Stack(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(Random() for _ in range(7))
+
+        def forward(self, x, mask):
+            x = x * 2
+            for layer in self.layers:
+                x = layer(x, mask)
+            return x
+
+    mine, whole, _ = trained_both_ways(Stack(), inputs(), monkeypatch)
+    torch.testing.assert_close(mine, whole, rtol=0, atol=0)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["bert", "gpt2", "vit"])
+def test_models_train_with_the_same_kernels_however_deep(name):
+    kernels = set()
+    for layers in (7, 10):
+        model, args = build_model(name, layers=layers, width=64)
+        firebrick.reset()
+        before = dict(firebrick.stats()["counts"])
+        firebrick.compile(model, options={"cache": False})(**args)[0].sum().backward()
+        after = firebrick.stats()["counts"]
+        kernels.add(after["kernels"] - before.get("kernels", 0))
+        assert after["repeats"] - before.get("repeats", 0) >= 2 * (layers - 2)
+    assert len(kernels) == 1
 
 
 @pytest.mark.models

@@ -34,7 +34,7 @@ from firebrick.fakes.mode import function_modes_paused
 from firebrick.fakes.node_values import number_nodes, release
 from firebrick.gc_pause import collector_paused
 from firebrick.ir.graph.calls import is_mutating
-from firebrick.ir.graph.equal_layers import find_repeat, shortened
+from firebrick.ir.graph.equal_layers import NotAlike, find_repeat, shortened
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
 from firebrick.ir.graph.segments import Segments, is_cut, segments
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from firebrick.ir.graph.equal_layers import Repeat
     from firebrick.ir.kernels.schedule import Schedule
     from firebrick.ir.loops.program import LoopProgram
+
+    Traced = Callable[[], tuple[AtenGraph, Repeat | None]]
 
 _NOT_IN_KEY = frozenset(
     {
@@ -194,7 +196,7 @@ def compile_ahead(
         with collector_paused():
             one = _Inference(gm, example_inputs, config, ())
             one.begin()
-            artifact, made = one.built("inference", one.trace_few)
+            artifact, made = one.built("inference", one.trace_alone)
     except FirebrickError:
         raise
     except Exception as error:
@@ -276,9 +278,10 @@ class _Compile:
     """One compile of one graph: what every part of it needs, and the stages from ATen down.
 
     traces_again: nothing needs an ATen graph once it is lowered, since what goes wrong is traced anew.
+    few: four of many equal layers are traced, from which the others follow.
     """
 
-    traces_again = False
+    traces_again, few = False, True
 
     def __init__(
         self,
@@ -307,7 +310,7 @@ class _Compile:
             self.content = self.find_content()
 
     def built(
-        self, part: str, trace: Callable[[], AtenGraph], extra: Callable[[], dict[str, Any]] = dict
+        self, part: str, trace: Traced, extra: Callable[[], dict[str, Any]] = dict
     ) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """Fetch or make the artifact of one part, and read the constants that its trace made."""
 
@@ -315,7 +318,7 @@ class _Compile:
 
         def make() -> Artifact:
             before = 0 if sizes is None else len(sizes.facts)
-            artifact, made = self.generate(trace())
+            artifact, made = self.generated(trace)
             more: dict[str, Any] = {"literals": literals.write(made)} if made else {}
             if sizes is not None:
                 if any(map(is_mutating, self.gm.graph.nodes)):
@@ -350,6 +353,10 @@ class _Compile:
         """Run the passes of level torch, on a copy."""
         gm, config = self.gm, self.config
         number_nodes(gm.graph)
+        looked_at = config.debug or config.dump is not None or config.check or config.verify_passes
+        if self.few and not looked_at and passes.are_shipped(self.user_passes, config):
+            with recorder.timed("repeats"):
+                self.repeat = find_repeat(gm.graph)
         if self.repeat is not None:
             gm = shortened(gm, self.repeat)
         if passes.active_passes("torch", self.user_passes, config):
@@ -360,17 +367,39 @@ class _Compile:
             )
         return gm
 
-    def lowered(self, aten: AtenGraph, *, last: bool = False) -> tuple[AtenGraph, LoopProgram, Schedule]:
+    def generated(self, trace: Traced) -> tuple[Artifact, dict[str, torch.Tensor]]:
+        """Generate what is traced; where layers prove not to be alike, again for all of them."""
+        try:
+            aten, repeat = trace()
+            if repeat is not None and (aten.mutated or aten.bits):
+                raise NotAlike("the graph changes its arguments, or they have negative bits")
+            made = self.generate(aten, repeat)
+        except NotAlike as error:
+            recorder.reason("repeats compiled one by one", str(error))
+            self.take_all()
+            return self.generate(*trace())
+        if repeat is not None:
+            recorder.count("repeats", len(repeat.numbers))
+        return made
+
+    def take_all(self) -> None:
+        """Trace all layers from now on."""
+        self.few, self.repeat = False, None
+        self.reports.clear()
+
+    def lowered(
+        self, aten: AtenGraph, repeat: Repeat | None = None, *, last: bool = False
+    ) -> tuple[AtenGraph, LoopProgram, Schedule]:
         """Run the stages from an ATen graph to its schedule; the `last` to read the graph empty it."""
         sizes = _sizes_of(self.gm) or Sizes()
         version = sizes.version
         with sizes.asked("loosely"):
-            made = self._lowered(aten, last)
+            made = self._lowered(aten, repeat, last)
         if sizes.version != version:
             raise _Again
         return made
 
-    def _lowered(self, aten: AtenGraph, last: bool) -> tuple[AtenGraph, LoopProgram, Schedule]:
+    def _lowered(self, aten: AtenGraph, repeat: Repeat | None, last: bool) -> tuple[AtenGraph, LoopProgram, Schedule]:
         config = self.config
         with recorder.timed("passes"):
             aten = passes.run_passes(
@@ -394,20 +423,22 @@ class _Compile:
             check_loops(program)
         self.show("loops", lambda: show_loops(program))
         with recorder.timed("scheduling"):
-            schedule = fuse.schedule(program, self.targets, config, self.repeat)
+            schedule = fuse.schedule(program, self.targets, config, repeat)
         self.show("schedule", lambda: fuse.show(schedule))
         return aten, program, schedule
 
-    def generate(self, aten: AtenGraph) -> tuple[Artifact, dict[str, torch.Tensor]]:
+    def generate(self, aten: AtenGraph, repeat: Repeat | None) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """Return the built artifact of an ATen graph and the constants that the trace made itself."""
         bits = {"bits": aten.bits_by_place()} if aten.bits else {}
-        aten, _, schedule = self.lowered(aten, last=self.traces_again)
+        aten, _, schedule = self.lowered(aten, repeat, last=self.traces_again)
         recorder.count("kernels", len(schedule.kernels))
         recorder.count("launches", sum(isinstance(step, Launch) for step in schedule.steps))
         with recorder.timed("codegen"):
             artifact = host.generate(schedule, self.targets, self.config)
             self.driven = {c.device: c.machine.load(schedule, self.config) for c in self.placing}
-        artifact = artifact.with_extra(origins=[[step.parts, library_of(step)] for step in schedule.steps], **bits)
+        artifact = artifact.with_extra(
+            origins=[[[max(n, ~n) for n in step.parts], library_of(step)] for step in schedule.steps], **bits
+        )
         self.show("code", lambda: _show_code(artifact))
         artifact = runtime.build(artifact, self.config)
         return artifact, {n: t for n, t in aten.constants.items() if n not in self.captured}
@@ -488,8 +519,8 @@ def _views_of_one_another(results: Sequence[Any]) -> list[tuple[int, int]]:
         (i, j)
         for n, (i, one) in enumerate(vals)
         for j, other in vals[:n]
-        if one is not other and (one.shape, one.stride()) == (other.shape, other.stride())
-        and one.untyped_storage()._cdata == other.untyped_storage()._cdata
+        if one is not other and one.untyped_storage()._cdata == other.untyped_storage()._cdata
+        and (one.shape, one.stride()) == (other.shape, other.stride())
     ]  # fmt: skip
 
 
@@ -500,43 +531,19 @@ class _Inference(_Compile):
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
         self.begin()
-        artifact, made = self.built("inference", self.trace_few)
+        artifact, made = self.built("inference", self.trace_alone)
         run = self.load(artifact, made)
         results = _results(self.gm)
         leaves = {i for i, val in enumerate(results) if isinstance(val, torch.Tensor) and val.requires_grad}
         given = {**self.captured, **made}
         return runtime.TorchViews.of(run, artifact, self.example_inputs, given, leaves, _views_of_one_another(results))
 
-    def trace_few(self) -> AtenGraph:
-        """Trace four of many equal layers, from which the others follow, or all where there are no such layers."""
-        config = self.config
-        looked_at = config.debug or config.dump is not None or config.check or config.verify_passes
-        if not looked_at and passes.are_shipped(self.user_passes, config):
-            with recorder.timed("repeats"):
-                self.repeat = find_repeat(self.gm.graph)
-        return self.trace_alone()
-
-    def trace_alone(self) -> AtenGraph:
+    def trace_alone(self) -> tuple[AtenGraph, Repeat | None]:
         """Trace, and keep nothing of the copy that was traced."""
         gm, aten = self.trace()
         if gm is not self.gm:
             release(gm.graph)
-        return aten
-
-    def generate(self, aten: AtenGraph) -> tuple[Artifact, dict[str, torch.Tensor]]:
-        """As for any graph; where layers prove not to be alike, again for all of them."""
-        try:
-            if self.repeat is not None and (aten.mutated or aten.bits):
-                raise fuse.NotAlike("the graph changes its arguments, or they have negative bits")
-            made = super().generate(aten)
-        except fuse.NotAlike as error:
-            recorder.reason("repeats compiled one by one", str(error))
-            self.repeat = None
-            self.reports.clear()
-            return super().generate(self.trace_alone())
-        if self.repeat is not None:
-            recorder.count("repeats", len(self.repeat.numbers))
-        return made
+        return aten, self.repeat
 
     def trace(self) -> tuple[fx.GraphModule, AtenGraph]:
         gm = self.rewritten()
@@ -546,6 +553,7 @@ class _Inference(_Compile):
         return gm, aten
 
     def stages(self) -> Stages:
+        self.few = False
         gm, aten = self.trace()
         return Stages(gm, *self.lowered(aten), tuple(self.reports))
 
@@ -554,14 +562,17 @@ class _Training(_Compile):
     """A graph that needs gradients: its forward is compiled now, its backward when it is first needed."""
 
     division: trace.Division | None = None
+    plan: Any = None
+    saved: Sequence[Any] = ()  # keys of what the forward saves, where its backward is traced for all layers
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
         if _sizes_of(self.gm) is not None:
             raise SizesRefused("gradients are wanted")
         self.begin()
         self.state = TracingState()
-        artifact, made = self.built("forward", lambda: self.divided().forward, self.plan_of_forward)
+        artifact, made = self.built("forward", self.forward, self.plan_of_forward)
         plan = runtime.TrainingPlan.from_json(artifact.extra["training"])
+        self.plan, self.few = plan, artifact.extra["few"]
         if not plan.tangents and all(grad is False for _, grad in plan.outputs):  # nothing wants a gradient
             return _Inference(self.gm, self.example_inputs, self.config, self.user_passes).run()
         forward = self.load(artifact, made)
@@ -575,7 +586,19 @@ class _Training(_Compile):
         return runtime.TorchViews(run, {}, apart) if apart else run
 
     def plan_of_forward(self) -> dict[str, Any]:
-        return {"training": self.divided().plan.to_json()}
+        return {"training": self.layer_plan.to_json(), "few": self.few}
+
+    def forward(self) -> tuple[AtenGraph, Repeat | None]:
+        division = self.divided()
+        self.layer_plan = trace.layer_plan(division, self.repeat)
+        return division.forward, trace.forward_layers(division, self.repeat)
+
+    def take_all(self) -> None:
+        """Trace all layers from now on; what the forward has saved of them stays."""
+        if self.few and self.plan is not None:
+            self.saved = trace.layer_keys(self.divided(), self.repeat)
+        self.division = None
+        super().take_all()
 
     def divided(self) -> trace.Division:
         """Trace forward and backward, and divide them, unless that is done."""
@@ -592,7 +615,8 @@ class _Training(_Compile):
                 raise PassError("a pass of level joint changed what the graph takes or returns")
             self.show("joint", lambda: trace.show_joint(joint))
             with recorder.timed("partition"):
-                self.division = trace.parted(trace.divide(joint, trace.min_cut(joint)), joint.groups)
+                division = trace.divide(joint, () if self.saved else trace.min_cut(joint), self.saved)
+                self.division = trace.parted(division, joint.groups)
         return self.division
 
     def backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
@@ -601,8 +625,8 @@ class _Training(_Compile):
             with collector_paused(), function_modes_paused():
                 artifact, made = self.built(
                     f"backward {given}",
-                    lambda: self.backward_given(given).backward,
-                    lambda: {"order": self.backward_given(given).order},
+                    lambda: self.backward_given(given)[:2],
+                    lambda: {"order": self.backward_given(given)[2]},
                 )
                 run = self.load(artifact, made)
             recorder.count("backward graphs compiled")
@@ -611,11 +635,14 @@ class _Training(_Compile):
             if self.config.strict:
                 raise
             _note_fallback(self.gm, error)
-            division = self.backward_given(given)
-            return run_aten(division.backward), division.order
+            self.take_all()
+            backward, _, order = self.backward_given(given)
+            return run_aten(backward), order
 
-    def backward_given(self, given: tuple[int, ...]) -> trace.Division:
-        return trace.backward_given(self.divided(), given)
+    def backward_given(self, given: tuple[int, ...]) -> tuple[AtenGraph, Repeat | None, Sequence[int | None]]:
+        division = trace.backward_given(self.divided(), given)
+        order = trace.layer_order(division, self.repeat, self.plan)
+        return division.backward, trace.backward_layers(division, self.repeat), order
 
 
 def _show_code(artifact: Artifact) -> str:

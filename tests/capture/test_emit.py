@@ -7,7 +7,7 @@ import types
 import pytest
 
 from firebrick.capture.emit.writer import Emitter
-from firebrick.capture.guards.sources import Attr, Cell, Const, DictItem, DictKey, Global, Item, Local, TypeOf
+from firebrick.capture.guards.sources import Attr, BuiltinItem, Cell, Const, DictKey, Global, Item, Local, TypeOf
 
 LIMIT = 10
 
@@ -250,9 +250,9 @@ def sources_of(like):
     yield base, 3
     yield TypeOf(Local("a")), int
     yield Item(Local("args"), 1), "second"
-    yield DictItem(Local("kwargs"), "k"), 1.5
+    yield BuiltinItem(Local("kwargs"), "k"), 1.5
     yield DictKey(Local("kwargs"), 0), "k"
-    yield TypeOf(DictItem(Local("kwargs"), "k")), float
+    yield TypeOf(BuiltinItem(Local("kwargs"), "k")), float
     yield Global("LIMIT"), LIMIT
     yield Const(sources_of, "sources_of"), sources_of
 

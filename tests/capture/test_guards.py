@@ -200,7 +200,7 @@ def test_same_and_distinct():
 def test_same_between_items_of_unchanged_dicts():
     one, other = Plain(), Plain()
     x, y = {"k": one}, {"k": one}
-    made = plan(Guard("SAME", s.DictItem(X, "k"), s.DictItem(Y, "k")))
+    made = plan(Guard("SAME", s.BuiltinItem(X, "k"), s.BuiltinItem(Y, "k")))
     for _ in range(3):
         assert agree(made, frame(x, y))
         y["k"] = other

@@ -97,7 +97,7 @@ def test_other_attributes_may_change_without_a_recompile():
 
 
 def test_equal_content_of_another_dict():
-    made = plan(Guard("EQUALS", s.DictItem(X, "a"), 1), Guard("DICT_KEYS", X, ("a", "b")), id_guard(X, dict, "TYPE"))
+    made = plan(Guard("EQUALS", s.BuiltinItem(X, "a"), 1), Guard("DICT_KEYS", X, ("a", "b")), id_guard(X, dict, "TYPE"))
     first, second = {"a": 1, "b": 2}, {"a": 1, "b": 3}
     for _ in range(4):
         assert agree(made, frame(first))
@@ -108,7 +108,7 @@ def test_equal_content_of_another_dict():
 
 def test_order_of_an_ordered_dict():
     ordered = collections.OrderedDict(a=1, b=2)
-    made = plan(Guard("DICT_KEYS", X, ("a", "b")), Guard("EQUALS", s.DictItem(X, "a"), 1))
+    made = plan(Guard("DICT_KEYS", X, ("a", "b")), Guard("EQUALS", s.BuiltinItem(X, "a"), 1))
     for _ in range(3):
         assert made.check(frame(ordered))
     ordered.move_to_end("a")
@@ -129,7 +129,7 @@ def test_addresses_that_are_used_again_do_not_deceive():
             put(holder, Item(i % 3))
             assert made.check(frame(holder)) is (i % 3 == 1)
 
-    run({}, lambda d, item: d.__setitem__("k", item), s.DictItem(X, "k"))
+    run({}, lambda d, item: d.__setitem__("k", item), s.BuiltinItem(X, "k"))
     run(Plain(), lambda o, item: setattr(o, "k", item), s.InstanceAttr(X, "k"))
     run([None], lambda items, item: items.__setitem__(0, item), s.Item(X, 0))
     numbers = [0.5]
@@ -138,7 +138,7 @@ def test_addresses_that_are_used_again_do_not_deceive():
         numbers[0] = 0.5 + i % 2
         assert made.check(frame(numbers)) is (i % 2 == 0)
     holder = {"k": 0.5}
-    made = plan(Guard("EQUALS", s.DictItem(X, "k"), 0.5))
+    made = plan(Guard("EQUALS", s.BuiltinItem(X, "k"), 0.5))
     for i in range(300):
         holder["k"] = 0.5 + i % 2
         assert made.check(frame(holder)) is (i % 2 == 0)
@@ -263,7 +263,7 @@ def test_plan_that_is_checked_while_it_is_checked():
             return 1
 
     seen = []
-    made = plan(Guard("EQUALS", s.Attr(X, "value"), 1), Guard("EQUALS", s.DictItem(Y, "k"), 1))
+    made = plan(Guard("EQUALS", s.Attr(X, "value"), 1), Guard("EQUALS", s.BuiltinItem(Y, "k"), 1))
     assert made.check(frame(Holder(), {"k": 1}))
     assert seen
     assert set(seen[0::2]) == {True, False}

@@ -43,7 +43,7 @@ FUNCTION = make()
 FRAME = hook.bind(FUNCTION, BOX, (1, [2, 3]), NET, b={"k": 1, 2: "two", 2.5: None}, key=BOX.method, more=FUNCTION)
 A, ARGS, B = s.Local("a"), s.Local("args"), s.Local("b")
 SELF = s.Item(ARGS, 1)
-KEY = s.DictItem(s.Local("kwargs"), "key")
+KEY = s.BuiltinItem(s.Local("kwargs"), "key")
 MORE = s.Item(s.Local("kwargs"), "more")
 NAMESPACE = s.Namespace("math", vars(math))
 
@@ -60,7 +60,7 @@ ROWS = [
     (s.InstanceAttr(A, "x"), "a.x", lambda: 3),
     (s.Item(s.Item(ARGS, 0), 1), "args[0][1]", lambda: FRAME.locals["args"][0][1]),
     (s.Item(B, "k"), "b['k']", lambda: 1),
-    (s.DictItem(B, 2), "b[2]", lambda: "two"),
+    (s.BuiltinItem(B, 2), "b[2]", lambda: "two"),
     (s.DictKey(B, 2), "list(b)[2]", lambda: 2.5),
     (s.ArrayTensor(A), "a", lambda: None),  # is none
     (s.PlainTensor(A), "a", lambda: None),
@@ -139,7 +139,7 @@ def test_equality_and_hash():
         s.Item(A, 1),
         s.Item(A, True),
         s.Item(A, 1.0),
-        s.DictItem(A, 1),
+        s.BuiltinItem(A, 1),
         s.Item(B, 1),
         s.Attr(A, "x"),
         s.InstanceAttr(A, "x"),
@@ -170,7 +170,7 @@ def test_deep_sources_are_cheap_to_hash():
         s.Attr(A, "nothing"),
         s.InstanceAttr(A, "shared"),
         s.ClassAttr(s.TypeOf(A), "nothing"),
-        s.DictItem(B, "nothing"),
+        s.BuiltinItem(B, "nothing"),
         s.FunctionPart(A, "__code__"),
         s.MethodPart(A, "__self__"),
     ],
@@ -210,6 +210,6 @@ def test_dict_item_of_a_subclass_ignores_its_own_getitem():
             raise AssertionError
 
     frame = hook.bind(make(), Loud(k=1))
-    assert s.DictItem(A, "k").evaluate(frame) == 1
+    assert s.BuiltinItem(A, "k").evaluate(frame) == 1
     counts = collections.defaultdict(int, k=2)
-    assert s.DictItem(A, "k").evaluate(hook.bind(make(), counts)) == 2
+    assert s.BuiltinItem(A, "k").evaluate(hook.bind(make(), counts)) == 2

@@ -121,3 +121,16 @@ def test_recurrent_layers_over_lengths(kind, first):
     with torch.no_grad():
         sizes = [(3, n, 6) if first else (n, 3, 6) for n in (2, 5, 9, 40, 1, 7)]
         assert compiles(model, [(torch.randn(*s),) for s in sizes]) == 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x @ x[0],
+        lambda x: torch.diag_embed(x),
+        lambda x: torch.addmv(x[:, 0], x, x[0]),
+        lambda x: torch.addr(x, x[:, 0], x[0]),
+    ],
+)
+def test_ops_whose_own_meta_kernels_know_numbers_only(function):
+    assert compiles(function, [(torch.randn(*s),) for s in [(3, 5), (4, 7), (6, 2), (9, 30)]]) == 2

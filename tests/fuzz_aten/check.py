@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tests.fuzz_aten.programs import whole
+from tests.ir import interp
 from tests.ops.cases import copies
 from tests.ops.compare import CONFIG, build, shares, whole_numbers_become
 from torch import fx
@@ -19,7 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from firebrick import pipeline
 from firebrick.errors import LoweringError
-from firebrick.ir.loops import interp
 from firebrick.runtime.bits import bits_of, toggled
 
 if TYPE_CHECKING:

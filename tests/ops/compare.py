@@ -111,12 +111,12 @@ def shares(outputs: list[Any], tensors: list[torch.Tensor]) -> list[int | None]:
 
 
 def reference(case: Case, outputs: list[Any]) -> list[Any] | None:
-    """The results in float64, for cases that compute in narrower floating point."""
+    """The results in float64 (of complex numbers complex128), for cases that compute in narrower floating point."""
     if not any(isinstance(o, torch.Tensor) and o.dtype in (torch.float32, *HALF) for o in outputs):
         return None
-    wide = {torch.float32, *HALF}
-    leaves = [x.double() if isinstance(x, torch.Tensor) and x.dtype in wide else x for x in case.leaves]
-    leaves = [torch.float64 if isinstance(x, torch.dtype) and x in wide else x for x in leaves]
+    wide = {**dict.fromkeys((torch.float32, *HALF), torch.float64), torch.complex64: torch.complex128}
+    leaves = [x.to(wide.get(x.dtype)) if isinstance(x, torch.Tensor) else x for x in case.leaves]
+    leaves = [wide.get(x, x) if isinstance(x, torch.dtype) else x for x in leaves]
     try:
         with torch.random.fork_rng(), whole_numbers_become(torch.float64):
             args, kwargs = pytree.tree_unflatten(leaves, case.spec)

@@ -46,3 +46,26 @@ def test_gradients_are_none_where_autograd_does_not_lead(function, read):
     for eager, ours in zip(*found, strict=True):
         assert (eager is None) == (ours is None)
         assert eager is None or torch.allclose(eager, ours)
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_write_to_what_the_loss_does_not_need_is_no_error(written):
+    def function(x, y):
+        return x.exp(), y.sigmoid()
+
+    found = []
+    for run in (function, firebrick.compile(function)):
+        torch.manual_seed(0)
+        x, y = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)
+        out = run(x, y)
+        out[written].add_(1)
+        out[1 - written].sum().backward(retain_graph=True)
+        found.append([None if g is None else g.clone() for g in (x.grad, y.grad)])
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out[written].sum().backward(retain_graph=True)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            (out[0].sum() + out[1].sum()).backward()
+    for eager, ours in zip(*found, strict=True):
+        assert (eager is None) == (ours is None)
+        assert eager is None or torch.allclose(eager, ours)

@@ -76,6 +76,15 @@ def test_two_that_are_one_or_not(kind: Any) -> None:
     check(twice_if_one, [(one, one), (one, other), (other, other), (other, one)])
 
 
+def test_equal_numbers_behind_a_break() -> None:
+    def program(one: Any, other: Any, x: Any) -> Any:
+        y = x if one else x + 1
+        return y * 2 if id(one) in {id(other)} else y * 3
+
+    one, other = int("123456"), int("123456")
+    check(program, [(one, one), (other, other), (one, other)])
+
+
 @pytest.mark.parametrize("kind", [Plain, nn.ReLU, lambda: lambda: 1, lambda: type("Made", (), {})])
 def test_two_in_a_list(kind: Any) -> None:
     one, other, third = kind(), kind(), kind()

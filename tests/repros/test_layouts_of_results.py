@@ -68,6 +68,7 @@ CASES = {
     "reflection_pad": (lambda x: F.pad(x, (1, 1, 1, 0), mode="reflect"), image(2, 3, 4, 5)),
     "replication_pad": (lambda x: F.pad(x, (1, 1, 0, 9, 1, 1), mode="replicate"), image(2, 3, 4, 5, 2)),
     "max_unpool": (lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), image(2, 3, 4, 6)),
+    "max_unpool3d": (lambda x: F.max_unpool3d(*F.max_pool3d(x, 2, return_indices=True), 2), image(2, 3, 4, 6, 4)),
     "batch_norm": (lambda x, m, v: F.batch_norm(x, m, v), turned(2, 3, 4, 5), *STATS),
     "batch_norm in training": (lambda x: F.batch_norm(x, None, None, training=True), turned(2, 3, 4, 5)),
     "pool": (lambda x: F.adaptive_avg_pool2d(x, (5, 7)), ONE_PIXEL_WIDE),

@@ -32,8 +32,6 @@ def warned(**arguments):
 @pytest.mark.parametrize(
     ("arguments", "asked", "setting"),
     [
-        ({"mode": "reduce-overhead"}, "mode='reduce-overhead'", "graphs"),
-        ({"options": {"graphs": True}}, "graphs=True", "graphs"),
         ({"options": {"fallback_random": True}}, "fallback_random=True", "fallback_random"),
         ({"options": {"deterministic": True}}, "deterministic=True", "deterministic"),
     ],
@@ -43,7 +41,11 @@ def test_what_has_no_effect_is_warned_of_once_where_it_is_asked_for(arguments, a
     assert warned(**arguments) == [f"firebrick: {asked} has no effect: {IDLE[setting]}"]
 
 
-@pytest.mark.parametrize("arguments", [{}, {"dynamic": False}, {"dynamic": None}, {"mode": "max-autotune"}], ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"dynamic": False}, {"dynamic": None}, {"mode": "max-autotune"}, {"mode": "reduce-overhead"}],
+    ids=str,
+)
 def test_what_is_done_anyway_is_not_warned_of(arguments):
     assert warned(**arguments) == []
 

@@ -16,6 +16,7 @@ from torch import fx
 
 from firebrick.errors import BackendError, LoweringError
 from firebrick.extend import call_of, value_of
+from firebrick.fakes.node_values import attribute_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +108,7 @@ class _Model:
                 self.names[node] = node.name
                 inputs.append(self._info(node.name, value_of(node)))
             elif node.op == "get_attr":
-                self.names[node] = self._initializer(node.name, _attribute(self.gm, str(node.target)))
+                self.names[node] = self._initializer(node.name, attribute_of(self.gm, str(node.target)))
             elif node.op == "output":
                 for i, result in enumerate(r for r in node.args[0] if isinstance(r, fx.Node)):
                     # Of its own name, so that an input or a value that is returned twice is legal too.
@@ -146,11 +147,11 @@ class _Model:
         self.nodes.append(made)
         return outputs if many else outputs[0]
 
-    def _note(self, node: fx.Node, made: list[Any]) -> None:
-        if self.about is None or not made:
+    def _note(self, node: fx.Node, protos: list[Any]) -> None:
+        if self.about is None or not protos:
             return
         name, facts = self.about(node)
-        for proto in made:
+        for proto in protos:
             proto.name = f"{name}.{self.taken[name]}" if self.taken[name] else name
             self.taken[name] += 1
             for key, value in facts.items():
@@ -191,13 +192,6 @@ class _Model:
 
     def _info(self, name: str, value: Any) -> Any:
         return self.onnx.helper.make_tensor_value_info(name, _DTYPES[value.dtype], [int(s) for s in value.shape])
-
-
-def _attribute(gm: fx.GraphModule, name: str) -> torch.Tensor:
-    found: Any = gm
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
 
 
 # ------------------------------------------------------------------ rows
@@ -259,14 +253,6 @@ def _transpose(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
     return m.op("Transpose", m.value(a["self"]), perm=order)
 
 
-def _permute(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
-    return m.op("Transpose", m.value(a["self"]), perm=[d % len(a["dims"]) for d in a["dims"]])
-
-
-def _expand(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
-    return m.op("Expand", m.value(a["self"]), m.ints(value_of(node).shape))
-
-
 def _same(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
     return m.value(a["self"])
 
@@ -304,10 +290,6 @@ def _softmax(kind: str) -> Any:
     return lambda m, node, a: m.op(kind, m.value(a["self"]), axis=int(a["dim"]))
 
 
-def _gelu(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
-    return m.op("Gelu", m.value(a["self"]), approximate=a.get("approximate", "none"))
-
-
 def _attention(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
     query, key = value_of(a["query"]), value_of(a["key"])
     scale = a.get("scale")
@@ -317,8 +299,8 @@ def _attention(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
     scores = m.op("MatMul", scaled, m.op("Transpose", m.value(a["key"]), perm=turned))
     mask = a.get("attn_mask")
     if mask is not None:
-        given = value_of(mask)
-        if given.dtype == torch.bool:
+        fake_mask = value_of(mask)
+        if fake_mask.dtype == torch.bool:
             zeros = m.constant(torch.zeros((), dtype=query.dtype))
             low = m.constant(torch.tensor(float("-inf"), dtype=query.dtype))
             scores = m.op("Add", scores, m.op("Where", m.value(mask), zeros, low))
@@ -331,16 +313,8 @@ def _attention(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
     return m.op("MatMul", m.op("Softmax", scores, axis=-1), m.value(a["value"]))
 
 
-def _embedding(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
-    return m.op("Gather", m.value(a["weight"]), m.value(a["indices"]), axis=0)
-
-
 def _select(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
     return m.op("Gather", m.value(a["self"]), m.constant(torch.tensor(int(a["index"]))), axis=int(a["dim"]))
-
-
-def _gather(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
-    return m.op("GatherElements", m.value(a["self"]), m.value(a["index"]), axis=int(a["dim"]))
 
 
 def _slice(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
@@ -386,10 +360,6 @@ def _clamp(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
     low, high = (a.get(k) for k in ("min", "max"))
     bounds = [m.constant(torch.tensor(b, dtype=like.dtype)) if b is not None else "" for b in (low, high)]
     return m.op("Clip", m.value(a["self"]), *bounds)
-
-
-def _rsqrt(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
-    return m.op("Reciprocal", m.op("Sqrt", m.value(a["self"])))
 
 
 def _convolution(m: _Model, node: fx.Node, a: dict[str, Any]) -> str:
@@ -454,18 +424,24 @@ _ROWS: dict[str, Any] = {
     "bitwise_and": _bitwise("And", "BitwiseAnd"),
     "bitwise_or": _bitwise("Or", "BitwiseOr"),
     "view": _shape, "unsqueeze": _shape, "squeeze": _shape, "flatten": _shape,
-    "transpose": _transpose, "permute": _permute, "expand": _expand,
+    "transpose": _transpose,
     "clone": _same, "alias": _same, "detach": _same, "lift_fresh_copy": _same, "_to_copy": _to_copy,
     "addmm": _addmm, "mm": _matmul("mat2"), "bmm": _matmul("mat2"), "matmul": _matmul(), "linear": _linear,
     "native_layer_norm": _layer_norm, "layer_norm": _layer_norm,
     "_softmax": _softmax("Softmax"), "softmax": _softmax("Softmax"), "_log_softmax": _softmax("LogSoftmax"),
-    "gelu": _gelu, "silu": lambda m, node, a: m.op("Mul", m.value(a["self"]), m.op("Sigmoid", m.value(a["self"]))),
+    "silu": lambda m, node, a: m.op("Mul", m.value(a["self"]), m.op("Sigmoid", m.value(a["self"]))),
     "scaled_dot_product_attention": _attention, "_scaled_dot_product_flash_attention_for_cpu": _attention,
-    "embedding": _embedding, "select": _select, "gather": _gather, "slice": _slice, "cat": _cat,
+    "select": _select, "slice": _slice, "cat": _cat,
     "mean": _reduce("ReduceMean"), "sum": _reduce("ReduceSum"),
     "amax": _reduce("ReduceMax"), "amin": _reduce("ReduceMin"),
-    "where": _where, "pow": _pow, "clamp": _clamp, "rsqrt": _rsqrt, "convolution": _convolution,
+    "where": _where, "pow": _pow, "clamp": _clamp, "convolution": _convolution,
     "max_pool2d_with_indices": _max_pool, "full": _full, "scalar_tensor": _full, "arange": _arange,
+    "permute": lambda m, node, a: m.op("Transpose", m.value(a["self"]), perm=[d % len(a["dims"]) for d in a["dims"]]),
+    "expand": lambda m, node, a: m.op("Expand", m.value(a["self"]), m.ints(value_of(node).shape)),
+    "gelu": lambda m, node, a: m.op("Gelu", m.value(a["self"]), approximate=a.get("approximate", "none")),
+    "embedding": lambda m, node, a: m.op("Gather", m.value(a["weight"]), m.value(a["indices"]), axis=0),
+    "gather": lambda m, node, a: m.op("GatherElements", m.value(a["self"]), m.value(a["index"]), axis=int(a["dim"])),
+    "rsqrt": lambda m, node, a: m.op("Reciprocal", m.op("Sqrt", m.value(a["self"]))),
 }  # fmt: skip
 """ATen op, by the name of `call_of` -> how it is written in ONNX."""
 

@@ -336,9 +336,10 @@ def _is_about_tensors(value: Any, depth: int) -> bool:
     if isinstance(value, types.ModuleType):
         return value.__name__.partition(".")[0] == "torch"
     if depth and isinstance(value, (tuple, list)):
-        return any(_is_about_tensors(item, depth - 1) for item in value[:16])
+        read: Any = tuple.__getitem__ if isinstance(value, tuple) else list.__getitem__  # no code of a derived class
+        return any(_is_about_tensors(item, depth - 1) for item in read(value, slice(16)))
     if depth and isinstance(value, dict):
-        return any(_is_about_tensors(item, depth - 1) for item in itertools.islice(value.values(), 16))
+        return any(_is_about_tensors(item, depth - 1) for item in itertools.islice(dict.values(value), 16))
     module = None if depth else _stored(value, "__module__")
     if isinstance(module, str):
         return module.startswith("torch")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from firebrick._native import Entry, Frame
+    from firebrick.capture.guards.guard_kinds import Guard
     from firebrick.capture.guards.guard_plan import Plan
     from firebrick.capture.guards.size_symbols import Symbols
     from firebrick.capture.guards.sources import Source
@@ -61,10 +62,14 @@ class History:
         return notes
 
     def note(self, frame: Frame, older: list[Entry]) -> None:
-        """Remember why a frame fits none of the entries; the last hit is the first of them."""
+        """Remember why a frame fits none of the entries: what keeps it from the nearest, or only sizes from others."""
         self._note_replaced(frame, older)
-        self._note_changing(frame, older[0].plan)
-        self.of(frame.code).sizes |= changed_sizes(frame, [entry.plan for entry in older])
+        failing = [(entry.plan, [g for g in entry.plan.guards if not g.holds(frame)]) for entry in older]
+        plan, nearest = min(failing, key=lambda row: len(row[1]))
+        self._note_changing(frame, plan, nearest)
+        for _, guards in failing:
+            if guards is nearest or all(guard.kind in ("TENSOR", "SHAPE") for guard in guards):
+                self.of(frame.code).sizes.update(changed_sizes(frame, guards))
 
     def tell(self, tracer: Tracer, code: CodeType, floats: bool) -> None:
         """Tell a capture what varies."""
@@ -115,10 +120,10 @@ class History:
                         if isinstance(value, torch.nn.Parameter) and entry.plan.is_about(frame):
                             entry.remove()
 
-    def _note_changing(self, frame: Frame, plan: Plan) -> None:
+    def _note_changing(self, frame: Frame, plan: Plan, failing: list[Guard]) -> None:
         """A constant that was another in an earlier round of a loop is none, nor is a float that was another."""
         source = origin(frame.code)
-        failed = [g for g in plan.guards if g.kind in ("EQUALS", "ID") and g not in plan.modules and not g.holds(frame)]
+        failed = [g for g in failing if g.kind in ("EQUALS", "ID") and g not in plan.modules]
         if source is not None and source.region is not None:
             self.of(source.code).changed.update(guard.source for guard in failed if guard.source is not None)
         else:

@@ -528,7 +528,10 @@ def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
                 arg.__dict__.pop(_TWIN, None)
         return _wrap(mode, result, devices.found)
     with torch._C._DisableTorchDispatch():
-        result = func(*_twins(args), **{k: _twins(v) for k, v in kwargs.items()})
+        result = _on_twins(func, args, kwargs)
+    if result is NotImplemented:
+        return _decompose(mode, func, args, kwargs)
+    with torch._C._DisableTorchDispatch():
         if func in _LAID_OUT_BY_KERNEL and devices.found == _CPU:
             found = func(*[_zeros(a) if isinstance(a, torch.Tensor) else a for a in args], **kwargs)
             result = torch.utils._pytree.tree_map(lambda t: t.to(_META), found)
@@ -538,6 +541,16 @@ def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
             # torch 2.11 says that slice_scatter keeps an expanded argument's strides; no result overlaps itself
             result = _restrided(result, dense_strides(result))
         return _wrap(mode, result, devices.found)
+
+
+def _on_twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a meta kernel gives; NotImplemented where it knows numbers only, and there is a decomposition."""
+    try:
+        return func(*_twins(args), **{k: _twins(v) for k, v in kwargs.items()})
+    except RuntimeError:
+        if func in decomposition_table and any(isinstance(a, torch.Tensor) and has_symbols(a) for a in args):
+            return NotImplemented
+        raise
 
 
 def _zeros(like: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from firebrick.fuse.kernels import KernelSet
 from firebrick.fuse.memory_plan import plan_memory
 from firebrick.fuse.parts import part_by_part
 from firebrick.fuse.schedule_text import show
-from firebrick.fuse.unroll import NotAlike, unroll
+from firebrick.fuse.unroll import unroll
 from firebrick.ir.kernels.schedule import Launch, Schedule
 from firebrick.ir.loops.program import Extern
 from firebrick.ir.loops.values import Table
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import LoopProgram
     from firebrick.targets.base import Target
 
-__all__ = ["NotAlike", "schedule", "show"]
+__all__ = ["schedule", "show"]
 
 
 def schedule(

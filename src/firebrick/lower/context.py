@@ -13,7 +13,7 @@ from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, exprs, total, var
 from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import size_of, sizes_in
 from firebrick.ir.loops.bounds import CHECK, span
-from firebrick.ir.loops.constructors import cast, constant, reduce
+from firebrick.ir.loops.constructors import cast, constant, from_zero, reduce
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import (
     Axis,
@@ -236,6 +236,8 @@ class Lowering:
             made: Value = constant(reduction_identity(name, folded_body.dtype), folded_body.dtype)
         else:
             made = reduce(name, inner, folded_body)
+            if name == "sum" and all(a.size is ONE for a in inner):
+                made = from_zero(made)
         result = finish(made, tuple(outer))
         buffer = self.buffer(result.dtype, shape, strides)
         self.nest(axes, Store(buffer, total(i * s for i, s in zip(index, strides, strict=True)), result))

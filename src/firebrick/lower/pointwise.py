@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,14 +34,20 @@ class Pointwise:
     fn: from the values of the arguments, all of the dtype that the op computes in, to the value of the result.
     computes: how that dtype is found: "result" (of the result's dtype), "args" (what the arguments promote to),
       "float" (as "result", and the op declines anything else), "bool" (arguments are taken as truth values).
+    numbers: the last parameters of `fn`, which are numbers, with their defaults.
     """
 
     fn: Callable[..., Value]
     computes: str = "result"
     cost: int = 1
+    numbers: tuple[tuple[str, float], ...] = ()
 
     def __call__(self, lw: Lowering, *args: Any, **kwargs: Any) -> TensorValue:
         """Lower a call."""
+        if self.numbers:
+            operands = self.fn.__code__.co_argcount - len(self.numbers)
+            numbers = dict(zip(dict(self.numbers), args[operands:], strict=False)) | kwargs
+            args, kwargs = (*args[:operands], *(numbers.pop(n, v) for n, v in self.numbers)), numbers
         if kwargs:
             raise Declined
         out = BY_TORCH[lw.node.meta["val"].dtype].name
@@ -236,11 +243,17 @@ def silu(a: Value) -> Value:
     return op("div", a, op("add", like(a, 1), op("exp", op("neg", a))))
 
 
-def softplus(a: Value, beta: float, threshold: float) -> Value:
+def softplus(a: Value, beta: Value, threshold: Value) -> Value:
     """log(1 + exp(beta * a)) / beta, linear beyond the threshold."""
-    scaled = op("mul", a, like(a, beta))
-    curve = op("div", op("log1p", op("exp", scaled)), like(a, beta))
-    return where(op("gt", scaled, like(a, threshold)), a, curve)
+    scaled = op("mul", a, beta)
+    return where(op("gt", scaled, threshold), a, op("div", op("log1p", op("exp", scaled)), beta))
+
+
+def lerp(a: Value, b: Value, weight: Value) -> Value:
+    """a + weight * (b - a), from the nearer end."""
+    low = op("add", a, op("mul", weight, op("sub", b, a)))
+    high = op("sub", b, op("mul", op("sub", b, a), op("sub", like(weight, 1), weight)))
+    return where(op("lt", op("abs", weight), like(weight, 0.5)), low, high)
 
 
 def hardsigmoid(a: Value) -> Value:
@@ -308,12 +321,11 @@ def _table() -> dict[Any, Callable[..., Any]]:
         rules[getattr(aten, f"logical_{name}").default] = Pointwise(scalar(name), "bool")
         for overload in ("Tensor", "Scalar"):
             rules[getattr(getattr(aten, f"bitwise_{name}"), overload)] = Pointwise(logical(name))
-    one = Pointwise
+    one, xlog1py = Pointwise, aten.special_xlog1py
     rules |= {
         aten.neg.default: one(scalar("neg")),
         aten.abs.default: one(lambda a: a if a.dtype in ("b8", "u8") else op("abs", a)),
-        aten.sign.default: one(sgn),
-        aten.sgn.default: one(sgn),
+        **dict.fromkeys((aten.sign.default, aten.sgn.default), one(sgn)),
         aten.relu.default: one(relu),
         aten.square.default: one(lambda a: mul(a, a)),
         aten.reciprocal.default: one(lambda a: op("div", like(a, 1), a), "float", 4),
@@ -329,24 +341,34 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.fmax.default: one(scalar("fmax"), "float", 2),
         aten.atan2.default: one(scalar("atan2"), "float", 40),
         aten.hypot.default: one(scalar("hypot"), "float", 20),
-        aten.copysign.Tensor: one(scalar("copysign"), "float"),
-        aten.copysign.Scalar: one(scalar("copysign"), "float"),
+        **dict.fromkeys((aten.copysign.Tensor, aten.copysign.Scalar), one(scalar("copysign"), "float")),
         aten.logaddexp.default: one(logaddexp, "float", 50),
         aten.logaddexp2.default: one(power_of_two_sum("exp2", "log2"), "float", 50),
         aten.heaviside.default: one(heaviside),
-        aten.xlogy.Tensor: one(times_log("log"), "float", 25),
-        aten.xlogy.Scalar_Other: one(times_log("log"), "float", 25),
-        aten.xlogy.Scalar_Self: one(times_log("log"), "float", 25),
-        aten.special_xlog1py.default: one(times_log("log1p"), "float", 25),
-        aten.special_xlog1py.other_scalar: one(times_log("log1p"), "float", 25),
-        aten.special_xlog1py.self_scalar: one(times_log("log1p"), "float", 25),
-        aten.mul.Tensor: one(mul),
-        aten.mul.Scalar: one(mul),
-        aten.div.Tensor: one(scalar("div"), "float", 4),
-        aten.div.Scalar: one(scalar("div"), "float", 4),
-        aten.true_divide.Tensor: one(scalar("div"), "float", 4),
-        aten.pow.Tensor_Tensor: one(power, "float", 60),
-        aten.pow.Scalar: one(power, "float", 60),
+        **{
+            getattr(aten.xlogy, o): one(times_log("log"), "float", 25)
+            for o in ("Tensor", "Scalar_Other", "Scalar_Self")
+        },
+        **{
+            getattr(xlog1py, o): one(times_log("log1p"), "float", 25)
+            for o in ("default", "other_scalar", "self_scalar")
+        },
+        **dict.fromkeys((aten.lerp.Scalar, aten.lerp.Tensor), one(lerp, "float", 6)),
+        aten.leaky_relu.default: one(
+            lambda a, k: where(op("gt", a, like(a, 0)), a, op("mul", a, k)), "float", 2, (("negative_slope", 0.01),)
+        ),
+        aten.softplus.default: one(softplus, "float", 50, (("beta", 1), ("threshold", 20))),
+        aten.threshold.default: one(lambda a, limit, value: where(op("le", a, limit), value, a)),
+        aten.threshold_backward.default: one(lambda g, a, limit: where(op("le", a, limit), like(g, 0), g)),
+        aten.addcmul.default: one(
+            lambda a, b, c, k: op("add", a, op("mul", op("mul", k, b), c)), "result", 3, (("value", 1),)
+        ),
+        aten.addcdiv.default: one(
+            lambda a, b, c, k: op("add", a, op("div", op("mul", k, b), c)), "float", 6, (("value", 1),)
+        ),
+        **dict.fromkeys((aten.mul.Tensor, aten.mul.Scalar), one(mul)),
+        **dict.fromkeys((aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor), one(scalar("div"), "float", 4)),
+        **dict.fromkeys((aten.pow.Tensor_Tensor, aten.pow.Scalar), one(power, "float", 60)),
         aten.clamp_min.Tensor: one(clamp_low),
         aten.clamp_max.Tensor: one(clamp_high),
         aten.clamp.Tensor: one(lambda a, low=None, high=None: clamp_high(clamp_low(a, low), high)),
@@ -360,10 +382,8 @@ def _table() -> dict[Any, Callable[..., Any]]:
         ),
         aten.logical_not.default: one(scalar("not"), "bool"),
         aten.bitwise_not.default: one(lambda a: op("not" if a.dtype == "b8" else "bitnot", a)),
-        aten.bitwise_left_shift.Tensor: one(scalar("shl")),
-        aten.bitwise_left_shift.Tensor_Scalar: one(scalar("shl")),
-        aten.bitwise_right_shift.Tensor: one(scalar("shr")),
-        aten.bitwise_right_shift.Tensor_Scalar: one(scalar("shr")),
+        **{getattr(aten.bitwise_left_shift, o): one(scalar("shl")) for o in ("Tensor", "Tensor_Scalar")},
+        **{getattr(aten.bitwise_right_shift, o): one(scalar("shr")) for o in ("Tensor", "Tensor_Scalar")},
         aten.sigmoid_backward.default: one(lambda g, y: op("mul", g, op("mul", op("sub", like(y, 1), y), y))),
         aten.tanh_backward.default: one(lambda g, y: op("mul", g, op("sub", like(y, 1), op("mul", y, y)))),
     }
@@ -404,33 +424,22 @@ def _rsub(lw: Lowering, a: Any, b: Any, alpha: float = 1) -> TensorValue:
     return elementwise(lw, lambda x, y, k: sub(y, mul(x, k)), (a, b, alpha), _compute(lw))
 
 
-@_rule(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def _div_mode(lw: Lowering, a: Any, b: Any, *, rounding_mode: str | None) -> TensorValue:
-    name = {None: "div", "floor": "floordiv", "trunc": "truncdiv"}[rounding_mode]
-    return _divide(lw, name, a, b)
-
-
-@_rule(aten.floor_divide.default, aten.floor_divide.Scalar)
-def _floor_divide(lw: Lowering, a: Any, b: Any) -> TensorValue:
-    return _divide(lw, "floordiv", a, b)
-
-
-@_rule(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
-def _remainder(lw: Lowering, a: Any, b: Any) -> TensorValue:
-    return _divide(lw, "mod", a, b)
-
-
-@_rule(aten.fmod.Tensor, aten.fmod.Scalar)
-def _fmod(lw: Lowering, a: Any, b: Any) -> TensorValue:
-    return _divide(lw, "fmod", a, b)
-
-
-def _divide(lw: Lowering, name: str, a: Any, b: Any) -> TensorValue:
+def _divide(lw: Lowering, a: Any, b: Any, *, name: str = "", rounding_mode: str | None = None) -> TensorValue:
     """Integer division by data is the library's: it raises when the divisor is 0."""
+    name = name or {None: "div", "floor": "floordiv", "trunc": "truncdiv"}[rounding_mode]
     compute = _compute(lw)
     if not DTYPES[compute].is_float and (isinstance(b, TensorValue) or b == 0 or compute == "b8"):
         raise Declined
     return elementwise(lw, scalar(name), (a, b), compute, SCALAR_OPS[name].cost)
+
+
+for _name, _ops in {
+    "": (aten.div.Tensor_mode, aten.div.Scalar_mode),
+    "floordiv": (aten.floor_divide.default, aten.floor_divide.Scalar),
+    "mod": (aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor),
+    "fmod": (aten.fmod.Tensor, aten.fmod.Scalar),
+}.items():
+    RULES.update(dict.fromkeys(_ops, partial(_divide, name=_name)))
 
 
 _POWERS: dict[float, Callable[[Value], Value]] = {
@@ -453,11 +462,11 @@ _FLOAT_POWERS: dict[float, Callable[[Value], Value]] = {
 @_rule(aten.pow.Tensor_Scalar)
 def _pow(lw: Lowering, a: TensorValue, exponent: float) -> TensorValue:
     compute = _compute(lw)
-    known = _POWERS.get(exponent) if exponent != 4 or not DTYPES[compute].is_float else None
+    product = _POWERS.get(exponent) if exponent != 4 or not DTYPES[compute].is_float else None
     if DTYPES[compute].is_float:
-        known = known or _FLOAT_POWERS.get(exponent)
-    if known is not None and compute != "b8":
-        return elementwise(lw, known, (a,), compute, 4)
+        product = product or _FLOAT_POWERS.get(exponent)
+    if product is not None and compute != "b8":
+        return elementwise(lw, product, (a,), compute, 4)
     if not DTYPES[compute].is_float:
         raise Declined
     return elementwise(lw, power, (a, exponent), compute, SCALAR_OPS["pow"].cost)
@@ -475,19 +484,9 @@ def _clamp(lw: Lowering, a: TensorValue, low: float | None = None, high: float |
     return elementwise(lw, lambda x, lo, hi: clamp_high(clamp_low(x, lo), hi), (a, *limits), _compute(lw))
 
 
-@_rule(aten.clamp_min.default)
-def _clamp_min(lw: Lowering, a: TensorValue, low: float) -> TensorValue:
-    return _clamp(lw, a, low)
-
-
-@_rule(aten.clamp_max.default)
-def _clamp_max(lw: Lowering, a: TensorValue, high: float) -> TensorValue:
-    return _clamp(lw, a, None, high)
-
-
-@_rule(aten.hardtanh.default)
-def _hardtanh(lw: Lowering, a: TensorValue, low: float = -1, high: float = 1) -> TensorValue:
-    return _clamp(lw, a, low, high)
+RULES[aten.clamp_min.default] = _clamp
+RULES[aten.clamp_max.default] = lambda lw, a, high: _clamp(lw, a, None, high)
+RULES[aten.hardtanh.default] = lambda lw, a, low=-1, high=1: _clamp(lw, a, low, high)
 
 
 def _limit(lw: Lowering, number: float | None) -> float | None:
@@ -498,14 +497,6 @@ def _limit(lw: Lowering, number: float | None) -> float | None:
     return float(torch.tensor(number, dtype=dtype))
 
 
-@_rule(aten.leaky_relu.default)
-def _leaky_relu(lw: Lowering, a: TensorValue, slope: float = 0.01) -> TensorValue:
-    def fn(x: Value, k: Value) -> Value:
-        return where(op("gt", x, like(x, 0)), x, op("mul", x, k))
-
-    return elementwise(lw, fn, (a, slope), _needs_float(lw), 2)
-
-
 @_rule(aten.elu.default)
 def _elu(lw: Lowering, a: TensorValue, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> TensorValue:
     def fn(x: Value) -> Value:
@@ -513,53 +504,6 @@ def _elu(lw: Lowering, a: TensorValue, alpha: float = 1, scale: float = 1, input
         return where(op("gt", x, like(x, 0)), op("mul", x, like(x, scale)), low)
 
     return elementwise(lw, fn, (a,), _needs_float(lw), 35)
-
-
-@_rule(aten.softplus.default)
-def _softplus(lw: Lowering, a: TensorValue, beta: float = 1, threshold: float = 20) -> TensorValue:
-    return elementwise(lw, lambda x: softplus(x, beta, threshold), (a,), _needs_float(lw), 50)
-
-
-@_rule(aten.threshold.default)
-def _threshold(lw: Lowering, a: TensorValue, threshold: float, value: float) -> TensorValue:
-    def fn(x: Value, t: Value, v: Value) -> Value:
-        return where(op("le", x, t), v, x)
-
-    return elementwise(lw, fn, (a, threshold, value), _compute(lw))
-
-
-@_rule(aten.threshold_backward.default)
-def _threshold_backward(lw: Lowering, grad: TensorValue, a: TensorValue, threshold: float) -> TensorValue:
-    def fn(g: Value, x: Value, t: Value) -> Value:
-        return where(op("le", x, t), like(g, 0), g)
-
-    return elementwise(lw, fn, (grad, a, threshold), _compute(lw))
-
-
-@_rule(aten.addcmul.default)
-def _addcmul(lw: Lowering, a: Any, b: Any, c: Any, *, value: float = 1) -> TensorValue:
-    def fn(x: Value, y: Value, z: Value, k: Value) -> Value:
-        return op("add", x, op("mul", op("mul", k, y), z))
-
-    return elementwise(lw, fn, (a, b, c, value), _compute(lw), 3)
-
-
-@_rule(aten.addcdiv.default)
-def _addcdiv(lw: Lowering, a: Any, b: Any, c: Any, *, value: float = 1) -> TensorValue:
-    def fn(x: Value, y: Value, z: Value, k: Value) -> Value:
-        return op("add", x, op("div", op("mul", k, y), z))
-
-    return elementwise(lw, fn, (a, b, c, value), _needs_float(lw), 6)
-
-
-@_rule(aten.lerp.Scalar, aten.lerp.Tensor)
-def _lerp(lw: Lowering, a: TensorValue, b: TensorValue, weight: Any) -> TensorValue:
-    def fn(x: Value, y: Value, w: Value) -> Value:
-        low = op("add", x, op("mul", w, op("sub", y, x)))
-        high = op("sub", y, op("mul", op("sub", y, x), op("sub", like(w, 1), w)))
-        return where(op("lt", op("abs", w), like(w, 0.5)), low, high)
-
-    return elementwise(lw, fn, (a, b, weight), _needs_float(lw), 6)
 
 
 @_rule(aten.nan_to_num.default)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,18 +69,30 @@ def _fold(
     )
 
 
-@_rule(aten.sum.default, aten.sum.dim_IntList)
-def _sum(
-    lw: Lowering, x: TensorValue, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> TensorValue:
-    return _fold(lw, "sum", x, _dims(x, dim), keepdim, DTYPES[_out(lw)].accumulate)
+def _sums(name: str) -> Callable[..., TensorValue]:
+    """Sums and products, in the dtype that eager adds up in."""
+
+    def rule(lw: Lowering, x: TensorValue, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> TensorValue:
+        return _fold(lw, name, x, _dims(x, dim), keepdim, DTYPES[_out(lw)].accumulate)
+
+    return rule
 
 
-@_rule(aten.prod.default, aten.prod.dim_int)
-def _prod(
-    lw: Lowering, x: TensorValue, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> TensorValue:
-    return _fold(lw, "prod", x, _dims(x, dim), keepdim, DTYPES[_out(lw)].accumulate)
+def _extreme(name: str) -> Callable[..., TensorValue]:
+    """The greatest or least element, or its place."""
+
+    def rule(lw: Lowering, x: TensorValue, dim: Any = None, keepdim: bool = False) -> TensorValue:
+        return _fold(lw, name, x, _dims(x, dim), keepdim, DTYPES[x.dtype].compute)
+
+    return rule
+
+
+def _truth(name: str) -> Callable[..., TensorValue]:
+    def rule(lw: Lowering, x: TensorValue, dim: Any = None, keepdim: bool = False) -> TensorValue:
+        dims = [] if isinstance(dim, (list, tuple)) and not dim and x.rank else _dims(x, dim)
+        return _fold(lw, name, x, dims, keepdim, "b8")
+
+    return rule
 
 
 @_rule(aten.mean.default, aten.mean.dim)
@@ -91,37 +104,9 @@ def _mean(
     return _fold(lw, "sum", x, dims, keepdim, DTYPES[_out(lw)].accumulate, post=lambda v: divide(v, n))
 
 
-@_rule(aten.amax.default)
-def _amax(lw: Lowering, x: TensorValue, dim: Any = (), keepdim: bool = False) -> TensorValue:
-    return _fold(lw, "max", x, _dims(x, dim), keepdim, DTYPES[x.dtype].compute)
-
-
-@_rule(aten.amin.default)
-def _amin(lw: Lowering, x: TensorValue, dim: Any = (), keepdim: bool = False) -> TensorValue:
-    return _fold(lw, "min", x, _dims(x, dim), keepdim, DTYPES[x.dtype].compute)
-
-
-@_rule(aten.max.default)
-def _max(lw: Lowering, x: TensorValue) -> TensorValue:
-    return _fold(lw, "max", x, _dims(x, None), False, DTYPES[x.dtype].compute)
-
-
-@_rule(aten.min.default)
-def _min(lw: Lowering, x: TensorValue) -> TensorValue:
-    return _fold(lw, "min", x, _dims(x, None), False, DTYPES[x.dtype].compute)
-
-
-@_rule(aten.max.dim)
-def _max_dim(lw: Lowering, x: TensorValue, dim: int, keepdim: bool = False) -> tuple[TensorValue, TensorValue]:
-    return _best(lw, "max", x, dim, keepdim)
-
-
-@_rule(aten.min.dim)
-def _min_dim(lw: Lowering, x: TensorValue, dim: int, keepdim: bool = False) -> tuple[TensorValue, TensorValue]:
-    return _best(lw, "min", x, dim, keepdim)
-
-
-def _best(lw: Lowering, name: str, x: TensorValue, dim: int, keepdim: bool) -> tuple[TensorValue, TensorValue]:
+def _best(
+    lw: Lowering, x: TensorValue, dim: int, keepdim: bool = False, *, name: str
+) -> tuple[TensorValue, TensorValue]:
     compute = DTYPES[x.dtype].compute
     if compute == "b8":
         raise Declined
@@ -129,28 +114,6 @@ def _best(lw: Lowering, name: str, x: TensorValue, dim: int, keepdim: bool) -> t
     values, places = lw.node.meta["val"]
     best = _fold(lw, name, x, _dims(x, dim), keepdim, compute, fake=values)
     return best, _fold(lw, f"arg{name}", x, _dims(x, dim), keepdim, compute, fake=places)
-
-
-@_rule(aten.argmax.default)
-def _argmax(lw: Lowering, x: TensorValue, dim: int | None = None, keepdim: bool = False) -> TensorValue:
-    return _fold(lw, "argmax", x, _dims(x, dim), keepdim, DTYPES[x.dtype].compute)
-
-
-@_rule(aten.argmin.default)
-def _argmin(lw: Lowering, x: TensorValue, dim: int | None = None, keepdim: bool = False) -> TensorValue:
-    return _fold(lw, "argmin", x, _dims(x, dim), keepdim, DTYPES[x.dtype].compute)
-
-
-@_rule(aten.any.default, aten.any.dim, aten.any.dims)
-def _any(lw: Lowering, x: TensorValue, dim: Any = None, keepdim: bool = False) -> TensorValue:
-    dims = [] if isinstance(dim, (list, tuple)) and not dim and x.rank else _dims(x, dim)
-    return _fold(lw, "any", x, dims, keepdim, "b8")
-
-
-@_rule(aten.all.default, aten.all.dim, aten.all.dims)
-def _all(lw: Lowering, x: TensorValue, dim: Any = None, keepdim: bool = False) -> TensorValue:
-    dims = [] if isinstance(dim, (list, tuple)) and not dim and x.rank else _dims(x, dim)
-    return _fold(lw, "all", x, dims, keepdim, "b8")
 
 
 @_rule(aten.logsumexp.default)
@@ -216,38 +179,17 @@ def mean_and_variance(
     return mean, variance
 
 
-@_rule(aten.var.correction)
-def _var(
-    lw: Lowering, x: TensorValue, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> TensorValue:
-    return _moments(lw, x, dim, correction, keepdim, root=False, fakes=(lw.node.meta["val"], None))[0]
-
-
-@_rule(aten.std.correction)
-def _std(
-    lw: Lowering, x: TensorValue, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> TensorValue:
-    return _moments(lw, x, dim, correction, keepdim, root=True, fakes=(lw.node.meta["val"], None))[0]
-
-
-@_rule(aten.var_mean.correction)
-def _var_mean(
-    lw: Lowering, x: TensorValue, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> tuple[TensorValue, ...]:
-    return _moments(lw, x, dim, correction, keepdim, root=False, fakes=lw.node.meta["val"])
-
-
-@_rule(aten.std_mean.correction)
-def _std_mean(
-    lw: Lowering, x: TensorValue, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> tuple[TensorValue, ...]:
-    return _moments(lw, x, dim, correction, keepdim, root=True, fakes=lw.node.meta["val"])
-
-
 def _moments(
-    lw: Lowering, x: TensorValue, dim: Any, correction: float | None, keepdim: bool, *, root: bool, fakes: Any
-) -> tuple[TensorValue, ...]:
-    """Variance (or its root) and mean, each in the layout of its fake; no mean if that is None."""
+    lw: Lowering,
+    x: TensorValue,
+    dim: Any = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+    root: bool,
+) -> TensorValue | tuple[TensorValue, ...]:
+    """Variance (or its root), and the mean if the node has it as a second result; each in the layout of its fake."""
+    fakes = lw.node.meta["val"]
     dims = sorted(d % x.rank for d in _dims(x, dim)) if x.rank else []
     compute = DTYPES[x.dtype].accumulate
     mean, variance = mean_and_variance(lw, x, dims, compute, 1 if correction is None else correction)
@@ -263,8 +205,27 @@ def _moments(
 
         return lw.formula(formula, 4, fake)
 
-    spread = expose(variance, fakes[0], root)
-    return (spread,) if fakes[1] is None else (spread, expose(mean, fakes[1], False))
+    if isinstance(fakes, torch.Tensor):
+        return expose(variance, fakes, root)
+    return expose(variance, fakes[0], root), expose(mean, fakes[1], False)
+
+
+RULES.update(
+    {
+        **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList), _sums("sum")),
+        **dict.fromkeys((aten.prod.default, aten.prod.dim_int), _sums("prod")),
+        **dict.fromkeys((aten.amax.default, aten.max.default), _extreme("max")),
+        **dict.fromkeys((aten.amin.default, aten.min.default), _extreme("min")),
+        aten.argmax.default: _extreme("argmax"),
+        aten.argmin.default: _extreme("argmin"),
+        aten.max.dim: partial(_best, name="max"),
+        aten.min.dim: partial(_best, name="min"),
+        **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), _truth("any")),
+        **dict.fromkeys((aten.all.default, aten.all.dim, aten.all.dims), _truth("all")),
+        **dict.fromkeys((aten.var.correction, aten.var_mean.correction), partial(_moments, root=False)),
+        **dict.fromkeys((aten.std.correction, aten.std_mean.correction), partial(_moments, root=True)),
+    }
+)
 
 
 @_rule(aten.linalg_vector_norm.default)

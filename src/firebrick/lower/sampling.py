@@ -30,7 +30,7 @@ aten = torch.ops.aten
 
 RULES, _rule = rules()
 
-_BILINEAR, _NEAREST, _BICUBIC = range(3)
+_NEAREST, _BICUBIC = 1, 2
 _ZEROS, _BORDER, _REFLECTION = range(3)
 _MANY = 4
 """Channels from which on the places and weights of elements are stored."""
@@ -101,21 +101,6 @@ def _floor(x: Value) -> Value:
     return op("sub", whole, where(op("gt", whole, x), constant(1, x.dtype), constant(0, x.dtype)))
 
 
-def _cubic(t: Value) -> list[Value]:
-    """Weights of the four elements around a place, t behind the second."""
-
-    def poly(x: Value, *factors: float) -> Value:
-        made: Value = constant(factors[0], x.dtype)
-        for factor in factors[1:]:
-            made = op("add", op("mul", made, x), constant(factor, x.dtype))
-        return made
-
-    a, one = -0.75, constant(1, t.dtype)
-    near, far = (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
-    rest = op("sub", one, t)
-    return [poly(op("add", t, one), *far), poly(t, *near), poly(rest, *near), poly(op("add", rest, one), *far)]
-
-
 def _taps(side: _Side, x: Value, mode: int) -> list[_Tap]:
     """The elements around a coordinate that `_Side.padded` gave."""
     if mode == _NEAREST:
@@ -133,14 +118,13 @@ _Formula = Callable[[_Place], "Value"]
 def _stored(lw: Lowering, grid: TensorValue, dtype: str, value: _Formula) -> _Formula:
     """What is the same for all channels, in memory."""
     shape = grid.shape[:-1]
-    made = TensorValue(shape, dtype, contiguous_strides(shape), formula=value, parts=lw.parts)
-    lw.realize(made)
-    return made.at
+    tensor = TensorValue(shape, dtype, contiguous_strides(shape), formula=value, parts=lw.parts)
+    lw.realize(tensor)
+    return tensor.at
 
 
 def _along(lw: Lowering, grid: TensorValue, d: int, side: _Side, mode: int, compute: str) -> Callable[..., list[_Tap]]:
     """From a place of the grid to the elements along dimension `d`."""
-    stored = partial(_stored, lw, grid, compute)
 
     def pixel(at: _Place) -> Value:
         # The grid names the last dimension first.
@@ -149,18 +133,8 @@ def _along(lw: Lowering, grid: TensorValue, d: int, side: _Side, mode: int, comp
     def padded(at: _Place) -> Value:
         return side.padded(pixel(at))
 
-    if mode != _BICUBIC:
-        found = stored(padded) if side.padding == _REFLECTION else padded
-        return lambda at: _taps(side, found(at), mode)
-
-    def place(k: int, at: _Place) -> Value:
-        return side.padded(op("add", op("floor", pixel(at)), constant(k - 1, compute)))
-
-    def weight(k: int, at: _Place) -> Value:
-        return _cubic(op("sub", pixel(at), op("floor", pixel(at))))[k]
-
-    places, weights = ([stored(partial(fn, k)) for k in range(4)] for fn in (place, weight))
-    return lambda at: [side.tap(p(at), w(at)) for p, w in zip(places, weights, strict=True)]
+    coordinate = _stored(lw, grid, compute, padded) if side.padding == _REFLECTION else padded
+    return lambda at: _taps(side, coordinate(at), mode)
 
 
 @_rule(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
@@ -171,7 +145,7 @@ def _grid_sampler(lw: Lowering, x: TensorValue, grid: TensorValue, mode: int, pa
         raise Declined
     compute = DTYPES[x.dtype].compute
     channels = as_int(x.shape[1])
-    if rank == 2 and x.dtype == "f32" and mode != _NEAREST:
+    if mode == _BICUBIC or (rank == 2 and x.dtype == "f32" and mode != _NEAREST):
         raise Declined  # the library's kernel keeps places and weights in registers for all channels
     lw.reread(grid)
     sides = [_Side(n, padding, align, rank == 3) for n in sizes]
@@ -193,14 +167,14 @@ def _grid_sampler(lw: Lowering, x: TensorValue, grid: TensorValue, mode: int, pa
         return where(inside, reduce(partial(op, "add"), steps), constant(-1, whole))
 
     def weight(choice: Sequence[int], at: _Place) -> Value:
-        found = [tap.weight for tap in corner(choice, at) if tap.weight is not None]
-        return reduce(partial(op, "mul"), found) if found else constant(1, compute)
+        weights = [tap.weight for tap in corner(choice, at) if tap.weight is not None]
+        return reduce(partial(op, "mul"), weights) if weights else constant(1, compute)
 
-    count = {_BILINEAR: 2, _NEAREST: 1, _BICUBIC: 4}[mode]
+    count = 1 if mode == _NEAREST else 2
     corners: list[tuple[_Formula, _Formula]] = [
         (partial(place, c), partial(weight, c)) for c in product(range(count), repeat=rank)
     ]
-    if mode != _BICUBIC and channels >= _MANY:
+    if channels >= _MANY:
         corners = [(_stored(lw, grid, whole, p), _stored(lw, grid, compute, w)) for p, w in corners]
 
     def element(at: Value, lead: _Place, weight: Value) -> Value:
@@ -208,8 +182,8 @@ def _grid_sampler(lw: Lowering, x: TensorValue, grid: TensorValue, mode: int, pa
         flat = ref.offset + total(i * s for i, s in zip(lead, ref.strides[:2], strict=True)) + slot
         # The first element is read for those outside: to choose whether to read takes longer.
         inside = op("ge", at, constant(0, whole))
-        found = load(ref.buffer, x.dtype, flat, ((slot, cast(op("max", at, constant(0, whole)), "i64")),))
-        value = op("mul", where(inside, cast(found, compute), constant(0, compute)), weight)
+        loaded = load(ref.buffer, x.dtype, flat, ((slot, cast(op("max", at, constant(0, whole)), "i64")),))
+        value = op("mul", where(inside, cast(loaded, compute), constant(0, compute)), weight)
         # Of volumes eager leaves out what is outside, even where its weight is no number.
         return where(inside, value, constant(0, compute)) if rank == 3 else value
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from firebrick.ir.index.expr import ONE, ZERO, total
-from firebrick.ir.loops.constructors import cast, constant, index_value, op, running, where
+from firebrick.ir.loops.constructors import cast, constant, from_zero, index_value, op, running, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Ref, Store
 from firebrick.lower.context import Declined, Lowering, count_of, dense_strides, rules, strides_of
@@ -44,7 +44,12 @@ def _fold(lw: Lowering, name: str, x: TensorValue, dim: int) -> TensorValue:
     fake = lw.node.meta["val"]
     out = BY_TORCH[fake.dtype].name
     wide = _WIDE.get(out, out)
-    return _scan(lw, x, dim, fake, lambda i, along: running(name, along, cast(cast(x.at(i), out), wide)))
+
+    def value(i: tuple[Expr, ...], along: Expr) -> Value:
+        made = running(name, along, cast(cast(x.at(i), out), wide))
+        return from_zero(made) if name == "sum" and along is ZERO and x.rank else made
+
+    return _scan(lw, x, dim, fake, value)
 
 
 @_rule(aten.cumsum.default)

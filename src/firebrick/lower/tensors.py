@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.ir.index.expr import ONE, ZERO, Expr, total
+from firebrick.ir.index.expr import Expr, total
 from firebrick.ir.loops.constructors import load
+from firebrick.ir.loops.program import contiguous_strides as contiguous_strides
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,14 +87,3 @@ class TensorValue:
     def rank(self) -> int:
         """Number of dimensions."""
         return len(self.shape)
-
-
-def contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """Strides of a contiguous tensor, as PyTorch gives them."""
-    strides: list[Expr] = []
-    step: Expr = ONE
-    for size in reversed(shape):
-        strides.append(step)
-        if size is not ZERO:
-            step = step * size
-    return tuple(reversed(strides))

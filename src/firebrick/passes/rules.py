@@ -19,41 +19,31 @@ from firebrick.ir.graph.calls import call_of, value_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# ------------------------------------------------------------------ add + relu
+
+def _typed(function: Any) -> Any:
+    """A pattern whose parameter c is a number and whose others are tensors."""
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    function.__annotations__ = {name: float if name == "c" else Tensor for name in names}
+    return function
 
 
-def _add_relu_before(x: Tensor, y: Tensor) -> Tensor:
-    return torch.relu(x + y)
-
-
-def _add_relu_after(x: Tensor, y: Tensor) -> Any:
-    return torch.ops.aten._add_relu.Tensor(x, y)
+def _rule(name: str, before: Any, after: Any, *constants: str, where: Any = None) -> Rule:
+    return rule(_typed(before), _typed(after), name=name, constants=constants, where=where)
 
 
 def _plain_float(x: Tensor, y: Tensor) -> bool | str:
     return (x.dtype == y.dtype == torch.float32 and x.shape == y.shape) or "needs float32 tensors of one shape"
 
 
-ADD_RELU = (rule(_add_relu_before, _add_relu_after, name="add_relu", where=_plain_float),)
+ADD_RELU = (
+    _rule(
+        "add_relu",
+        lambda x, y: torch.relu(x + y),
+        lambda x, y: torch.ops.aten._add_relu.Tensor(x, y),
+        where=_plain_float,
+    ),
+)
 """relu(x + y) -> _add_relu(x, y)"""
-
-# ------------------------------------------------------------------ x + v * y / z
-
-
-def _addcdiv_before(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-    return x + y / z
-
-
-def _addcdiv_after(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-    return torch.addcdiv(x, y, z)
-
-
-def _addcdiv_value_before(x: Tensor, y: Tensor, z: Tensor, v: float) -> Tensor:
-    return x + v * (y / z)
-
-
-def _addcdiv_value_after(x: Tensor, y: Tensor, z: Tensor, v: float) -> Tensor:
-    return torch.addcdiv(x, y, z, value=v)
 
 
 def _floats(x: Tensor, y: Tensor, z: Tensor) -> bool | str:
@@ -61,68 +51,17 @@ def _floats(x: Tensor, y: Tensor, z: Tensor) -> bool | str:
 
 
 ADDCDIV = (
-    rule(_addcdiv_before, _addcdiv_after, name="addcdiv", where=_floats),
-    rule(_addcdiv_value_before, _addcdiv_value_after, name="addcdiv_value", where=_floats),
+    _rule("addcdiv", lambda x, y, z: x + y / z, lambda x, y, z: torch.addcdiv(x, y, z), where=_floats),
+    _rule(
+        "addcdiv_value",
+        lambda x, y, z, c: x + c * (y / z),
+        lambda x, y, z, c: torch.addcdiv(x, y, z, value=c),
+        where=_floats,
+    ),
 )
 """x + y / z -> addcdiv(x, y, z), also with a constant factor"""
 
 # ------------------------------------------------------------------ constants folded into the matmul before them
-
-
-def _linear_div(x: Tensor, w: Tensor, b: Tensor, c: float) -> Tensor:
-    return F.linear(x, w, b) / c
-
-
-def _linear_div_after(x: Tensor, w: Tensor, b: Tensor, c: float) -> Tensor:
-    return F.linear(x, w / c, b / c)
-
-
-def _linear_mul(x: Tensor, w: Tensor, b: Tensor, c: float) -> Tensor:
-    return F.linear(x, w, b) * c
-
-
-def _linear_mul_after(x: Tensor, w: Tensor, b: Tensor, c: float) -> Tensor:
-    return F.linear(x, w * c, b * c)
-
-
-def _linear_add(x: Tensor, w: Tensor, b: Tensor, c: float) -> Tensor:
-    return F.linear(x, w, b) + c
-
-
-def _linear_add_after(x: Tensor, w: Tensor, b: Tensor, c: float) -> Tensor:
-    return F.linear(x, w, b + c)
-
-
-def _linear_no_bias_div(x: Tensor, w: Tensor, c: float) -> Tensor:
-    return F.linear(x, w) / c
-
-
-def _linear_no_bias_div_after(x: Tensor, w: Tensor, c: float) -> Tensor:
-    return F.linear(x, w / c)
-
-
-def _matmul_div(x: Tensor, w: Tensor, c: float) -> Tensor:
-    return (x @ w) / c
-
-
-def _matmul_div_after(x: Tensor, w: Tensor, c: float) -> Tensor:
-    return x @ (w / c)
-
-
-def _scores_div(x: Tensor, y: Tensor, c: float) -> Tensor:
-    return (x @ y.transpose(-1, -2)) / c
-
-
-def _scores_div_after(x: Tensor, y: Tensor, c: float) -> Tensor:
-    return (x / c) @ y.transpose(-1, -2)
-
-
-def _scores_mul(x: Tensor, y: Tensor, c: float) -> Tensor:
-    return (x @ y.transpose(-1, -2)) * c
-
-
-def _scores_mul_after(x: Tensor, y: Tensor, c: float) -> Tensor:
-    return (x * c) @ y.transpose(-1, -2)
 
 
 def _not_zero(c: float) -> bool | str:
@@ -134,22 +73,43 @@ def _smaller_query(x: Tensor, y: Tensor, c: float) -> bool | str:
 
 
 FOLD_INTO_MATMUL = (
-    rule(_linear_div, _linear_div_after, name="fold_div_into_linear", constants=("w", "b"), where=_not_zero),
-    rule(_linear_mul, _linear_mul_after, name="fold_mul_into_linear", constants=("w", "b")),
-    rule(_linear_add, _linear_add_after, name="fold_add_into_linear", constants=("w", "b")),
-    rule(
-        _linear_no_bias_div,
-        _linear_no_bias_div_after,
-        name="fold_div_into_linear_without_bias",
-        constants=("w",),
+    _rule(
+        "fold_div_into_linear",
+        lambda x, w, b, c: F.linear(x, w, b) / c,
+        lambda x, w, b, c: F.linear(x, w / c, b / c),
+        *("w", "b"),
         where=_not_zero,
     ),
-    rule(_matmul_div, _matmul_div_after, name="fold_div_into_matmul", constants=("w",), where=_not_zero),
-    rule(_scores_mul, _scores_mul_after, name="fold_mul_into_query", where=_smaller_query),
-    rule(
-        _scores_div,
-        _scores_div_after,
-        name="fold_div_into_query",
+    _rule(
+        "fold_mul_into_linear",
+        lambda x, w, b, c: F.linear(x, w, b) * c,
+        lambda x, w, b, c: F.linear(x, w * c, b * c),
+        *("w", "b"),
+    ),
+    _rule(
+        "fold_add_into_linear",
+        lambda x, w, b, c: F.linear(x, w, b) + c,
+        lambda x, w, b, c: F.linear(x, w, b + c),
+        *("w", "b"),
+    ),
+    _rule(
+        "fold_div_into_linear_without_bias",
+        lambda x, w, c: F.linear(x, w) / c,
+        lambda x, w, c: F.linear(x, w / c),
+        "w",
+        where=_not_zero,
+    ),
+    _rule("fold_div_into_matmul", lambda x, w, c: (x @ w) / c, lambda x, w, c: x @ (w / c), "w", where=_not_zero),
+    _rule(
+        "fold_mul_into_query",
+        lambda x, y, c: (x @ y.transpose(-1, -2)) * c,
+        lambda x, y, c: (x * c) @ y.transpose(-1, -2),
+        where=_smaller_query,
+    ),
+    _rule(
+        "fold_div_into_query",
+        lambda x, y, c: (x @ y.transpose(-1, -2)) / c,
+        lambda x, y, c: (x / c) @ y.transpose(-1, -2),
         where=_smaller_query,
     ),
 )
@@ -158,59 +118,33 @@ FOLD_INTO_MATMUL = (
 # ------------------------------------------------------------------ three matmuls of one input
 
 
-def _three_linears(x: Tensor, a: Tensor, b: Tensor, c: Tensor, p: Tensor, q: Tensor, r: Tensor) -> Any:
-    return F.linear(x, a, p), F.linear(x, b, q), F.linear(x, c, r)
-
-
-def _three_linears_after(x: Tensor, a: Tensor, b: Tensor, c: Tensor, p: Tensor, q: Tensor, r: Tensor) -> Any:
-    joined = F.linear(x, torch.cat([a, b, c]), torch.cat([p, q, r])).split([a.shape[0], b.shape[0], c.shape[0]], -1)
+def _three_linears(x: Tensor, a: Tensor, b: Tensor, d: Tensor, p: Tensor, q: Tensor, r: Tensor) -> Any:
+    joined = F.linear(x, torch.cat([a, b, d]), torch.cat([p, q, r])).split([a.shape[0], b.shape[0], d.shape[0]], -1)
     return joined[0], joined[1], joined[2]
 
 
-def _three_matmuls(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Any:
-    return x @ a, x @ b, x @ c
-
-
-def _three_matmuls_after(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Any:
-    joined = (x @ torch.cat([a, b, c], 1)).split([a.shape[1], b.shape[1], c.shape[1]], -1)
+def _three_matmuls(x: Tensor, a: Tensor, b: Tensor, d: Tensor) -> Any:
+    joined = (x @ torch.cat([a, b, d], 1)).split([a.shape[1], b.shape[1], d.shape[1]], -1)
     return joined[0], joined[1], joined[2]
 
 
-def _matrices(a: Tensor, b: Tensor, c: Tensor) -> bool | str:
-    return a.dim() == b.dim() == c.dim() == 2 or "weights are no matrices"
+def _matrices(a: Tensor, b: Tensor, d: Tensor) -> bool | str:
+    return a.dim() == b.dim() == d.dim() == 2 or "weights are no matrices"
 
 
 MERGE_LINEARS = (
-    rule(
+    _rule(
+        "merge_linears",
+        lambda x, a, b, d, p, q, r: (F.linear(x, a, p), F.linear(x, b, q), F.linear(x, d, r)),
         _three_linears,
-        _three_linears_after,
-        name="merge_linears",
-        constants=("a", "b", "c", "p", "q", "r"),
+        *("a", "b", "d", "p", "q", "r"),
         where=_matrices,
     ),
-    rule(_three_matmuls, _three_matmuls_after, name="merge_matmuls", constants=("a", "b", "c"), where=_matrices),
+    _rule("merge_matmuls", lambda x, a, b, d: (x @ a, x @ b, x @ d), _three_matmuls, *("a", "b", "d"), where=_matrices),
 )
-"""linear(x, a), linear(x, b), linear(x, c) -> one linear of the joined weights, split"""
+"""linear(x, a), linear(x, b), linear(x, d) -> one linear of the joined weights, split"""
 
 # ------------------------------------------------------------------ attention
-
-
-def _scaled(by: Callable[[Tensor, float], Tensor]) -> list[tuple[str, Callable[..., Tensor], Callable[..., Tensor]]]:
-    def plain(q: Tensor, k: Tensor, v: Tensor, c: float) -> Tensor:
-        return torch.softmax(by(q @ k.transpose(-1, -2), c), -1) @ v
-
-    def masked(q: Tensor, k: Tensor, v: Tensor, m: Tensor, c: float) -> Tensor:
-        return torch.softmax(by(q @ k.transpose(-1, -2), c) + m, -1) @ v
-
-    scale = (lambda c: 1 / c) if by is operator.truediv else (lambda c: c)
-
-    def plain_after(q: Tensor, k: Tensor, v: Tensor, c: float) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, scale=scale(c))
-
-    def masked_after(q: Tensor, k: Tensor, v: Tensor, m: Tensor, c: float) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=m, scale=scale(c))
-
-    return [("", plain, plain_after), ("_masked", masked, masked_after)]
 
 
 def _heads(q: Tensor, k: Tensor, v: Tensor, c: float) -> bool | str:
@@ -230,66 +164,50 @@ def _masked_heads(q: Tensor, k: Tensor, v: Tensor, m: Tensor, c: float) -> bool 
     return m.dtype == q.dtype or "the mask's dtype is another"
 
 
-def _unscaled_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return torch.softmax(q @ k.transpose(-1, -2), -1) @ v
-
-
-def _unscaled_attention_after(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, scale=1.0)
-
-
-def _attention_rules() -> tuple[Rule, ...]:
-    found = []
-    for spelling, by in (("div", operator.truediv), ("mul", operator.mul)):
-        for suffix, pattern, replacement in _scaled(by):
-            where: Any = _masked_heads if suffix else _heads
-            found.append(rule(pattern, replacement, name=f"attention_{spelling}{suffix}", where=where))
-    found.append(
-        rule(
-            _unscaled_attention,
-            _unscaled_attention_after,
-            name="attention_unscaled",
-            where=lambda q, k, v: _heads(q, k, v, 1.0),
-        )
+def _scaled(spelling: str, by: Callable[[Any, float], Any], scale: Callable[[float], float]) -> tuple[Rule, ...]:
+    return (
+        _rule(
+            f"attention_{spelling}",
+            lambda q, k, v, c: torch.softmax(by(q @ k.transpose(-1, -2), c), -1) @ v,
+            lambda q, k, v, c: F.scaled_dot_product_attention(q, k, v, scale=scale(c)),
+            where=_heads,
+        ),
+        _rule(
+            f"attention_{spelling}_masked",
+            lambda q, k, v, m, c: torch.softmax(by(q @ k.transpose(-1, -2), c) + m, -1) @ v,
+            lambda q, k, v, m, c: F.scaled_dot_product_attention(q, k, v, attn_mask=m, scale=scale(c)),
+            where=_masked_heads,
+        ),
     )
-    return tuple(found)
 
 
-ATTENTION = _attention_rules()
+ATTENTION = (
+    *_scaled("div", operator.truediv, lambda c: 1 / c),
+    *_scaled("mul", operator.mul, lambda c: c),
+    _rule(
+        "attention_unscaled",
+        lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2), -1) @ v,
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1.0),
+        where=lambda q, k, v: _heads(q, k, v, 1.0),
+    ),
+)
 """softmax(q @ k.T / c + mask) @ v -> scaled_dot_product_attention"""
 
-# ------------------------------------------------------------------ GELU
-
-
-def _gelu_erf(x: Tensor) -> Tensor:
-    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
-
-
-def _gelu_erf_mul(x: Tensor) -> Tensor:
-    return 0.5 * x * (1.0 + torch.erf(x * math.sqrt(0.5)))
-
-
-def _gelu_tanh(x: Tensor) -> Tensor:
-    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
-
-
-def _gelu_tanh_product(x: Tensor) -> Tensor:
-    return 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608028654 * (1.0 + 0.044715 * x * x)))
-
-
-def _exact_gelu(x: Tensor) -> Tensor:
-    return F.gelu(x)
-
-
-def _approximate_gelu(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
+_GELU_OF_TANH: Any = lambda x: F.gelu(x, approximate="tanh")  # noqa: E731
 
 GELU = (
-    rule(_gelu_erf, _exact_gelu, name="gelu_erf"),
-    rule(_gelu_erf_mul, _exact_gelu, name="gelu_erf_mul"),
-    rule(_gelu_tanh, _approximate_gelu, name="gelu_tanh"),
-    rule(_gelu_tanh_product, _approximate_gelu, name="gelu_tanh_product"),
+    _rule("gelu_erf", lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))), lambda x: F.gelu(x)),
+    _rule("gelu_erf_mul", lambda x: 0.5 * x * (1.0 + torch.erf(x * math.sqrt(0.5))), lambda x: F.gelu(x)),
+    _rule(
+        "gelu_tanh",
+        lambda x: 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0)))),
+        _GELU_OF_TANH,
+    ),
+    _rule(
+        "gelu_tanh_product",
+        lambda x: 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608028654 * (1.0 + 0.044715 * x * x))),
+        _GELU_OF_TANH,
+    ),
 )
 """The written-out forms of GELU -> gelu"""
 

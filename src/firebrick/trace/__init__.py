@@ -5,6 +5,7 @@ from firebrick.trace.grad_off import GradOff, mode_at_end, without_switches
 from firebrick.trace.inference_trace import needs_grad, trace_function, trace_inference
 from firebrick.trace.joint import JointGraph, trace_joint
 from firebrick.trace.joint_split import Division, divide
+from firebrick.trace.layer_plan import backward_layers, forward_layers, layer_keys, layer_order, layer_plan
 from firebrick.trace.printer import show, show_joint, show_nodes
 from firebrick.trace.recompute import min_cut, save_needed
 
@@ -13,7 +14,12 @@ __all__ = [
     "GradOff",
     "JointGraph",
     "backward_given",
+    "backward_layers",
     "divide",
+    "forward_layers",
+    "layer_keys",
+    "layer_order",
+    "layer_plan",
     "min_cut",
     "mode_at_end",
     "needs_grad",

@@ -396,7 +396,9 @@ def _max_unpool_of(op: OpOverload) -> Callable[..., Tensor]:
     def max_unpool(x: Tensor, places: Tensor, size: list[int], *args: Any) -> Tensor:
         inside = (places >= 0) & (places < math.prod(size))
         made: Tensor = decomposition_table[op](asserted(x, inside, "Found an invalid max index"), places, size, *args)
-        return made.contiguous(memory_format=_layout_of(x)) if x.dim() == len(size) + 2 else made
+        if op is aten.max_unpool3d.default:
+            return made.contiguous()
+        return made.contiguous(memory_format=_layout_of(x)) if x.dim() == 4 else made
 
     return max_unpool
 

@@ -23,7 +23,6 @@ from firebrick.trace.attention_recipes import attention_functions
 from firebrick.trace.function_recipes import FUNCTIONS
 from firebrick.trace.recurrent_recipes import recurrent_functions
 from firebrick.trace.tape import Record, module_of
-from firebrick.trace.templates import KeyMaker, NotKeyed, Template, make_template, rebuild, replay
 from firebrick.trace.tracer import Tracer, fake_like
 
 if TYPE_CHECKING:
@@ -140,9 +139,6 @@ class Trace:
         self.gm, self.example_inputs, self.functions = gm, example_inputs, functions
         self.tracer = Tracer(_fake_mode(gm, example_inputs), exact)
         self.tape = self.tracer.tape
-        self.keys = KeyMaker()
-        self.templates: dict[Any, Template | None] = {}
-        self.epoch = 0  # counts calls without tensors, which may change global state such as autocast
         self.regions: list[Any] = []  # autocast regions that are open
         self.env: dict[fx.Node, Any] = {}
         self.inputs: list[Value] = []
@@ -200,17 +196,15 @@ class Trace:
         return self._dispatch(module, node)
 
     def _call_method(self, node: fx.Node) -> Any:
-        return self._call(node, str(node.target))
+        return self._dispatch(str(node.target), node)
 
     def _call_function(self, node: fx.Node) -> Any:
         if node.target in GRAD_MODE_TARGETS:
             return None
         if node.target is _enter_autocast:
-            self.epoch += 1
             self.regions.append(_enter_autocast(*node.args, **node.kwargs))
             return self.regions[-1]
         if node.target is _exit_autocast:
-            self.epoch += 1
             region = self.env[node.args[0]]  # type: ignore[index]
             self.regions = [r for r in self.regions if r is not region]
             return _exit_autocast(region)
@@ -218,32 +212,7 @@ class Trace:
             container = self._resolve(node.args[0])
             if not isinstance(container, Value):
                 return container[self._resolve(node.args[1])]
-        return self._call(node, node.target)
-
-    def _call(self, node: fx.Node, target: Any) -> Any:
-        args, kwargs = self._resolve(node.args), self._resolve(node.kwargs) if node.kwargs else {}
-        key: list[Any] = [target, self.epoch]
-        slots: list[Value] = []
-        try:
-            self.keys.make(args, key, slots)
-            if kwargs:
-                self.keys.make(kwargs, key, slots)
-        except NotKeyed:
-            self.epoch += not slots
-            return self._dispatch(target, node)
-        frozen_key = tuple(key)
-        template = self.templates.get(frozen_key)
-        if template is not None:
-            return replay(template, slots, self.tape, self.tracer.read)
-        for slot in slots:
-            self.tracer.read(slot)
-        start, writes = len(self.tape.records), self.tracer.writes
-        result = self._dispatch(target, node)
-        if not slots:
-            self.epoch += not isinstance(result, (Value, torch.SymInt))
-        elif self.tracer.writes == writes:
-            self.templates[frozen_key] = make_template(slots, self.tape.records[start:], result)
-        return result
+        return self._dispatch(node.target, node)
 
     def _resolve(self, arg: Any) -> Any:
         """Replace nodes by what they stand for."""
@@ -251,7 +220,7 @@ class Trace:
             return self.env[arg]
         if isinstance(arg, (tuple, list)):
             items = [self._resolve(a) for a in arg]
-            return items if isinstance(arg, immutable_list) else rebuild(arg, items)
+            return items if isinstance(arg, immutable_list) else _rebuild(arg, items)
         if isinstance(arg, dict):
             return {k: self._resolve(v) for k, v in arg.items()}
         if isinstance(arg, slice):
@@ -270,27 +239,13 @@ class Trace:
                 result = NotImplemented if known is None else known(*args, **kwargs)
                 if result is NotImplemented:
                     result = target(*args, **kwargs)
-        if self.tracer.reshaped:
-            self._unshare()
         return self._values(result)
-
-    def _unshare(self) -> None:
-        """Equal calls share the metadata of their results: those that kept their shapes get what was before."""
-        self.templates.clear()
-        self.keys = KeyMaker()
-        for changed, before in self.tracer.reshaped:
-            for value in _leaves(list(self.env.values())):
-                if isinstance(value, Value) and value.fake is changed.fake and value is not changed:
-                    value.fake = before
-                    if value.storage.base is changed.fake:
-                        value.storage.base = before
-        self.tracer.reshaped.clear()
 
     def _bound(self, arg: Any) -> Any:
         if isinstance(arg, Value):
             return self.tracer.bind(arg)
         if isinstance(arg, (tuple, list)):
-            return rebuild(arg, [self._bound(a) for a in arg])
+            return _rebuild(arg, [self._bound(a) for a in arg])
         if isinstance(arg, dict):
             return {k: self._bound(v) for k, v in arg.items()}
         if isinstance(arg, slice):
@@ -301,7 +256,7 @@ class Trace:
         if isinstance(result, torch.Tensor):
             return self.tracer.value_of(result)
         if isinstance(result, (tuple, list)):
-            return rebuild(result, [self._values(r) for r in result])
+            return _rebuild(result, [self._values(r) for r in result])
         if isinstance(result, dict):
             return {k: self._values(v) for k, v in result.items()}
         return result
@@ -313,6 +268,18 @@ def _fake_mode(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> FakeTensorM
             return given.fake_mode
     mode = gm.meta.get("fake_mode")
     return mode if isinstance(mode, FakeTensorMode) else new_fake_mode()
+
+
+def _rebuild(value: Any, items: list[Any]) -> Any:
+    """Make a sequence of `value`'s type from `items`."""
+    kind = type(value)
+    if kind in (tuple, list):
+        return kind(items)
+    if kind is torch.Size:
+        return tuple(items) if any(isinstance(i, Value) for i in items) else kind(items)
+    if hasattr(kind, "_fields"):
+        return kind(*items)
+    return kind(items)
 
 
 class Finish:

@@ -6,7 +6,8 @@ same tracer, so that what it computes lands on the same tape.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,7 @@ from firebrick.trace.tracer import fake_like
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from firebrick.errors import UserLocation
     from firebrick.ir.graph.aten import Alias
     from firebrick.runtime.bits import Bits
     from firebrick.trace.tape import Record
@@ -145,6 +147,8 @@ class _JointTrace(Trace):
         self.tracer.fake_mode = new_fake_mode()  # capture's fake tensors have histories of their own
         self.leaves: dict[str, torch.Tensor] = {}
         self.entries: dict[int, Any] = {}  # id of an input's fake tensor -> the history that it begins with
+        self.calls: list[int] = []  # autograd's sequence number when each call began
+        self.stacks: list[tuple[UserLocation, ...]] = []  # and its place, for what is computed in its backward
 
     def run_joint(self) -> JointGraph:
         with tracing_state(torch.is_grad_enabled()):
@@ -196,8 +200,19 @@ class _JointTrace(Trace):
             return None
         return super()._call_function(node)
 
-    def _call(self, node: fx.Node, target: Any) -> Any:
-        return self._dispatch(target, node)  # a call that is replayed would leave no history
+    def _dispatch(self, target: Any, node: fx.Node) -> Any:
+        stack = self.tape.stack
+        if stack:
+            stack = (*stack[:-1], replace(stack[-1], nodes=tuple([~n for n in stack[-1].nodes])))
+        self.calls.append(torch._C._autograd._get_sequence_nr())  # type: ignore[attr-defined]
+        self.stacks.append(stack)
+        return super()._dispatch(target, node)
+
+    def locate(self) -> None:
+        """Say of what is recorded next that it is the backward of a call: by the complement of the call's number."""
+        node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+        if node is not None and (at := bisect_right(self.calls, node._sequence_nr())):
+            self.tape.stack = self.stacks[at - 1]
 
 
 class _JointFinish(Finish):
@@ -268,6 +283,7 @@ class _JointFinish(Finish):
         if not positions or not leaves:
             return [None] * len(leaves)
         shown = [self.shown[p] for p in positions]
+        tracer.locate = self.trace.locate
         with torch.autograd.set_multithreading_enabled(False), tracer:
             try:
                 found = torch.autograd.grad(shown, leaves, [t.fake for t in tangents], allow_unused=True)
@@ -279,4 +295,5 @@ class _JointFinish(Finish):
             raise LoweringError("a gradient is a sparse tensor")
         if any(t.storage.version for t in tangents):
             raise LoweringError("a backward function writes the gradient that it is given")
+        tracer.locate = None
         return [None if g is None else tracer.read(tracer.value_of(g)) for g in found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +10,14 @@ import torch
 from torch import fx
 
 from firebrick.errors import LoweringError, PassError
-from firebrick.fakes.node_values import acts
+from firebrick.fakes.node_values import acts, origins
 from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.runtime import Place, Tangent, TrainingPlan
 from firebrick.trace.recompute import Phases, base_of, bytes_of, is_random
 from firebrick.trace.tape import module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from firebrick.trace.joint import JointGraph
 
@@ -28,32 +29,54 @@ class Division:
     """Two graphs and how they are joined.
 
     The backward takes the saved tensors, then the tangents. `order`: for each of the plan's `wrt`, which of the
-    backward's outputs is its gradient, None if no result depends on it.
+    backward's outputs is its gradient, None if no result depends on it. keys, sizes: what tells each saved tensor in
+    any trace of the graph, and its bytes.
     """
 
     forward: AtenGraph
     backward: AtenGraph
     plan: TrainingPlan
     order: tuple[int | None, ...]
+    keys: tuple[Any, ...]
+    sizes: tuple[int, ...]
 
 
-def divide(joint: JointGraph, saved: Iterable[fx.Node]) -> Division:
-    """Divide at `saved`; what the backward needs besides is computed again.
+def divide(joint: JointGraph, saved: Iterable[fx.Node], keys: Sequence[Any] = ()) -> Division:
+    """Divide at `saved`, or at what has these `keys`, in their order; what else is needed is computed again.
 
     Raises:
         PassError: a random op would have to be computed again.
     """
-    return _Divider(joint, saved).run()
+    return _Divider(joint, saved, keys).run()
 
 
 class _Divider:
     """One division."""
 
-    def __init__(self, joint: JointGraph, saved: Iterable[fx.Node]) -> None:
+    def __init__(self, joint: JointGraph, saved: Iterable[fx.Node], keys: Sequence[Any]) -> None:
         self.joint, self.phases = joint, Phases(joint)
         self.inputs, self.tangents = joint.placeholders()
         self.literals = {n for n in joint.gm.graph.nodes if n.op == "get_attr" and str(n.target).startswith("_literal")}
-        self.saved = self._closed(saved)
+        self.keys = self._keys()
+        node_of = {key: node for node, key in self.keys.items()}
+        self.saved = self._closed([node_of[key] for key in keys] if keys else saved)
+        if keys:
+            if len(self.saved) != len(keys):
+                raise PassError("the backward of the whole graph needs other tensors than were saved")
+            self.saved = [node_of[key] for key in keys]
+
+    def _keys(self) -> dict[fx.Node, tuple[Any, ...]]:
+        """What tells the forward's nodes in any trace: a name, or a captured node's number and which of its nodes."""
+        counts: Counter[tuple[int, ...]] = Counter()
+        keys: dict[fx.Node, tuple[Any, ...]] = {}
+        for node in self.joint.gm.graph.nodes:
+            if node.op in ("placeholder", "get_attr"):
+                keys[node] = "const" if node.op == "get_attr" else "input", str(node.target), 0
+            elif node in self.phases.forward:
+                number = origins(node)
+                keys[node] = "call", number[0] if len(number) == 1 else number, counts[number]
+                counts[number] += 1
+        return keys
 
     def _closed(self, saved: Iterable[fx.Node]) -> list[fx.Node]:
         """What is saved, with the inputs and constants that computing the rest again starts from."""
@@ -92,6 +115,7 @@ class _Divider:
         forward.outputs = [None] * (len(values) + len(extra))
         _copy_arguments(forward.gm.graph, first=mutated + len(values))
         backward, order = self._backward(gradients)
+        sizes = tuple([bytes_of(n) if p.kind == "result" else 0 for n, p in zip(self.saved, places, strict=True)])
         plan = TrainingPlan(
             results=len(values),
             outputs=tuple(self._output(i, place) for i in range(len(aliases))),
@@ -100,9 +124,9 @@ class _Divider:
             dirty=tuple(self._named(n) for n in self.joint.mutated if n in self.joint.dirty),
             wrt=tuple(self._named(n) for n in self.joint.wrt),
             reach=tuple(self.joint.reach),
-            bytes_saved=sum(bytes_of(n) for n, p in zip(self.saved, places, strict=True) if p.kind == "result"),
+            bytes_saved=sum(sizes),
         )
-        return Division(forward, backward, plan, order)
+        return Division(forward, backward, plan, order, tuple([self.keys[n] for n in self.saved]), sizes)
 
     # ------------------------------------------------------------ places
 
@@ -156,10 +180,14 @@ class _Divider:
             acting = [n for n in self.joint.gm.graph.nodes if is_random(n) or acts(n)]
             wanted += [n for n in acting if n in self.phases.forward]
         live = _live(self.joint, wanted, set(inputs))
-        for node in self.joint.gm.graph.nodes:
-            shown = node.op == "get_attr" and node.target in mutated
-            if node not in env and (node in live or shown):
-                env[node] = graph.node_copy(node, env.__getitem__)
+        again = set() if inputs is self.inputs else self.phases.forward  # is computed where it is first used
+        nodes = [
+            n
+            for n in self.joint.gm.graph.nodes
+            if n not in again and (n in live or (n.op == "get_attr" and n.target in mutated))
+        ]
+        for node in [*nodes, *wanted]:
+            _copy_needed(graph, node, env)
         graph.output(tuple(env[r] if isinstance(r, fx.Node) else r for r in results))
         gm = module_of(graph, self.joint.constants)
         used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
@@ -209,6 +237,18 @@ def _copy_arguments(graph: fx.Graph, first: int = 0) -> None:
             val = node.meta["val"]
             results[i].meta["val"] = val.fake_mode.__torch_dispatch__(aten.clone.default, (), (val,), {})
     output.args = (tuple(results),)
+
+
+def _copy_needed(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> None:
+    """Copy a node behind what it needs."""
+    waiting = [node]
+    while waiting:
+        node = waiting[-1]
+        missing = [] if node in env else [n for n in node.all_input_nodes if n not in env]
+        waiting += reversed(missing)
+        if not missing:
+            env[node] = env.get(node) or graph.node_copy(node, env.__getitem__)
+            waiting.pop()
 
 
 def _dtype(node: fx.Node) -> torch.dtype:

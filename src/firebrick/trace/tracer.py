@@ -56,8 +56,7 @@ class Tracer(TorchDispatchMode):
         self.literals: set[str] = set()  # constants that no attribute of the traced module holds
         self.bits: dict[str | int, Bits] = {}  # of inputs and constants that have any
         self.seen_by_bits: set[int] = set()  # the fakes of those
-        self.writes = 0
-        self.reshaped: list[tuple[Value, FakeTensor]] = []  # what took another shape in place, and its old metadata
+        self.locate: Callable[[], None] | None = None  # tells the tape where in the program the next call is from
         self._values: dict[int, Value] = {}
         self._keep: list[Any] = []
         self._constant_values: dict[int, Value] = {}
@@ -142,6 +141,8 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         """Record, decompose or make functional one ATen call."""
         kwargs = kwargs or {}
+        if self.locate is not None:
+            self.locate()
         rule = self._rules.get(func)
         if rule is None:
             rule = self._rules[func] = _classify(func, self._exact)
@@ -185,7 +186,6 @@ class Tracer(TorchDispatchMode):
 
     def overwrite(self, tensor: torch.Tensor, record: Record) -> None:
         """Make `record` the content of `tensor`'s memory."""
-        self.writes += 1
         write(self.value_of(tensor), record, self.emit)
 
 
@@ -301,7 +301,7 @@ def _bit(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _same_layout(a: FakeTensor, b: FakeTensor) -> bool:
-    return (
+    return a is b or (
         expressions(a.shape) == expressions(b.shape)
         and expressions(a.stride()) == expressions(b.stride())
         and a.dtype == b.dtype
@@ -522,10 +522,14 @@ def _inplace_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwarg
     if value.storage.base is fake:
         value.storage.base = before
     tracer.fakes(func, (fake, *args[1:]), kwargs)
-    tracer.writes += 1
-    tracer.reshaped.append((value, before))
     value.chain, value.record, value.version = viewed.chain, viewed.record, viewed.version
     return args[0]
+
+
+def _same_storage_size(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Asked of tangents before they are made views: of the tensors that the program holds, not of what they became."""
+    one, other = (t.untyped_storage().nbytes() // t.element_size() for t in args)
+    return one == other
 
 
 _RULES: dict[Any, Callable[..., Any]] = {
@@ -546,6 +550,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.fill_.Tensor: _fill,
     aten.zero_.default: _fill,
     torch.ops.prim.device.default: _device,
+    aten._has_same_storage_numel.default: _same_storage_size,
     aten._linalg_check_errors.default: _check_errors,
 }
 """Op -> rule; `_classify` adds the others as they are met."""

@@ -199,7 +199,7 @@ class Writer:
 
     def __init__(self, random: random.Random) -> None:
         self.random = random
-        self.parts: dict[str, list[str]] = {"top": [], "body": [], "before": [], "after": []}
+        self.parts: dict[str, list[str]] = {"top": [], "body": [], "before": [], "after": [], "last": []}
         self.tensors: list[Tensor] = []
         self.arguments: list[str] = []
         self.results: list[str] = []
@@ -209,7 +209,7 @@ class Writer:
         )
         """What `main` is called under; rows that need gradients set it to ""."""
         self._indents = dict.fromkeys(self.parts, 0)
-        self._indents.update(body=1, before=1, after=1)
+        self._indents.update(body=1, before=1, after=1, last=1)
         self._counter = 0
 
     # -- the parts ------------------------------------------------------------------
@@ -234,6 +234,10 @@ class Writer:
     def after(self, *lines: str) -> None:
         """Write plain Python behind the call; `out` is its result, a tuple."""
         self._put("after", *lines)
+
+    def last(self, *lines: str) -> None:
+        """Write plain Python behind that: what changes results, so that later backwards may refuse."""
+        self._put("last", *lines)
 
     @contextlib.contextmanager
     def block(self, head: str, part: str = "body") -> Iterator[None]:
@@ -312,7 +316,7 @@ class Writer:
         lines = [
             PRELUDE.format(backend=backend), *self.parts["top"], "", "",
             f"def main({', '.join(self.arguments)}):", *self.parts["body"], f"    return ({''.join(r + ', ' for r in results)})", "", "",
-            "def drive(main, call):", *self.parts["before"], *call, *self.parts["after"],
+            "def drive(main, call):", *self.parts["before"], *call, *self.parts["after"], *self.parts["last"],
             f"    return out, {''.join(o + ', ' for o in self.observed)}",
         ]  # fmt: skip
         return "\n".join(lines) + "\n"

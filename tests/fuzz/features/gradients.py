@@ -15,10 +15,10 @@ def _shown(w: Writer, text: str) -> str:
 
 def _tried(w: Writer, *lines: str) -> None:
     """Plain Python that may raise; whether autograd's words are said is compared."""
-    with w.block("try:", "after"):
-        w.after(*lines)
-    with w.block("except RuntimeError as error:", "after"):
-        w.after("SEEN.append([type(error).__name__, 'inplace' in str(error)])")
+    with w.block("try:", "last"):
+        w.last(*lines)
+    with w.block("except RuntimeError as error:", "last"):
+        w.last("SEEN.append([type(error).__name__, 'inplace' in str(error)])")
 
 
 def inner_hooks(w: Writer) -> None:
@@ -61,7 +61,8 @@ def sparse_gradients(w: Writer) -> None:
 
 def forward_ad(w: Writer) -> None:
     """Tensors that carry tangents: as arguments, under a transform around the call, or inside."""
-    a, b = w.argument((3, 4), grad=False), w.argument((3, 4), grad=False)
+    apart = ("plain", "transposed", "gaps", "offset", "unaligned", "selected")  # eager writes into tensors like primals
+    a, b = w.argument((3, 4), grad=False), w.argument((3, 4), grad=False, layouts=apart)
     tangent, dual = w.fresh("t"), w.fresh("a")
     w.before(f"{tangent} = given(5 + call, 3, 4)", f"{dual} = {b.name}")
     text = w.random.choice([

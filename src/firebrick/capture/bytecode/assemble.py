@@ -127,11 +127,11 @@ def disassemble(code: CodeType) -> list[Item]:
     handlers: dict[int, Handler] = {}
 
     def handler_of(entry: ExceptionEntry) -> Handler:
-        found = handlers.get(id(entry))
-        if found is None:
+        handler = handlers.get(id(entry))
+        if handler is None:
             target = labels.setdefault(entry.target, Label())
-            found = handlers[id(entry)] = Handler(target, entry.depth, entry.lasti)
-        return found
+            handler = handlers[id(entry)] = Handler(target, entry.depth, entry.lasti)
+        return handler
 
     made: list[Instr] = []
     for i in instructions:

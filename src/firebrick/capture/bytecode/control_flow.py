@@ -190,17 +190,17 @@ flow = ByCode(Flow)
 
 def _states(code: CodeType) -> dict[int, State]:
     graph = flow(code)
-    found: dict[int, State] = {0: graph.entry()}
+    states_by_index: dict[int, State] = {0: graph.entry()}
     work = [0]
     while work:
         index = work.pop()
-        for after, state in graph.step(index, found[index]):
-            old = found.get(after)
+        for after, state in graph.step(index, states_by_index[index]):
+            old = states_by_index.get(after)
             new = state if old is None else old.merge(state)
             if new != old:
-                found[after] = new
+                states_by_index[after] = new
                 work.append(after)
-    return found
+    return states_by_index
 
 
 states = ByCode(_states)

@@ -81,18 +81,18 @@ class ByCode(Generic[T]):
     def __call__(self, code: CodeType) -> T:
         """What was made for this very code object."""
         key = id(code)
-        found = self._entries.get(key)
-        if found is not None and found[0]() is code:
-            return found[1]
-        made = self._make(code)
+        entry = self._entries.get(key)
+        if entry is not None and entry[0]() is code:
+            return entry[1]
+        content = self._make(code)
         entries = self._entries
 
         def forget(dead: weakref.ref[CodeType]) -> None:
             if key in entries and entries[key][0] is dead:
                 del entries[key]
 
-        entries[key] = (weakref.ref(code, forget), made)
-        return made
+        entries[key] = (weakref.ref(code, forget), content)
+        return content
 
 
 def slot_names(code: CodeType) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def _decode(code: CodeType) -> tuple[Instruction, ...]:
     read = _Reader(code)
     raw = code.co_code
     positions: list[Position] = list(code.co_positions())
-    found: list[Instruction] = []
+    instructions: list[Instruction] = []
     at_offset: dict[int, int] = {}
     unit, extended, first, units = 0, 0, -1, len(raw) >> 1
     while unit < units:
@@ -118,7 +118,7 @@ def _decode(code: CodeType) -> tuple[Instruction, ...]:
             extended = arg
             continue
         extended = 0
-        index = len(found)
+        index = len(instructions)
         at_offset[first] = index
         first = -1
         is_jump = row.operand is Operand.JUMP
@@ -130,16 +130,16 @@ def _decode(code: CodeType) -> tuple[Instruction, ...]:
             argval, flag = read.operand(row, arg)
             if name == "LOAD_FAST" and arg >= read.locals:  # since 3.13 also loads a cell itself
                 name = "LOAD_CLOSURE"
-        found.append(Instruction(index, here << 1, name, arg, argval, flag, is_jump, row, positions[here], None))
-    for instruction in found:
+        instructions.append(Instruction(index, here << 1, name, arg, argval, flag, is_jump, row, positions[here], None))
+    for instruction in instructions:
         if instruction.is_jump:
             instruction.argval = at_offset[instruction.argval]
     for start, end, target, depth, lasti in read_exceptions(code.co_exceptiontable):
         entry = ExceptionEntry(at_offset[target], depth, lasti)
-        last = at_offset.get(end, len(found))
-        for instruction in found[at_offset[start] : last]:
+        last = at_offset.get(end, len(instructions))
+        for instruction in instructions[at_offset[start] : last]:
             instruction.handler = entry
-    return tuple(found)
+    return tuple(instructions)
 
 
 class _Reader:

@@ -85,8 +85,8 @@ _ENDS = frozenset(
 def _operand(name: str, number: int) -> Operand:
     if name in _BY_NAME:
         return _BY_NAME[name]
-    found = next((kind for numbers, kind in _KINDS if number in numbers), None)
-    return found or (Operand.NUMBER if number in _TAKES_NUMBER else Operand.NONE)
+    operand = next((kind for numbers, kind in _KINDS if number in numbers), None)
+    return operand or (Operand.NUMBER if number in _TAKES_NUMBER else Operand.NONE)
 
 
 BY_NAME: Mapping[str, Opcode] = {n: Opcode(n, k, _operand(n, k), n not in _ENDS) for n, k in dis.opmap.items()}

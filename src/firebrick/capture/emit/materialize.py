@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.emit.writer import Emitter
+from firebrick.capture.guards.sources import Local
 from firebrick.capture.values.base import NULL, LazyValue, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import CallableValue, CellValue
@@ -42,7 +43,10 @@ class ValueEmitter(Emitter):
                 self._load_cached(value.source, value)
                 return
             value = value._real
-        if value is NULL or (isinstance(value, ConstantValue)):
+        if isinstance(value, ConstantValue) and isinstance(value.source, Local):
+            self.load_source(value.source)  # an equal object may be another one
+            return
+        if value is NULL or isinstance(value, ConstantValue):
             value.reconstruct(self)
             return
         if isinstance(value, CellValue) and id(value) in self.own_cells:

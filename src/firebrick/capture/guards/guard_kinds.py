@@ -136,7 +136,7 @@ def _is_contiguous(sizes: tuple[int | None, ...], strides: tuple[int | None, ...
 
 def describe(value: Any) -> str:
     """A short, stable name of an object: no addresses."""
-    if isinstance(value, type) or callable(value):
+    if isinstance(value, type) or (callable(value) and not hasattr(type(value), "__getattr__")):
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         if isinstance(name, str):
             return name if module in (None, "builtins") else f"{module}.{name}"
@@ -144,10 +144,10 @@ def describe(value: Any) -> str:
         return f"module {value.__name__}"
     if isinstance(value, torch.Tensor):
         return "a nested tensor" if value.is_nested else str(TensorMeta.of(value))
-    if isinstance(value, (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)):
+    if type(value) in (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device):
         text = repr(value)
         return text if len(text) <= 80 else text[:77] + "..."
-    if isinstance(value, (tuple, list, dict, set, frozenset)):
+    if type(value) in (tuple, list, dict, set, frozenset):
         return f"{type(value).__name__} of {len(value)}"
     return f"a {type(value).__qualname__}"
 

@@ -245,7 +245,11 @@ _LOWER: dict[type, Any] = {
         "DICT_ITEM", b.child("DICT_ITEM", _own_dict(b, x.base), key=x.table), key=x.name
     ),
     s.Item: _lower_item,
-    s.DictItem: lambda b, x: b.child("DICT_ITEM", b.node(x.base), key=x.key),
+    s.BuiltinItem: lambda b, x: (
+        b.child("DICT_ITEM", b.node(x.base), key=x.key)
+        if x.kind is dict
+        else b.child("SEQUENCE_ITEM", b.node(x.base), x.key)
+    ),
     s.DictKey: lambda b, x: b.child("DICT_KEY", b.node(x.base), x.index),
     s.ArrayTensor: lambda b, x: b.child("CALL", b.node(x.base), key=s.tensor_of),
     s.PlainTensor: lambda b, x: b.child("CALL", b.node(x.base), key=s.plain_tensor),

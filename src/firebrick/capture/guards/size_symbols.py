@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.guards.guard_kinds import Guard
@@ -13,12 +12,11 @@ from firebrick.fakes.mode import is_plain
 from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     import torch
 
     from firebrick._native import Frame
-    from firebrick.capture.guards.guard_plan import Plan
     from firebrick.capture.guards.size_conditions import Shape
     from firebrick.capture.guards.sources import Source
     from firebrick.ir.index.sizes import Sizes
@@ -57,7 +55,7 @@ class Symbols:
         marked = {*marks, *(d for name in _TORCH_MARKS for d in getattr(tensor, name, ()))}
         found: dict[int, Var] = {}
         for d, size in enumerate(tensor.shape):
-            varies = d in marked or (source, d) in self.varying or (self.dynamic is True and size > 1)
+            varies = d in marked or (size > 1 and (self.dynamic is True or (source, d) in self.varying))
             if varies and size and d not in static:
                 lo, hi = marks.get(d, (None, None))
                 found[d] = self._symbol(size, d, source, max(lo or 1, 1), hi)
@@ -171,16 +169,12 @@ class Symbols:
         return made
 
 
-def changed_sizes(frame: Frame, plans: Sequence[Plan]) -> frozenset[tuple[Source, int]]:
-    """The dimensions of other sizes than those of plans that only sizes keep from fitting, else of the first plan."""
-    failing = [[guard for guard in plan.guards if not guard.holds(frame)] for plan in plans]
-    about_sizes = [guards for guards in failing if all(guard.kind in ("TENSOR", "SHAPE") for guard in guards)]
-    found: set[tuple[Source, int]] = set()
-    for guard in itertools.chain(*(about_sizes or failing[:1])):
+def changed_sizes(frame: Frame, guards: Iterable[Guard]) -> Iterator[tuple[Source, int]]:
+    """The dimensions for whose sizes guards fail."""
+    for guard in guards:
         if guard.kind == "TENSOR" and guard.source is not None:
             with contextlib.suppress(LookupError, AttributeError, TypeError):
                 meta, tensor = guard.payload, guard.source.evaluate(frame)
                 if tensor.dim() == len(meta.sizes) and tensor.dtype == meta.dtype:
                     both = enumerate(zip(meta.sizes, tensor.shape, strict=True))
-                    found.update((guard.source, d) for d, (was, now) in both if was is not None and was != now)
-    return frozenset(found)
+                    yield from ((guard.source, d) for d, (was, now) in both if was is not None and was != now)

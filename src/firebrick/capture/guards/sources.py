@@ -343,28 +343,30 @@ class Item(Source):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class DictItem(Source):
-    """`dict.__getitem__(base, key)`: the item of a dict or a subclass, whatever the class overrides."""
+class BuiltinItem(Source):
+    """`kind.__getitem__(base, key)`: the item of a container or an instance of a subclass, whatever that overrides."""
 
     base: Source
     key: Any
+    kind: Any = dict
 
     def __str__(self) -> str:
         return f"{self.base}[{shown_key(self.key)}]"
 
     def _follow(self, value: Any) -> Any:
-        return dict.__getitem__(value, self.key)
+        return self.kind.__getitem__(value, self.key)
 
     def _last_steps(self) -> tuple[Step, ...]:
-        return (("apply", _DictGetter(self.key)),)
+        return (("apply", _Getter(self.kind, self.key)),)
 
 
 @dataclass(frozen=True, slots=True)
-class _DictGetter:
+class _Getter:
+    kind: Any
     key: Any
 
-    def __call__(self, mapping: dict[Any, Any]) -> Any:
-        return dict.__getitem__(mapping, self.key)
+    def __call__(self, container: Any) -> Any:
+        return self.kind.__getitem__(container, self.key)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

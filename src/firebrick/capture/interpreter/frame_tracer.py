@@ -37,7 +37,7 @@ from firebrick.capture.values.base import LazyValue, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, is_literal
 from firebrick.capture.values.function import CellValue, FunctionValue
 from firebrick.capture.values.mapping import DictValue
-from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue, bind, class_lookup
+from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue, bind, class_lookup, is_odd_method
 from firebrick.capture.values.sequence import TupleValue
 from firebrick.capture.values.size import size_value
 from firebrick.capture.values.wrap import fresh, wrap
@@ -249,6 +249,9 @@ class Tracer:
         known = self._lookups.get((cls, name))
         if known is None:
             known = self._lookups[cls, name] = class_lookup(cls, name)
+            if is_odd_method(cls, name, known[0]):
+                del self._lookups[cls, name]
+                raise Break("unsupported-call", f"{name} of {cls.__name__} is a {type(known[0]).__name__}")
             if cls.__flags__ & _IMMUTABLE:
                 return known
             if known[1] is None:

@@ -18,7 +18,7 @@ from firebrick.capture.values.function import BoundMethodValue
 from firebrick.capture.values.made import NumberValue, number_beside
 from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.object import MISSING, WRITTEN, InstanceDictValue, ObjectValue
+from firebrick.capture.values.object import MISSING, WRITTEN, InstanceDictValue, ObjectValue, overriding
 from firebrick.capture.values.sequence import DequeValue, ListValue, SequenceValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.subclass import SubclassValue
@@ -149,7 +149,7 @@ def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
         return value.call_method(interp, method, [], {})
     if isinstance(value, TensorValue):
         return interp.tracer.graph.call(interp, "call_function", function, (value,), {})
-    if isinstance(value, ObjectValue) and value.special(interp, method) is not None and value.storage is None:
+    if isinstance(value, ObjectValue) and overriding(interp, value, method) and value.special(interp, method):
         return value.call_method(interp, method, [], {})
     if interp.lookup(value.python_type(), method)[0] is MISSING:
         interp.raise_new(TypeError, f"bad operand type for unary {symbol}: {value.python_type().__name__!r}")
@@ -365,7 +365,7 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
                 result = _bound(interp, owner, name).call(interp, [other], {})
                 if not _not_implemented(result):
                     return result
-            elif symbol == "!=" and isinstance(interp.lookup(owner.cls, "__eq__")[0], WRITTEN):
+            elif symbol == "!=" and holder is object and isinstance(interp.lookup(owner.cls, "__eq__")[0], WRITTEN):
                 equal = compare(interp, "==", left, right).realize()
                 return ConstantValue(not equal.truth(interp))
     if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):

@@ -16,7 +16,7 @@ from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.iterator import Cursor, GeneratorValue, IteratorValue
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup, converted
+from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup, converted, overriding
 from firebrick.capture.values.sequence import ListValue
 from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
@@ -86,7 +86,11 @@ class Operations:
         value = value.realize()
         if isinstance(value, TensorValue):
             raise Break("data-dependent-value", "a tensor is used as an index")
-        if isinstance(value, ObjectValue) and value.storage is None:
+        if (
+            isinstance(value, ObjectValue)
+            and not issubclass(value.cls, int)
+            and overriding(self.interpreter, value, "__index__")
+        ):
             if self.lookup(value.cls, "__index__")[0] is MISSING:
                 value.call_method(self.interpreter, "__index__", [], {})
             value = converted(self.interpreter, value, "__index__", operator.index)

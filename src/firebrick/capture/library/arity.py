@@ -18,12 +18,8 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.library.known_callables import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from firebrick.capture.library.known_callables import Args, Kwargs
 
-    from firebrick.capture.values.base import Value
-
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
 
 _NOTHING: Any = lambda: 0  # noqa: E731
 _ONE: Any = lambda one, /: 0  # noqa: E731

@@ -18,13 +18,11 @@ from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
-
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
 
 
 @dataclass(frozen=True)

@@ -24,20 +24,19 @@ from firebrick.capture.values.function import BoundMethodValue, CallableValue, C
 from firebrick.capture.values.iterator import Cursor, IteratorValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
-from firebrick.capture.values.object import MISSING, ObjectValue, converted
+from firebrick.capture.values.object import MISSING, ObjectValue, converted, overriding
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.superclass import SuperValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.library.known_callables import Args, Kwargs
 
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
 
 _NO_KEYWORDS: Kwargs = {}
 
@@ -273,14 +272,14 @@ def _vars(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(locals)
 def _locals(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    found: dict[str, Value] = {}
+    slots: dict[str, Value] = {}
     code = interp.code
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
         value = interp.slots.get(name)
         content = value.content if isinstance(value, CellValue) else value
         if content is not None and name.isidentifier():
-            found[name] = content
-    return DictValue.of(found)
+            slots[name] = content
+    return DictValue.of(slots)
 
 
 @handles(dir, eval, exec, breakpoint)
@@ -475,9 +474,9 @@ def _extreme(symbol: str) -> Any:
         for item in items[1:]:
             both = (best.realize(), item.realize())
             if plain and any(isinstance(one, SizeValue) for one in both):
-                made = of_sizes("max" if symbol == ">" else "min", *both)
-                if made is not None:
-                    best = best_key = made
+                size = of_sizes("max" if symbol == ">" else "min", *both)
+                if size is not None:
+                    best = best_key = size
                     continue
             item_key = item if plain or key is None else interp.call(key, item)
             if operators.compare(interp, symbol, item_key, best_key).realize().truth(interp):
@@ -517,13 +516,13 @@ def _frozenset(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 def _mapping(cls: type) -> Any:
     def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        made = DictValue({}, cls=cls)
+        mapping = DictValue({}, cls=cls)
         for other in args:
             for key, item in pairs_of(interp, other):
-                made.set_item(interp, key, item)
+                mapping.set_item(interp, key, item)
         for name, item in kwargs.items():
-            made.set_item(interp, ConstantValue(name), item)
-        return made
+            mapping.set_item(interp, ConstantValue(name), item)
+        return mapping
 
     return rule
 
@@ -534,9 +533,9 @@ handles(collections.OrderedDict)(_mapping(collections.OrderedDict))
 
 @handles(collections.defaultdict)
 def _defaultdict(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    made = _mapping(collections.defaultdict)(interp, args[1:], kwargs)
-    made.factory = args[0] if args else NONE
-    return made
+    mapping = _mapping(collections.defaultdict)(interp, args[1:], kwargs)
+    mapping.factory = args[0] if args else NONE
+    return mapping
 
 
 @handles(collections.deque)
@@ -547,10 +546,10 @@ def _deque(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 def _from_keys(cls: type) -> Any:
     def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        made = DictValue({}, cls=cls)
+        mapping = DictValue({}, cls=cls)
         for key in interp.iterate(args[0]):
-            made.set_item(interp, key, args[1] if len(args) > 1 else NONE)
-        return made
+            mapping.set_item(interp, key, args[1] if len(args) > 1 else NONE)
+        return mapping
 
     return rule
 
@@ -583,8 +582,8 @@ def _number(cls: type, method: str) -> Any:
             if isinstance(value, NumberValue) and cls is not complex and len(args) == 1:
                 return value.converted(interp, cls)
             if isinstance(value, ObjectValue):
-                found, _ = interp.lookup(value.cls, method)
-                if isinstance(found, types.FunctionType):
+                conversion, _ = interp.lookup(value.cls, method)
+                if isinstance(conversion, types.FunctionType):
                     return converted(interp, value, method, cls)
                 if value.storage is not None:
                     args = [value.storage, *args[1:]]
@@ -605,12 +604,12 @@ def _bytes(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(types.SimpleNamespace)
 def _simple_namespace(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    made = ObjectValue(types.SimpleNamespace)
-    made.fields.update(kwargs)
+    namespace = ObjectValue(types.SimpleNamespace)
+    namespace.fields.update(kwargs)
     for other in args:
         for key, item in pairs_of(interp, other):
-            made.fields.setdefault(_text(key), item)
-    return made
+            namespace.fields.setdefault(_text(key), item)
+    return namespace
 
 
 @handles(bool)
@@ -641,7 +640,7 @@ def _unary(function: Any, method: str) -> None:
         value = args[0].realize()
         if isinstance(value, TensorValue):
             return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
-        if isinstance(value, ArrayValue) or (isinstance(value, ObjectValue) and value.storage is None):
+        if isinstance(value, ArrayValue) or (isinstance(value, ObjectValue) and overriding(interp, value, method)):
             return value.call_method(interp, method, args[1:], kwargs)
         if isinstance(value, NumberValue) and len(args) == 1 and not kwargs:
             return value.converted(interp, function)
@@ -669,9 +668,9 @@ _DIVMOD = operators.BinaryRow("divmod", divmod, divmod, "divmod")
 def _divmod(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     left, right = args[0].realize(), args[1].realize()
     if isinstance(left, ObjectValue) or isinstance(right, ObjectValue):
-        found = operators.by_objects(interp, _DIVMOD, left, right, "divmod")
-        if found is not None:
-            return found
+        result = operators.by_objects(interp, _DIVMOD, left, right, "divmod")
+        if result is not None:
+            return result
     if isinstance(left, TensorValue) or isinstance(right, TensorValue):
         names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
         interp.raise_new(TypeError, f"unsupported operand type(s) for divmod(): {names}")

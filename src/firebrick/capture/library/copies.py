@@ -19,13 +19,9 @@ from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectVa
 from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
-
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
 
 
 @handles(copy.copy)

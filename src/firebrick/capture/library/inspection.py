@@ -14,20 +14,16 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.guards.sources import DictItem, Namespace, Variables
+from firebrick.capture.guards.sources import BuiltinItem, Namespace, Variables
 from firebrick.capture.library.known_callables import CODE_HANDLERS, TRANSPARENT, handles
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
 from firebrick.capture.values.object import ObjectValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
-
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
 
 
 def real_callable(value: Value) -> Any:
@@ -155,7 +151,7 @@ def _single_dispatch(interp: Interpreter, function: Any, args: Args, kwargs: Kwa
     interp.tracer.guards.keys(Variables(registry), tuple(registry.variables))
     for cls, implementation in registry.variables.items():
         if implementation is chosen:
-            interp.tracer.guards.identity(DictItem(Variables(registry), cls), chosen)
+            interp.tracer.guards.identity(BuiltinItem(Variables(registry), cls), chosen)
     return interp.tracer.known(chosen).call(interp, args, kwargs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.marks import IN_GRAPH
@@ -14,16 +15,18 @@ if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.base import Value
 
-    Handler = Callable[[Interpreter, Sequence[Value], Mapping[str, Value]], Value]
+    Args = Sequence[Value]
+    Kwargs = Mapping[str, Value]
+    Handler = Callable[[Interpreter, Args, Kwargs], Value]
 
 _HANDLERS: dict[Any, Handler] = {}
 POLYFILLS: dict[Any, FunctionType] = {}
 """Callable -> Python function that is inlined in its place."""
-CODE_HANDLERS: dict[Any, Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]] = {}
+CODE_HANDLERS: dict[Any, Callable[[Interpreter, Any, Args, Kwargs], Value]] = {}
 """Code object -> rule for all functions that share it: closures that a library makes."""
-MARKED: dict[str, Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]] = {}
+MARKED: dict[str, Callable[[Interpreter, Any, Args, Kwargs], Value]] = {}
 """Attribute that marks a Python function -> its rule."""
-NAMED: dict[tuple[str, str], Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]] = {}
+NAMED: dict[tuple[str, str], Callable[[Interpreter, Any, Args, Kwargs], Value]] = {}
 """Module and qualified name of a Python function that is not imported for its sake -> its rule."""
 GRAPH_FUNCTIONS: dict[int, Any] = {}
 """Identity -> callable whose calls are put in the graph."""
@@ -35,9 +38,12 @@ FOLDABLE_MODULES: set[str] = set()
 """Modules whose built-in functions have no effect."""
 
 
+_BOUND = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
+
+
 def key_of(obj: Any) -> Any:
     """What a callable is found by; methods of classes written in C are new objects at each read."""
-    owner = getattr(obj, "__self__", None)
+    owner = obj.__self__ if isinstance(obj, _BOUND) else None
     if isinstance(owner, type):
         return (owner, obj.__name__)
     return id(obj) if not isinstance(obj, str) else obj

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.library.known_callables import Args, Kwargs
 
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
 
 _FUNCTIONS = (
     *("arange", "convolve", "eye", "fmod", "hanning", "hamming", "identity", "interp", "linspace", "logspace"),
@@ -58,20 +57,20 @@ def _has_array(value: Value) -> bool:
     return isinstance(value, (ArrayValue, TensorValue))
 
 
-def _result(found: Value, *, scalar: bool) -> Value:
+def _result(value: Value, *, scalar: bool) -> Value:
     """What a function of torch gave, as numpy's gives it."""
-    found = found.realize()
-    if isinstance(found, TensorValue):
-        return ArrayValue(found, scalar=scalar and found.fake.ndim == 0)
-    if isinstance(found, (TupleValue, ListValue)):
-        return found.copy_with([_result(item, scalar=scalar) for item in found.items])
-    return found
+    value = value.realize()
+    if isinstance(value, TensorValue):
+        return ArrayValue(value, scalar=scalar and value.fake.ndim == 0)
+    if isinstance(value, (TupleValue, ListValue)):
+        return value.copy_with([_result(item, scalar=scalar) for item in value.items])
+    return value
 
 
 def _method(interp: Interpreter, value: Value, name: str, *args: Value) -> TensorValue:
-    found = value.call_method(interp, name, args, {})
-    assert isinstance(found, TensorValue)
-    return found
+    tensor = value.call_method(interp, name, args, {})
+    assert isinstance(tensor, TensorValue)
+    return tensor
 
 
 # -- constants ------------------------------------------------------------------------------------------
@@ -81,19 +80,19 @@ def _evaluate(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) ->
     host = [operators.host_text(interp, arg) for arg in args]
     named = {name: operators.host_text(interp, arg) for name, arg in kwargs.items()}
     try:
-        found = function(*host, **named)
+        result = function(*host, **named)
     except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
         interp.raise_real(error)
-    return _known(interp, found)
+    return _as_value(interp, result)
 
 
-def _known(interp: Interpreter, found: Any) -> Value:
-    if isinstance(found, np.ndarray):
-        return ArrayValue(_literal(interp, found))
-    if isinstance(found, (tuple, list)):
-        items = [_known(interp, item) for item in found]
-        return TupleValue(items, cls=type(found)) if isinstance(found, tuple) else ListValue(items)
-    return interp.tracer.fresh(found)
+def _as_value(interp: Interpreter, obj: Any) -> Value:
+    if isinstance(obj, np.ndarray):
+        return ArrayValue(_literal(interp, obj))
+    if isinstance(obj, (tuple, list)):
+        items = [_as_value(interp, item) for item in obj]
+        return TupleValue(items, cls=type(obj)) if isinstance(obj, tuple) else ListValue(items)
+    return interp.tracer.fresh(obj)
 
 
 def _literal(interp: Interpreter, array: np.ndarray[Any, Any]) -> TensorValue:
@@ -104,12 +103,12 @@ def _literal(interp: Interpreter, array: np.ndarray[Any, Any]) -> TensorValue:
         raise Break("numpy", f"an array of {array.size} constants is made")
     if not array.size:
         shape = interp.tracer.fresh(array.shape)
-        made = graph.call(interp, "call_function", torch.zeros, [shape], {"dtype": dtype})
+        tensor = graph.call(interp, "call_function", torch.zeros, [shape], {"dtype": dtype})
     else:
         elements = interp.tracer.fresh(array.tolist())
-        made = graph.call(interp, "call_function", torch.tensor, [elements], {"dtype": dtype})
-    assert isinstance(made, TensorValue)
-    return made
+        tensor = graph.call(interp, "call_function", torch.tensor, [elements], {"dtype": dtype})
+    assert isinstance(tensor, TensorValue)
+    return tensor
 
 
 # -- operands ---------------------------------------------------------------------------------------------
@@ -123,9 +122,9 @@ def _array(interp: Interpreter, value: Value) -> ArrayValue | ConstantValue:
     if isinstance(value, ConstantValue) and isinstance(value.value, (bool, int, float, complex, np.generic)):
         return value
     if isinstance(value, SequenceValue):
-        found = _join(interp, value) if _has_array(value) else _evaluate(interp, np.array, [value], {})
-        assert isinstance(found, ArrayValue)
-        return found
+        array = _join(interp, value) if _has_array(value) else _evaluate(interp, np.array, [value], {})
+        assert isinstance(array, ArrayValue)
+        return array
     raise Break("numpy", f"{value.describe()} is passed to a function of numpy")
 
 
@@ -170,8 +169,8 @@ def _promoted(interp: Interpreter, values: Sequence[ArrayValue | ConstantValue])
 def _as_tensor(interp: Interpreter, value: ArrayValue | ConstantValue, dtype: np.dtype[Any] | None) -> TensorValue:
     if dtype is None:
         dtype = value.dtype if isinstance(value, ArrayValue) else np.asarray(value.value).dtype
-    found = _cast(interp, value, dtype)
-    return found if isinstance(found, TensorValue) else _literal(interp, np.array(found.as_constant(), dtype))
+    operand = _cast(interp, value, dtype)
+    return operand if isinstance(operand, TensorValue) else _literal(interp, np.array(operand.as_constant(), dtype))
 
 
 # -- elementwise functions --------------------------------------------------------------------------------
@@ -200,10 +199,10 @@ def _call_ufunc(interp: Interpreter, function: np.ufunc, row: Ufunc, args: Args,
             item if isinstance(item, TensorValue) else _literal(interp, np.array(item.as_constant(), dtype))
             for item, dtype in zip(operands, types, strict=True)
         ]
-    found = interp.tracer.graph.call(interp, "call_function", row.function, operands, {}).realize()
-    assert isinstance(found, TensorValue)
-    made = ArrayValue(found, scalar=found.fake.ndim == 0)
-    return ArrayValue(_as_tensor(interp, made, out), scalar=made.scalar)
+    result = interp.tracer.graph.call(interp, "call_function", row.function, operands, {}).realize()
+    assert isinstance(result, TensorValue)
+    array = ArrayValue(result, scalar=result.fake.ndim == 0)
+    return ArrayValue(_as_tensor(interp, array, out), scalar=array.scalar)
 
 
 def _holds(row: Ufunc, value: ArrayValue | ConstantValue) -> bool:
@@ -217,13 +216,13 @@ def _in_place_rule(function: Callable[..., Value]) -> Callable[..., Value]:
 def _in_place(interp: Interpreter, function: Callable[..., Value], args: Args) -> Value:
     """`a += b`: an array is written to, all else is replaced."""
     left = args[0].realize()
-    found = function(interp, args, {})
+    result = function(interp, args, {})
     if not isinstance(left, ArrayValue) or left.scalar:
-        return found
-    assert isinstance(found, ArrayValue)
-    if not np.can_cast(found.dtype, left.dtype, "same_kind") or found.tensor.fake.shape != left.tensor.fake.shape:
+        return result
+    assert isinstance(result, ArrayValue)
+    if not np.can_cast(result.dtype, left.dtype, "same_kind") or result.tensor.fake.shape != left.tensor.fake.shape:
         raise Break("numpy", f"{left.describe()} can't hold the result of an operation in place")
-    _method(interp, left.tensor, "copy_", found.tensor)
+    _method(interp, left.tensor, "copy_", result.tensor)
     return left
 
 
@@ -237,24 +236,24 @@ def _call_row(interp: Interpreter, name: str, function: Any, row: Row, args: Arg
         bound = inspect.signature(row.function).bind(*args, **kwargs)
     except TypeError as error:
         raise Break("numpy", f"numpy.{name}(): {error}") from error
-    given: dict[str, Any] = bound.arguments
-    if "dtype" in given:
-        given["dtype"] = _dtype(given["dtype"])
+    arguments: dict[str, Any] = bound.arguments
+    if "dtype" in arguments:
+        arguments["dtype"] = _dtype(arguments["dtype"])
     for one in row.operands:
-        if one in given and not _is_none(given[one].realize()):
-            given[one] = _operands(interp, given[one])
-    _promote(interp, row, given)
-    if any(_is_foreign(value) for one, value in given.items() if one not in row.operands):
+        if one in arguments and not _is_none(arguments[one].realize()):
+            arguments[one] = _operands(interp, arguments[one])
+    _promote(interp, row, arguments)
+    if any(_is_foreign(value) for one, value in arguments.items() if one not in row.operands):
         raise Break("numpy", f"numpy.{name}() with an array where a number is expected")
     try:
         inlined = interp.tracer.function(row.function)
-        found = interp.inline(inlined, bound.args, bound.kwargs)
+        result = interp.inline(inlined, bound.args, bound.kwargs)
     except Raised as raised:
         if interp.is_instance(raised.value, Refused):
             why = raised.value.args[0].realize().as_constant()  # type: ignore[attr-defined]
             raise Break("numpy", f"numpy.{name}(): {why}") from None
         raise
-    return _result(found, scalar=row.scalar)
+    return _result(result, scalar=row.scalar)
 
 
 def _is_foreign(value: Any) -> bool:
@@ -263,13 +262,13 @@ def _is_foreign(value: Any) -> bool:
 
 
 def _dtype(value: Value) -> Value:
-    found = value.realize()
-    if not found.is_constant():
+    constant = value.realize()
+    if not constant.is_constant():
         raise Break("numpy", f"{value.describe()} is taken for a dtype")
-    if found.as_constant() is None:
+    if constant.as_constant() is None:
         return NONE
     try:
-        return ConstantValue(torch_dtype(found.as_constant()))
+        return ConstantValue(torch_dtype(constant.as_constant()))
     except TypeError as error:
         raise Break("numpy", f"{value.describe()} is taken for a dtype") from error
 
@@ -282,14 +281,18 @@ def _operands(interp: Interpreter, value: Value) -> Any:
     return _array(interp, value)
 
 
-def _promote(interp: Interpreter, row: Row, given: dict[str, Any]) -> None:
+def _promote(interp: Interpreter, row: Row, arguments: dict[str, Any]) -> None:
     kinds = (list, ArrayValue, ConstantValue)
-    found = {one: given[one] for one in row.operands if isinstance(given.get(one), kinds) and not _is_none(given[one])}
-    together = [one for name in row.promote if name in found for one in _listed(found[name])]
+    operands = {
+        one: arguments[one]
+        for one in row.operands
+        if isinstance(arguments.get(one), kinds) and not _is_none(arguments[one])
+    }
+    together = [one for name in row.promote if name in operands for one in _listed(operands[name])]
     common = None
     if together:
         common = np.result_type(*[one.stand_in() if isinstance(one, ArrayValue) else one.value for one in together])
-    for name, value in found.items():
+    for name, value in operands.items():
         dtype = common if name in row.promote else None
         tensors: list[Value] = []
         for one in _listed(value):
@@ -298,7 +301,7 @@ def _promote(interp: Interpreter, row: Row, given: dict[str, Any]) -> None:
             if row.floating and wanted.kind in "biu":
                 wanted = np.dtype(np.float64)
             tensors.append(_as_tensor(interp, one, wanted))
-        given[name] = TupleValue(tensors) if isinstance(value, list) else tensors[0]
+        arguments[name] = TupleValue(tensors) if isinstance(value, list) else tensors[0]
 
 
 def _is_none(value: Any) -> bool:
@@ -316,38 +319,38 @@ def _key(interp: Interpreter, array: ArrayValue, key: Value) -> tuple[Value, boo
     """An index for a tensor, whether it selects one element as a scalar, and whether it has arrays."""
     key = key.realize()
     parts = [part.realize() for part in (key.items if isinstance(key, TupleValue) else [key])]
-    made: list[Value] = []
+    index_parts: list[Value] = []
     numbers = arrays = 0
     for part in parts:
         number = part.value if isinstance(part, ConstantValue) else None
         if isinstance(number, (int, np.integer)) and not isinstance(number, bool):
             numbers += 1
-            made.append(ConstantValue(int(number)))
+            index_parts.append(ConstantValue(int(number)))
         elif isinstance(part, SliceValue) or (isinstance(part, ConstantValue) and part.value in (None, Ellipsis)):
             if isinstance(part, SliceValue) and not (part.is_constant() and (part.as_constant().step or 1) > 0):
                 raise Break("numpy", "a slice with a negative or unknown step")
-            made.append(part)
+            index_parts.append(part)
         elif isinstance(part, (ArrayValue, ListValue)):
             arrays += 1
             index = _array(interp, part)
             if not isinstance(index, ArrayValue) or index.dtype.kind not in "biu" or not index.tensor.fake.ndim:
                 raise Break("numpy", f"{part.describe()} is used as an index")
-            made.append(_as_tensor(interp, index, None if index.dtype.kind == "b" else np.dtype(np.int64)))
+            index_parts.append(_as_tensor(interp, index, None if index.dtype.kind == "b" else np.dtype(np.int64)))
         else:
             raise Break("numpy", f"{part.describe()} is used as an index")
     if arrays and numbers:
         raise Break("numpy", "numbers and arrays in one index")  # torch puts the dimensions in another order
     one = numbers == array.tensor.fake.ndim and len(parts) == numbers
-    return TupleValue(made), one, bool(arrays)
+    return TupleValue(index_parts), one, bool(arrays)
 
 
 def _get_item(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     array = args[0].realize()
     assert isinstance(array, ArrayValue)
     key, one, _ = _key(interp, array, args[1])
-    found = interp.tracer.graph.call(interp, "call_function", operator.getitem, (array.tensor, key), {})
-    assert isinstance(found, TensorValue)
-    return ArrayValue(_method(interp, found, "clone"), scalar=True) if one else ArrayValue(found)
+    item = interp.tracer.graph.call(interp, "call_function", operator.getitem, (array.tensor, key), {})
+    assert isinstance(item, TensorValue)
+    return ArrayValue(_method(interp, item, "clone"), scalar=True) if one else ArrayValue(item)
 
 
 def _set_item(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
@@ -399,15 +402,15 @@ def _to_array(interp: Interpreter, value: Value, dtype: Value | None, *, copy: b
     value = value.realize()
     if isinstance(value, TensorValue):
         value = _array_of_tensor(interp, value, (), {})
-    found = _array(interp, value)
-    if isinstance(found, ConstantValue):
-        found = ArrayValue(_literal(interp, np.asarray(found.value)))
+    array = _array(interp, value)
+    if isinstance(array, ConstantValue):
+        array = ArrayValue(_literal(interp, np.asarray(array.value)))
         copy = False
     fresh = not isinstance(value, ArrayValue)
     wanted = NONE if dtype is None else _dtype(dtype)
-    if wanted is not NONE and wanted.as_constant() is not found.tensor.fake.dtype:
-        return ArrayValue(_method(interp, found.tensor, "to", wanted))
-    return found if fresh or (not copy and not found.scalar) else ArrayValue(_method(interp, found.tensor, "clone"))
+    if wanted is not NONE and wanted.as_constant() is not array.tensor.fake.dtype:
+        return ArrayValue(_method(interp, array.tensor, "to", wanted))
+    return array if fresh or (not copy and not array.scalar) else ArrayValue(_method(interp, array.tensor, "clone"))
 
 
 def _makes(copy: bool, *functions: Any) -> None:
@@ -430,13 +433,13 @@ _makes(False, np.asarray, np.asanyarray)
 def _contiguous(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1 or kwargs:
         raise Break("numpy", "numpy.ascontiguousarray() is called with a dtype")
-    found = _to_array(interp, args[0], None, copy=False)
-    assert isinstance(found, ArrayValue)
-    if not found.tensor.fake.ndim:
+    array = _to_array(interp, args[0], None, copy=False)
+    assert isinstance(array, ArrayValue)
+    if not array.tensor.fake.ndim:
         raise Break("numpy", "numpy.ascontiguousarray() of a scalar")
-    if found.tensor.fake.is_contiguous():
-        return found
-    return ArrayValue(_method(interp, found.tensor, "contiguous"))
+    if array.tensor.fake.is_contiguous():
+        return array
+    return ArrayValue(_method(interp, array.tensor, "contiguous"))
 
 
 # -- registration -------------------------------------------------------------------------------------------------

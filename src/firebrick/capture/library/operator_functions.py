@@ -10,13 +10,9 @@ from firebrick.capture.library.known_callables import handles
 from firebrick.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
-
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
 
 
 def _binary(symbol: str, function: Any) -> None:

@@ -21,13 +21,10 @@ from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
 
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
 
 TRANSPARENT_MODULES.add(__name__)
 

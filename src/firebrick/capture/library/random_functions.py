@@ -19,13 +19,10 @@ from firebrick.capture.values.random_state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
 
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
 
 handles(torch.Generator)(make_generator)
 handles(random.Random)(make_numbers)

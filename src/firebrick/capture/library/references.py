@@ -22,14 +22,12 @@ from firebrick.capture.values.sequence import TupleValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
-
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
+    from firebrick.capture.library.known_callables import Args, Kwargs
 
 
 class WeakReferenceValue(Value):

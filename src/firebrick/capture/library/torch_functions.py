@@ -33,13 +33,12 @@ from firebrick.capture.values.subclass import SubclassValue, as_subclass, defaul
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
 
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
 
 # -- the graph's functions ---------------------------------------------------------------------
 

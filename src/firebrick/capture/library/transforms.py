@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.library.known_callables import Args, Kwargs
 
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
 
 _MAKERS = (
     torch.func.vmap,

@@ -18,13 +18,9 @@ from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.library.known_callables import Args, Kwargs
     from firebrick.capture.values.base import Value
-
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
 
 
 @handles(marks.is_compiling)

@@ -52,8 +52,8 @@ def _truth(interp: Interpreter, value: Value) -> Value:
 @executes("COMPARE_OP")
 def _compare_op(interp: Interpreter, at: Instruction) -> None:
     left, right = interp.pop_two()
-    found = operators.compare(interp, at.argval, left, right)
-    interp.push(_truth(interp, found.realize()) if at.flag else found)
+    result = operators.compare(interp, at.argval, left, right)
+    interp.push(_truth(interp, result.realize()) if at.flag else result)
 
 
 @executes("IS_OP")
@@ -114,19 +114,19 @@ def _store_slice(interp: Interpreter, at: Instruction) -> None:
 @executes("BUILD_MAP")
 def _build_map(interp: Interpreter, at: Instruction) -> None:
     items = interp.pop_many(2 * at.arg)
-    made = DictValue({})
+    mapping = DictValue({})
     for index in range(0, len(items), 2):
-        made.put(interp, made.entries, items[index], items[index + 1])
-    interp.push(made)
+        mapping.put(interp, mapping.entries, items[index], items[index + 1])
+    interp.push(mapping)
 
 
 @executes("BUILD_CONST_KEY_MAP")
 def _build_const_key_map(interp: Interpreter, at: Instruction) -> None:
     keys = interp.pop().as_constant()
-    made = DictValue({})
+    mapping = DictValue({})
     for key, item in zip(keys, interp.pop_many(at.arg), strict=True):
-        made.put(interp, made.entries, interp.tracer.known(key), item)
-    interp.push(made)
+        mapping.put(interp, mapping.entries, interp.tracer.known(key), item)
+    interp.push(mapping)
 
 
 @executes("BUILD_SLICE")
@@ -274,29 +274,29 @@ def _make_function(interp: Interpreter, at: Instruction) -> None:
     for bit in (8, 4, 2, 1):
         if flags & bit:
             parts[bit] = interp.pop()
-    made = FunctionValue(code, interp.globals)
+    function = FunctionValue(code, interp.globals)
     for bit, part in parts.items():
-        _function_part(interp, made, bit, part)
-    interp.push(made)
+        _function_part(interp, function, bit, part)
+    interp.push(function)
 
 
 @executes("SET_FUNCTION_ATTRIBUTE")
 def _set_function_attribute(interp: Interpreter, at: Instruction) -> None:
-    made = interp.pop()
-    assert isinstance(made, FunctionValue)
-    _function_part(interp, made, at.arg, interp.pop())
-    interp.push(made)
+    function = interp.pop()
+    assert isinstance(function, FunctionValue)
+    _function_part(interp, function, at.arg, interp.pop())
+    interp.push(function)
 
 
-def _function_part(interp: Interpreter, made: FunctionValue, bit: int, part: Value) -> None:
+def _function_part(interp: Interpreter, function: FunctionValue, bit: int, part: Value) -> None:
     if bit == 1:
-        made.defaults = list(interp.iterate(part))
+        function.defaults = list(interp.iterate(part))
     elif bit == 2:
-        made.kwdefaults = {key.realize().as_constant(): part.get_item(interp, key) for key in interp.iterate(part)}
+        function.kwdefaults = {key.realize().as_constant(): part.get_item(interp, key) for key in interp.iterate(part)}
     elif bit == 8:
-        made.closure = list(interp.iterate(part))  # type: ignore[arg-type]
+        function.closure = list(interp.iterate(part))  # type: ignore[arg-type]
     else:
-        made.annotations = part
+        function.annotations = part
 
 
 @executes("KW_NAMES")
@@ -380,13 +380,13 @@ def _match_mapping(interp: Interpreter, at: Instruction) -> None:
 @executes("MATCH_KEYS")
 def _match_keys(interp: Interpreter, at: Instruction) -> None:
     keys, subject = interp.stack[-1].realize(), interp.stack[-2].realize()
-    found: list[Value] = []
+    items: list[Value] = []
     for key in interp.iterate(keys):
         if not operators.contains(interp, subject, key):
             interp.push(NONE)
             return
-        found.append(subject.get_item(interp, key))
-    interp.push(TupleValue(found))
+        items.append(subject.get_item(interp, key))
+    interp.push(TupleValue(items))
 
 
 @executes("MATCH_CLASS")
@@ -395,17 +395,17 @@ def _match_class(interp: Interpreter, at: Instruction) -> None:
     if not interp.is_instance(subject, cls):
         interp.push(NONE)
         return
-    found: list[Value] = []
+    attributes: list[Value] = []
     positional = at.arg
     if positional:
         fields = getattr(cls, "__match_args__", None)
         if fields is None and positional == 1:
-            found.append(subject)
+            attributes.append(subject)
             fields, positional = (), 0
         names = (*(fields or ())[:positional], *names)
     for name in names:
         if not interp.has_attr(subject, name):
             interp.push(NONE)
             return
-        found.append(subject.get_attr(interp, name))
-    interp.push(TupleValue(found))
+        attributes.append(subject.get_attr(interp, name))
+    interp.push(TupleValue(attributes))

@@ -7,7 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.guards.sources import Attr, DictItem, FunctionPart, Item
+from firebrick.capture.guards.sources import Attr, BuiltinItem, FunctionPart, Item
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
 from firebrick.capture.values.mapping import DictValue
@@ -177,7 +177,7 @@ class FunctionValue(Value):
             for index, item in enumerate(fn.__defaults__ or ())
         ]
         kwdefaults = {
-            name: tracer.read(item, DictItem(FunctionPart(base, "__kwdefaults__"), name))
+            name: tracer.read(item, BuiltinItem(FunctionPart(base, "__kwdefaults__"), name))
             for name, item in (fn.__kwdefaults__ or {}).items()
         }
         closure = [

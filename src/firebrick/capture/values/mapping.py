@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
-from firebrick.capture.values.sequence import TupleValue
+from firebrick.capture.values.sequence import CONTAINER_METHODS, TupleValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -130,12 +130,12 @@ class DictValue(Value):
     def lookup(self, interp: Interpreter, key: Value) -> Value | None:
         """The item at `key`, guarding its absence if there is none."""
         try:
-            found = self.entries.get(key_of(key, interp, self.entries))
+            entry = self.entries.get(key_of(key, interp, self.entries))
         except TypeError as error:
             interp.raise_real(error)
-        if found is not None:
-            interp.tracer.found.append(found[1])
-            return found[1]
+        if entry is not None:
+            interp.tracer.found.append(entry[1])
+            return entry[1]
         if not self.keys_guarded:
             interp.tracer.guard_missing_key(self, key)
         return None
@@ -159,13 +159,13 @@ class DictValue(Value):
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """The item, `__missing__`'s, or KeyError."""
-        found = self.lookup(interp, key)
-        if found is not None:
-            return found
+        item = self.lookup(interp, key)
+        if item is not None:
+            return item
         if self.factory is not None and self.factory.realize().python_type() is not type(None):
-            made = self.factory.realize().call(interp, [], {})
-            self.set_item(interp, key, made)
-            return made
+            default = self.factory.realize().call(interp, [], {})
+            self.set_item(interp, key, default)
+            return default
         if self.cls is Counter:
             return ConstantValue(0)
         interp.raise_value(KeyError, [key])
@@ -381,8 +381,8 @@ class ViewValue(Value):
             pair = args[0].realize()
             if not isinstance(pair, TupleValue) or len(pair.items) != 2:
                 return ConstantValue(False)
-            found = self.owner.lookup(interp, pair.items[0])
-            return ConstantValue(found is not None and interp.same_or_equal(found, pair.items[1]))
+            item = self.owner.lookup(interp, pair.items[0])
+            return ConstantValue(item is not None and interp.same_or_equal(item, pair.items[1]))
         if self.kind != "values" and name in SET_METHODS:
             return SET_METHODS[name](interp, SetValue.of(interp, self.iterate(interp)), args, kwargs)
         return interp.fallback_method(self, name, args, kwargs)
@@ -400,25 +400,25 @@ class ViewValue(Value):
 
 
 def _get(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    found = value.lookup(interp, args[0])
+    item = value.lookup(interp, args[0])
     default = args[1] if len(args) > 1 else kwargs.get("default", NONE)
-    return default if found is None else found
+    return default if item is None else item
 
 
 def _set_default(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    found = value.lookup(interp, args[0])
-    if found is not None:
-        return found
+    item = value.lookup(interp, args[0])
+    if item is not None:
+        return item
     default = args[1] if len(args) > 1 else NONE
     value.set_item(interp, args[0], default)
     return default
 
 
 def _pop(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    found = value.lookup(interp, args[0])
-    if found is not None:
+    item = value.lookup(interp, args[0])
+    if item is not None:
         del value.mutate(interp)[key_of(args[0], interp)]
-        return found
+        return item
     if len(args) > 1:
         return args[1]
     if "default" in kwargs:
@@ -472,14 +472,6 @@ def _clear(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs:
     return NONE
 
 
-def _copy(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return DictValue(dict(value.whole(interp)), cls=value.cls, factory=value.factory)
-
-
-def _contains(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return ConstantValue(value.lookup(interp, args[0]) is not None)
-
-
 def _view(kind: str) -> Method:
     return lambda interp, value, args, kwargs: ViewValue(value, kind)
 
@@ -500,32 +492,13 @@ def _move_to_end(interp: Interpreter, value: DictValue, args: Sequence[Value], k
     return NONE
 
 
-def _get_item(interp: Interpreter, value: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return value.get_item(interp, args[0])
-
-
-def _set_item(interp: Interpreter, value: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    value.set_item(interp, args[0], args[1])
-    return NONE
-
-
-def _del_item(interp: Interpreter, value: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    value.del_item(interp, args[0])
-    return NONE
-
-
-def _length(interp: Interpreter, value: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return ConstantValue(value.length(interp))
-
-
 DICT_METHODS: Mapping[str, Method] = {
-    "__contains__": _contains,
-    "__delitem__": _del_item,
-    "__getitem__": _get_item,
-    "__len__": _length,
-    "__setitem__": _set_item,
+    **CONTAINER_METHODS,
+    "__contains__": lambda interp, value, args, kwargs: ConstantValue(value.lookup(interp, args[0]) is not None),
     "clear": _clear,
-    "copy": _copy,
+    "copy": lambda interp, value, args, kwargs: DictValue(
+        dict(value.whole(interp)), cls=value.cls, factory=value.factory
+    ),
     "get": _get,
     "items": _view("items"),
     "keys": _view("keys"),
@@ -569,43 +542,22 @@ def _clear_set(interp: Interpreter, value: SetValue, args: Sequence[Value], kwar
     return NONE
 
 
-def _copy_set(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return SetValue(dict(value.entries), cls=value.cls)
-
-
-def _has(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return ConstantValue(key_of(args[0], interp, value.entries) in value.entries)
-
-
 def _members(interp: Interpreter, others: Sequence[Value]) -> list[dict[Hashable, Value]]:
     return [SetValue.of(interp, interp.iterate(other)).entries for other in others]
 
 
-def _union(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    entries = dict(value.entries)
-    for other in _members(interp, args):
-        for host, item in other.items():
-            entries.setdefault(host, item)
-    return SetValue(entries, cls=value.cls)
+def _algebra(name: str) -> Method:
+    """A new set, of the members that a real set of their host equivalents would have."""
 
+    def combined(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        others = _members(interp, args)
+        kept = getattr(set(value.entries), name)(*others)
+        every = dict(value.entries)
+        for other in others:
+            every |= {host: item for host, item in other.items() if host not in every}
+        return SetValue({host: item for host, item in every.items() if host in kept}, cls=value.cls)
 
-def _intersection(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    others = _members(interp, args)
-    kept = {host: item for host, item in value.entries.items() if all(host in other for other in others)}
-    return SetValue(kept, cls=value.cls)
-
-
-def _difference(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    others = _members(interp, args)
-    kept = {host: item for host, item in value.entries.items() if not any(host in other for other in others)}
-    return SetValue(kept, cls=value.cls)
-
-
-def _symmetric(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    (other,) = _members(interp, args)
-    kept = {host: item for host, item in value.entries.items() if host not in other}
-    kept.update({host: item for host, item in other.items() if host not in value.entries})
-    return SetValue(kept, cls=value.cls)
+    return combined
 
 
 def _in_place(method: Callable[..., Any]) -> Method:
@@ -635,24 +587,23 @@ def _pop_member(interp: Interpreter, value: SetValue, args: Sequence[Value], kwa
     return first
 
 
+_ALGEBRA = {name: _algebra(name) for name in ("difference", "intersection", "symmetric_difference", "union")}
+
 SET_METHODS: Mapping[str, Method] = {
-    "__contains__": _has,
-    "__len__": _length,
+    **_ALGEBRA,
+    **{f"{name}_update": _in_place(method) for name, method in _ALGEBRA.items() if name != "union"},
+    "__contains__": lambda interp, value, args, kwargs: ConstantValue(
+        key_of(args[0], interp, value.entries) in value.entries
+    ),
+    "__len__": CONTAINER_METHODS["__len__"],
     "add": _add,
     "clear": _clear_set,
-    "copy": _copy_set,
-    "difference": _difference,
-    "difference_update": _in_place(_difference),
+    "copy": lambda interp, value, args, kwargs: SetValue(dict(value.entries), cls=value.cls),
     "discard": _discard,
-    "intersection": _intersection,
-    "intersection_update": _in_place(_intersection),
     "isdisjoint": _relation(lambda mine, other: mine.isdisjoint(other)),
     "issubset": _relation(lambda mine, other: mine <= other),
     "issuperset": _relation(lambda mine, other: mine >= other),
     "pop": _pop_member,
     "remove": _remove,
-    "symmetric_difference": _symmetric,
-    "symmetric_difference_update": _in_place(_symmetric),
-    "union": _union,
-    "update": _in_place(_union),
+    "update": _in_place(_ALGEBRA["union"]),
 }

@@ -45,6 +45,33 @@ def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
     return MISSING, None
 
 
+_ODD_KINDS = (types.NoneType, type, staticmethod, classmethod, property, type(functools.lru_cache(lambda: None)))
+_OPERATORS = (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor", "lshift",
+    "rshift",
+)  # fmt: skip
+_CALLED = ("call", "getitem", "setitem", "delitem", "enter", "exit", "next", "eq", "ne", "lt", "le", "gt", "ge")
+_TOLD = (
+    "bool", "len", "iter", "reversed", "contains", "index", "int", "float", "complex", "str", "repr", "format", "bytes",
+    "neg", "pos", "invert", "abs", "round", "trunc", "floor", "ceil", "missing", "getattr", "getattribute", "setattr",
+    "delattr", "get", "set", "delete",
+)  # fmt: skip
+_ODD: Mapping[str, tuple[type, ...]] = {
+    **{f"__{prefix}{name}__": (types.NoneType,) for name in _OPERATORS for prefix in ("", "r", "i")},
+    **{f"__{name}__": (types.NoneType,) for name in _CALLED},
+    **{f"__{name}__": _ODD_KINDS for name in _TOLD},
+}
+"""A special method -> what it may not be; many are told from built-in ones by being functions."""
+
+
+def is_odd_method(cls: type, name: str, found: Any) -> bool:
+    """Whether a class holds something else than a function for a special method: None, a static method, an object."""
+    kinds = _ODD.get(name)
+    if kinds is None or found is MISSING or issubclass(cls, type):
+        return False
+    return isinstance(found, kinds) or (kinds is _ODD_KINDS and not hasattr(type(found), "__get__"))
+
+
 def bind(interp: Interpreter, found: Any, owner: type, instance: Value, name: str) -> Value:
     """What reading class attribute `found` through `instance` gives."""
     tracer = interp.tracer
@@ -328,7 +355,7 @@ class ObjectValue(Value):
         if found is MISSING or found is None:
             return None
         assert owner is not None
-        if self.storage is not None and not isinstance(found, WRITTEN):
+        if self.storage is not None and isinstance(found, _BUILTIN_METHODS):
             return self.storage_method(interp, name)
         return bind(interp, found, owner, self, name)
 
@@ -364,8 +391,6 @@ class ObjectValue(Value):
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """`__iter__`, the container's own, or `__getitem__` from 0 on."""
         found, _ = interp.lookup(self.cls, "__iter__")
-        if found is None:
-            interp.raise_new(TypeError, f"{self.cls.__name__!r} object is not iterable")
         if isinstance(found, WRITTEN):
             made = interp.iterator(self)
             return interp.iterate_next(made) if isinstance(made, ObjectValue) else interp.iterate(made)
@@ -380,8 +405,6 @@ class ObjectValue(Value):
     def length(self, interp: Interpreter) -> int:
         """`__len__`, or the container's own."""
         found, _ = interp.lookup(self.cls, "__len__")
-        if found is None:
-            interp.raise_new(TypeError, "'NoneType' object is not callable")
         if isinstance(found, WRITTEN):
             count: int = converted(interp, self, "__len__", len).as_constant()
             return count
@@ -394,7 +417,8 @@ class ObjectValue(Value):
         found, _ = interp.lookup(self.cls, "__bool__")
         if found is not MISSING and not isinstance(found, _BUILTIN_METHODS):
             return converted(interp, self, "__bool__", bool).truth(interp)
-        if self.storage is not None and not isinstance(interp.lookup(self.cls, "__len__")[0], WRITTEN):
+        own = found is MISSING and isinstance(interp.lookup(self.cls, "__len__")[0], WRITTEN)
+        if self.storage is not None and not own:
             return self.storage.truth(interp)
         if interp.lookup(self.cls, "__len__")[0] is not MISSING:
             return self.length(interp) != 0
@@ -448,25 +472,29 @@ class ObjectValue(Value):
         return store
 
 
+def overriding(interp: Interpreter, value: ObjectValue, name: str) -> bool:
+    """Whether a special method is the class's own, and not that of the container's part."""
+    found, _ = interp.lookup(value.cls, name)
+    return value.storage is None or not (found is MISSING or isinstance(found, _BUILTIN_METHODS))
+
+
 def converted(
     interp: Interpreter, value: ObjectValue, name: str, use: Callable[[Any], Any], args: Sequence[Value] = ()
 ) -> Value:
     """What a built-in makes of what the class's special method gives: Python checks it, on a stand-in."""
     found, owner = interp.lookup(value.cls, name)
-    result: Any = None
-    if found is not None:
-        assert owner is not None
-        returned = bind(interp, found, owner, value, name).realize().call(interp, args, {}).realize()
-        kind = returned.python_type()
-        try:
-            result = returned.as_constant()
-        except NotConstant:
-            if kind is _RESULTS.get(name):
-                return returned  # a number that differs from call to call
-            held = returned.storage if isinstance(returned, ObjectValue) else None
-            allowed = isinstance(held, ConstantValue) and issubclass(kind, _RESULTS.get(name, ()))
-            result = held.as_constant() if held and allowed else type(kind.__name__, (), {})()
-    stand_in = type(value.cls.__name__, (), {name: found and (lambda *_: result)})()
+    assert owner is not None
+    returned = bind(interp, found, owner, value, name).realize().call(interp, args, {}).realize()
+    kind = returned.python_type()
+    try:
+        result = returned.as_constant()
+    except NotConstant:
+        if kind is _RESULTS.get(name):
+            return returned  # a number that differs from call to call
+        held = returned.storage if isinstance(returned, ObjectValue) else None
+        allowed = isinstance(held, ConstantValue) and issubclass(kind, _RESULTS.get(name, ()))
+        result = held.as_constant() if held and allowed else type(kind.__name__, (), {})()
+    stand_in = type(value.cls.__name__, (), {name: lambda *_: result})()
     try:
         return ConstantValue(use(stand_in))
     except (TypeError, ValueError, OverflowError) as error:

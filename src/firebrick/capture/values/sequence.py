@@ -69,7 +69,8 @@ class SequenceValue(Value):
         try:
             return self.items[interp.index_of(key)]
         except IndexError as error:
-            interp.raise_new(IndexError, f"{self.python_type().__name__} {str(error).split(' ', 1)[1]}")
+            text = str(error).replace("'int'", repr(key.python_type().__name__))
+            interp.raise_new(IndexError, text.replace("list index", f"{self.python_type().__name__} index"))
 
     def copy_with(self, items: list[Value]) -> Value:
         """What a slice of this sequence is."""
@@ -137,9 +138,9 @@ class TupleValue(SequenceValue):
         if name in fields:
             return self.items[fields.index(name)]
         if self.cls is not tuple:
-            found = interp.tracer.class_attribute(self, name)
-            if found is not None:
-                return found
+            attribute = interp.tracer.class_attribute(self, name)
+            if attribute is not None:
+                return attribute
             if name in ("_fields", "_field_defaults"):
                 return interp.tracer.known(getattr(cls, name))
         return super().get_attr(interp, name)
@@ -487,63 +488,42 @@ def _index(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwa
     interp.raise_new(ValueError, f"{shown} {'not' if kind == 'tuple' else 'is not'} in {kind}")
 
 
-def _count(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return ConstantValue(sum(interp.same_or_equal(item, args[0]) for item in value.items))
-
-
-def _copy(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    if isinstance(value, DequeValue):
-        return DequeValue(list(value.items), maxlen=value.maxlen)
-    return ListValue(list(value.items))
-
-
-def _length(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return ConstantValue(len(value.items))
-
-
-def _contains(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return ConstantValue(any(interp.same_or_equal(item, args[0]) for item in value.items))
-
-
-def _get_item(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return value.get_item(interp, args[0])
-
-
-def _set_item(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    value.set_item(interp, args[0], args[1])
-    return NONE
-
-
-def _del_item(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    value.del_item(interp, args[0])
-    return NONE
-
-
-def _numel(interp: Interpreter, value: TupleValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return interp.fold(torch.Size.numel, [value], {})
-
-
 def _replace(interp: Interpreter, value: TupleValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     names = value.cls._fields  # type: ignore[attr-defined]
     return TupleValue([kwargs.get(name, item) for name, item in zip(names, value.items, strict=True)], cls=value.cls)
 
 
+def _none(result: None) -> Value:
+    return NONE
+
+
+CONTAINER_METHODS: Mapping[str, Method] = {
+    "__delitem__": lambda interp, value, args, kwargs: _none(value.del_item(interp, args[0])),
+    "__getitem__": lambda interp, value, args, kwargs: value.get_item(interp, args[0]),
+    "__len__": lambda interp, value, args, kwargs: ConstantValue(value.length(interp)),
+    "__setitem__": lambda interp, value, args, kwargs: _none(value.set_item(interp, args[0], args[1])),
+}
+"""Special methods that the protocol of values has, of containers that can be written to."""
+
 SEQUENCE_METHODS: Mapping[str, Method] = {
-    "__contains__": _contains,
-    "__getitem__": _get_item,
-    "__len__": _length,
-    "count": _count,
+    **{name: CONTAINER_METHODS[name] for name in ("__getitem__", "__len__")},
+    "__contains__": lambda interp, value, args, kwargs: ConstantValue(_find(interp, value.items, args[0]) >= 0),
+    "count": lambda interp, value, args, kwargs: ConstantValue(
+        sum(interp.same_or_equal(item, args[0]) for item in value.items)
+    ),
     "index": _index,
 }
 TUPLE_METHODS: Mapping[str, Method] = {**SEQUENCE_METHODS, "_replace": _replace}
-SIZE_METHODS: Mapping[str, Method] = {**SEQUENCE_METHODS, "numel": _numel}
+SIZE_METHODS: Mapping[str, Method] = {
+    **SEQUENCE_METHODS,
+    "numel": lambda interp, value, args, kwargs: interp.fold(torch.Size.numel, [value], {}),
+}
 LIST_METHODS: Mapping[str, Method] = {
     **SEQUENCE_METHODS,
-    "__delitem__": _del_item,
-    "__setitem__": _set_item,
+    **CONTAINER_METHODS,
     "append": _adding(lambda interp, item: [item]),
     "clear": _mutating(lambda interp, items: items.clear()),
-    "copy": _copy,
+    "copy": lambda interp, value, args, kwargs: value.copy_with(list(value.items)),
     "extend": _adding(lambda interp, others: list(interp.iterate(others))),
     "insert": _mutating(_insert),
     "pop": _mutating(_pop),

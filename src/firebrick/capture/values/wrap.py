@@ -26,8 +26,8 @@ from firebrick.capture.guards.guard_kinds import TensorMeta
 from firebrick.capture.guards.sources import (
     ArrayTensor,
     Attr,
+    BuiltinItem,
     Const,
-    DictItem,
     DictKey,
     Item,
     MethodPart,
@@ -118,9 +118,17 @@ def _tuple_subclass(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> V
         return _tuple(tracer, obj, source, pinned)
     value = _object(tracer, obj, source, pinned)
     assert isinstance(value, ObjectValue)
-    items = [tracer.read(item, Item(source, index), pinned=pinned) for index, item in enumerate(obj)]
-    value.storage = TupleValue(items, source)
+    value.storage = TupleValue(_items(tracer, obj, tuple, source, pinned), source)
     return value
+
+
+def _items(tracer: Tracer, obj: Any, kind: Any, source: Source, pinned: bool = False) -> list[Value]:
+    """Items of an instance of a class derived from list or tuple, past what the class overrides."""
+    tracer.guards.length(source, kind.__len__(obj))
+    held = kind.__getitem__(obj, slice(None))
+    own = type(obj).__getitem__ is not kind.__getitem__
+    sources = [BuiltinItem(source, i, kind) if own else Item(source, i) for i in range(len(held))]
+    return [tracer.read(item, at, pinned=pinned) for item, at in zip(held, sources, strict=True)]
 
 
 def _list(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
@@ -145,7 +153,7 @@ def dict_entries(tracer: Tracer, obj: dict[Any, Any], source: Source) -> dict[Ha
     entries: dict[Hashable, tuple[Value, Value]] = {}
     for index, (key, item) in enumerate(dict.items(obj)):
         if is_literal(key):
-            entry: tuple[Value, Value] = (ConstantValue(key), tracer.read(item, DictItem(source, key)))
+            entry: tuple[Value, Value] = (ConstantValue(key), tracer.read(item, BuiltinItem(source, key)))
             if type(key) is tuple:
                 entry = (tracer.known(key), entry[1])
             entries[key] = entry
@@ -296,7 +304,7 @@ def _partial(tracer: Tracer, obj: functools.partial[Any], source: Source, pinned
     return PartialValue(
         tracer.read(obj.func, Attr(source, "func")),
         [tracer.read(item, Item(args, index)) for index, item in enumerate(obj.args)],
-        {name: tracer.read(item, DictItem(keywords, name)) for name, item in obj.keywords.items()},
+        {name: tracer.read(item, BuiltinItem(keywords, name)) for name, item in obj.keywords.items()},
         source,
         obj,
     )
@@ -367,9 +375,7 @@ def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
         if isinstance(obj, defaultdict):
             value.storage.factory = tracer.read(obj.default_factory, Attr(source, "default_factory"))
     elif base is list:
-        tracer.guards.length(source, list.__len__(obj))
-        items = [tracer.read(item, Item(source, index)) for index, item in enumerate(list.__iter__(obj))]
-        value.storage = ListValue(items, source, obj)
+        value.storage = ListValue(_items(tracer, obj, list, source), source, obj)
     elif base in (set, frozenset):
         storage = _set(tracer, base(obj), source, True)
         assert isinstance(storage, SetValue)

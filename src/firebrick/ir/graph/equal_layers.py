@@ -10,20 +10,27 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from firebrick.errors import LoweringError
 from firebrick.runtime.bits import bits_of
 
-__all__ = ["Repeat", "find_repeat", "shortened"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 _FEWEST_CALLS = 4
 """Calls that make a stretch worth it."""
 
 _FEWEST_STRETCHES = 6
+
+
+class NotAlike(LoweringError):
+    """The second and third stretch became different things; the whole graph is to be compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +39,31 @@ class Repeat:
 
     numbers: places of each stretch's calls in the graph.
     own: names of the constants that each stretch alone uses, in the order of their use.
+    backward: of a backward graph, whose stretches run from the last to the first.
+    inputs, outputs: stretch and key of what a backward takes and of what either returns; None where all have it.
     """
 
     numbers: tuple[tuple[int, ...], ...]
     own: tuple[tuple[str, ...], ...]
+    backward: bool = False
+    inputs: tuple[tuple[int, Any] | None, ...] = ()
+    outputs: tuple[tuple[int, Any] | None, ...] = ()
 
-    def kept(self) -> tuple[int, ...]:
-        """Stretches that are compiled."""
-        return (0, 1, 2, len(self.numbers) - 1)
+    def left_out(self) -> range:
+        """The stretches that a shortened graph lacks."""
+        return range(3, len(self.numbers) - 1)
+
+    def label(self, key: Sequence[Any]) -> tuple[int, Any] | None:
+        """The stretch of a value, and what corresponding ones of all stretches have in common; None if it has none.
+
+        key: `("const", name)`, or `("call", number, which of the values that were made of that node)`.
+        """
+        for k, (numbers, names) in enumerate(zip(self.numbers, self.own, strict=True)):
+            if key[0] == "const" and key[1] in names:
+                return k, names.index(key[1])
+            if key[0] == "call" and key[1] in numbers:
+                return k, (numbers.index(key[1]), key[2])
+        return None
 
 
 def find_repeat(graph: fx.Graph) -> Repeat | None:

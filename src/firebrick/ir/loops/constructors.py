@@ -93,6 +93,11 @@ def running(name: str, along: Expr, body: Value) -> Value:
     return Scan(body.dtype, name, along, body) if isinstance(along, Var) else body
 
 
+def from_zero(value: Value) -> Value:
+    """The sum of one element: zero and it, which is 0.0 for -0.0."""
+    return op("add", value, constant(0, value.dtype))
+
+
 def where(cond: Value, a: Value, b: Value) -> Value:
     """`a` where `cond` holds, else `b`."""
     return op("where", cond, a, b)

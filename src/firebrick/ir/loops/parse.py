@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from firebrick.errors import FirebrickError
-from firebrick.ir.index.expr import INF, ONE, ZERO, Expr, Var, exprs, var
+from firebrick.ir.index.expr import INF, ZERO, Expr, Var, exprs, var
 from firebrick.ir.index.index_text import from_ast
 from firebrick.ir.index.index_text import parse as parse_expr
 from firebrick.ir.loops.dtypes import DTYPES
@@ -37,6 +37,7 @@ from firebrick.ir.loops.program import (
     Scan,
     Store,
     Value,
+    contiguous_strides,
 )
 from firebrick.ir.loops.scalar_ops import REDUCTIONS, SCALAR_OPS, SCANS, result_dtype
 from firebrick.ir.loops.show import INFIX
@@ -145,7 +146,7 @@ class Reader:
                 self.fail(f"unknown dtype {found[2]}")
             sizes, _, strides = found[3].partition("|")
             shape = self.exprs(sizes)
-            layout = self.exprs(strides) if strides else _contiguous(shape)
+            layout = self.exprs(strides) if strides else contiguous_strides(shape)
             self.buffers[found[1]] = Buffer(found[1], found[2], shape, layout, kind, found[4] or "cpu")
             end = found.end()
             if end < len(rest) and rest[end] != ",":
@@ -448,16 +449,6 @@ def _split(text: str) -> list[str]:
     if current.strip():
         parts.append(current.strip())
     return parts
-
-
-def _contiguous(shape: Sequence[Expr]) -> tuple[Expr, ...]:
-    strides: list[Expr] = []
-    step: Expr = ONE
-    for n in reversed(shape):
-        strides.append(step)
-        if n is not ZERO:
-            step = step * n
-    return tuple(reversed(strides))
 
 
 def _axis(name: str, size: Expr) -> Axis:

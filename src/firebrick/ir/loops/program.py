@@ -16,7 +16,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
+from firebrick.ir.index.expr import ONE, ZERO
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from firebrick.ir.index.expr import Expr, Var
 
 # ---------------------------------------------------------------- buffers
@@ -250,3 +254,14 @@ class LoopProgram:
     consts: tuple[str, ...]  # captured tensors, in the order that the caller binds them
     outputs: tuple[object, ...]
     recipe: Recipe = Recipe()
+
+
+def contiguous_strides(shape: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Strides of a contiguous tensor, as PyTorch gives them."""
+    strides: list[Expr] = []
+    step: Expr = ONE
+    for size in reversed(shape):
+        strides.append(step)
+        if size is not ZERO:
+            step = step * size
+    return tuple(reversed(strides))
