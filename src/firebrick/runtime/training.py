@@ -118,6 +118,8 @@ class Training:
         self.differentiable = frozenset(t.of.at for t in plan.tangents if t.of.kind == "result")
         self.whole = Part(tuple(range(len(plan.tangents))), tuple(range(len(plan.saved))))
         self.leaves = [self._leaves(set(part.tangents)) for part in plan.parts]
+        everything = self._leaves(set(self.whole.tangents)) | {self.position(place) for place in plan.dirty}
+        self.apart = {self.position(place) for place in plan.wrt} - everything  # nodes behind them must not run
 
     def _leaves(self, tangents: set[int]) -> set[int]:
         """Positions, among inputs and constants, of what the gradients of these tangents are for."""
@@ -143,6 +145,8 @@ class Training:
                 for at, value in zip(places, _Node.apply(self, part, (inputs, results, places), *near), strict=False):
                     results[at] = value  # type: ignore[index]
         else:
+            if self.apart:
+                tensors = [None if {i, i - len(tensors)} & self.apart else t for i, t in enumerate(tensors)]  # type: ignore[misc]
             results = _Node.apply(self, self.whole, (inputs, None, None), *tensors)
         return tuple([self._output(place, grad, inputs, results) for place, grad in self.plan.outputs])
 

@@ -123,7 +123,7 @@ class _Divider:
             tangents=tuple(self._tangent(t, p, place) for t, p in zip(self.tangents, self.joint.tangents, strict=True)),
             dirty=tuple(self._named(n) for n in self.joint.mutated if n in self.joint.dirty),
             wrt=tuple(self._named(n) for n in self.joint.wrt),
-            reach=tuple(self.joint.reach),
+            reach=tuple(() if g is None else reach for g, reach in zip(gradients, self.joint.reach, strict=True)),
             bytes_saved=sum(sizes),
         )
         return Division(forward, backward, plan, order, tuple([self.keys[n] for n in self.saved]), sizes)

@@ -159,24 +159,22 @@ class ModuleValue(ObjectValue):
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """Load changed attributes; the function returned writes them below `nn.Module.__setattr__`."""
         there = {**self.obj.__dict__, **self.obj._buffers}
-        temps = {
-            name: None if self.fields[name] is MISSING else emitter.load_to_temp(self.fields[name])
-            for name in self.changed
-            if self.fields[name] is not MISSING or name in there
-        }
+        temps = {n: emitter.load_to_temp(v) for n in self.changed if (v := self.fields[n]) is not MISSING}
+        gone = [name for name, first in self.changed.items() if first and name in there]
+
+        def table(name: str) -> None:
+            emitter.load(self)
+            emitter.load_attr("_buffers" if name in self.obj._buffers else "__dict__")
+            emitter.load_const(name)
 
         def store() -> None:
+            for name in gone:
+                table(name)
+                emitter.delete_subscr()
             for name, temp in temps.items():
-                table = "_buffers" if name in self.obj._buffers else None
-                if temp is not None:
-                    emitter.load_fast(temp)
-                emitter.load(self)
-                emitter.load_attr(table or "__dict__")
-                emitter.load_const(name)
-                if temp is not None:
-                    emitter.store_subscr()
-                else:
-                    emitter.delete_subscr()
+                emitter.load_fast(temp)
+                table(name)
+                emitter.store_subscr()
 
         return store
 
