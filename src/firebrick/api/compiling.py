@@ -92,7 +92,8 @@ def compile(
             of one's own (`firebrick.extend`).
         mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs". The two last measure, once
             a machine, which kernel is fastest for each matmul by a constant weight (seconds for each shape);
-            "reduce-overhead" has no effect yet.
+            "reduce-overhead" records what runs on a GPU as a CUDA graph from the second call on, unmeasured; CPUs have
+            no such overhead.
         options: settings by name; `firebrick options` lists them.
         name: what prints and warnings call its graphs.
         disable: return `model` as it is.

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from firebrick.capture.values.base import Value
     from firebrick.capture.values.module import ModuleValue
 
-__all__ = ["Repeats"]
 
 _FEWEST_NODES = 8
 """Smaller calls are executed as fast as they are replayed."""

@@ -122,31 +122,33 @@ class Training:
         self.apart = {self.position(place) for place in plan.wrt} - everything  # nodes behind them must not run
 
     def _leaves(self, tangents: set[int]) -> set[int]:
-        """Positions, among inputs and constants, of what the gradients of these tangents are for."""
+        """Positions, among constants and inputs, of what the gradients of these tangents are for."""
         rows = zip(self.plan.wrt, self.plan.reach, strict=True)
         return {self.position(place) for place, reach in rows if not tangents.isdisjoint(reach)}
 
     def position(self, place: Place) -> int:
-        """Where a tensor that gradients are for is among inputs and constants; constants from the end."""
-        return int(place.at) if place.kind == "input" else self.names[str(place.at)] - len(self.names)
+        """Where a tensor that gradients are for is among constants and, behind them, inputs."""
+        return len(self.names) + int(place.at) if place.kind == "input" else self.names[str(place.at)]
 
     def _places(self) -> list[Place]:
         return [*self.plan.saved, *(place for place, _ in self.plan.outputs)]
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
         """Run the forward; gradients flow through what it returns."""
-        tensors = [*inputs, *self.constants]
+        tensors: list[torch.Tensor | None] = [*self.constants, *inputs]
         if self.plan.parts:
             with torch.no_grad():
                 results = list(self.forward(*inputs))
             for part, leaves in zip(self.plan.parts, self.leaves, strict=True):
-                near = [t if {i, i - len(tensors)} & leaves else None for i, t in enumerate(tensors)]
+                near: list[torch.Tensor | None] = [None] * len(tensors)
+                for i in leaves:
+                    near[i] = tensors[i]
                 places = [self.plan.tangents[i].of.at for i in part.tangents]
                 for at, value in zip(places, _Node.apply(self, part, (inputs, results, places), *near), strict=False):
                     results[at] = value  # type: ignore[index]
         else:
-            if self.apart:
-                tensors = [None if {i, i - len(tensors)} & self.apart else t for i, t in enumerate(tensors)]  # type: ignore[misc]
+            for i in self.apart:
+                tensors[i] = None
             results = _Node.apply(self, self.whole, (inputs, None, None), *tensors)
         return tuple([self._output(place, grad, inputs, results) for place, grad in self.plan.outputs])
 

@@ -7,6 +7,7 @@ same tracer, so that what it computes lands on the same tape.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from firebrick.trace.inference_trace import GRAD_MODE_TARGETS, Finish, Trace, tr
 from firebrick.trace.tracer import fake_like
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from firebrick.errors import UserLocation
     from firebrick.ir.graph.aten import Alias
@@ -105,38 +106,40 @@ class _Entry(torch.autograd.Function):
         return gradient, None
 
 
-class _History:
-    """What the autograd engine's graph says of several results: which leaves each has, and what they share."""
-
-    def __init__(self, results: Sequence[torch.Tensor]) -> None:
-        self.all = tuple(range(len(results)))
-        self.leads: dict[Any, set[int]] = {}  # a node -> the results that it is a part of
-        if len(results) < 2:
-            return
-        for i, result in enumerate(results):
-            waiting = [torch.autograd.graph.get_gradient_edge(result).node]
-            while waiting:
-                node = waiting.pop()
-                leads = self.leads.setdefault(node, set())
-                if i not in leads:
-                    leads.add(i)
-                    waiting += [n for n, _ in node.next_functions if n is not None]
-
-    def of(self, leaf: torch.Tensor) -> tuple[int, ...]:
-        """The results whose gradient flows to a leaf."""
-        if len(self.all) < 2:
-            return self.all
-        return tuple(sorted(self.leads.get(torch.autograd.graph.get_gradient_edge(leaf).node, ())))
-
-    def groups(self) -> list[tuple[int, ...]]:
-        """The results, those together that share a node which saves tensors."""
-        groups = [{i} for i in self.all]
-        for node, leads in self.leads.items():
-            if len(leads) > 1 and any(getattr(node, name) != () for name in dir(node) if name.startswith("_raw_saved")):
-                touched = [g for g in groups if not g.isdisjoint(leads)]
-                if len(touched) > 1:
-                    groups = [g for g in groups if g not in touched] + [set().union(*touched)]
-        return sorted(tuple(sorted(g)) for g in groups)
+def _history(
+    results: Sequence[torch.Tensor], leaves: Iterable[torch.Tensor]
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """For each leaf, the results that lead to it in autograd's graph; and the results, in groups that share what it saves."""
+    every = range(len(results))
+    if len(results) < 2:
+        return [tuple(every) for _ in leaves], [(i,) for i in every]
+    node_of = [torch.autograd.graph.get_gradient_edge(result).node for result in results]
+    below: dict[Any, list[Any]] = {}
+    above: Counter[Any] = Counter()
+    waiting = [*node_of]
+    while waiting:
+        node = waiting.pop()
+        if node not in below:
+            below[node] = [n for n, _ in node.next_functions if n is not None]
+            above.update(below[node])
+            waiting += below[node]
+    bits: Counter[Any] = Counter()  # of a node: the results whose gradient it passes on
+    for i, node in enumerate(node_of):
+        bits[node] |= 1 << i
+    waiting = [node for node in below if not above[node]]
+    groups = [1 << i for i in every]
+    while waiting:
+        node = waiting.pop()
+        for other in below[node]:
+            bits[other] |= bits[node]
+            above[other] -= 1
+            waiting += [other] * (not above[other])
+        touched = [g for g in groups if g & bits[node]]
+        if len(touched) > 1 and any(getattr(node, n) != () for n in dir(node) if n.startswith("_raw_saved")):
+            groups = [g for g in groups if not g & bits[node]] + [sum(touched)]
+    reached = [bits[torch.autograd.graph.get_gradient_edge(leaf).node] for leaf in leaves]
+    reach, together = [[tuple([i for i in every if b >> i & 1]) for b in row] for row in (reached, groups)]
+    return reach, sorted(together)
 
 
 class _JointTrace(Trace):
@@ -237,9 +240,7 @@ class _JointFinish(Finish):
         ]
         grads = [self._requires_grad(r) for r in self.results]
         leaves = self.trace.leaves
-        history = _History([self.shown[p] for p in tangents])
-        reach = [history.of(leaf) for leaf in leaves.values()]
-        groups = history.groups()
+        reach, groups = _history([self.shown[p] for p in tangents], leaves.values())
         gradients = self._backward(tangents)
         count = len(self.flat)
         gm, constants = self.graph([*self.flat, *gradients])

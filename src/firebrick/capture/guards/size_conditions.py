@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from firebrick._native import Frame
     from firebrick.capture.guards.sources import Source
 
-__all__ = ["Shape", "program", "shape_holds", "shape_leaves", "shape_text", "shape_value"]
 
 Shape: TypeAlias = "int | tuple[Any, ...]"
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from firebrick.capture.guards.sources import Source
     from firebrick.ir.index.sizes import Sizes
 
-__all__ = ["Symbols", "changed_sizes"]
 
 _INTEGERS = (2, (1 << 31) - 1)
 """Integers that may be symbols: 0 and 1 mean more than a number, and products of larger ones overflow."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from firebrick.capture.values.base import Value
     from firebrick.capture.values.tensor import TensorValue
 
-__all__ = ["SizeNodes", "SizeValue", "of_sizes", "size_value"]
-
 
 class SizeValue(ConstantValue):
     """An integer that is an expression of sizes. `nodes` makes graph nodes of it."""

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.values import Table
     from firebrick.targets.cuda.facts import CardFacts
 
-__all__ = ["CudaTarget", "find_card"]
 
 _DEPENDENT = 90
 """Capability from which kernels may start while the one before them still runs."""

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CARDS", "CardFacts", "read_facts"]
-
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Value
     from firebrick.targets.cuda.facts import CardFacts
 
-__all__ = ["beside", "canonical", "plan_group"]
-
 
 def plan_group(work: Work, card: CardFacts) -> GroupPlan:
     """The launches of a group.

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Value
     from firebrick.targets.cuda.facts import CardFacts
 
-__all__ = ["Refused", "fold_shape", "plan_tiles", "roots_of", "serial_folds"]
 
 _SERIAL = 64
 """Elements up to which a fold of tensors that lie across it is done by each thread alone."""

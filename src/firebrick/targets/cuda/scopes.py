@@ -10,7 +10,6 @@ from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["INDENT", "Scope", "Scopes", "Term", "joined"]
 
 INDENT = "    "
 

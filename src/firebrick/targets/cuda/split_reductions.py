@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Value
     from firebrick.targets.cuda.facts import CardFacts
 
-__all__ = ["split_folds"]
-
 
 def split_folds(work: Work, card: CardFacts) -> tuple[list[list[Work]], tuple[Scratchpad, ...]]:
     """The launches of a group, each as work that is done side by side: one, or one for each level of folds and one

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.loops.program import Value
 
-__all__ = ["Terms"]
-
 
 class Terms:
     """Rewrites values: variables by `subs`, buffers by `names`, and whole values by `known`."""

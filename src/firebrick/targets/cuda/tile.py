@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.loops.program import Value
 
-__all__ = ["GRID", "LOOP", "WHOLE", "Body", "Dim", "Fold", "Online", "Part", "Phase", "grid_size", "show_body"]
 
 GRID, WHOLE, LOOP = "grid", "whole", "loop"
 

@@ -24,16 +24,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from firebrick.targets.cuda.facts import CardFacts
 
-__all__ = [
-    "Traffic",
-    "across",
-    "pointwise_block",
-    "power_above",
-    "power_below",
-    "row_tile",
-    "slices",
-    "transposed_block",
-]
 
 _THREAD_BYTES = 16
 _LAUNCH = 4e-6

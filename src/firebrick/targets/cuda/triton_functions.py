@@ -15,7 +15,6 @@ from firebrick.ir.loops.dtypes import DTYPES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FOLDS", "FUNCTIONS", "HELPERS", "FoldText", "cast_text", "helpers_of", "type_name"]
 
 _TYPES: Mapping[str, str] = {
     "f64": "tl.float64",

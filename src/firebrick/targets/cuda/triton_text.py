@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr
     from firebrick.targets.cuda.tile import Body
 
-__all__ = ["CHECK_TEXT", "HEADER", "kernel_text", "unit_text"]
 
 HEADER = """import triton
 import triton.language as tl
