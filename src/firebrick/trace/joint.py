@@ -109,7 +109,7 @@ class _Entry(torch.autograd.Function):
 def _history(
     results: Sequence[torch.Tensor], leaves: Iterable[torch.Tensor]
 ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """For each leaf, the results that lead to it in autograd's graph; and the results, in groups that share what it saves."""
+    """The results that lead to each leaf in autograd's graph; and the results, in groups that share what it saves."""
     every = range(len(results))
     if len(results) < 2:
         return [tuple(every) for _ in leaves], [(i,) for i in every]
