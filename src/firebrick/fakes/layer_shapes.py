@@ -17,8 +17,8 @@ def _recurrent(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`torch.lstm(x, (h, c), weights, biased, layers, dropout, train, bidirectional, batch_first)` and the like."""
     if len(args) != 9 or kwargs or not isinstance(args[2], (tuple, list)) or args[0].dim() != 3:
         return function(*args, **kwargs)
-    x, given, weights, biased, layers, dropout, train, bidirectional, batch_first = args
-    states = given if isinstance(given, (tuple, list)) else [given]
+    x, state, weights, biased, layers, dropout, train, bidirectional, batch_first = args
+    states = state if isinstance(state, (tuple, list)) else [state]
     directions = 1 + bidirectional
     batch, steps = x.shape[:2] if batch_first else (x.shape[1], x.shape[0])
     wanted = (layers * directions, batch, weights[1].shape[1])

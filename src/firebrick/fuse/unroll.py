@@ -151,12 +151,12 @@ class _Unroller:
                 and self.buffers[name].kind != "temp"
             ):
                 raise NotAlike("a stretch makes an output")
-        found = {key: self._every(row) for key, row in rows.items()}
+        copies = {key: self._every(row) for key, row in rows.items()}
         results = [
-            rename_arg(value, end) if at is None else found[at[1]][self._turn(at[0])] for value, at in marked
+            rename_arg(value, end) if at is None else copies[at[1]][self._turn(at[0])] for value, at in marked
         ] or [rename_arg(value, end) for value in self.program.outputs]
         keys = [at[1] for _, at in marked if at is not None and at[0] == 2]
-        return (*results, *[found[key][self._turn(k)] for k in range(3, self.count - 1) for key in keys])
+        return (*results, *[copies[key][self._turn(k)] for k in range(3, self.count - 1) for key in keys])
 
     def _every(self, row: Mapping[int, Ref]) -> dict[int, Ref]:
         """A result of each stretch, given those that the shortened graph has: it makes them there or one later."""
@@ -189,13 +189,13 @@ class _Unroller:
                 if order and max(order) - min(order) > 1:
                     raise NotAlike("a kernel spans three stretches")
             parts[at].append(step)
-        made: set[str] = set()
+        written: set[str] = set()
         writers = {name for step in steps for name in self._writes(step)}
         for k in sorted(parts):
             for step in parts[k]:
-                if any(name in writers and name not in made for name in self._reads(step)):
+                if any(name in writers and name not in written for name in self._reads(step)):
                     raise NotAlike("a stretch reads what a later one makes")
-                made.update(self._writes(step))
+                written.update(self._writes(step))
         return parts
 
     def _stretch(self, number: int) -> int:
@@ -238,11 +238,11 @@ class _Unroller:
         derived: dict[str, int] = {}
         calls: dict[int, list[Extern]] = defaultdict(list)
         for call in self.program.recipe.calls:
-            found = {self.label[name][0] for name in names_in(call) if name in self.label}
-            found |= {derived[name] for name in names_in(call) if derived.get(name, -1) >= 0}
-            if len(found) > 1:
+            stretches = {self.label[name][0] for name in names_in(call) if name in self.label}
+            stretches |= {derived[name] for name in names_in(call) if derived.get(name, -1) >= 0}
+            if len(stretches) > 1:
                 raise NotAlike("a constant is derived from those of two stretches")
-            k = found.pop() if found else -1
+            k = stretches.pop() if stretches else -1
             derived.update((name, k) for name in call.outs if name is not None)
             calls[k].append(call)
         return derived, calls
@@ -311,10 +311,10 @@ class _Unroller:
     def _numbers(self, stretches: Mapping[int, int]) -> dict[int, int]:
         """Numbers of nodes of some stretches -> those of others."""
         rows = self.repeat.numbers
-        found: dict[int, int] = {}
+        numbers: dict[int, int] = {}
         for k, to in stretches.items():
-            found.update(zip(rows[k], rows[to], strict=True))
-        return {**found, **{~a: ~b for a, b in found.items()}}
+            numbers.update(zip(rows[k], rows[to], strict=True))
+        return {**numbers, **{~a: ~b for a, b in numbers.items()}}
 
 
 def _renumbered(step: Step, number: Mapping[int, int]) -> Any:

@@ -46,8 +46,8 @@ def _fold(lw: Lowering, name: str, x: TensorValue, dim: int) -> TensorValue:
     wide = _WIDE.get(out, out)
 
     def value(i: tuple[Expr, ...], along: Expr) -> Value:
-        made = running(name, along, cast(cast(x.at(i), out), wide))
-        return from_zero(made) if name == "sum" and along is ZERO and x.rank else made
+        total = running(name, along, cast(cast(x.at(i), out), wide))
+        return from_zero(total) if name == "sum" and along is ZERO and x.rank else total
 
     return _scan(lw, x, dim, fake, value)
 

@@ -46,7 +46,7 @@ struct Recording {
     void **inner, **outer; /* what kernels have for each slot, and the caller's address of those that are copied */
     uint8_t *roles, *renewed;
     Node *nodes;
-    int node_count, node_room, calls, users, made, failed;
+    int node_count, node_room, calls, users, owns_exec, failed;
     Phase phase;
     unsigned long thread; /* of the last call that ran the steps: libraries have handles a thread, made at its first call */
     Trial steps, graph;
@@ -100,7 +100,7 @@ static void drop_space(const Program *program, Space *own) {
 
 /* Lets go of the graph; what was noted of the sizes stays. */
 static void drop_graph(const Program *program, Recording *rec) {
-    if (rec->exec != NULL && rec->made) fb_cuda_driver.destroy_graph(rec->exec);
+    if (rec->exec != NULL && rec->owns_exec) fb_cuda_driver.destroy_graph(rec->exec);
     rec->exec = rec->last = NULL;
     rec->node_count = rec->failed = 0;
     Py_CLEAR(rec->session);
@@ -367,7 +367,7 @@ static int finish(const Executable *self, Recording *rec, int complete) {
     Py_XDECREF(ended);
     if (status < 0) return -1;
     rec->exec = (void *)(uintptr_t)exec;
-    rec->made = exec == 0;
+    rec->owns_exec = exec == 0;
     return exec == 0 && fb_cuda_done(fb_cuda_driver.instantiate(&rec->exec, (void *)(uintptr_t)graph, 1), "graph") < 0 ? fail(rec, fb_cuda.error()) : 0;
 }
 
@@ -430,9 +430,9 @@ static int renew(const Executable *self, Recording *rec, Space *space) {
     const Program *program = &self->program;
     void *context = fb_cuda_context(program->devices[self->card].index);
     for (int i = 0; i < program->slot_count; i++) {
-        void **known = rec->roles[i] == COPIED ? &rec->outer[i] : &rec->inner[i];
-        rec->renewed[i] = rec->roles[i] != STAYS && *known != space->pointers[i];
-        if (rec->renewed[i]) *known = space->pointers[i];
+        void **address = rec->roles[i] == COPIED ? &rec->outer[i] : &rec->inner[i];
+        rec->renewed[i] = rec->roles[i] != STAYS && *address != space->pointers[i];
+        if (rec->renewed[i]) *address = space->pointers[i];
     }
     for (int i = 0; i < rec->node_count; i++) {
         Node *node = &rec->nodes[i];
@@ -455,7 +455,7 @@ static int renew(const Executable *self, Recording *rec, Space *space) {
 }
 
 static int launch(Recording *rec) {
-    if (rec->made) return fb_cuda_done(fb_cuda_driver.launch_graph(rec->exec, rec->stream), "graph");
+    if (rec->owns_exec) return fb_cuda_done(fb_cuda_driver.launch_graph(rec->exec, rec->stream), "graph");
     PyObject *done = PyObject_CallMethod(rec->session, "replay", NULL);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;

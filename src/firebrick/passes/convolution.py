@@ -63,17 +63,17 @@ def prepack_convolution(graph: AtenGraph, targets: Mapping[str, Target], config:
     if not config.prepack or not graph.frozen:
         return graph
     recipe = RecipeBuilder(graph)
-    made: dict[fx.Node, torch.Tensor] = {}
+    images: dict[fx.Node, torch.Tensor] = {}
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target is aten.convolution.default and _fits(node, recipe):
             _drop_empty_padding(node)
             choice = _choices(node, targets)[0]
             if choice.name != "call":
-                found = _Match(node, node, choice)
-                found = found if choice.name == "channels last" else _match(found, recipe)
-                made[_packed(found, recipe, targets)] = found.last.meta["val"]
-    if made:
-        propagate_layouts(graph.gm, made)
+                matched = _Match(node, node, choice)
+                matched = matched if choice.name == "channels last" else _match(matched, recipe)
+                images[_packed(matched, recipe, targets)] = matched.last.meta["val"]
+    if images:
+        propagate_layouts(graph.gm, images)
         graph.gm.graph.eliminate_dead_code()
         recipe.finish()
     return graph
@@ -108,29 +108,29 @@ def _choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]
     return (CALL,) if target is None else target.choices("aten::convolution", given)
 
 
-def _match(found: _Match, recipe: RecipeBuilder) -> _Match:
-    conv, choice = found.conv, found.choice
+def _match(matched: _Match, recipe: RecipeBuilder) -> _Match:
+    conv, choice = matched.conv, matched.choice
     reader = _only_reader(conv)
     if reader is not None and reader.target is aten.mul.Tensor:
         scale = _channel_operand(reader, conv, recipe)
         if scale is not None:
-            found.scale, found.last = scale, reader
+            matched.scale, matched.last = scale, reader
             reader = _only_reader(reader)
     if reader is not None and reader.target is aten.add.Tensor and not reader.kwargs:
-        shift = _channel_operand(reader, found.last, recipe)
+        shift = _channel_operand(reader, matched.last, recipe)
         if shift is not None:
-            found.shift, found.last = shift, reader
+            matched.shift, matched.last = shift, reader
             reader = _only_reader(reader)
     if reader is not None and "add" in choice.after:
-        other = added(reader, found.last)
+        other = added(reader, matched.last)
         if other is not None:
-            found.other, found.last = other, reader
+            matched.other, matched.last = other, reader
             reader = _only_reader(reader)
-    if reader is not None and reader.args[0] is found.last:
+    if reader is not None and reader.args[0] is matched.last:
         fused = post_op(reader, choice)
         if fused is not None and reader.meta["val"].dtype == conv.meta["val"].dtype:
-            found.fused, found.last = fused, reader
-    return found
+            matched.fused, matched.last = fused, reader
+    return matched
 
 
 def _only_reader(node: fx.Node) -> fx.Node | None:
@@ -154,23 +154,23 @@ def _channel_operand(node: fx.Node, other: fx.Node, recipe: RecipeBuilder) -> fx
     return operand if tuple(value.shape) in ((1, *shape), shape) else None
 
 
-def _packed(found: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target]) -> fx.Node:
+def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target]) -> fx.Node:
     """The same with a packed weight, in place of what was matched."""
-    conv, last = found.conv, found.last
+    conv, last = matched.conv, matched.last
     gone: list[fx.Node] = [conv]
     while gone[-1] is not last:
         gone.append(next(iter(gone[-1].users)))
     if conv.meta["val"].dim() == 4:
-        made = _replace(found, recipe)
+        made = _replace(matched, recipe)
     else:
         images = Images(recipe.aten.gm.graph, conv, last)
-        other = images.of(found.other) if found.other is not None else None
+        other = images.of(matched.other) if matched.other is not None else None
         parts = images.convolutions()
         for k, part in enumerate(parts):
-            shift = found.shift if k == 0 else None
-            fused = found.fused if part is parts[-1] else NO_POST_OP
-            choice = next((c for c in _choices(part, targets) if c.name == found.choice.name), found.choice)
-            match = _Match(part, part, choice, found.scale, shift, other, fused)
+            shift = matched.shift if k == 0 else None
+            fused = matched.fused if part is parts[-1] else NO_POST_OP
+            choice = next((c for c in _choices(part, targets) if c.name == matched.choice.name), matched.choice)
+            match = _Match(part, part, choice, matched.scale, shift, other, fused)
             other = _replace(match, recipe)
         assert other is not None
         absorb(other, gone)
@@ -180,51 +180,51 @@ def _packed(found: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target])
     return made
 
 
-def _replace(found: _Match, recipe: RecipeBuilder) -> fx.Node:
-    conv = found.conv
+def _replace(matched: _Match, recipe: RecipeBuilder) -> fx.Node:
+    conv = matched.conv
     _, weight, bias, *_ = conv.args
     w = recipe.copy(weight)  # type: ignore[arg-type]
     b = recipe.copy(bias) if bias is not None else None  # type: ignore[arg-type]
     channels = conv.meta["val"].shape[1]
     name = w.name
-    if found.scale is not None:
-        scale = recipe.copy(found.scale)
-        if found.choice.name == "packed":
+    if matched.scale is not None:
+        scale = recipe.copy(matched.scale)
+        if matched.choice.name == "packed":
             by_row = recipe.call(f"{name}_scale", aten.reshape.default, scale, [channels, 1, 1, 1])
             w = recipe.call(f"{name}_scaled", aten.mul.Tensor, w, by_row)
         if b is not None:
             flat = recipe.call(f"{name}_scale_flat", aten.reshape.default, scale, [channels])
             b = recipe.call(f"{name}_bias", aten.mul.Tensor, b, flat)
-    if found.shift is not None:
-        flat = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(found.shift), [channels])
+    if matched.shift is not None:
+        flat = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(matched.shift), [channels])
         b = flat if b is None else recipe.call(f"{name}_shifted", aten.add.Tensor, b, flat)
     writers = {"matmul": _matmul, "dense": _own, "depthwise": _own, "packed": _call, "channels last": _as_it_is}
-    made = writers[found.choice.name](found, w, b, recipe)
-    before = found.last.meta["val"]
+    made = writers[matched.choice.name](matched, w, b, recipe)
+    before = matched.last.meta["val"]
     with before.fake_mode:
         made.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
     return made
 
 
-def _matmul(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
+def _matmul(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """[batch, channels, height, width], channels last   ->   [pixels, channels] @ w * scale + b + other, and back.
 
     The weight is read where it is, so the scale is not multiplied into it.
     """
-    x, graph = found.conv.args[0], recipe.aten.gm.graph
+    x, graph = matched.conv.args[0], recipe.aten.gm.graph
     batch, inner, height, width = x.meta["val"].shape  # type: ignore[union-attr]
     outer = w.meta["val"].shape[0]
     with w.meta["val"].fake_mode:
         out = w.meta["val"].new_empty((batch * height * width, outer))
     scale = None
-    if found.scale is not None:
-        flat = recipe.call(f"{w.name}_scale_flat", aten.reshape.default, recipe.copy(found.scale), [outer])
-        scale = recipe.use(flat, found.last)
-    bias = recipe.use(b, found.last) if b is not None else None
-    meta = found.last.meta
+    if matched.scale is not None:
+        flat = recipe.call(f"{w.name}_scale_flat", aten.reshape.default, recipe.copy(matched.scale), [outer])
+        scale = recipe.use(flat, matched.last)
+    bias = recipe.use(b, matched.last) if b is not None else None
+    meta = matched.last.meta
 
     def create(target: Any, *args: Any, value: torch.Tensor) -> fx.Node:
-        with graph.inserting_before(found.last):
+        with graph.inserting_before(matched.last):
             node = graph.create_node("call_function", target, args)
         node.meta = {**meta, "val": value}
         return node
@@ -236,16 +236,16 @@ def _matmul(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder)
         last = create(aten.permute.default, image, [0, 2, 3, 1], value=turned)
         return create(aten.reshape.default, last, [batch * height * width, channels], value=rows)
 
-    other = pixels(found.other, outer) if found.other is not None else None
-    attr, scalars = found.fused.attr, list(found.fused.scalars)
-    weight: Any = found.conv.args[1]
+    other = pixels(matched.other, outer) if matched.other is not None else None
+    attr, scalars = matched.fused.attr, list(matched.fused.scalars)
+    weight: Any = matched.conv.args[1]
     with out.fake_mode:
         rows = weight.meta["val"].squeeze(3)
         matrix = rows.squeeze(2)
         turned = matrix.t()
     read = create(aten.squeeze.dim, weight, 3, value=rows)
     read = create(aten.squeeze.dim, read, 2, value=matrix)
-    read = without_gaps(create(aten.t.default, read, value=turned), recipe, found.last)
+    read = without_gaps(create(aten.t.default, read, value=turned), recipe, matched.last)
     last = create(linear_op, pixels(x, inner), read, scale, bias, other, attr, scalars, value=out)
     with out.fake_mode:
         whole = out.view(batch, height, width, outer)
@@ -254,9 +254,9 @@ def _matmul(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder)
     return create(aten.permute.default, last, [0, 3, 1, 2], value=turned)
 
 
-def _own(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
+def _own(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """The convolution by a kernel of our own. Where that does not pad by itself, the input is padded."""
-    given: Any = found.conv.args
+    given: Any = matched.conv.args
     x, _, _, stride, (rows, columns), dilation, *_ = given
     graph, outer = recipe.aten.gm.graph, w.meta["val"].shape[0]
     padding = [columns, columns, rows, rows]
@@ -264,29 +264,29 @@ def _own(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) ->
         padding = [a + b for a, b in zip(padding, (*x.args[1], 0, 0), strict=False)]
         x = x.args[0]
     scale: tuple[fx.Node, ...] = ()
-    if found.scale is not None:
-        scale = (recipe.call(f"{w.name}_scale_flat", aten.reshape.default, recipe.copy(found.scale), [outer]),)
-    choice, pads = found.choice, any(padding) and "pad" in found.choice.before
-    weight: Any = found.conv.args[1]
+    if matched.scale is not None:
+        scale = (recipe.call(f"{w.name}_scale_flat", aten.reshape.default, recipe.copy(matched.scale), [outer]),)
+    choice, pads = matched.choice, any(padding) and "pad" in matched.choice.before
+    weight: Any = matched.conv.args[1]
     more: tuple[Any, ...] = ()
     if choice.options["in_place"] and not pads:
-        read = readable(weight, recipe, found.last)
-        more = (recipe.use(scale[0], found.last) if scale else None, choice.options["columns"])
+        read = readable(weight, recipe, matched.last)
+        more = (recipe.use(scale[0], matched.last) if scale else None, choice.options["columns"])
     else:
         packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, choice.options["columns"], *scale)
-        read = recipe.use(packed, found.last)
-    bias = recipe.use(b, found.last) if b is not None else None
-    with graph.inserting_before(found.last):
+        read = recipe.use(packed, matched.last)
+    bias = recipe.use(b, matched.last) if b is not None else None
+    with graph.inserting_before(matched.last):
         if any(padding) and not pads:
             with w.meta["val"].fake_mode:
                 val = aten.constant_pad_nd.default(x.meta["val"], padding)
             x = graph.call_function(aten.constant_pad_nd.default, (x, padding))
-            x.meta = {**found.conv.meta, "val": val}
+            x.meta = {**matched.conv.meta, "val": val}
             padding = [0, 0, 0, 0]
-        attr, scalars = found.fused.attr, list(found.fused.scalars)
-        args = (x, read, bias, found.other, outer, list(stride), padding, list(dilation), attr, scalars, *more)
+        attr, scalars = matched.fused.attr, list(matched.fused.scalars)
+        args = (x, read, bias, matched.other, outer, list(stride), padding, list(dilation), attr, scalars, *more)
         made = graph.call_function(convolution_op, args)
-    made.meta = dict(found.last.meta)
+    made.meta = dict(matched.last.meta)
     return made
 
 
@@ -298,22 +298,22 @@ def _is_border(x: fx.Node) -> bool:
     return len(sides) in (2, 4) and all(type(n) is int and n >= 0 for n in sides)
 
 
-def _as_it_is(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
+def _as_it_is(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """The op itself on the same weight, laid out channels last."""
     del b
     laid = recipe.call(f"{w.name}_channels_last", aten.clone.default, w, memory_format=torch.channels_last)
-    x, _, *rest = found.conv.args
-    weight = recipe.use(laid, found.last)
-    with recipe.aten.gm.graph.inserting_before(found.last):
+    x, _, *rest = matched.conv.args
+    weight = recipe.use(laid, matched.last)
+    with recipe.aten.gm.graph.inserting_before(matched.last):
         made = recipe.aten.gm.graph.call_function(aten.convolution.default, (x, weight, *rest))
-    made.meta = dict(found.conv.meta)
+    made.meta = dict(matched.conv.meta)
     return made
 
 
-def _call(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
+def _call(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """The packed convolution; one with long sums is taken in two halves of its input channels (see `prepack`)."""
-    x, _, _, stride, padding, dilation, _, _, groups = found.conv.args
-    graph, fused = recipe.aten.gm.graph, found.fused
+    x, _, _, stride, padding, dilation, _, _, groups = matched.conv.args
+    graph, fused = recipe.aten.gm.graph, matched.fused
     given = x.meta["val"]  # type: ignore[union-attr]
     shape = [padding, stride, dilation, groups]
     unary = of_onednn(fused)
@@ -322,18 +322,18 @@ def _call(found: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -
     def pack(source: fx.Node, name: str, size: list[int]) -> fx.Node:
         reorder = mkldnn._reorder_convolution_weight.default
         return recipe.use(
-            recipe.call(f"{name}_packed", reorder, source, *shape, size, like=source.meta["val"]), found.last
+            recipe.call(f"{name}_packed", reorder, source, *shape, size, like=source.meta["val"]), matched.last
         )
 
     def create(target: Any, *args: Any, value: Any = None) -> fx.Node:
-        with graph.inserting_before(found.last):
+        with graph.inserting_before(matched.last):
             node = graph.create_node("call_function", target, args)
-        node.meta = dict(found.last.meta) if value is None else {**found.last.meta, "val": value}
+        node.meta = dict(matched.last.meta) if value is None else {**matched.last.meta, "val": value}
         return node
 
-    read_bias = recipe.use(b, found.last) if b is not None else None
+    read_bias = recipe.use(b, matched.last) if b is not None else None
     single, binary = mkldnn._convolution_pointwise.default, mkldnn._convolution_pointwise.binary
-    if found.choice.options["pieces"] == 1:
+    if matched.choice.options["pieces"] == 1:
         return create(single, x, pack(w, w.name, list(given.shape)), read_bias, *shape, *unary)
     channels = w.meta["val"].shape[1]
     middle = channels // 2

@@ -76,17 +76,17 @@ class TrainingPlan:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrainingPlan:
         """Read what `to_json` gave, also after a round trip through a file."""
-        found = {k: _tuples(v) for k, v in data.items()}
+        fields = {k: _tuples(v) for k, v in data.items()}
         return cls(
-            results=found["results"],
-            outputs=tuple((Place(*place), grad) for place, grad in found["outputs"]),
-            saved=tuple(Place(*row) for row in found["saved"]),
-            tangents=tuple(Tangent(Place(*of), *rest) for of, *rest in found["tangents"]),
-            dirty=tuple(Place(*row) for row in found["dirty"]),
-            wrt=tuple(Place(*row) for row in found["wrt"]),
-            bytes_saved=found["bytes_saved"],
-            reach=found["reach"],
-            parts=tuple(Part(*row) for row in found["parts"]),
+            results=fields["results"],
+            outputs=tuple((Place(*place), grad) for place, grad in fields["outputs"]),
+            saved=tuple(Place(*row) for row in fields["saved"]),
+            tangents=tuple(Tangent(Place(*of), *rest) for of, *rest in fields["tangents"]),
+            dirty=tuple(Place(*row) for row in fields["dirty"]),
+            wrt=tuple(Place(*row) for row in fields["wrt"]),
+            bytes_saved=fields["bytes_saved"],
+            reach=fields["reach"],
+            parts=tuple(Part(*row) for row in fields["parts"]),
         )
 
 
@@ -159,26 +159,28 @@ class Training:
         if isinstance(value, torch.Tensor):
             if value.requires_grad and not grad:
                 value = value.detach()
-            found = seen(value, place.layout)
-            given = place.kind != "result" and found is self.fetch(place, inputs, ())
-            return found.view_as(found) if given else found  # a tensor of its own, as what gives it in plain Python
+            shown = seen(value, place.layout)
+            is_argument = place.kind != "result" and shown is self.fetch(place, inputs, ())
+            return (
+                shown.view_as(shown) if is_argument else shown
+            )  # a tensor of its own, as what gives it in plain Python
         return value
 
-    def fetch(self, place: Place, inputs: Sequence[torch.Tensor], found: Sequence[Any]) -> Any:
+    def fetch(self, place: Place, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
         """Return the tensor that a place names, without its layout."""
         if place.kind == "result":
-            return found[place.at]  # type: ignore[index]
+            return results[place.at]  # type: ignore[index]
         return inputs[place.at] if place.kind == "input" else self.others[place.at]  # type: ignore[index]
 
     def gradients(self, given: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
         """Return the gradient of each of `wrt`; the backward for these tangents is compiled when first asked for."""
-        known = self._backwards.get(given)
-        if known is None:
+        compiled = self._backwards.get(given)
+        if compiled is None:
             with recorder.timed("backward"):
                 run, order = self._backward(given)
-            known = self._backwards[given] = _native.Wrapped(run, None), order
-        found = known[0](*tensors)
-        return [None if i is None else found[i] for i in known[1]]
+            compiled = self._backwards[given] = _native.Wrapped(run, None), order
+        computed = compiled[0](*tensors)
+        return [None if i is None else computed[i] for i in compiled[1]]
 
 
 def seen(base: torch.Tensor, layout: tuple[Any, Any, int] | None) -> torch.Tensor:
@@ -191,12 +193,12 @@ def seen(base: torch.Tensor, layout: tuple[Any, Any, int] | None) -> torch.Tenso
     return base.as_strided(shape, strides, base.storage_offset() + offset)
 
 
-def _severed(found: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+def _severed(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     """Return a leaf that requires gradients: a view of what requires them, or of what does not."""
     if not base.requires_grad:
         base = base.detach().requires_grad_()
     with torch.no_grad():
-        return base.as_strided(found.shape, found.stride(), found.storage_offset())
+        return base.as_strided(view.shape, view.stride(), view.storage_offset())
 
 
 class _Node(torch.autograd.Function):
@@ -238,8 +240,8 @@ class _Node(torch.autograd.Function):
         rows: list[torch.Tensor | None] = [None] * ctx.size
         if given:
             with torch.no_grad():
-                found = run.gradients(tuple(given), *saved, *tangents)
-            for place, gradient in zip(plan.wrt, found, strict=True):
+                computed = run.gradients(tuple(given), *saved, *tangents)
+            for place, gradient in zip(plan.wrt, computed, strict=True):
                 if gradient is not None:
                     rows[run.position(place)] = gradient
         if torch.is_grad_enabled():
@@ -259,8 +261,8 @@ def _conform(gradient: torch.Tensor, tangent: Tangent) -> torch.Tensor:
     dtype = getattr(torch, tangent.dtype)
     if gradient.dtype == dtype and gradient.stride() == tangent.strides and type(gradient) is torch.Tensor:
         return gradient
-    made = torch.empty_strided(tangent.shape, tangent.strides, dtype=dtype, device=gradient.device)
-    return made.copy_(gradient)
+    laid_out = torch.empty_strided(tangent.shape, tangent.strides, dtype=dtype, device=gradient.device)
+    return laid_out.copy_(gradient)
 
 
 def _refuse_double_backward(rows: list[torch.Tensor | None], token: torch.Tensor) -> None:

@@ -67,13 +67,13 @@ class _Absent:
         for node in backward.gm.graph.nodes:
             if node in self.zeros or node.op == "output":
                 continue
-            known = self.zeros.intersection(node.all_input_nodes)
+            absent = self.zeros.intersection(node.all_input_nodes)
             if not self.flowing.isdisjoint(node.all_input_nodes):
                 self.flowing.add(node)
-            elif known:  # a gradient is linear in those that it is made of
+            elif absent:  # a gradient is linear in those that it is made of
                 self.zeros.add(node)
                 continue
-            self.env[node] = self.sum(node, known) or self.graph.node_copy(node, self.value)
+            self.env[node] = self.sum(node, absent) or self.graph.node_copy(node, self.value)
         results: Any = backward.gm.graph.output_node().args[0]
         flat: list[Any] = []
         aliases, position = [], {}
@@ -99,14 +99,14 @@ class _Absent:
         gm = module_of(self.graph, backward.constants)
         used = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"}
         constants = {n: t for n, t in backward.constants.items() if n in used}
-        made = replace(backward, gm=gm, constants=constants, outputs=aliases)
-        return replace(self.division, backward=made, order=tuple(None if i is None else position[i] for i in order))
+        short = replace(backward, gm=gm, constants=constants, outputs=aliases)
+        return replace(self.division, backward=short, order=tuple(None if i is None else position[i] for i in order))
 
-    def sum(self, node: fx.Node, known: set[fx.Node]) -> fx.Node | None:
+    def sum(self, node: fx.Node, absent: set[fx.Node]) -> fx.Node | None:
         """`a + 0` -> `a`, where nothing else changes."""
-        if not known or node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
+        if not absent or node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
             return None
-        others = [a for a in node.args if isinstance(a, fx.Node) and a not in known]
+        others = [a for a in node.args if isinstance(a, fx.Node) and a not in absent]
         if len(others) != 1:
             return None
         val, wanted = others[0].meta["val"], node.meta["val"]

@@ -32,9 +32,9 @@ def _in_parts(
         return NotImplemented
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         attn_mask = torch.where(attn_mask, 0.0, -math.inf).to(query.dtype)
-    found = aten._scaled_dot_product_attention_math(query, key, value, attn_mask, 0.0, is_causal, **named)[0]
+    attended = aten._scaled_dot_product_attention_math(query, key, value, attn_mask, 0.0, is_causal, **named)[0]
     order = sorted(range(4), key=query.stride, reverse=True)
-    return found.permute(order).contiguous().permute([order.index(d) for d in range(4)])
+    return attended.permute(order).contiguous().permute([order.index(d) for d in range(4)])
 
 
 def _with_rows(
@@ -102,8 +102,8 @@ def _attend(
     if need_weights or hidden is not None:
         scores = (q * (width // heads) ** -0.5) @ k.transpose(-2, -1)
         scores = torch.softmax(scores if hidden is None else scores.masked_fill(hidden, -math.inf), -1)
-    found = scaled_dot_product_attention(q, k, v) if scores is None else scores @ v
-    return linear(found.transpose(1, 2).reshape(query.shape), proj_weight, proj_bias), scores
+    attended = scaled_dot_product_attention(q, k, v) if scores is None else scores @ v
+    return linear(attended.transpose(1, 2).reshape(query.shape), proj_weight, proj_bias), scores
 
 
 def multi_head_attention(

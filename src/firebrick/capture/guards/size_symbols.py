@@ -52,41 +52,41 @@ class Symbols:
         marks: Mapping[int, tuple[int | None, int | None]] = getattr(tensor, DYNAMIC, {})
         static = {*getattr(tensor, STATIC, ()), *getattr(tensor, "_dynamo_static_indices", ())} - {*marks}
         marked = {*marks, *(d for name in _TORCH_MARKS for d in getattr(tensor, name, ()))}
-        found: dict[int, Var] = {}
+        symbols: dict[int, Var] = {}
         for d, size in enumerate(tensor.shape):
             varies = d in marked or (size > 1 and (self.dynamic is True or (source, d) in self.varying))
             if varies and size and d not in static:
                 lo, hi = marks.get(d, (None, None))
-                found[d] = self._symbol(size, d, source, max(lo or 1, 1), hi)
+                symbols[d] = self._symbol(size, d, source, max(lo or 1, 1), hi)
                 if d in marks:
-                    self._marked.setdefault(found[d].name, f"{source}.shape[{d}]")
-        return found
+                    self._marked.setdefault(symbols[d].name, f"{source}.shape[{d}]")
+        return symbols
 
     def _symbol(self, size: int, dim: int, source: Source, lo: int, hi: int | None) -> Var:
         """A symbol for a size; equal ones in the same place of several tensors are most likely one."""
         leaf = ("size", source, dim)
         key = (size, dim, lo, hi)
-        made = self._by_size.get(key)
-        if made is not None:
-            self._guards.append(("==", leaf, self._leaves[made.name]))
-            return made
-        made = self._by_size[key] = self.sizes.symbol(size, lo) if hi is None else self.sizes.symbol(size, lo, hi)
-        self._leaves[made.name] = leaf
+        symbol = self._by_size.get(key)
+        if symbol is not None:
+            self._guards.append(("==", leaf, self._leaves[symbol.name]))
+            return symbol
+        symbol = self._by_size[key] = self.sizes.symbol(size, lo) if hi is None else self.sizes.symbol(size, lo, hi)
+        self._leaves[symbol.name] = leaf
         self._guards.append(("<=", lo, leaf))
         if hi is not None:
             self._guards.append(("<=", leaf, hi))
-        return made
+        return symbol
 
     def integer(self, number: int, source: Source) -> Var | None:
         """The symbol of an integer of Python; None for those that mean more than a number, and large ones."""
         if self.dynamic is False or not _INTEGERS[0] <= number <= _INTEGERS[1]:
             return None
-        made = self._integers.get(source)
-        if made is None:
-            made = self._integers[source] = self.sizes.symbol(number, *_INTEGERS)
-            leaf = self._leaves[made.name] = ("int", source)
+        symbol = self._integers.get(source)
+        if symbol is None:
+            symbol = self._integers[source] = self.sizes.symbol(number, *_INTEGERS)
+            leaf = self._leaves[symbol.name] = ("int", source)
             self._guards += [("<=", _INTEGERS[0], leaf), ("<=", leaf, _INTEGERS[1])]
-        return made
+        return symbol
 
     def decided_integers(self) -> set[Source]:
         """Those that had to be numbers."""
@@ -116,13 +116,13 @@ class Symbols:
         """Sizes and strides of a tensor; those of dimensions that lie side by side follow from its sizes."""
         shape, strides = list(tensor.shape), tensor.stride()
         sizes = [symbols.get(d, as_expr(n)) for d, n in enumerate(shape)]
-        made: list[Expr] = [as_expr(n) for n in strides]
+        results: list[Expr] = [as_expr(n) for n in strides]
         at, step = 1, as_expr(1)
         for d in sorted(range(len(shape)), key=lambda d: (strides[d], -d)):
             if strides[d] == at:
-                made[d] = step
-            at, step = strides[d] * shape[d], made[d] * sizes[d]
-        return sizes, made
+                results[d] = step
+            at, step = strides[d] * shape[d], results[d] * sizes[d]
+        return sizes, results
 
     def guard_strides(self, source: Source, strides: Iterable[Expr], wanted: Iterable[int | None]) -> None:
         """Guard the strides that the guard on the tensor leaves free."""
@@ -162,10 +162,10 @@ class Symbols:
 
     @staticmethod
     def _chain(sign: str, parts: list[Shape]) -> Shape:
-        made = parts[0]
+        chain = parts[0]
         for part in parts[1:]:
-            made = (sign, made, part)
-        return made
+            chain = (sign, chain, part)
+        return chain
 
 
 def changed_sizes(frame: Frame, guards: Iterable[Guard]) -> Iterator[tuple[Source, int]]:

@@ -208,8 +208,8 @@ _DOTS_OF_ROWS = """\
 _PANELS_OF_ROWS = """\
   const bool in_place = {whole_lines} && s.tiles == 1;
   s.piece = in_place ? {piece_in_place} : {piece};
-  const int64_t panel = {columns} * s.piece, made = {columns} * ({floats} / panel > 1 ? {floats} / panel : 1);
-  s.block = in_place ? groups * {columns} : made;
+  const int64_t panel = {columns} * s.piece, several = {columns} * ({floats} / panel > 1 ? {floats} / panel : 1);
+  s.block = in_place ? groups * {columns} : several;
   s.row = {row}, s.copied = tallest * {row}, s.slot = 0;
   const bool lines = {turned} || in_place || s.tiles * (s.block / {columns}) * ((s.piece - 1) / {chain} + 1) < s.piece;
   s.ahead = {turned} || lines ? {chain_ahead} : s.k_stride;
@@ -257,7 +257,7 @@ class Linear:
         varies = len(x.shape) == 2 and bool(x.shape[0].terms)
         rows, results = 0 if varies else as_int(x.shape[-2]), [as_int(n) for n in buffers[out].strides]
         steps = (as_int(x.strides[0]), as_int(weight.strides[0]), results[0])
-        made = Linear(
+        linear = Linear(
             rows,
             inner,
             outer,
@@ -274,7 +274,7 @@ class Linear:
             (as_int(x.shape[0]), *steps) if len(x.shape) > 2 else (1, 0, 0, 0),
         )
         given = [r.buffer for r in (x, weight, scale, bias, other) if isinstance(r, Ref)]
-        return made, (*given, out), (x.shape[0],) if varies else ()
+        return linear, (*given, out), (x.shape[0],) if varies else ()
 
     @property
     def kind(self) -> str:
@@ -374,7 +374,7 @@ class Linear:
         offsets = (self.scale, self.bias, self.other and self.other[0])
         given, results = self._given(("", ""))
         finishes = self.attr != "none" or offsets != (None, None, None)
-        whole, last = (", ".join(["nullptr", *(found or ["nullptr"] * most), "nullptr"]) for found in points)
+        whole, last = (", ".join(["nullptr", *(pointers or ["nullptr"] * most), "nullptr"]) for pointers in points)
         strides = (self.x[1], *self.weight[1:], self.out_stride, self.other[1] if self.other else 0)
         return _OF_ROWS.format(
             form=form,
@@ -525,7 +525,7 @@ class Linear:
             *(self.rows, self.inner, self.outer, self.x[1], *self.weight[1:], self.out_stride, other_stride),
             *(*sizes, tiles, int(by_rows), *copies, *fetched),
         )
-        both = ("{" + ", ".join(found or ["nullptr"]) + "}" for found in points)
+        both = ("{" + ", ".join(pointers or ["nullptr"]) + "}" for pointers in points)
         call = f"  fb_by_{form}({name}_shape, {', '.join((*given, results))}, begin, end);"
         if self.batch[0] > 1:
             given.append(f"{results} + i * {self.batch[3]}")
