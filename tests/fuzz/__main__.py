@@ -35,6 +35,7 @@ STATUSES = {
     "timeout": "time out",
     "broken": "not comparable",
 }
+FAILURES = ("different", "crash", "timeout")
 
 
 # -- in the worker ------------------------------------------------------------------
@@ -129,7 +130,14 @@ class Worker:
         env.setdefault("FIREBRICK_STRICT", "1")
         log = options.out / "worker.log"
         return subprocess.Popen(
-            args, cwd=ROOT, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("a")
+            args,
+            cwd=ROOT,
+            env=env,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.open("a"),
+            start_new_session=True,  # Ctrl-C is for the parent, which lets the programs at hand end
         )
 
     def run(self, job: dict) -> dict:
@@ -154,8 +162,10 @@ class Worker:
 
 
 def run_all(seeds: list[int], options: argparse.Namespace, progress) -> list[dict]:
+    """The outcome of each program; Ctrl-C ends with those that have run."""
     rows: list[dict] = []
     todo = iter(seeds)
+    stopped = threading.Event()
     end = time.perf_counter() + options.seconds
     lock = threading.Lock()
     task = progress.add_task("programs", total=len(seeds))
@@ -164,7 +174,7 @@ def run_all(seeds: list[int], options: argparse.Namespace, progress) -> list[dic
         worker = Worker(options)
         while True:
             with lock:
-                seed = next(todo, None) if time.perf_counter() < end else None
+                seed = next(todo, None) if time.perf_counter() < end and not stopped.is_set() else None
             if seed is None:
                 break
             row = worker.run({"seed": seed})
@@ -172,7 +182,9 @@ def run_all(seeds: list[int], options: argparse.Namespace, progress) -> list[dic
                 rows.append(row)
                 if "text" in row:
                     (options.out / f"seed{row['seed']}.py").write_text(row["text"])
-                failed = sum(r["status"] in ("different", "crash", "timeout") for r in rows)
+                failed = sum(r["status"] in FAILURES for r in rows)
+                if row["status"] in FAILURES:
+                    progress.console.print(f"seed {seed}: {row['status']} {row.get('kind', '')}", markup=False)
                 progress.update(task, advance=1, description=f"programs, {failed} differ")
                 if not progress.console.is_terminal and len(rows) % 500 == 0:
                     progress.console.print(f"{len(rows):,} of {len(seeds):,} programs, {failed} differ")
@@ -181,8 +193,13 @@ def run_all(seeds: list[int], options: argparse.Namespace, progress) -> list[dic
     threads = [threading.Thread(target=loop) for _ in range(options.jobs)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        stopped.set()
+        for thread in threads:
+            thread.join()
     return sorted(rows, key=lambda r: r["seed"])
 
 
@@ -251,7 +268,7 @@ def main() -> int:
     start = time.perf_counter()
     with Progress(console=console) as progress:
         rows = run_all(seeds, options, progress)
-    failures = [row for row in rows if row["status"] in ("different", "crash", "timeout")]
+    failures = [row for row in rows if row["status"] in FAILURES]
     for row in failures:
         if row["status"] == "crash" and options.shrink:
             row["text"] = shrink_crash(row["seed"], options)
