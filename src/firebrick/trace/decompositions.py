@@ -140,7 +140,7 @@ def _layout_of(x: Tensor) -> torch.memory_format:
 
 
 def _laid_out_as(made: Tensor, model: Tensor) -> Tensor:
-    """A value with the strides that `empty_like` of another gives."""
+    """A value with the strides that `empty_like` of another gives, also in dimensions of one element."""
     result = torch.empty_like(model, dtype=made.dtype)
     return made if made.stride() == result.stride() else result.copy_(made)
 
@@ -212,7 +212,13 @@ def _native_batch_norm(
         assert running_var is not None
         out = _batch_norm_inference(x, weight, bias, running_mean, running_var, eps)
         mean = rstd = x.new_empty(0)
-    return (out.contiguous(memory_format=_layout_of(x)) if x.device.type == "cpu" else out), mean, rstd
+    last = torch.channels_last_3d if x.dim() == 5 else torch.channels_last
+    if x.dim() in (4, 5) and not x.is_contiguous() and x.is_contiguous(memory_format=last):
+        layout = last  # is_channels_last is in doubt where a stride of one element says nothing
+    else:
+        layout = _layout_of(x)
+    like = torch.empty_like(x, memory_format=layout)
+    return (_laid_out_as(out, like) if x.device.type == "cpu" else out), mean, rstd
 
 
 def _batch_norm_no_stats(

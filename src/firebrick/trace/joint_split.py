@@ -146,6 +146,8 @@ class _Divider:
             # A view of the value shares its version counter, so that writes to either are noticed.
             if isinstance(value, fx.Node) and base_of(value) is node and _dtype(value) == _dtype(node):
                 val = node.meta["val"]
+                if value.meta["val"].numel() != val.numel():
+                    continue  # the result has memory of its own
                 offset = int(val.storage_offset()) - int(value.meta["val"].storage_offset())
                 layout = None if value is node else (tuple(val.shape), tuple(val.stride()), offset)
                 return Place("result", i, layout)

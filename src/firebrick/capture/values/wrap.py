@@ -238,6 +238,8 @@ def _python_module(tracer: Tracer, obj: types.ModuleType, source: Source, pinned
 def _module(tracer: Tracer, obj: torch.nn.Module, source: Source, pinned: bool) -> Value:
     _identity(tracer, obj, source, pinned)
     tracer.guards.type(source, type(obj))
+    if "_modules" not in vars(obj):
+        raise SkipFrame(f"{type(obj).__name__}.__init__ of torch.nn.Module has not run yet")
     return ModuleValue(obj, source, tracer.module_path(source))
 
 
