@@ -77,10 +77,9 @@ def ours(programs: list[Program], counts: list[int]) -> dict[str, list[Run]]:
         results = interp.run(stages.program, plain, stages.aten.constants)
         return [toggled(r, bits[k]) if k in bits else r for k, r in enumerate(results)]
 
-    ways: dict[str, Callable[[list[torch.Tensor]], Any]] = {
-        "interpreted": interpret,
-        "compiled": lambda inputs: executable(*inputs),
-    }
+    ways: dict[str, Callable[[list[torch.Tensor]], Any]] = {"compiled": lambda inputs: executable(*inputs)}
+    if torch.get_default_device().type == "cpu":
+        ways = {"interpreted": interpret, **ways}
     return {name: _each(programs, counts, run) for name, run in ways.items()}
 
 
@@ -127,7 +126,7 @@ class _Rounding(TorchDispatchMode):
     def __init__(self, eps: float, seed: int) -> None:
         super().__init__()
         self.eps = eps
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
