@@ -97,13 +97,18 @@ def _each(programs: list[Program], counts: list[int], run: Callable[[list[torch.
 def difference(program: Program, got: Run, aliases: bool = True) -> str:
     """How results differ from eager's; empty if they don't."""
     wanted, after = eager(program)
+    outputs, mine = got
+    if len(outputs) != len(wanted):
+        return f"{len(outputs)} results, not {len(wanted)}"
+    if aliases and shares(outputs, mine) != shares(wanted, after):
+        return f"results share memory with {shares(outputs, mine)}, not {shares(wanted, after)}"
+    # Most are within a rounding of eager's: only the others ask how far float64 says that they may be.
+    if not any(differs(w, h, w, ()) for w, h in zip([*wanted, *after], [*outputs, *mine], strict=True)):
+        return ""
     try:
         wide, wide_after = eager(program, wide=True)
     except Exception:
         wide, wide_after = wanted, after
-    outputs, mine = got
-    if len(outputs) != len(wanted):
-        return f"{len(outputs)} results, not {len(wanted)}"
     near = [_near(program, (wide, wide_after), seed) for seed in range(4)]
     moved, moved_after = (list(zip(*rows, strict=True)) for rows in zip(*near, strict=True))
     rows = [(f"result {k}", *r) for k, r in enumerate(zip(wanted, outputs, wide, moved, strict=True))]
@@ -112,8 +117,6 @@ def difference(program: Program, got: Run, aliases: bool = True) -> str:
         found = differs(want, have, ref, others)
         if found:
             return f"{name}: {found}"
-    if aliases and shares(outputs, mine) != shares(wanted, after):
-        return f"results share memory with {shares(outputs, mine)}, not {shares(wanted, after)}"
     return ""
 
 
