@@ -27,7 +27,7 @@ def bucket_bytes() -> tuple[int, int] | None:
     if active is None:
         return None
     cap = active.bucket_bytes_cap
-    return (dist._DEFAULT_FIRST_BUCKET_BYTES if active.bucket_bytes_cap_default else cap), cap
+    return (dist._DEFAULT_FIRST_BUCKET_BYTES if active.bucket_bytes_cap_default else cap), cap  # type: ignore[attr-defined]
 
 
 def bucket_starts(gm: fx.GraphModule, first: int, cap: int) -> frozenset[fx.Node]:
