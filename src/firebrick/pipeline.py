@@ -230,7 +230,7 @@ def _compile_segments(
     parts = segments(gm, starts)
     for part in parts:
         for node in part.apart:
-            if isinstance(node.target, Nested):
+            if isinstance(node.target, Nested) and node.target.splits:
                 bodies = [Body(body.graph, body.leaves, body.spec) for body in node.target.bodies]
                 for body in bodies:
                     body.run = compiled(body.graph)

@@ -14,6 +14,12 @@ def ranks():
     return _alive[0]
 
 
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "ranks" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("ranks"))
+
+
 def pytest_sessionfinish():
     for one in _alive:
         one.close()

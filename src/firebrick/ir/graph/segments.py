@@ -1,4 +1,4 @@
-"""Cutting a graph before and behind calls that are not compiled with the rest, such as branches and loops."""
+"""Cutting a graph before and behind calls that are not compiled with the rest: branches, loops, collectives."""
 
 from __future__ import annotations
 
@@ -44,10 +44,25 @@ def _gives_sparse_gradient(node: fx.Node) -> bool:
     return any(isinstance(v, torch.Tensor) and v.requires_grad for v in (val if isinstance(val, tuple) else (val,)))
 
 
+_COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "_dtensor", "symm_mem")
+"""Namespaces of ops that other processes wait for: they run in the program's order, also where nobody uses a result."""
+
+
+def _is_collective(target: Any) -> bool:
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace in _COLLECTIVES
+    name = target._qualified_op_name if isinstance(target, torch._ops.OpOverloadPacket) else ""
+    return name.partition("::")[0] in _COLLECTIVES
+
+
 def _stands_apart(node: fx.Node) -> bool:
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         return _stands_apart(node.args[0])
-    return (isinstance(node.target, Nested) and node.target.splits) or _gives_sparse_gradient(node)
+    if isinstance(node.target, Nested):
+        return node.target.splits or any(
+            _is_collective(n.target) for b in node.target.bodies for n in b.graph.graph.nodes
+        )
+    return _is_collective(node.target) or _gives_sparse_gradient(node)
 
 
 def is_cut(gm: fx.GraphModule) -> bool:
