@@ -31,12 +31,13 @@ class Work:
     """The statements of a group, in common variables.
 
     outer: loops that all statements share, in no order that a machine must keep unless elements meet. sizes: of all
-    loops.
+    loops. numbers: buffers of one element on a CPU that the machine's kernels take by value.
     """
 
     statements: tuple[Statement, ...]
     outer: tuple[Var, ...]
     sizes: dict[Var, Expr]
+    numbers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A formal buffer of a kernel: canonical name (a0, a1...), dtype, and whether the kernel writes it."""
+    """A formal buffer of a kernel: canonical name (a0, a1...), dtype, and whether the kernel writes it; a `number` is
+    taken by value from another device's memory."""
 
     name: str
     dtype: str
     written: bool
+    number: bool = False
 
 
 @dataclass(frozen=True, slots=True)
