@@ -65,7 +65,8 @@ if TYPE_CHECKING:
 
 _NOT_IN_KEY = frozenset(
     {
-        *("strict", "check", "debug", "dump", "recompile_limit", "dynamic", "fullgraph", "graphs"),
+        *("strict", "check", "stages", "skip_frames", "debug", "dump", "recompile_limit"),
+        *("dynamic", "fullgraph", "graphs"),
         *(
             "cache",
             "cache_dir",
@@ -353,7 +354,7 @@ class _Compile:
         """Run the passes of level torch, on a copy."""
         gm, config = self.gm, self.config
         number_nodes(gm.graph)
-        looked_at = config.debug or config.dump is not None or config.check or config.verify_passes
+        looked_at = config.debug or config.dump is not None or "ir" in config.check or config.verify_passes
         if self.few and not looked_at and passes.are_shipped(self.user_passes, config):
             with recorder.timed("repeats"):
                 self.repeat = find_repeat(gm.graph)
@@ -412,14 +413,14 @@ class _Compile:
                 choose=self.tuner() if config.autotune else None,
             )
         self.groups += groups_in(aten.gm.graph)
-        if config.check:
+        if "ir" in config.check:
             passes.check_layouts(aten.gm)
         self.show("aten", lambda: trace.show(aten))
         with recorder.timed("lowering"):
             program = lower.lower(aten, self.targets, config)
         if last:
             release(aten.gm.graph)
-        if config.check:
+        if "ir" in config.check:
             check_loops(program)
         self.show("loops", lambda: show_loops(program))
         with recorder.timed("scheduling"):
