@@ -252,9 +252,19 @@ def skip_frames(monkeypatch, tmp_path, caplog):
     assert firebrick.graphs_compiled() == before
 
 
+def memory_budget(monkeypatch, tmp_path, caplog):
+    def kept(**options):
+        before = recorder.counts["bytes saved for backward"]
+        compiled = firebrick.compile(lambda x: x @ x @ x, options={"cache": False, **options})
+        compiled(torch.rand(8, 8, requires_grad=True))
+        return recorder.counts["bytes saved for backward"] - before
+
+    assert kept() > kept(memory_budget=0.0)
+
+
 SEEN = (
     *(stages, skip_frames),
-    *(keep_memory, dynamic, graphs),
+    *(keep_memory, dynamic, graphs, memory_budget),
     *(strict, check, debug, dump, recompile_limit, fullgraph, autotune, verify_passes, compiler, cache, cache_dir),
     *(cache_size_mb, build_workers, build_timeout, remote_cache, remote_cache_key),
 )

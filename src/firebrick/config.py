@@ -81,6 +81,9 @@ class Config:
     prepack: bool = _setting(True, "keep constant weights of matmuls and convolutions in the kernel's layout")
     fold: bool = _setting(True, "evaluate what depends on constants alone ahead of time")
     fuse: bool = _setting(True, "off: one kernel a loop nest, for bisecting")
+    memory_budget: float = _setting(
+        1.0, "what training saves: 1 nothing that is cheap to compute again, 0 only inputs, between them by bytes"
+    )
     autotune: bool = _setting(False, "choose among kernels by measurement")
     graphs: bool | None = _setting(None, "True, False: record and replay CUDA graphs always, never; else if faster")
     disable_passes: frozenset[str] = _setting(frozenset(), "names of passes and rewrite rules that are switched off")
@@ -205,6 +208,14 @@ def _convert(name: str, value: Any, current: Any, shown: str) -> Any:
         return Path(value) if value else None
     if isinstance(current, bool):
         return _to_bool(value, shown)
+    if isinstance(current, float):
+        try:
+            share = float(value)
+        except (TypeError, ValueError):
+            share = -1.0
+        if isinstance(value, bool) or not 0 <= share <= 1:
+            raise ConfigError(f"{shown} needs a number from 0 to 1, got {value!r}")
+        return share
     if isinstance(current, int):
         try:
             number = int(value)

@@ -35,7 +35,6 @@ from firebrick.fakes.node_values import number_nodes, release
 from firebrick.gc_pause import collector_paused
 from firebrick.ir.graph.calls import is_mutating
 from firebrick.ir.graph.equal_layers import NotAlike, find_repeat, shortened
-from firebrick.ir.graph.gradient_buckets import bucket_bytes, bucket_starts
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
 from firebrick.ir.graph.segments import Segments, is_cut, segments
@@ -211,8 +210,8 @@ def compile_ahead(
 
 def _bucket_starts(gm: fx.GraphModule) -> frozenset[fx.Node]:
     """Where to cut a graph that DistributedDataParallel takes gradients of."""
-    limits = bucket_bytes()
-    starts = bucket_starts(gm, *limits) if limits is not None and _sizes_of(gm) is None else frozenset()
+    limits = trace.bucket_bytes()
+    starts = trace.bucket_starts(gm, *limits) if limits is not None and _sizes_of(gm) is None else frozenset()
     if starts:
         recorder.count("graphs cut at buckets of gradients")
         recorder.reason("buckets of gradients", f"{_name(gm)} has {len(starts) + 1} backward graphs")
@@ -371,6 +370,7 @@ class _Compile:
         gm, config = self.gm, self.config
         number_nodes(gm.graph)
         looked_at = config.debug or config.dump is not None or "ir" in config.check or config.verify_passes
+        looked_at = looked_at or config.memory_budget < 1  # layers then differ in what they save
         if self.few and not looked_at and passes.are_shipped(self.user_passes, config):
             with recorder.timed("repeats"):
                 self.repeat = find_repeat(gm.graph)
@@ -654,7 +654,9 @@ class _Training(_Compile):
                 raise PassError("a pass of level joint changed what the graph takes or returns")
             self.show("joint", lambda: trace.show_joint(joint))
             with recorder.timed("partition"):
-                division = trace.divide(joint, () if self.saved else trace.min_cut(joint), self.saved)
+                division = trace.divide(
+                    joint, () if self.saved else trace.min_cut(joint, config.memory_budget), self.saved
+                )
                 self.division = trace.parted(division, joint.groups)
         return self.division
 

@@ -13,7 +13,7 @@ from torch.profiler import record_function
 from firebrick.api.compiling import compiled_settings, original_callable
 from firebrick.api.settings import Settings
 from firebrick.capture import hook
-from firebrick.trace import show_nodes
+from firebrick.trace import bytes_saved, show_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """One captured graph. ops: calls in it. seconds: how long it ran."""
+    """One captured graph. ops: calls in it. seconds: how long it ran. saved_bytes: kept for the backward, if any."""
 
     name: str
     ops: int
     seconds: float
     text: str
+    saved_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ class Explanation:
             f"{self.time_coverage:.0f} % of their time",
         ]
         for i, graph in enumerate(self.graphs):
-            lines.append(f"graph {i} {graph.name}: {_count(graph.ops, 'op')}")
+            saved = "" if graph.saved_bytes is None else f", {_count(graph.saved_bytes, 'byte')} saved for the backward"
+            lines.append(f"graph {i} {graph.name}: {_count(graph.ops, 'op')}{saved}")
         for event in self.breaks:
             lines.append(f"break {event['place']}: {event['cause']}")
             lines.append(f"  fix: {event['fix']}")
@@ -124,12 +126,13 @@ _CAPTURE, _GRAPH = "firebrick.capture", "firebrick.graph"
 class _Watch:
     """The backend of an explained call: runs each graph eagerly, under a name that the profiler shows."""
 
-    def __init__(self) -> None:
-        self.graphs: list[tuple[fx.GraphModule, list[float]]] = []
+    def __init__(self, budget: float) -> None:
+        self.budget = budget
+        self.graphs: list[tuple[fx.GraphModule, list[float], int | None]] = []
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         spent: list[float] = []
-        self.graphs.append((gm, spent))
+        self.graphs.append((gm, spent, bytes_saved(gm, example_inputs, self.budget)))
 
         def measured(*inputs: Any) -> Any:
             start = time.perf_counter()
@@ -148,8 +151,9 @@ class _Watch:
                 sum(n.op.startswith("call") for n in gm.graph.nodes),
                 sum(spent),
                 show_nodes(gm.graph),
+                saved,
             )
-            for gm, spent in self.graphs
+            for gm, spent, saved in self.graphs
         ]
 
 
@@ -208,8 +212,8 @@ def explain(fn: Any) -> Callable[..., Explanation]:
     original = original_callable(fn)
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
-        watch = _Watch()
         given = settings or Settings()
+        watch = _Watch(given.config.memory_budget)
         reports: list[FrameReport] = []
         scope = object()
         capturer = Settings.make(watch, dynamic=given.dynamic).capturer(scope, reports.append)

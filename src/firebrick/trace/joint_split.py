@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from firebrick.errors import LoweringError, PassError
+from firebrick.errors import FirebrickError, LoweringError, PassError
+from firebrick.fakes.mode import function_modes_paused
 from firebrick.fakes.node_values import acts, origins
 from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.runtime import Place, Tangent, TrainingPlan
-from firebrick.trace.recompute import Phases, base_of, bytes_of, is_random
+from firebrick.trace.inference_trace import needs_grad
+from firebrick.trace.joint import trace_joint
+from firebrick.trace.recompute import Phases, base_of, bytes_of, is_random, min_cut
 from firebrick.trace.tape import module_of
 
 if TYPE_CHECKING:
@@ -48,6 +51,16 @@ def divide(joint: JointGraph, saved: Iterable[fx.Node], keys: Sequence[Any] = ()
         PassError: a random op would have to be computed again.
     """
     return _Divider(joint, saved, keys).run()
+
+
+def bytes_saved(gm: fx.GraphModule, example_inputs: Sequence[Any], budget: float) -> int | None:
+    """What the compiled form of a torch-level graph keeps for its backward; None where it has no backward."""
+    try:
+        with function_modes_paused():
+            joint = trace_joint(gm, example_inputs) if needs_grad(gm, example_inputs) else None
+        return None if joint is None else divide(joint, min_cut(joint, budget)).plan.bytes_saved
+    except FirebrickError:  # it runs on eager kernels
+        return None
 
 
 class _Divider:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.utils.flop_counter import flop_registry
 
 from firebrick.fakes.node_values import acts
 from firebrick.trace.maxflow import INFINITE, Network
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from firebrick.trace.joint import JointGraph
 
@@ -118,14 +119,51 @@ def save_needed(joint: JointGraph) -> list[fx.Node]:
     return list(dict.fromkeys(base_of(n) for n in Phases(joint).needed))
 
 
-def min_cut(joint: JointGraph) -> list[fx.Node]:
+def min_cut(joint: JointGraph, budget: float = 1.0) -> list[fx.Node]:
     """Save the fewest bytes from which cheap ops alone compute what the backward reads.
 
-    Matmuls, convolutions, reductions, library kernels and random ops are never computed twice. Of equal cuts the one
-    nearest to the backward is taken, which computes least again. What the caller sees is saved where the backward reads
-    it itself, and nowhere else: the caller may write it, which is then an error as in eager mode.
+    Matmuls, convolutions, reductions and library kernels are computed twice only where the `budget` is below 1, random
+    ops never are. Of equal cuts the one nearest to the backward is taken, which computes least again. What the caller
+    sees is saved where the backward reads it itself, and nowhere else: the caller may write it, which is then an error
+    as in eager mode.
+
+    budget: 1 saves all that such a cut has, 0 what is left where everything may be computed again; between them the
+    bytes are at most that share of the difference more. Computing again has a price for its work then, in bytes; as it
+    rises the cuts save more, and the highest that fits is taken.
     """
     phases = Phases(joint)
+    if budget >= 1:
+        return _cut(joint, phases, None)[0]
+    nodes = [n for n in joint.gm.graph.nodes if n in phases.forward]
+    # equal layers have equal work: they are given up one by one, the first ones last
+    works = {n: _work(n) * (2 - i / len(nodes)) for i, n in enumerate(nodes)}
+    most, least = _cut(joint, phases, works, _STEPS)[1], _cut(joint, phases, works, -_STEPS)[1]
+    low, high = -_STEPS, _STEPS
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = _cut(joint, phases, works, middle)[1] <= least + budget * (most - least)
+        low, high = (middle, high) if fits else (low, middle)
+    return _cut(joint, phases, works, low)[0]
+
+
+_STEPS = 256
+"""Prices of work are powers of the eighth root of two, of this exponent at most: no work costs as much as any bytes."""
+
+
+def _work(node: fx.Node) -> float:
+    """What computing a node takes: arithmetic of matmuls, convolutions and attention, else elements."""
+    count = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    elements = sum(bytes_of(n) for n in (node, *node.all_input_nodes)) + 1
+    if count is None:
+        return elements
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+    return max(elements, count(*args, **kwargs, out_val=node.meta["val"]))
+
+
+def _cut(
+    joint: JointGraph, phases: Phases, works: Mapping[fx.Node, float] | None, step: int = 0
+) -> tuple[list[fx.Node], int]:
+    """What is saved, and its bytes; `works`: of what may be computed again, at the price of this step."""
     written, visible = set(joint.mutated), phases.user_visible()
     network, entries = Network(), {}
     exits: dict[fx.Node, int] = {}
@@ -138,15 +176,32 @@ def min_cut(joint: JointGraph) -> list[fx.Node]:
         capacity = INFINITE
         if _is_tensor(node) and not _is_view(node) and (node not in visible or node in read):
             capacity = 0 if node in visible and node.op == "call_function" else _cost(node, written)
+            if works is not None and node.op == "placeholder" and node.name not in written:
+                capacity = 1
         network.edge(entries[node], exits[node], capacity)
         if node.op in ("placeholder", "get_attr") or not (_is_cheap(node) or node.target is operator.getitem):
-            network.edge(0, entries[node], INFINITE)
+            price = INFINITE
+            if works is not None and node in works and _may_run_again(node):
+                price = int(works[node] * 2 ** (step / 8))
+            network.edge(0, entries[node], price)
         for source in set(node.all_input_nodes):
             network.edge(exits[source], entries[node], INFINITE)
         if node in phases.needed:
             network.edge(exits[node], 1, INFINITE)
     reached = network.sink_side()
-    return [n for n in entries if exits[n] in reached and entries[n] not in reached]
+    saved = [n for n in entries if exits[n] in reached and entries[n] not in reached]
+    return saved, sum(bytes_of(n) for n in saved if n.op == "call_function")
+
+
+def _may_run_again(node: fx.Node) -> bool:
+    """Whether computing the node twice does nothing but take time; of others' operators that is not sure."""
+    target = node.target
+    return (
+        isinstance(target, torch._ops.OpOverload)
+        and target.namespace == "aten"
+        and not is_random(node)
+        and not acts(node)
+    )
 
 
 def _is_tensor(node: fx.Node) -> bool:
