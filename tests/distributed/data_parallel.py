@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from contextlib import nullcontext
 
 import torch
@@ -170,3 +172,45 @@ def order_of_events(rank: int, how: str, cap: float) -> tuple[list[str], int]:
         events.clear()
         run(torch.randn(8, 16)).sum().backward()
     return list(events), firebrick.graphs_compiled() - before
+
+
+def recompile_apart(rank: int) -> tuple[list[torch.Tensor], list[int]]:
+    """Steps in which each rank gets new sizes at another call than the other; parameters and graphs after each."""
+    net = build("deep", "wrapper", {"bucket_cap_mb": 0.04})
+    optimizer, graphs = torch.optim.SGD(net.parameters(), lr=0.05), []
+    for number in range(6):
+        rows = 4 + number if number % 2 == rank else 3
+        net(torch.ones(rows, 16)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        graphs.append(firebrick.graphs_compiled())
+    return [p.detach() for p in net.parameters()], graphs
+
+
+def work_of_the_cache(rank: int) -> dict[str, int]:
+    """What a rank found in the cache that both share, and what it made."""
+    before = firebrick.stats()["counts"]
+    torch.distributed.barrier()
+    net = build("deep", "wrapper", {"bucket_cap_mb": 0.05})
+    net(torch.randn(5, 16)).sum().backward()
+    after = firebrick.stats()["counts"]
+    names = ("cache hits", "cache misses", "units built")
+    return {name: after.get(name, 0) - before.get(name, 0) for name in names}
+
+
+def fail_in_step(rank: int, how: str) -> None:
+    """Train, and end rank 1 in the third step: by an error, by a signal, or by a collective of another size."""
+    net = build("deep", "wrapper", {"bucket_cap_mb": 0.04})
+    for number in range(6):
+        if number == 2 and rank == 1:
+            if how == "raises":
+                raise ValueError("rank 1 has no data")
+            if how == "is killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            net(torch.ones(4, 15))
+        net(torch.ones(4, 16)).mean().backward()
+
+
+def build_with_other_shapes(rank: int) -> None:
+    """Parameters that differ from rank to rank are refused when they are wrapped."""
+    DistributedDataParallel(firebrick.compile(nn.Linear(4, 4 + rank)))

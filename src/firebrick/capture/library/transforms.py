@@ -6,6 +6,7 @@ stand-in that looks at its arguments and goes no further.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,9 @@ from torch.utils import _pytree as pytree
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.graph import GraphBuilder
 from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.function import PartialValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.sequence import ListValue, TupleValue
@@ -285,14 +287,31 @@ _CHECKPOINT_OPTIONS = ("use_reentrant", "determinism_check", "debug", "early_sto
 @handles(_CHECKPOINT, _PLAIN_CHECKPOINT)
 def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     named = dict(kwargs)
-    if "context_fn" in named:
-        raise Break("unsupported-call", "checkpoint() with context_fn")
+    contexts = _policy(named.pop("context_fn")) if "context_fn" in named else None
     options = {name: named.pop(name).realize().as_constant() for name in _CHECKPOINT_OPTIONS if name in named}
     if not torch.is_grad_enabled():
         return args[0].realize().call(interp, args[1:], named)
     if options.get("use_reentrant") is not False:
         raise Break("unsupported-call", "checkpoint() with use_reentrant=True, which runs a backward of its own")
+    options |= {} if contexts is None else {"context_fn": contexts}
     return _transformed(interp, _PLAIN_CHECKPOINT, args[0], options, args[1:], named, direct=True)
+
+
+def _policy(value: Value) -> Any:
+    """What chooses the ops whose results a checkpoint keeps: a function, or a partial of one for ops or a function.
+
+    The trace calls it, as plain Python would, once for each op and once more where the op is computed again.
+    """
+    value = value.realize()
+    if isinstance(value, PartialValue):
+        named = {name: _policy(item) for name, item in value.kwargs.items()}
+        return functools.partial(_policy(value.function), *map(_policy, value.args), **named)
+    if isinstance(value, (ListValue, TupleValue)):
+        return [_policy(item) for item in value.items]
+    try:
+        return value.as_constant()
+    except NotConstant:
+        raise Break("unsupported-call", "checkpoint() with a context_fn made in captured code") from None
 
 
 # -- control flow ---------------------------------------------------------------------------------
