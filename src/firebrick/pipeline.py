@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import platform
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -330,6 +331,7 @@ class _Compile:
             artifact = make()
         else:
             content, cache = {**self.content, "part": part}, runtime.DiskCache(self.config)
+            content |= {} if sizes is None else {"sizes": sizes.key()}  # a forward's facts hold of its backward
             artifact = cache.fetch(runtime.make_key(content, _name(self.gm)), make)
             if sizes is not None and not sizes.take(artifact.extra.get("facts", ())):  # it was made for other sizes
                 content["values"] = repr(sizes.hints)
@@ -455,7 +457,6 @@ class _Compile:
         return {
             "graph": graph,
             "inputs": graph_key.metas_text(self.metas()),
-            **({} if (sizes := _sizes_of(self.gm)) is None else {"sizes": sizes.key()}),
             "constants": graph_key.metas_text(constants),
             "sharing": graph_key.sharing_text([*self.example_inputs, *constants]),
             "state": graph_key.state_text(),
@@ -563,11 +564,10 @@ class _Training(_Compile):
 
     division: trace.Division | None = None
     plan: Any = None
+    ready: Mapping[tuple[int, ...], Any] = MappingProxyType({})
     saved: Sequence[Any] = ()  # keys of what the forward saves, where its backward is traced for all layers
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
-        if _sizes_of(self.gm) is not None:
-            raise SizesRefused("gradients are wanted")
         self.begin()
         self.state = TracingState()
         artifact, made = self.built("forward", self.forward, self.plan_of_forward)
@@ -578,6 +578,9 @@ class _Training(_Compile):
         forward = self.load(artifact, made)
         # The backward may be traced long after this call: only the metadata of the inputs is kept until then.
         self.example_inputs = fakes_of(self.example_inputs)
+        if _sizes_of(self.gm) is not None:  # what it asks of sizes must be guarded
+            every = [part.tangents for part in plan.parts] or [tuple(range(len(plan.tangents)))]
+            self.ready = {given: self.compiled_backward(given) for given in every}
         recorder.count("bytes saved for backward", plan.bytes_saved)
         run, apart = (
             runtime.Training(plan, forward, self.captured, self.backward),
@@ -621,23 +624,28 @@ class _Training(_Compile):
 
     def backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
         """Compile the backward for the tangents that are given."""
+        if given in self.ready:
+            return self.ready[given]
         try:
             with collector_paused(), function_modes_paused():
-                artifact, made = self.built(
-                    f"backward {given}",
-                    lambda: self.backward_given(given)[:2],
-                    lambda: {"order": self.backward_given(given)[2]},
-                )
-                run = self.load(artifact, made)
-            recorder.count("backward graphs compiled")
-            return run, artifact.extra["order"]
+                return self.compiled_backward(given)
         except Exception as error:
-            if self.config.strict:
+            if self.config.strict and not isinstance(error, SizesRefused):
                 raise
             _note_fallback(self.gm, error)
             self.take_all()
             backward, _, order = self.backward_given(given)
             return run_aten(backward), order
+
+    def compiled_backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
+        artifact, made = self.built(
+            f"backward {given}",
+            lambda: self.backward_given(given)[:2],
+            lambda: {"order": self.backward_given(given)[2]},
+        )
+        run = self.load(artifact, made)
+        recorder.count("backward graphs compiled")
+        return run, artifact.extra["order"]
 
     def backward_given(self, given: tuple[int, ...]) -> tuple[AtenGraph, Repeat | None, Sequence[int | None]]:
         division = trace.backward_given(self.divided(), given)

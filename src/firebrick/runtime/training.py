@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import asdict, dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,12 +25,31 @@ _TWICE = (
 _NOTHING = torch.empty(0, device="cpu")
 
 
+_OPERATORS: Mapping[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "min": min,
+    "max": max,
+}
+
+
+def _number(size: Any, sizes: Mapping[str, int]) -> Any:
+    """The value of a size: a number, a symbol by name, an operator and its operands, or a tuple of sizes."""
+    if not isinstance(size, tuple):
+        return sizes[size] if isinstance(size, str) else size
+    if size and size[0] in _OPERATORS:
+        return reduce(_OPERATORS[size[0]], [_number(part, sizes) for part in size[1:]])
+    return tuple([_number(part, sizes) for part in size])
+
+
 class Place(NamedTuple):
     """Where a tensor is found: an input or result by position, or a constant by name; `layout` is a view of it."""
 
     kind: str  # input, const, result
     at: int | str
-    layout: tuple[tuple[int, ...], tuple[int, ...], int] | None = None  # shape, strides, offset from the first element
+    layout: tuple[tuple[Any, ...], tuple[Any, ...], Any] | None = None  # shape, strides, offset from the first element
 
 
 class Tangent(NamedTuple):
@@ -36,8 +57,8 @@ class Tangent(NamedTuple):
 
     of: Place
     dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
 
 
 class Part(NamedTuple):
@@ -57,6 +78,7 @@ class TrainingPlan:
     reach: for each of `wrt`, the tangents that its gradient is made of.
     parts: nodes that know nothing of each other; none: one has all tangents.
     bytes_saved: held from forward to backward, not counting what the caller holds anyway.
+    symbols: those in the sizes of places and tangents, and a dimension of an input that each is the size of.
     """
 
     results: int
@@ -68,6 +90,7 @@ class TrainingPlan:
     bytes_saved: int
     reach: tuple[tuple[int, ...], ...]
     parts: tuple[Part, ...] = ()
+    symbols: tuple[tuple[str, int, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Inverse of `from_json`."""
@@ -87,6 +110,7 @@ class TrainingPlan:
             bytes_saved=fields["bytes_saved"],
             reach=fields["reach"],
             parts=tuple(Part(*row) for row in fields["parts"]),
+            symbols=fields["symbols"],
         )
 
 
@@ -150,16 +174,28 @@ class Training:
             for i in self.apart:
                 tensors[i] = None
             results = _Node.apply(self, self.whole, (inputs, None, None), *tensors)
-        return tuple([self._output(place, grad, inputs, results) for place, grad in self.plan.outputs])
+        sizes = self.sizes(inputs)
+        return tuple([self._output(place, grad, inputs, results, sizes) for place, grad in self.plan.outputs])
 
-    def _output(self, place: Place, grad: bool | None, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
+    def sizes(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
+        """The values of the plan's symbols."""
+        return {name: inputs[at].shape[dim] for name, at, dim in self.plan.symbols}
+
+    def _output(
+        self,
+        place: Place,
+        grad: bool | None,
+        inputs: Sequence[torch.Tensor],
+        results: Sequence[Any],
+        sizes: Mapping[str, int],
+    ) -> Any:
         value = self.fetch(place, inputs, results)
         if grad is None:
-            return _severed(seen(value, place.layout), value)
+            return _severed(seen(value, place.layout, sizes), value)
         if isinstance(value, torch.Tensor):
             if value.requires_grad and not grad:
                 value = value.detach()
-            shown = seen(value, place.layout)
+            shown = seen(value, place.layout, sizes)
             is_argument = place.kind != "result" and shown is self.fetch(place, inputs, ())
             return (
                 shown.view_as(shown) if is_argument else shown
@@ -183,11 +219,11 @@ class Training:
         return [None if i is None else computed[i] for i in compiled[1]]
 
 
-def seen(base: torch.Tensor, layout: tuple[Any, Any, int] | None) -> torch.Tensor:
+def seen(base: torch.Tensor, layout: tuple[Any, Any, Any] | None, sizes: Mapping[str, int]) -> torch.Tensor:
     """Return `base`, or the view of it that `layout` describes."""
     if layout is None:
         return base
-    shape, strides, offset = layout
+    shape, strides, offset = _number(layout, sizes) if sizes else layout
     if offset == 0 and tuple(base.shape) == shape and base.stride() == strides:
         return base
     return base.as_strided(shape, strides, base.storage_offset() + offset)
@@ -210,7 +246,7 @@ class _Node(torch.autograd.Function):
         if results is None:
             results = run.forward(*inputs)
             places = range(plan.results)
-        ctx.run, ctx.part, ctx.places, ctx.size = run, part, places, len(tensors)
+        ctx.run, ctx.part, ctx.places, ctx.size, ctx.sizes = run, part, places, len(tensors), run.sizes(inputs)
         dirty = [tensors[run.position(p)] for p in plan.dirty]
         token = _NOTHING.new_empty(0)  # by it, gradients of these gradients lead back here, and to an error
         ctx.save_for_backward(*[run.fetch(plan.saved[i], inputs, results) for i in part.saved], token)
@@ -228,7 +264,7 @@ class _Node(torch.autograd.Function):
             return batch.map(lambda *one: _Node.backward(ctx, *one), gradients)
         *kept, token = ctx.saved_tensors
         places = [plan.saved[i] for i in part.saved]
-        saved = [seen(t, p.layout) for t, p in zip(kept, places, strict=True)]
+        saved = [seen(t, p.layout, ctx.sizes) for t, p in zip(kept, places, strict=True)]
         positions = {Place("result", place): i for i, place in enumerate(ctx.places)}
         positions |= {place: len(ctx.places) + i for i, place in enumerate(plan.dirty)}
         tangents, given = [], []
@@ -236,7 +272,7 @@ class _Node(torch.autograd.Function):
             gradient = gradients[positions[plan.tangents[i].of]]
             if gradient is not None:
                 given.append(i)
-                tangents.append(_conform(gradient.detach(), plan.tangents[i]))
+                tangents.append(_conform(gradient.detach(), plan.tangents[i], ctx.sizes))
         rows: list[torch.Tensor | None] = [None] * ctx.size
         if given:
             with torch.no_grad():
@@ -255,13 +291,14 @@ def _has_slope(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _conform(gradient: torch.Tensor, tangent: Tangent) -> torch.Tensor:
+def _conform(gradient: torch.Tensor, tangent: Tangent, sizes: Mapping[str, int]) -> torch.Tensor:
     """Give a gradient the layout that the backward was compiled for."""
     gradient = gradient.resolve_conj().resolve_neg()
-    dtype = getattr(torch, tangent.dtype)
-    if gradient.dtype == dtype and gradient.stride() == tangent.strides and type(gradient) is torch.Tensor:
+    dtype, layout = getattr(torch, tangent.dtype), (tangent.shape, tangent.strides)
+    shape, strides = _number(layout, sizes) if sizes else layout
+    if gradient.dtype == dtype and gradient.stride() == strides and type(gradient) is torch.Tensor:
         return gradient
-    laid_out = torch.empty_strided(tangent.shape, tangent.strides, dtype=dtype, device=gradient.device)
+    laid_out = torch.empty_strided(shape, strides, dtype=dtype, device=gradient.device)
     return laid_out.copy_(gradient)
 
 
