@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import platform
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 _NOT_IN_KEY = frozenset(
     {
-        *("strict", "check", "debug", "dump", "recompile_limit", "dynamic", "fullgraph", "graphs"),
+        *("strict", "check", "debug", "dump", "recompile_limit", "dynamic", "fullgraph", "graphs", "background"),
         *(
             "cache",
             "cache_dir",
@@ -110,6 +110,10 @@ def compile_graph(
                 raise SizesRefused("a graph with branches or loops of tensors is compiled in parts")
             return _compile_segments(gm, config, user_passes)
         with collector_paused(), function_modes_paused():
+            if config.background:
+                deferred = compiler(gm, example_inputs, config, user_passes).deferred()
+                if deferred is not None:
+                    return deferred
             compiled = _with_symbols(gm, lambda: compiler(gm, example_inputs, config, user_passes).run())
     except RefusedBackward as error:
         recorder.count("graphs run eagerly: backward raises")
@@ -126,6 +130,10 @@ def compile_graph(
     compiled = runtime.AutogradViews(compiled, views) if views else compiled
     recorder.count("graphs compiled")
     return compiled
+
+
+_refused: dict[str, str] = {}
+"""Graphs whose symbols a compile in the background has refused, and why."""
 
 
 class _Again(Exception):
@@ -279,10 +287,11 @@ class _Compile:
     """One compile of one graph: what every part of it needs, and the stages from ATen down.
 
     traces_again: nothing needs an ATen graph once it is lowered, since what goes wrong is traced anew.
-    few: four of many equal layers are traced, from which the others follow.
+    few: four of many equal layers are traced, from which the others follow. part: what is kept first of it.
     """
 
     traces_again, few = False, True
+    part: str
 
     def __init__(
         self,
@@ -338,6 +347,35 @@ class _Compile:
                 artifact = cache.fetch(runtime.make_key(content, _name(self.gm)), make)
                 sizes.take(artifact.extra.get("facts", ()))
         return artifact, literals.read(artifact.extra.get("literals", {}))
+
+    def deferred(self) -> runtime.Deferred | None:
+        """A thread compiles it; None where that is done already, or where it can't be kept for later."""
+        gm, config, sizes, content = self.gm, self.config, _sizes_of(self.gm), self.find_content()
+        if content is None or (sizes is not None and not config.cache):
+            return None
+        content |= {"part": self.part} | ({} if sizes is None else {"sizes": sizes.key()})
+        key = runtime.make_key(content, _name(gm))
+        if key.digest in _refused:
+            raise SizesRefused(_refused[key.digest])
+        if config.cache and runtime.DiskCache(config).load(key) is not None:
+            return None
+        state, now = TracingState(), replace(config, background=False)
+
+        def compile() -> Callable[..., tuple[Any, ...]]:
+            facts = 0 if sizes is None else len(sizes.facts)
+            with state.restored():
+                try:
+                    if sizes is not None:
+                        sizes.frozen = False  # nobody else asks any more
+                    compiled = compile_graph(gm, self.example_inputs, now, self.user_passes)
+                except SizesRefused as error:
+                    _refused[key.digest] = str(error)
+                    raise runtime.OutOfDate from error
+            if sizes is not None and len(sizes.facts) > facts:
+                raise runtime.OutOfDate
+            return compiled
+
+        return runtime.Deferred(_eager(gm), compile)
 
     def load(self, artifact: Artifact, made: dict[str, torch.Tensor]) -> Callable[..., tuple[Any, ...]]:
         """Bind an artifact's constants; profilers show its steps by where this graph's nodes were made."""
@@ -528,11 +566,11 @@ def _views_of_one_another(results: Sequence[Any]) -> list[tuple[int, int]]:
 class _Inference(_Compile):
     """A graph that needs no gradients."""
 
-    traces_again = True
+    traces_again, part = True, "inference"
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
         self.begin()
-        artifact, made = self.built("inference", self.trace_alone)
+        artifact, made = self.built(self.part, self.trace_alone)
         run = self.load(artifact, made)
         results = _results(self.gm)
         leaves = {i for i, val in enumerate(results) if isinstance(val, torch.Tensor) and val.requires_grad}
@@ -562,6 +600,7 @@ class _Inference(_Compile):
 class _Training(_Compile):
     """A graph that needs gradients: its forward is compiled now, its backward when it is first needed."""
 
+    part = "forward"
     division: trace.Division | None = None
     plan: Any = None
     ready: Mapping[tuple[int, ...], Any] = MappingProxyType({})
@@ -570,7 +609,7 @@ class _Training(_Compile):
     def run(self) -> Callable[..., tuple[Any, ...]]:
         self.begin()
         self.state = TracingState()
-        artifact, made = self.built("forward", self.forward, self.plan_of_forward)
+        artifact, made = self.built(self.part, self.forward, self.plan_of_forward)
         plan = runtime.TrainingPlan.from_json(artifact.extra["training"])
         self.plan, self.few = plan, artifact.extra["few"]
         if not plan.tangents and all(grad is False for _, grad in plan.outputs):  # nothing wants a gradient
