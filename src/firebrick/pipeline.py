@@ -32,10 +32,11 @@ from firebrick.errors import (
 from firebrick.extend.claimed_group import groups_in
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.fakes.mode import function_modes_paused
-from firebrick.fakes.node_values import number_nodes, release
+from firebrick.fakes.node_values import number_nodes, release, values_for
 from firebrick.gc_pause import collector_paused
 from firebrick.ir.graph.calls import is_mutating
 from firebrick.ir.graph.equal_layers import NotAlike, find_repeat, shortened
+from firebrick.ir.graph.gradient_buckets import bucket_bytes, bucket_starts
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
 from firebrick.ir.graph.segments import Segments, is_cut, segments
@@ -66,7 +67,8 @@ if TYPE_CHECKING:
 
 _NOT_IN_KEY = frozenset(
     {
-        *("strict", "check", "debug", "dump", "recompile_limit", "dynamic", "fullgraph", "graphs", "background"),
+        *("strict", "check", "stages", "skip_frames", "debug", "dump", "recompile_limit"),
+        *("dynamic", "fullgraph", "graphs", "background"),
         *(
             "cache",
             "cache_dir",
@@ -90,10 +92,12 @@ def compile_graph(
     example_inputs: Sequence[Any],
     config: Config,
     user_passes: Sequence[Any] = (),
+    buckets: bool = True,
 ) -> Callable[..., tuple[Any, ...]]:
     """Compile a torch-level graph; the result takes its tensor inputs and returns the tuple of its outputs.
 
-    A graph that can't be compiled runs on eager kernels instead; `config.strict` raises.
+    A graph that can't be compiled runs on eager kernels instead; `config.strict` raises. `buckets`: it may be cut where
+    DistributedDataParallel's buckets of gradients are full.
     """
     after = trace.mode_at_end(gm)
     if after is not None:
@@ -105,10 +109,11 @@ def compile_graph(
         return _eager(gm)
     compiler = _Training if trace.needs_grad(gm, example_inputs) else _Inference
     try:
-        if is_cut(gm):
-            if _sizes_of(gm) is not None:
-                raise SizesRefused("a graph with branches or loops of tensors is compiled in parts")
-            return _compile_segments(gm, config, user_passes)
+        if is_cut(gm) and _sizes_of(gm) is not None:
+            raise SizesRefused("a graph with branches or loops of tensors is compiled in parts")
+        starts = _bucket_starts(gm) if buckets and compiler is _Training else frozenset()
+        if starts or is_cut(gm):
+            return _compile_segments(gm, config, user_passes, starts)
         with collector_paused(), function_modes_paused():
             if config.background:
                 deferred = compiler(gm, example_inputs, config, user_passes).deferred()
@@ -213,14 +218,26 @@ def compile_ahead(
     return artifact, {name: one.captured[name] for name in artifact.table["consts"] if name not in made}
 
 
-def _compile_segments(gm: fx.GraphModule, config: Config, user_passes: Sequence[Any]) -> Segments:
-    """Compile what is before, in and behind branches and loops, each on its own."""
+def _bucket_starts(gm: fx.GraphModule) -> frozenset[fx.Node]:
+    """Where to cut a graph that DistributedDataParallel takes gradients of."""
+    limits = bucket_bytes()
+    starts = bucket_starts(gm, *limits) if limits is not None and _sizes_of(gm) is None else frozenset()
+    if starts:
+        recorder.count("graphs cut at buckets of gradients")
+        recorder.reason("buckets of gradients", f"{_name(gm)} has {len(starts) + 1} backward graphs")
+    return starts
+
+
+def _compile_segments(
+    gm: fx.GraphModule, config: Config, user_passes: Sequence[Any], starts: frozenset[fx.Node]
+) -> Segments:
+    """Compile what is before, in and behind branches and loops, and what begins at `starts`, each on its own."""
 
     def compiled(graph: fx.GraphModule) -> Callable[..., Any]:
         examples = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-        return compile_graph(graph, examples, config, user_passes)
+        return compile_graph(graph, examples, config, user_passes, buckets=False)
 
-    parts = segments(gm)
+    parts = segments(gm, starts)
     for part in parts:
         for node in part.apart:
             if isinstance(node.target, Nested):
@@ -287,11 +304,11 @@ class _Compile:
     """One compile of one graph: what every part of it needs, and the stages from ATen down.
 
     traces_again: nothing needs an ATen graph once it is lowered, since what goes wrong is traced anew.
-    few: four of many equal layers are traced, from which the others follow. part: what is kept first of it.
+    few: four of many equal layers are traced, from which the others follow. first: the part that is kept first.
     """
 
     traces_again, few = False, True
-    part: str
+    first: str
 
     def __init__(
         self,
@@ -353,7 +370,7 @@ class _Compile:
         gm, config, sizes, content = self.gm, self.config, _sizes_of(self.gm), self.find_content()
         if content is None or (sizes is not None and not config.cache):
             return None
-        content |= {"part": self.part} | ({} if sizes is None else {"sizes": sizes.key()})
+        content |= {"part": self.first} | ({} if sizes is None else {"sizes": sizes.key()})
         key = runtime.make_key(content, _name(gm))
         if key.digest in _refused:
             raise SizesRefused(_refused[key.digest])
@@ -393,7 +410,7 @@ class _Compile:
         """Run the passes of level torch, on a copy."""
         gm, config = self.gm, self.config
         number_nodes(gm.graph)
-        looked_at = config.debug or config.dump is not None or config.check or config.verify_passes
+        looked_at = config.debug or config.dump is not None or "ir" in config.check or config.verify_passes
         if self.few and not looked_at and passes.are_shipped(self.user_passes, config):
             with recorder.timed("repeats"):
                 self.repeat = find_repeat(gm.graph)
@@ -452,14 +469,14 @@ class _Compile:
                 choose=self.tuner() if config.autotune else None,
             )
         self.groups += groups_in(aten.gm.graph)
-        if config.check:
+        if "ir" in config.check:
             passes.check_layouts(aten.gm)
         self.show("aten", lambda: trace.show(aten))
         with recorder.timed("lowering"):
             program = lower.lower(aten, self.targets, config)
         if last:
             release(aten.gm.graph)
-        if config.check:
+        if "ir" in config.check:
             check_loops(program)
         self.show("loops", lambda: show_loops(program))
         with recorder.timed("scheduling"):
@@ -566,11 +583,11 @@ def _views_of_one_another(results: Sequence[Any]) -> list[tuple[int, int]]:
 class _Inference(_Compile):
     """A graph that needs no gradients."""
 
-    traces_again, part = True, "inference"
+    traces_again, first = True, "inference"
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
         self.begin()
-        artifact, made = self.built(self.part, self.trace_alone)
+        artifact, made = self.built(self.first, self.trace_alone)
         run = self.load(artifact, made)
         results = _results(self.gm)
         leaves = {i for i, val in enumerate(results) if isinstance(val, torch.Tensor) and val.requires_grad}
@@ -600,32 +617,62 @@ class _Inference(_Compile):
 class _Training(_Compile):
     """A graph that needs gradients: its forward is compiled now, its backward when it is first needed."""
 
-    part = "forward"
+    first = "forward"
     division: trace.Division | None = None
     plan: Any = None
     ready: Mapping[tuple[int, ...], Any] = MappingProxyType({})
     saved: Sequence[Any] = ()  # keys of what the forward saves, where its backward is traced for all layers
+    above: tuple[tuple[int, ...], ...] = ()  # the graph's forward is that of its gradients: see `trace_joint`
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
-        self.begin()
         self.state = TracingState()
-        artifact, made = self.built(self.part, self.forward, self.plan_of_forward)
-        plan = runtime.TrainingPlan.from_json(artifact.extra["training"])
-        self.plan, self.few = plan, artifact.extra["few"]
-        if not plan.tangents and all(grad is False for _, grad in plan.outputs):  # nothing wants a gradient
+        run = self.training()
+        if not run.plan.tangents and all(grad is False for _, grad in run.plan.outputs):  # nothing wants a gradient
             return _Inference(self.gm, self.example_inputs, self.config, self.user_passes).run()
-        forward = self.load(artifact, made)
         # The backward may be traced long after this call: only the metadata of the inputs is kept until then.
         self.example_inputs = fakes_of(self.example_inputs)
         if _sizes_of(self.gm) is not None:  # what it asks of sizes must be guarded
-            every = [part.tangents for part in plan.parts] or [tuple(range(len(plan.tangents)))]
+            every = [part.tangents for part in run.plan.parts] or [tuple(range(len(run.plan.tangents)))]
             self.ready = {given: self.compiled_backward(given) for given in every}
-        recorder.count("bytes saved for backward", plan.bytes_saved)
-        run, apart = (
-            runtime.Training(plan, forward, self.captured, self.backward),
-            _views_of_one_another(_results(self.gm)),
-        )
+        recorder.count("bytes saved for backward", run.plan.bytes_saved)
+        apart = _views_of_one_another(_results(self.gm))
         return runtime.TorchViews(run, {}, apart) if apart else run
+
+    def training(self) -> runtime.Training:
+        """Compile the forward."""
+        self.begin()
+        artifact, made = self.built(self.part(self.first), self.forward, self.plan_of_forward)
+        self.plan, self.few = runtime.TrainingPlan.from_json(artifact.extra["training"]), artifact.extra["few"]
+        return runtime.Training(self.plan, self.load(artifact, made), self.captured, self.backward, self.again)
+
+    def part(self, name: str) -> str:
+        return f"{name}, gradients {self.above}" if self.above else name
+
+    def again(
+        self, given: tuple[int, ...], tangents: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+    ) -> runtime.Training:
+        """Compile the gradients for the tangents that are given as a graph that has gradients of its own.
+
+        Sizes that vary are numbers there, those of the inputs: all guards are written.
+        """
+        gm, examples = self.gm, self.example_inputs
+        if _sizes_of(gm) is not None:
+            examples = fakes_of(inputs)
+            gm = values_for(gm, examples)
+        higher = _Training(gm, [*examples, *fakes_of(tangents)], self.config, self.user_passes)
+        higher.above, higher.few, higher.state = (*self.above, given), False, self.state
+        with collector_paused(), function_modes_paused():
+            try:
+                run = higher.training()
+                recorder.count("gradients compiled to be differentiated")
+                return run
+            except Exception as error:
+                if self.config.strict:
+                    raise
+                division = higher.divided()
+                _note_fallback(self.gm, error)
+        forward = run_aten(division.forward)
+        return runtime.Training(division.plan, forward, self.captured, higher.backward, higher.again)
 
     def plan_of_forward(self) -> dict[str, Any]:
         return {"training": self.layer_plan.to_json(), "few": self.few}
@@ -647,7 +694,7 @@ class _Training(_Compile):
         if self.division is None:
             gm, config = self.rewritten(), self.config
             with recorder.timed("autodiff"), self.state.restored():
-                joint = trace.trace_joint(gm, self.example_inputs, config.numerics == "eager")
+                joint = trace.trace_joint(gm, self.example_inputs, config.numerics == "eager", self.above)
             joint.name = _name(gm)
             before = joint.signature()
             self.reports += passes.run_graph_passes(
@@ -678,7 +725,7 @@ class _Training(_Compile):
 
     def compiled_backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
         artifact, made = self.built(
-            f"backward {given}",
+            self.part(f"backward {given}"),
             lambda: self.backward_given(given)[:2],
             lambda: {"order": self.backward_given(given)[2]},
         )

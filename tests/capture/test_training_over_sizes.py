@@ -170,3 +170,17 @@ def test_a_backward_that_can_not_be_compiled_runs_on_eager_kernels(monkeypatch):
                 one(*args)[pick].square().sum().backward()
                 grads.append(args[0].grad)
             torch.testing.assert_close(*grads)
+
+
+def test_gradients_of_gradients():
+    def function(x):
+        return (x.sin() * x.sum(0)).sum()
+
+    compiled = firebrick.compile(function)
+    for n in (3, 4, 5, 6):
+        grads = []
+        for one in (compiled, function):
+            x = torch.linspace(-1, 1, n * 8).view(n, 8).requires_grad_()
+            (first,) = torch.autograd.grad(one(x), x, create_graph=True)
+            grads.append(torch.autograd.grad(first.square().sum(), x)[0])
+        torch.testing.assert_close(*grads)

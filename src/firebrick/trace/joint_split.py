@@ -137,6 +137,8 @@ class _Divider:
             reach=tuple(() if g is None else reach for g, reach in zip(gradients, self.joint.reach, strict=True)),
             bytes_saved=sum(sizes),
             symbols=self.symbols,
+            reads=tuple(_reads(forward.gm.graph)),
+            draws=tuple(sorted({str(n.meta["val"].device) for n in forward.gm.graph.nodes if _draws(n)})),
         )
         return Division(forward, backward, plan, order, tuple([self.keys[n] for n in self.saved]), sizes)
 
@@ -295,6 +297,17 @@ def _layout(val: torch.Tensor, whole: torch.Tensor) -> tuple[tuple[Any, ...], tu
     sizes, strides = ([as_data(size) for size in expressions(row)] for row in (val.shape, val.stride()))
     offset = size_of(val.storage_offset()) - size_of(whole.storage_offset())
     return tuple(sizes), tuple(strides), as_data(offset)
+
+
+def _draws(node: fx.Node) -> bool:
+    return is_random(node) and isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _reads(graph: fx.Graph) -> Iterable[int | str]:
+    """Positions of inputs and names of constants that a graph reads."""
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    yield from (i for i, n in enumerate(inputs) if n.users)
+    yield from (str(n.target) for n in graph.nodes if n.op == "get_attr" and n.users)
 
 
 def _dtype(node: fx.Node) -> torch.dtype:
