@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from firebrick.artifact import Artifact
 
-CONFIG = Config(strict=True, cache=False, check=True)
+CONFIG = Config(strict=True, cache=False, check=frozenset({"ir"}))
 HALF = {torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9}
 RELATIVE = {torch.float32: 1e-6, torch.float64: 1e-12, **HALF}
 """What the numerics allow beyond 1.1 times eager's error, by dtype of the result: for half types, four roundings,
