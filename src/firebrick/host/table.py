@@ -325,7 +325,7 @@ class _Writer:
         return [i for i, name in enumerate(self.program.consts) if name in read]
 
     def _mutated(self) -> dict[int, int]:
-        """Slots of inputs and constants that steps write, and the first step that does, by its place in the schedule."""
+        """Slots of inputs and constants that steps write; the place in the schedule of the first step that does."""
         kernels = {k.name: k for k in self.schedule.kernels}
         first: dict[int, int] = {}
         outside = {*self.program.inputs, *self.program.consts}
