@@ -262,7 +262,15 @@ def memory_budget(monkeypatch, tmp_path, caplog):
     assert kept() > kept(memory_budget=0.0)
 
 
+def background(monkeypatch, tmp_path, caplog):
+    deferred = []
+    monkeypatch.setattr(runtime, "Deferred", lambda eager, compile: deferred.append(compile) or eager)
+    run(options={"cache": False}), run(options={"background": True, "cache": False})
+    assert len(deferred) == 1
+
+
 SEEN = (
+    background,
     *(stages, skip_frames),
     *(keep_memory, dynamic, graphs, memory_budget),
     *(strict, check, debug, dump, recompile_limit, fullgraph, autotune, verify_passes, compiler, cache, cache_dir),
