@@ -14,21 +14,24 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+import firebrick
+
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-SECONDS = 60
+SECONDS = 300
+"""What a call may take on a busy machine; collectives wait for longer, so that no rank that hangs looks like an error."""
 
 
-def _serve(rank: int, world: int, store: str, pipe: Connection) -> None:
+def _serve(rank: int, world: int, store: str, pipe: Connection, env: dict[str, str]) -> None:
+    os.environ.update(env)
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=SECONDS)
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=2 * SECONDS)
     )
+    pipe.send("ready")
     while (job := pipe.recv()) is not None:
         module, name, args = job
-        import firebrick
-
         firebrick.reset()
         torch.manual_seed(0)
         try:
@@ -44,21 +47,19 @@ class Ranks:
 
     def __init__(self, world: int = 2, **env: str) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        context, store = mp.get_context("spawn"), str(Path(self.folder.name) / "store")
+        context, store = mp.get_context("forkserver"), str(Path(self.folder.name) / "store")
+        context.set_forkserver_preload(["torch", "torch.distributed.fsdp", "firebrick"])  # is imported once for all
         ends = [context.Pipe() for _ in range(world)]
         self.pipes = [mine for mine, _ in ends]
-        before = dict(os.environ)
-        os.environ.update(env)
         self.processes = [
-            context.Process(target=_serve, args=(rank, world, store, theirs), daemon=True)
+            context.Process(target=_serve, args=(rank, world, store, theirs, {**os.environ, **env}), daemon=True)
             for rank, (_, theirs) in enumerate(ends)
         ]
         for process in self.processes:
             process.start()
-        os.environ.clear()
-        os.environ.update(before)
         for _, theirs in ends:
             theirs.close()
+        assert [pipe.recv() for pipe in self.pipes if pipe.poll(2 * SECONDS)] == ["ready"] * world
 
     def run(self, function: Any, *args: Any) -> list[Any]:
         """The results, one a rank; what a rank raises is an error here."""
@@ -74,9 +75,9 @@ class Ranks:
         results = []
         for process, pipe in zip(self.processes, self.pipes, strict=True):
             try:
-                results.append(pipe.recv() if pipe.poll(2 * SECONDS) else (False, "no answer in time"))
+                results.append(pipe.recv() if pipe.poll(SECONDS) else (False, "no answer in time"))
             except EOFError:
-                process.join(SECONDS)
+                process.join(10)
                 results.append((False, f"the process ended with code {process.exitcode}"))
         if not all(ok for ok, _ in results):
             self.close()
