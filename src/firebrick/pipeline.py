@@ -27,6 +27,7 @@ from firebrick.errors import (
     RefusedBackward,
     SizesDecided,
     SizesRefused,
+    WrapperRefused,
 )
 from firebrick.extend.claimed_group import groups_in
 from firebrick.extend.pass_runner import copy_graph
@@ -38,6 +39,7 @@ from firebrick.ir.graph.equal_layers import NotAlike, find_repeat, shortened
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
 from firebrick.ir.graph.segments import Segments, is_cut, segments
+from firebrick.ir.graph.wrappers import Unwrap, Wrap
 from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import Sizes, has_symbols
 from firebrick.ir.kernels.schedule import Launch
@@ -117,6 +119,8 @@ def compile_graph(
     except SizesRefused:
         raise
     except Exception as error:
+        if any(isinstance(node.target, (Wrap, Unwrap)) for node in gm.graph.nodes):
+            raise WrapperRefused(f"{type(error).__name__}: {error}") from error
         if config.strict:
             raise
         _note_fallback(gm, error)

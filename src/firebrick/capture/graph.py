@@ -32,10 +32,12 @@ from firebrick.capture.values.random_state import Draws, drawn
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.capture.values.wrapper import WrapperValue
 from firebrick.fakes.layer_shapes import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing
 from firebrick.fakes.strides import dense_strides
 from firebrick.ir.graph.nested import Nested
+from firebrick.ir.graph.wrappers import Layout, Unwrap, Wrap, is_wrapper, leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -299,6 +301,33 @@ class GraphBuilder:
         self.op_count += 1
         return self._result(interp, node, out)
 
+    def wrapper(self, obj: Any, layout: Layout, leaves: Sequence[TensorValue], source: Source) -> TensorValue:
+        """A node for a tensor of a class with a `__torch_dispatch__`, made of the plain tensors in it."""
+        node = self.graph.create_node("call_function", Wrap(layout), tuple(leaf.node for leaf in leaves), {})
+        node.meta["val"] = fake = self._run("call_function", node.target, [leaf.fake for leaf in leaves], {})
+        node.meta["stack"] = ()
+        value = self._by_fake[id(fake)] = WrapperValue(node, fake, source, type(obj), obj)
+        return value
+
+    def apart(self, value: TensorValue, layout: Layout) -> tuple[Layout | None, list[TensorValue]]:
+        """How gradients of a tensor of such a class are laid out, and the plain tensors in it, with its history."""
+        leaves = [self.known(leaf) for leaf in layout.leaves(value.fake)]
+        if not value.fake.requires_grad and None not in leaves:
+            return None, [leaf for leaf in leaves if leaf is not None]
+        with self.mode:
+            unwrap = Unwrap(value.fake)
+        node = self.graph.create_node("call_function", unwrap, (value.node,), {})
+        node.meta["stack"] = ()
+        node.meta["val"] = fakes = self._run("call_function", unwrap, (value.fake,), {})
+        items = [self.graph.create_node("call_function", operator.getitem, (node, i), {}) for i in range(len(fakes))]
+        for item, fake in zip(items, fakes, strict=True):
+            item.meta.update(val=fake, stack=())
+        made = [self._tensor(*pair) for pair in zip(items, fakes, strict=True)]
+        return unwrap.gradients, [
+            one if leaf is None or (one.fake.requires_grad and one.fake.numel()) else leaf
+            for one, leaf in zip(made, leaves, strict=True)
+        ]
+
     def set_data(self, interp: Interpreter, value: TensorValue, data: TensorValue) -> None:
         """Let a tensor show the memory of another one, with a version of its own."""
         plain = TensorValue(data.node, data.fake)
@@ -313,6 +342,10 @@ class GraphBuilder:
     def _note_written(self, target: Any, args: Any, fakes: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """Keep what a call wrote to; kernels refuse to write where a place is met twice, which fakes do not see."""
         self.written += written
+        for fake in filter(is_wrapper, written):
+            base: Any = fake
+            if any(value is not None and value.obj is not None for value in map(self.known, (fake, base._base))):
+                raise Break("tensor-subclass", f"a {type(fake).__name__} that was given is written to")
         known = (value for value in self._by_fake.values() if value.obj is not None and value.obj.is_inference())
         self.inference.check_written(written, {storage_of(value.fake) for value in known})
         if any(value.fake.requires_grad for value in self.replaced):
@@ -388,6 +421,8 @@ class GraphBuilder:
         return interp.tracer.known(out)
 
     def _tensor(self, node: fx.Node, fake: torch.Tensor) -> TensorValue:
+        if is_wrapper(fake) and all(isinstance(leaf, FakeTensor) for leaf in leaves_of(fake)):
+            return self._by_fake.setdefault(id(fake), WrapperValue(node, fake, cls=type(fake)))
         if not isinstance(fake, FakeTensor):
             raise Break("fake-tensor-failed", f"{_name_of(node.target)} gives a real tensor")
         known = self._by_fake.get(id(fake))
@@ -561,7 +596,7 @@ def _is_pure(node: fx.Node) -> bool:
     """Whether nothing is lost with a call whose result is not used; unsure means no."""
     if "out" in node.kwargs or node.kwargs.get("inplace") or node.op not in ("call_function", "call_method"):
         return False
-    if node.target is operator.getitem:
+    if node.target is operator.getitem or isinstance(node.target, Wrap):
         return True
     return node.target in PURE or (node.op == "call_method" and node.target in PURE_METHODS)
 

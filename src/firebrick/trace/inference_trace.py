@@ -16,6 +16,7 @@ from firebrick.errors import LoweringError
 from firebrick.fakes.mode import hooks_paused, new_fake_mode
 from firebrick.fakes.strides import is_dense
 from firebrick.ir.graph.aten import Alias, AtenGraph
+from firebrick.ir.graph.wrappers import is_wrapper
 from firebrick.ir.index.sizes import expressions, has_symbols, size_of
 from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Storage, Value, overlaps, restrided, switched
@@ -254,7 +255,7 @@ class Trace:
 
     def _values(self, result: Any) -> Any:
         if isinstance(result, torch.Tensor):
-            return self.tracer.value_of(result)
+            return result if is_wrapper(result) else self.tracer.value_of(result)
         if isinstance(result, (tuple, list)):
             return _rebuild(result, [self._values(r) for r in result])
         if isinstance(result, dict):
