@@ -19,6 +19,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from firebrick import fuse, host, lower, passes, runtime, trace
 from firebrick.artifact import SCHEMA, Artifact
 from firebrick.backends.aten import run_aten
+from firebrick.capture.wrappers import Unwrap, Wrap
 from firebrick.errors import (
     CompileError,
     FirebrickError,
@@ -40,7 +41,6 @@ from firebrick.ir.graph.gradient_buckets import bucket_bytes, bucket_starts
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
 from firebrick.ir.graph.segments import Segments, is_cut, segments
-from firebrick.ir.graph.wrappers import Unwrap, Wrap
 from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import Sizes, has_symbols
 from firebrick.ir.kernels.schedule import Launch

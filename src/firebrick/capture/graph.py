@@ -33,11 +33,11 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.capture.values.wrapper import WrapperValue
+from firebrick.capture.wrappers import Layout, Unwrap, Wrap, is_wrapper, leaves_of
 from firebrick.fakes.layer_shapes import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing
 from firebrick.fakes.strides import dense_strides
 from firebrick.ir.graph.nested import Nested
-from firebrick.ir.graph.wrappers import Layout, Unwrap, Wrap, is_wrapper, leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

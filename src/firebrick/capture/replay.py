@@ -28,7 +28,7 @@ from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import SequenceValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.ir.graph.wrappers import is_wrapper
+from firebrick.capture.wrappers import is_wrapper
 from firebrick.ir.index.sizes import expressions, size_of
 
 if TYPE_CHECKING:

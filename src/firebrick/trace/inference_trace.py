@@ -11,12 +11,12 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.immutable_collections import immutable_list
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from firebrick.errors import LoweringError
 from firebrick.fakes.mode import hooks_paused, new_fake_mode
 from firebrick.fakes.strides import is_dense
 from firebrick.ir.graph.aten import Alias, AtenGraph
-from firebrick.ir.graph.wrappers import is_wrapper
 from firebrick.ir.index.sizes import expressions, has_symbols, size_of
 from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Storage, Value, overlaps, restrided, switched
@@ -255,7 +255,7 @@ class Trace:
 
     def _values(self, result: Any) -> Any:
         if isinstance(result, torch.Tensor):
-            return result if is_wrapper(result) else self.tracer.value_of(result)
+            return result if is_traceable_wrapper_subclass(result) else self.tracer.value_of(result)
         if isinstance(result, (tuple, list)):
             return _rebuild(result, [self._values(r) for r in result])
         if isinstance(result, dict):

@@ -16,7 +16,7 @@ import torch
 
 if TYPE_CHECKING:
     from firebrick._native import Frame
-    from firebrick.ir.graph.wrappers import Layout
+    from firebrick.capture.wrappers import Layout
 
 Step: TypeAlias = tuple[Literal["fast", "cell", "global", "const", "attr", "item", "apply"], Any]
 """One step of loading a value: where to start (`fast`, `cell`, `global` with a name, `const` with an object),

@@ -51,7 +51,7 @@ from firebrick.capture.values.size import size_value
 from firebrick.capture.values.subclass import SubclassValue, is_plain_subclass
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.capture.values.wrapper import read_wrapper
-from firebrick.ir.graph.wrappers import is_wrapper
+from firebrick.capture.wrappers import is_wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping

@@ -20,7 +20,7 @@ from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, bind, class_lookup
 from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.ir.graph.wrappers import Call, Layout, unwrap, wrapped
+from firebrick.capture.wrappers import Call, Layout, unwrap, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
