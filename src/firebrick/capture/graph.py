@@ -33,7 +33,7 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.capture.values.wrapper import WrapperValue
-from firebrick.capture.wrappers import Layout, Unwrap, Wrap, is_wrapper, leaves_of
+from firebrick.capture.wrappers import Wrap, is_wrapper, leaves_of
 from firebrick.fakes.layer_shapes import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing
 from firebrick.fakes.strides import dense_strides
@@ -310,33 +310,6 @@ class GraphBuilder:
         node.meta["stack"], node.meta["module"] = interp.user_stack(), interp.module
         self.op_count += 1
         return self._result(interp, node, out)
-
-    def wrapper(self, obj: Any, layout: Layout, leaves: Sequence[TensorValue], source: Source) -> TensorValue:
-        """A node for a tensor of a class with a `__torch_dispatch__`, made of the plain tensors in it."""
-        node = self.graph.create_node("call_function", Wrap(layout), tuple(leaf.node for leaf in leaves), {})
-        node.meta["val"] = fake = self._run("call_function", node.target, [leaf.fake for leaf in leaves], {})
-        node.meta["stack"] = ()
-        value = self._by_fake[id(fake)] = WrapperValue(node, fake, source, type(obj), obj)
-        return value
-
-    def apart(self, value: TensorValue, layout: Layout) -> tuple[Layout | None, list[TensorValue]]:
-        """How gradients of a tensor of such a class are laid out, and the plain tensors in it, with its history."""
-        leaves = [self.known(leaf) for leaf in layout.leaves(value.fake)]
-        if not value.fake.requires_grad and None not in leaves:
-            return None, [leaf for leaf in leaves if leaf is not None]
-        with self.mode:
-            unwrap = Unwrap(value.fake)
-        node = self.graph.create_node("call_function", unwrap, (value.node,), {})
-        node.meta["stack"] = ()
-        node.meta["val"] = fakes = self._run("call_function", unwrap, (value.fake,), {})
-        items = [self.graph.create_node("call_function", operator.getitem, (node, i), {}) for i in range(len(fakes))]
-        for item, fake in zip(items, fakes, strict=True):
-            item.meta.update(val=fake, stack=())
-        made = [self._tensor(*pair) for pair in zip(items, fakes, strict=True)]
-        return unwrap.gradients, [
-            one if leaf is None or (one.fake.requires_grad and one.fake.numel()) else leaf
-            for one, leaf in zip(made, leaves, strict=True)
-        ]
 
     def set_data(self, interp: Interpreter, value: TensorValue, data: TensorValue) -> None:
         """Let a tensor show the memory of another one, with a version of its own."""

@@ -6,6 +6,7 @@ are plain tensors, of which new code makes the tensor again.
 
 from __future__ import annotations
 
+import operator
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,13 @@ from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, bind, class_lookup
 from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.capture.wrappers import Call, Layout, unwrap, wrapped
+from firebrick.capture.wrappers import Call, Layout, Unwrap, Wrap, unwrap, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.interpreter.interpreter import Interpreter
@@ -106,7 +108,7 @@ class WrapperValue(TensorValue):
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Make it of the plain tensors in it."""
         layout = Layout(self.fake)
-        gradients, leaves = emitter.graph.apart(self, layout)
+        gradients, leaves = _apart(emitter.graph, self, layout)
         emitter.load_callable(_WRAPPED)
         emitter.load_const(layout)
         emitter.load_const(gradients)
@@ -153,7 +155,31 @@ def read_wrapper(tracer: Tracer, obj: Any, source: Source) -> Value:
         leaves = list(_parts_with_history(tracer, obj, source))
     else:
         leaves = list(_parts(tracer, obj, layout, source, path))
-    return graph.wrapper(obj, layout, leaves, source)
+    node = graph.graph.create_node("call_function", Wrap(layout), tuple(leaf.node for leaf in leaves), {})
+    node.meta["val"] = fake = graph._run("call_function", node.target, [leaf.fake for leaf in leaves], {})
+    node.meta["stack"] = ()
+    value = graph._by_fake[id(fake)] = WrapperValue(node, fake, source, type(obj), obj)
+    return value
+
+
+def _apart(graph: GraphBuilder, value: WrapperValue, layout: Layout) -> tuple[Layout | None, list[TensorValue]]:
+    """How gradients of a tensor are laid out, and the plain tensors in it, with its history."""
+    leaves = [graph.known(leaf) for leaf in layout.leaves(value.fake)]
+    if not value.fake.requires_grad and None not in leaves:
+        return None, [leaf for leaf in leaves if leaf is not None]
+    with graph.mode:
+        unwrap = Unwrap(value.fake)
+    node = graph.graph.create_node("call_function", unwrap, (value.node,), {})
+    node.meta["stack"] = ()
+    node.meta["val"] = fakes = graph._run("call_function", unwrap, (value.fake,), {})
+    items = [graph.graph.create_node("call_function", operator.getitem, (node, i), {}) for i in range(len(fakes))]
+    for item, fake in zip(items, fakes, strict=True):
+        item.meta.update(val=fake, stack=())
+    made = [graph._tensor(*pair) for pair in zip(items, fakes, strict=True)]
+    return unwrap.gradients, [
+        one if leaf is None or (one.fake.requires_grad and one.fake.numel()) else leaf
+        for one, leaf in zip(made, leaves, strict=True)
+    ]
 
 
 def _parts(tracer: Tracer, obj: Any, layout: Layout, source: Source, path: str | None) -> Iterator[TensorValue]:
