@@ -196,22 +196,16 @@ class _FakeMode(FakeTensorMode):
         return fake
 
 
-<<<<<<< HEAD
 def dispatches_itself(cls: type) -> bool:
     """Whether tensors of a class are made of others: calls of them go to their class first."""
     return hasattr(cls, "__tensor_flatten__") and not issubclass(cls, FakeTensor)
 
 
-def new_fake_mode() -> FakeTensorMode:
-    """Return a mode with concrete sizes, to use as a FakeTensorMode is used."""
-    return _FakeMode()
-=======
 def new_fake_mode(sizes: Sizes | None = None) -> FakeTensorMode:
     """Return a mode to use as a FakeTensorMode is used; `sizes` are those of another mode."""
     mode = _FakeMode()
     mode.sizes = mode.sizes if sizes is None else sizes
     return mode
->>>>>>> main
 
 
 @contextlib.contextmanager
