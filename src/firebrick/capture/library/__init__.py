@@ -14,6 +14,7 @@ from firebrick.capture.library import (
     torch_functions,
     transforms,
     user_marks,
+    wrapper_functions,
 )
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "torch_functions",
     "transforms",
     "user_marks",
+    "wrapper_functions",
 ]
