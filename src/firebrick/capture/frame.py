@@ -202,6 +202,7 @@ class Capture:
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             one = Attempt(frame, break_step, through)
             history.tell(one.tracer, code, floats)
+            one.tracer.graph.keeps_sizes = getattr(self.backend, "keeps_sizes", False)
             one.tracer.symbols.dynamic = self.config.dynamic if symbols else False
             try:
                 one.run()

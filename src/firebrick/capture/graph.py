@@ -100,6 +100,7 @@ class GraphBuilder:
         self._output_index: dict[TensorValue, int] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
         self.sizes = SizeNodes(self)
+        self.keeps_sizes = False  # the backend takes numbers that are computed of sizes as they are
         if outer is not None:
             self.sizes.leaves = outer.sizes.leaves
         self.switches: set[Any] = set()  # functions that the graph calls to switch modes of the thread
