@@ -384,11 +384,15 @@ def _functional_call(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     names = ("module", "parameter_and_buffer_dicts", "args", "kwargs")
     named = {name: value.realize() for name, value in (*zip(names, args, strict=False), *kwargs.items())}
     module, given = named["module"], named["parameter_and_buffer_dicts"]
-    if not isinstance(module, ModuleValue) or interp.flag(named.get("strict"), False):
+    if not isinstance(module, ModuleValue):
         raise Break("unsupported-call", f"functional_call() of {module.describe()}")
     dicts = [given] if isinstance(given, DictValue) else [item.realize() for item in interp.iterate(given)]
+    if interp.flag(named.get("strict"), False):
+        paths = {key.realize().as_constant() for mapping in dicts for key in interp.iterate(mapping)}
+        if paths != {name for name, _ in (*module.obj.named_parameters(), *module.obj.named_buffers())}:
+            raise Break("unsupported-call", "functional_call() with strict=True and other names than the module has")
     tied = _tied(module.obj) if interp.flag(named.get("tie_weights"), True) else {}
-    replaced: list[tuple[ModuleValue, str, Any]] = []
+    replaced: list[tuple[Any, str, Any]] = []
     try:
         for mapping in dicts:
             for key in list(interp.iterate(mapping)):
@@ -403,8 +407,8 @@ def _functional_call(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         keywords = {} if not isinstance(extra, DictValue) else extra.whole(interp)
         return module.call(interp, items, {str(k.realize().as_constant()): v for k, v in keywords.values()})
     finally:
-        for owner, name, before in reversed(replaced):
-            owner.fields[name] = before
+        for table, name, before in reversed(replaced):
+            table[name] = before
 
 
 def _tied(module: torch.nn.Module) -> dict[str, list[str]]:
@@ -417,7 +421,7 @@ def _tied(module: torch.nn.Module) -> dict[str, list[str]]:
 
 
 def _replace(
-    interp: Interpreter, module: ModuleValue, path: str, value: Value, replaced: list[tuple[ModuleValue, str, Any]]
+    interp: Interpreter, module: ModuleValue, path: str, value: Value, replaced: list[tuple[Any, str, Any]]
 ) -> None:
     *parts, name = path.split(".")
     owner: Value = module
@@ -425,5 +429,11 @@ def _replace(
         owner = owner.get_attr(interp, part).realize()
     if not isinstance(owner, ModuleValue) or (name not in owner.obj._parameters and name not in owner.obj._buffers):
         raise Break("unsupported-call", f"functional_call() with {path}, which is no parameter or buffer")
-    replaced.append((owner, name, owner.own(interp, name).realize()))
+    before = owner.own(interp, name).realize()
+    for kind in ("_parameters", "_buffers"):  # also where the module's own code looks into these
+        table = owner.own(interp, kind).realize()
+        if name in getattr(table, "entries", ()):
+            replaced.append((table.entries, name, table.entries[name]))
+            table.entries[name] = (table.entries[name][0], value)
+    replaced.append((owner.fields, name, before))
     owner.fields[name] = value
