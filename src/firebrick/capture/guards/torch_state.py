@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from firebrick import _native
-from firebrick.ir.graph.nested import leave_contexts, open_contexts
+from firebrick.capture.switches import leave_contexts, open_contexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

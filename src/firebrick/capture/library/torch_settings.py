@@ -16,12 +16,12 @@ from torch.nn.attention import sdpa_kernel
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.library.known_callables import handles
 from firebrick.capture.library.references import read_now
+from firebrick.capture.switches import Switch
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import ListValue
-from firebrick.ir.graph.nested import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
