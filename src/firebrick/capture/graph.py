@@ -30,6 +30,7 @@ from firebrick.capture.values.leaf import leaf_by_option
 from firebrick.capture.values.made import MadeTensor, NumberInGraph, call_with_numbers
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import Overridden
+from firebrick.capture.values.opaque import Opaque, OpaqueValue
 from firebrick.capture.values.random_state import Draws, drawn
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
@@ -366,7 +367,8 @@ class GraphBuilder:
         except Exception as error:
             text = str(error).split("\n", 1)[0]
             broken = Break("fake-tensor-failed", f"{_name_of(target)}: {type(error).__name__}: {text}")
-            broken.raises = functools.partial(_raises, op, target, args, kwargs)
+            if not isinstance(target, Nested):
+                broken.raises = functools.partial(_raises, op, target, args, kwargs)
             raise broken from error
 
     def _result(self, interp: Interpreter, node: fx.Node, out: Any) -> Value:
@@ -374,10 +376,12 @@ class GraphBuilder:
         if isinstance(out, torch.Tensor):
             made = self._tensor(node, out)
             return made.owner or made
+        if isinstance(out, Opaque):
+            return OpaqueValue(node)
         if isinstance(out, (tuple, list)):
             items: list[Value] = []
             for index, item in enumerate(out):
-                if isinstance(item, (torch.Tensor, tuple, list)):
+                if isinstance(item, (torch.Tensor, tuple, list, dict, Opaque)):
                     child = self.graph.create_node("call_function", operator.getitem, (node, index), {})
                     child.meta.update({k: node.meta[k] for k in ("stack", "module") if k in node.meta})
                     items.append(self._result(interp, child, item))

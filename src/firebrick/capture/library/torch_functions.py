@@ -24,6 +24,7 @@ from firebrick.capture.library.known_callables import (
     handles,
     key_of,
 )
+from firebrick.capture.library.polyfills import index_by_tensors
 from firebrick.capture.library.torch_settings import told
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue
@@ -366,6 +367,30 @@ def _nothing(interp: Interpreter) -> Callable[[Interpreter], None]:
 def _no_context(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """A name for a profiler or an exporter: nothing to do here."""
     return ContextValue(_none, [], _nothing)
+
+
+@handles(torch.overrides.TorchFunctionMode.__enter__, torch.overrides.TorchFunctionMode.__exit__)
+def _function_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    """Of function modes, one is known: in it, an index of one element that is a tensor stays one."""
+    kind = args[0].realize().python_type()
+    if (kind.__module__, kind.__name__) != ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex"):
+        raise Break("unsupported-call", f"a mode of functions, {kind.__name__}, is entered or left")
+    interp.tracer.index_by_tensors += 1 if len(args) == 1 else -1
+    return args[0] if len(args) == 1 else NONE
+
+
+def _index_by_tensors(interp: Interpreter) -> Callable[[Interpreter], None]:
+    interp.tracer.index_by_tensors += 1
+
+    def leave(at: Interpreter) -> None:
+        at.tracer.index_by_tensors -= 1
+
+    return leave
+
+
+@handles(index_by_tensors)
+def _indexing(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ContextValue(_none, [], _index_by_tensors)
 
 
 def _switches_overrides(cls: Any) -> None:
