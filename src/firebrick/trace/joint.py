@@ -6,6 +6,7 @@ same tracer, so that what it computes lands on the same tape.
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -18,8 +19,10 @@ from torch.func import functional_call
 
 from firebrick.errors import LoweringError, RefusedBackward
 from firebrick.fakes.mode import new_fake_mode
-from firebrick.trace.aliasing import Origin, Storage, Value, overlaps
+from firebrick.ir.graph.nested import CHECKPOINT, Transform
+from firebrick.trace.aliasing import Origin, Value, overlaps
 from firebrick.trace.inference_trace import GRAD_MODE_TARGETS, Finish, Trace, tracing_state
+from firebrick.trace.tape import Draws
 from firebrick.trace.tracer import fake_like
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from firebrick.errors import UserLocation
     from firebrick.ir.graph.aten import Alias
     from firebrick.runtime.bits import Bits
+    from firebrick.trace.aliasing import Storage
 
 
 @dataclass(slots=True)
@@ -215,9 +219,26 @@ class _JointTrace(Trace):
         stack = self.tape.stack
         if stack:
             stack = (*stack[:-1], replace(stack[-1], nodes=tuple([~n for n in stack[-1].nodes])))
+        if (
+            isinstance(target, Transform)
+            and target.api is CHECKPOINT
+            and target.options.get("preserve_rng_state", True)
+        ):
+            target = self._drawing_once(target)
         self.calls.append(torch._C._autograd._get_sequence_nr())  # type: ignore[attr-defined]
         self.stacks.append(stack)
         return super()._dispatch(target, node)
+
+    def _drawing_once(self, target: Transform) -> Transform:
+        """A checkpoint whose body draws the same numbers when it is computed again."""
+        draws, again, body = Draws(), copy.copy(target), target.bodies[0]
+
+        def run(*args: Any) -> Any:
+            with self.tape.drawing(draws):
+                return body(*args)
+
+        again.bodies = (run,)  # type: ignore[assignment]
+        return again
 
     def locate(self) -> None:
         """Say of what is recorded next that it is the backward of a call: by the complement of the call's number."""
@@ -320,7 +341,7 @@ class _JointFinish(Finish):
         if not positions or not leaves:
             return [None] * len(leaves)
         shown = [self.shown[p] for p in positions]
-        tracer.locate = self.trace.locate
+        tracer.locate, tracer.tape.in_backward = self.trace.locate, True
         with torch.autograd.set_multithreading_enabled(False), tracer:
             try:
                 found = torch.autograd.grad(
@@ -334,7 +355,7 @@ class _JointFinish(Finish):
             raise LoweringError("a gradient is a sparse tensor")
         if any(t.storage.version for t in tangents):
             raise LoweringError("a backward function writes the gradient that it is given")
-        tracer.locate = None
+        tracer.locate, tracer.tape.in_backward = None, False
         return list(found)
 
 
