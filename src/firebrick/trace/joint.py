@@ -298,6 +298,9 @@ class _JointFinish(Finish):
                 trace.leaves[value.storage.origin.name] = value.fake.requires_grad_()  # type: ignore[union-attr]
         trace.inputs += tangents
         found = self._backward(positions, tangents, again=True)
+        with self.tracer, torch.enable_grad():  # the parts of a complex number can't be returned as a view of it
+            apart = (g is not None and g.dtype != self.tracer.value_of(g).storage.base.dtype for g in found)
+            found = [g.clone() if other else g for g, other in zip(found, apart, strict=True)]
         return [None if g is None else self.tracer.value_of(g) for g in found]
 
     def _has_history(self, fake: FakeTensor) -> bool:
