@@ -24,25 +24,30 @@ A number is an int, or [r] for register r. An argument is ["n"] for None, ["t", 
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
+from firebrick.ir.index.expr import Expr, Var, as_expr
+from firebrick.ir.index.operation import operation
 from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Enum, Extern, Ref, device_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from firebrick.ir.kernels.schedule import Schedule
 
 RELEASE_BYTES = 1 << 20
 """A program that touches more than this lets other Python threads run meanwhile; taking the GIL back costs more than
 smaller programs take."""
+
+_SIGNS = {"//": "/", "min": "<", "max": ">"}
+"""How the table has operators, where not as Python does."""
 
 _KINDS = {"input": "input", "const": "const", "derived": "derived"}
 
@@ -157,26 +162,9 @@ class _Writer:
     def _compute(self, value: Expr) -> Any:
         if isinstance(value, Var):
             raise LoweringError(f"no input has the size {value.name}")
-        if isinstance(value, (FloorDiv, Mod)):
-            op = "/" if isinstance(value, FloorDiv) else "%"
-            return self._operation(op, *(self._number(a) for a in value.args))
-        if isinstance(value, (Min, Max)):
-            return self._chain("<" if isinstance(value, Min) else ">", value.args)
-        if isinstance(value, Mul) and value.scale == 1:
-            return self._chain("*", value.factors)
-        total: Any = value.const
-        for atom, factor in value.terms:
-            part = self._number(atom)
-            if factor != 1:
-                part = self._operation("*", part, factor)
-            total = part if total == 0 else self._operation("+", total, part)
-        return total
-
-    def _chain(self, op: str, values: Sequence[Expr]) -> Any:
-        result = self._number(values[0])
-        for value in values[1:]:
-            result = self._operation(op, result, self._number(value))
-        return result
+        sign, parts = operation(value)
+        first, *rest = map(self._number, parts)
+        return reduce(lambda a, b: self._operation(_SIGNS.get(sign, sign), a, b), rest, first)
 
     def _numbers(self, values: Iterable[Any]) -> list[Any]:
         """Numbers of the table for expressions; equal ones are one list, as most tensors have the shape of others."""
