@@ -92,11 +92,8 @@ class TrainingPlan:
     reads: tuple[int | str, ...] = ()
     draws: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
-<<<<<<< HEAD
     uses: tuple[tuple[int, ...], ...] = ()
-=======
     symbols: tuple[tuple[str, int, int], ...] = ()
->>>>>>> main
 
     def to_json(self) -> dict[str, Any]:
         """Inverse of `from_json`."""
@@ -118,11 +115,8 @@ class TrainingPlan:
             reads=fields["reads"],
             draws=fields["draws"],
             parts=tuple(Part(*row) for row in fields["parts"]),
-<<<<<<< HEAD
             uses=fields["uses"],
-=======
             symbols=fields["symbols"],
->>>>>>> main
         )
 
 
