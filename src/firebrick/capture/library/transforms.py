@@ -29,7 +29,7 @@ from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.opaque import Pullback
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.ir.graph.nested import Body, Branch, Loop, Nested, Transform
+from firebrick.ir.graph.nested import CHECKPOINT, Body, Branch, Loop, Nested, Transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -227,7 +227,7 @@ def _transformed(
 ) -> Value:
     """The node that runs `api` on a function's graph."""
     sub = _Sub(interp)
-    sub.graph.in_transform |= api is not _PLAIN_CHECKPOINT
+    sub.graph.in_transform |= api is not CHECKPOINT
     given = TupleValue(list(args)), DictValue.of(dict(kwargs))
     handed = tuple(value.as_argument() for value in given)
     seen: list[Any] = []
@@ -289,11 +289,10 @@ def _vjp(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 
 _CHECKPOINT: Any = torch.utils.checkpoint.checkpoint
-_PLAIN_CHECKPOINT: Any = getattr(_CHECKPOINT, "__wrapped__", _CHECKPOINT)
 _CHECKPOINT_OPTIONS = ("use_reentrant", "determinism_check", "debug", "early_stop", "preserve_rng_state")
 
 
-@handles(_CHECKPOINT, _PLAIN_CHECKPOINT)
+@handles(_CHECKPOINT, CHECKPOINT)
 def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     named = dict(kwargs)
     named.pop("context_fn", None)  # it says what is saved, which the partition of the joint graph decides
@@ -302,7 +301,7 @@ def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         return args[0].realize().call(interp, args[1:], named)
     if options.get("use_reentrant") is not False:
         raise Break("unsupported-call", "checkpoint() with use_reentrant=True, which runs a backward of its own")
-    return _transformed(interp, _PLAIN_CHECKPOINT, args[0], options, args[1:], named, direct=True)
+    return _transformed(interp, CHECKPOINT, args[0], options, args[1:], named, direct=True)
 
 
 # -- control flow ---------------------------------------------------------------------------------
