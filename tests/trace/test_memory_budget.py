@@ -1,11 +1,11 @@
-"""What is kept for the backward: less with a smaller budget, and what checkpoints and their policies say."""
+"""What is kept for the backward: less with a smaller budget and with checkpoints."""
 
 import functools
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
 import firebrick
 
@@ -24,24 +24,9 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
 
 
-def keep_matmuls(context, op, *args, **kwargs):
-    return CheckpointPolicy.MUST_SAVE if op is torch.ops.aten.addmm.default else CheckpointPolicy.PREFER_RECOMPUTE
-
-
 WAYS = {
     "plain": lambda block, x: block(x),
     "checkpoint": functools.partial(checkpoint, use_reentrant=False),
-    "policy": functools.partial(
-        checkpoint,
-        use_reentrant=False,
-        context_fn=functools.partial(create_selective_checkpoint_contexts, keep_matmuls),
-    ),
-    "list": lambda block, x: checkpoint(
-        block,
-        x,
-        use_reentrant=False,
-        context_fn=functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default]),
-    ),
 }
 
 
@@ -115,29 +100,7 @@ def test_checkpoints_are_computed_again():
         model.zero_grad()
         model(x).square().mean().backward()
         torch.testing.assert_close(gradients[way], [p.grad for p in model.parameters()], rtol=1e-4, atol=1e-6)
-    matmuls = 3 * (4 * WIDTH + WIDTH) * ROWS * 4
-    between = 3 * WIDTH * ROWS * 4
-    assert sizes["checkpoint"] <= between < sizes["policy"] == sizes["list"] <= between + matmuls
-    assert sizes["policy"] < sizes["plain"]
-
-
-def test_another_policy_is_another_graph():
-    x, kept, sizes = torch.randn(ROWS, WIDTH), [], []
-    block = Block()
-
-    def step(x):
-        contexts = functools.partial(create_selective_checkpoint_contexts, kept)
-        return checkpoint(block, x, use_reentrant=False, context_fn=contexts)
-
-    compiled = firebrick.compile(step, fullgraph=True)
-    for ops in ([], [torch.ops.aten.addmm.default], []):
-        kept[:] = ops
-        before = firebrick.stats()["counts"].get("bytes saved for backward", 0)
-        block.zero_grad()
-        compiled(x).sum().backward()
-        sizes.append(firebrick.stats()["counts"]["bytes saved for backward"] - before)
-    assert sizes[0] < sizes[1]
-    assert sizes[2] == 0, "the first graph still holds"
+    assert sizes["checkpoint"] <= 3 * WIDTH * ROWS * 4 < sizes["plain"]
 
 
 def test_saved_tensors_on_the_cpu_of_a_compiled_module():

@@ -45,9 +45,7 @@ def _target_text(target: Any) -> str:
         return target
     if isinstance(target, Nested):
         texts = [f"{graph_text(body.graph)} -> {body.leaves} {body.spec}" for body in target.bodies]
-        if any(text.startswith("None") for text in texts) or any(
-            map(callable, getattr(target, "options", {}).values())
-        ):
+        if any(text.startswith("None") for text in texts):
             raise _NoText
         return f"{target} {target.key} {{{' '.join(texts)}}}"
     if isinstance(target, torch._ops.OpOverload):
