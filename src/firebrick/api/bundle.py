@@ -14,6 +14,7 @@ import os
 import platform
 import tempfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     import inspect
     from collections.abc import Mapping
 
-_FORMAT = 3
+_FORMAT = 4
 _WEIGHTS = "weights.safetensors"
 
 
@@ -58,7 +59,9 @@ def save(compiled: Any, path: str | Path) -> None:
     calls = compiled_calls(compiled)
     if calls is None or calls.signature is None or not calls.noted:
         raise ConfigError("nothing was compiled yet", fix="call it once for each shape that the file is to run")
-    programs = [ahead(original_callable(compiled), calls.signature, call, settings.config) for call in calls.noted]
+    config = replace(settings.config, measure=settings.config.measure is True)
+    programs = [ahead(original_callable(compiled), calls.signature, call, config) for call in calls.noted]
+    targets = find_targets((), config)
     weights, rows = _weights(programs)
     manifest = {
         "format": _FORMAT,
@@ -66,7 +69,8 @@ def save(compiled: Any, path: str | Path) -> None:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "levels": {device: target.level() for device, target in find_targets((), settings.config).items()},
+        "levels": {device: target.level() for device, target in targets.items()},
+        "models": {n: t.model() for n, t in targets.items()} if config.measure or config.autotune else {},
         "state": graph_key.state_text(),
         "signature": argument_tree.write_signature(calls.signature),
         "programs": [
@@ -186,6 +190,12 @@ def _manifest(archive: zipfile.ZipFile, path: str | Path) -> dict[str, Any]:
             raise CacheError(
                 f"{path} was saved for {found['machine']} with {level}, this machine is {mine}",
                 fix=here[device].portable if device in here else again,
+            )
+    for device, model in found["models"].items():
+        if model != here[device].model():
+            raise CacheError(
+                f"the kernels of {path} were chosen by their times on {model}, this is {here[device].model()}",
+                fix="save it without autotune and measure, or on such a processor",
             )
     return found
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 Form = Callable[[AtenGraph], AtenGraph]
 """A rewrite of a graph, in place."""
 Choose = Callable[[AtenGraph, Mapping[str, Form]], str]
-"""Takes a graph and its forms by name, the one that the cost model prefers first, and says which is the fastest."""
+"""Takes a graph, whose first call has the forms, and these by name, the one that the cost model prefers first; says
+which is the fastest."""
 
 
 def alone(nodes: Sequence[fx.Node], is_constant: Callable[[fx.Node], bool]) -> AtenGraph:

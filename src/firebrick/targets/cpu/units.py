@@ -16,6 +16,8 @@ from firebrick.targets.cpu.loop_kernel import kernel_text
 from firebrick.targets.cpu.unit_writer import Unit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from firebrick.config import Config
     from firebrick.ir.kernels.schedule import Schedule
     from firebrick.targets.cpu.cpu_target import CpuTarget
@@ -134,8 +136,13 @@ class _Part:
 
     def text(self) -> str:
         """The translation unit."""
-        binds = "".join(f'  *(void**)&{name} = dlsym(torch, "{name}");\n' for name in self.unit.bindings())
-        return _HEAD + _THREADS + self.unit.prelude() + _BIND.format(binds) + "\n" + "\n".join(self.texts)
+        return unit_text(self.unit, self.texts)
+
+
+def unit_text(unit: Unit, texts: Sequence[str]) -> str:
+    """The translation unit of functions, with what `unit` says that they need."""
+    binds = "".join(f'  *(void**)&{name} = dlsym(torch, "{name}");\n' for name in unit.bindings())
+    return _HEAD + _THREADS + unit.prelude() + _BIND.format(binds) + "\n" + "\n".join(texts)
 
 
 def _shared_out(kernels: list[_Part], most: int) -> list[_Part]:
