@@ -167,7 +167,7 @@ def load(path: str | Path) -> Bundle:
                 weights = read_tensors(fill)
             if hasher.hexdigest() != sums[_WEIGHTS]:
                 raise CacheError(f"the weights of {path} are corrupt")
-    except (OSError, KeyError, zipfile.BadZipFile, ValueError, NotImplementedError, EOFError) as error:
+    except (OSError, KeyError, zipfile.BadZipFile, ValueError, RuntimeError, EOFError) as error:
         raise CacheError(f"{path} is not a file that firebrick.save wrote, or is corrupt: {error}") from error
     return Bundle(manifest, artifacts, weights)
 
