@@ -14,7 +14,7 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 PACKAGE_LINES = 70_000  # sizes as symbols: 1,370, in capture, fakes, ir and the pipeline; what eager refuses is asked of it: 300, in fakes and trace; a digest of the source, guards of identity: 50
 FOLDER_LINES = {
     "": 1_700,
-    "api": 1_950,
+    "api": 2_150,
     "backends": 1_450,
     "capture": 22_100,
     "extend": 2_800,

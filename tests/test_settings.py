@@ -255,7 +255,24 @@ def dynamic(monkeypatch, tmp_path, caplog):
     assert (graphs(True), graphs(False)) == (1, 2)
 
 
+def stages(monkeypatch, tmp_path, caplog):
+    def graphs(name):
+        before, counted = firebrick.graphs_compiled(), recorder.counts["graphs"]
+        torch.testing.assert_close(run(x=torch.ones(4, 8), options={"stages": name}), program(torch.ones(4, 8)))
+        firebrick.reset()
+        return firebrick.graphs_compiled() - before, recorder.counts["graphs"] - counted
+
+    assert [graphs(name) for name in ("none", "capture", "trace", "all")] == [(0, 0), (0, 1), (0, 1), (1, 1)]
+
+
+def skip_frames(monkeypatch, tmp_path, caplog):
+    before = firebrick.graphs_compiled()
+    run(lambda x: x * 2 + 1, options={"skip_frames": "skip_frames.<locals>.<lambda>"})
+    assert firebrick.graphs_compiled() == before
+
+
 SEEN = (
+    *(stages, skip_frames),
     *(keep_memory, dynamic, graphs),
     *(
         strict,

@@ -38,6 +38,9 @@ def _default_cache_dir() -> Path:
 LEVELS = ("capture", "guards", "graph", "joint", "aten", "loops", "schedule", "code")
 """What `debug` and `dump` show, in the order of the pipeline."""
 
+CHECKS = ("ir", "accuracy", "guards")
+"""What `check` looks at while a program runs: see the setting."""
+
 IDLE: Mapping[str, str] = {
     "fallback_random": "random numbers are eager's in any case",
 }
@@ -55,7 +58,13 @@ class Config:
 
     # Debugging and strictness
     strict: bool = _setting(False, "raise where a failing internal step would fall back to eager")
-    check: bool = _setting(False, "check the legality of the IR and that it parses back, between passes")
+    check: frozenset[str] = _setting(
+        frozenset(),
+        "ir (or 1): legality of the IR, and that it parses back; accuracy: each compiled graph beside eager; "
+        "guards: capture every call anew, and name guards that would have let another through",
+    )
+    stages: str = _setting("all", "how far graphs go, for bisecting: all, trace and capture (on eager kernels), none")
+    skip_frames: frozenset[str] = _setting(frozenset(), "functions (file:line or name) that run as plain Python")
     debug: frozenset[str] = _setting(frozenset(), f"levels to print: {', '.join(LEVELS)}")
     dump: Path | None = _setting(None, "folder that receives every level's text")  # noqa: RUF009  (it makes a field)
     # Capture
@@ -183,7 +192,9 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
 _CHOICES = {
     "numerics": ("default", "eager"),
     "simd": ("auto", "scalar", "avx2", "avx512", "neon"),
+    "stages": ("all", "trace", "capture", "none"),
 }
+_NAMES = {"debug": LEVELS, "check": CHECKS}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
@@ -212,13 +223,15 @@ def _convert(name: str, value: Any, current: Any, shown: str) -> Any:
 
 
 def _names(name: str, value: Any, shown: str) -> frozenset[str]:
+    if name == "check" and str(value).lower() in (*_TRUE, *_FALSE):
+        return frozenset({"ir"}) if _to_bool(value, shown) else frozenset()
     try:
         found = frozenset(n.strip() for n in (value.split(",") if isinstance(value, str) else value)) - {""}
     except (TypeError, AttributeError):
         raise ConfigError(f"{shown} needs names, separated by commas or in a list, got {value!r}") from None
-    unknown = sorted(found - set(LEVELS)) if name == "debug" else []
+    unknown = sorted(found - set(_NAMES[name])) if name in _NAMES else []
     if unknown:
-        raise ConfigError(f"{shown} has no level {unknown[0]!r}", fix=f"levels are {', '.join(LEVELS)}")
+        raise ConfigError(f"{shown} has no level {unknown[0]!r}", fix=f"levels are {', '.join(_NAMES[name])}")
     return found
 
 

@@ -35,6 +35,7 @@ from firebrick.fakes.node_values import number_nodes, release
 from firebrick.gc_pause import collector_paused
 from firebrick.ir.graph.calls import is_mutating
 from firebrick.ir.graph.equal_layers import NotAlike, find_repeat, shortened
+from firebrick.ir.graph.gradient_buckets import bucket_bytes, bucket_starts
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
 from firebrick.ir.graph.segments import Segments, is_cut, segments
@@ -65,7 +66,8 @@ if TYPE_CHECKING:
 
 _NOT_IN_KEY = frozenset(
     {
-        *("strict", "check", "debug", "dump", "recompile_limit", "dynamic", "fullgraph", "graphs"),
+        *("strict", "check", "stages", "skip_frames", "debug", "dump", "recompile_limit"),
+        *("dynamic", "fullgraph", "graphs"),
         *(
             "cache",
             "cache_dir",
@@ -89,10 +91,12 @@ def compile_graph(
     example_inputs: Sequence[Any],
     config: Config,
     user_passes: Sequence[Any] = (),
+    buckets: bool = True,
 ) -> Callable[..., tuple[Any, ...]]:
     """Compile a torch-level graph; the result takes its tensor inputs and returns the tuple of its outputs.
 
-    A graph that can't be compiled runs on eager kernels instead; `config.strict` raises.
+    A graph that can't be compiled runs on eager kernels instead; `config.strict` raises. `buckets`: it may be cut where
+    DistributedDataParallel's buckets of gradients are full.
     """
     after = trace.mode_at_end(gm)
     if after is not None:
@@ -104,10 +108,11 @@ def compile_graph(
         return _eager(gm)
     compiler = _Training if trace.needs_grad(gm, example_inputs) else _Inference
     try:
-        if is_cut(gm):
-            if _sizes_of(gm) is not None:
-                raise SizesRefused("a graph with branches or loops of tensors is compiled in parts")
-            return _compile_segments(gm, config, user_passes)
+        if is_cut(gm) and _sizes_of(gm) is not None:
+            raise SizesRefused("a graph with branches or loops of tensors is compiled in parts")
+        starts = _bucket_starts(gm) if buckets and compiler is _Training else frozenset()
+        if starts or is_cut(gm):
+            return _compile_segments(gm, config, user_passes, starts)
         with collector_paused(), function_modes_paused():
             compiled = _with_symbols(gm, lambda: compiler(gm, example_inputs, config, user_passes).run())
     except RefusedBackward as error:
@@ -204,14 +209,26 @@ def compile_ahead(
     return artifact, {name: one.captured[name] for name in artifact.table["consts"] if name not in made}
 
 
-def _compile_segments(gm: fx.GraphModule, config: Config, user_passes: Sequence[Any]) -> Segments:
-    """Compile what is before, in and behind branches and loops, each on its own."""
+def _bucket_starts(gm: fx.GraphModule) -> frozenset[fx.Node]:
+    """Where to cut a graph that DistributedDataParallel takes gradients of."""
+    limits = bucket_bytes()
+    starts = bucket_starts(gm, *limits) if limits is not None and _sizes_of(gm) is None else frozenset()
+    if starts:
+        recorder.count("graphs cut at buckets of gradients")
+        recorder.reason("buckets of gradients", f"{_name(gm)} has {len(starts) + 1} backward graphs")
+    return starts
+
+
+def _compile_segments(
+    gm: fx.GraphModule, config: Config, user_passes: Sequence[Any], starts: frozenset[fx.Node]
+) -> Segments:
+    """Compile what is before, in and behind branches and loops, and what begins at `starts`, each on its own."""
 
     def compiled(graph: fx.GraphModule) -> Callable[..., Any]:
         examples = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-        return compile_graph(graph, examples, config, user_passes)
+        return compile_graph(graph, examples, config, user_passes, buckets=False)
 
-    parts = segments(gm)
+    parts = segments(gm, starts)
     for part in parts:
         for node in part.apart:
             if isinstance(node.target, Nested):
@@ -353,7 +370,7 @@ class _Compile:
         """Run the passes of level torch, on a copy."""
         gm, config = self.gm, self.config
         number_nodes(gm.graph)
-        looked_at = config.debug or config.dump is not None or config.check or config.verify_passes
+        looked_at = config.debug or config.dump is not None or "ir" in config.check or config.verify_passes
         if self.few and not looked_at and passes.are_shipped(self.user_passes, config):
             with recorder.timed("repeats"):
                 self.repeat = find_repeat(gm.graph)
@@ -412,14 +429,14 @@ class _Compile:
                 choose=self.tuner() if self.measures() else None,
             )
         self.groups += groups_in(aten.gm.graph)
-        if config.check:
+        if "ir" in config.check:
             passes.check_layouts(aten.gm)
         self.show("aten", lambda: trace.show(aten))
         with recorder.timed("lowering"):
             program = lower.lower(aten, self.targets, config)
         if last:
             release(aten.gm.graph)
-        if config.check:
+        if "ir" in config.check:
             check_loops(program)
         self.show("loops", lambda: show_loops(program))
         with recorder.timed("scheduling"):

@@ -74,6 +74,8 @@ def work(options: argparse.Namespace) -> None:
     import firebrick
 
     torch.set_num_threads(1)
+    if options.device != "cpu":  # a default of its own is a mode of torch
+        torch.set_default_device(options.device)
     counts: dict[str, int] = {}
     breaks: dict[str, int] = {}
     for line in sys.stdin:
@@ -124,6 +126,7 @@ class Worker:
     def start(self) -> subprocess.Popen:
         options = self.options
         args = [sys.executable, "-m", "tests.fuzz", "--worker", "--backend", options.backend]
+        args += ["--device", options.device]
         args += ["--only", options.only] if options.only else []
         args += ["--shrink-seconds", str(options.shrink_seconds)] + ([] if options.shrink else ["--no-shrink"])
         env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
@@ -238,6 +241,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=max((os.cpu_count() or 2) // 2, 1))
     parser.add_argument("--backend", default="eager")
+    parser.add_argument("--device", default="cpu", help="where programs make their tensors")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--no-shrink", dest="shrink", action="store_false")
     parser.add_argument("--shrink-seconds", type=float, default=40.0)

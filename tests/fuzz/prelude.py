@@ -9,7 +9,7 @@ COUNT = 0
 TABLE = {"a": 1, "b": 2}
 SEEN = []
 RANDOM = random.Random(5)
-GENERATOR = torch.Generator().manual_seed(5)
+GENERATOR = torch.Generator(torch.get_default_device()).manual_seed(5)
 WEIGHT = torch.tensor([0.5, -1.0, 2.0])
 
 

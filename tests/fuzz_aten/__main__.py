@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BATCH = 20
 
 
-def work() -> None:
+def work(device: str) -> None:
     """Read first seeds from stdin, write one line of JSON for each to the real stdout."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -31,6 +31,8 @@ def work() -> None:
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    if device != "cpu":  # a default of its own is a mode of torch
+        torch.set_default_device(device)
     for line in sys.stdin:
         first, count = json.loads(line)
         rows = []
@@ -56,7 +58,7 @@ def run_all(options: argparse.Namespace) -> list[dict]:
     log = (options.out / "worker.log").open("a")
 
     def start() -> subprocess.Popen:
-        args = [sys.executable, "-m", "tests.fuzz_aten", "--worker"]
+        args = [sys.executable, "-m", "tests.fuzz_aten", "--worker", "--device", options.device]
         return subprocess.Popen(
             args, cwd=ROOT, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
         )
@@ -108,12 +110,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=max(os.cpu_count() or 1, 1))
+    parser.add_argument("--device", default="cpu", help="where programs make their tensors")
     parser.add_argument("--show", type=int, help="print the program of a seed")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "fuzz_aten")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        work()
+        work(options.device)
         return 0
     if options.show is not None:
         from tests.fuzz_aten.programs import generate

@@ -77,10 +77,9 @@ def ours(programs: list[Program], counts: list[int]) -> dict[str, list[Run]]:
         results = interp.run(stages.program, plain, stages.aten.constants)
         return [toggled(r, bits[k]) if k in bits else r for k, r in enumerate(results)]
 
-    ways: dict[str, Callable[[list[torch.Tensor]], Any]] = {
-        "interpreted": interpret,
-        "compiled": lambda inputs: executable(*inputs),
-    }
+    ways: dict[str, Callable[[list[torch.Tensor]], Any]] = {"compiled": lambda inputs: executable(*inputs)}
+    if torch.get_default_device().type == "cpu":
+        ways = {"interpreted": interpret, **ways}
     return {name: _each(programs, counts, run) for name, run in ways.items()}
 
 
@@ -98,13 +97,18 @@ def _each(programs: list[Program], counts: list[int], run: Callable[[list[torch.
 def difference(program: Program, got: Run, aliases: bool = True) -> str:
     """How results differ from eager's; empty if they don't."""
     wanted, after = eager(program)
+    outputs, mine = got
+    if len(outputs) != len(wanted):
+        return f"{len(outputs)} results, not {len(wanted)}"
+    if aliases and shares(outputs, mine) != shares(wanted, after):
+        return f"results share memory with {shares(outputs, mine)}, not {shares(wanted, after)}"
+    # Most are within a rounding of eager's: only the others ask how far float64 says that they may be.
+    if not any(differs(w, h, w, ()) for w, h in zip([*wanted, *after], [*outputs, *mine], strict=True)):
+        return ""
     try:
         wide, wide_after = eager(program, wide=True)
     except Exception:
         wide, wide_after = wanted, after
-    outputs, mine = got
-    if len(outputs) != len(wanted):
-        return f"{len(outputs)} results, not {len(wanted)}"
     near = [_near(program, (wide, wide_after), seed) for seed in range(4)]
     moved, moved_after = (list(zip(*rows, strict=True)) for rows in zip(*near, strict=True))
     rows = [(f"result {k}", *r) for k, r in enumerate(zip(wanted, outputs, wide, moved, strict=True))]
@@ -113,8 +117,6 @@ def difference(program: Program, got: Run, aliases: bool = True) -> str:
         found = differs(want, have, ref, others)
         if found:
             return f"{name}: {found}"
-    if aliases and shares(outputs, mine) != shares(wanted, after):
-        return f"results share memory with {shares(outputs, mine)}, not {shares(wanted, after)}"
     return ""
 
 
@@ -127,7 +129,7 @@ class _Rounding(TorchDispatchMode):
     def __init__(self, eps: float, seed: int) -> None:
         super().__init__()
         self.eps = eps
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

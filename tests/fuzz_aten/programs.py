@@ -83,7 +83,7 @@ class _Maker:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.torch_rng = torch.Generator().manual_seed(seed)
+        self.torch_rng = torch.Generator("cpu").manual_seed(seed)
         self.values: dict[str, Any] = {**NAMES}
         self.exact: dict[str, bool] = {}
         self.lines: list[str] = []
@@ -118,15 +118,16 @@ class _Maker:
         return made.expand(shape) if kind == "expanded" else made
 
     def data(self, shape: list[int], dtype: str) -> torch.Tensor:
-        """Numbers of which every second tensor is exact."""
-        kind = getattr(torch, dtype)
+        """Numbers of which every second tensor is exact, the same on all devices."""
+        kind, where = getattr(torch, dtype), torch.get_default_device()
+        drawn = {"generator": self.torch_rng, "device": "cpu"}
         if kind is torch.bool:
-            return torch.rand(shape, generator=self.torch_rng) < 0.5
+            return torch.rand(shape, **drawn).to(where) < 0.5
         low = 0 if kind is torch.uint8 else -4
-        whole = torch.randint(low, 5, shape, generator=self.torch_rng)
+        whole = torch.randint(low, 5, shape, **drawn)
         if not kind.is_floating_point or self.rng.random() < 0.5:
-            return whole.to(kind)
-        return torch.randn(shape, generator=self.torch_rng).to(kind)
+            return whole.to(where, kind)
+        return torch.randn(shape, **drawn).to(where, kind)
 
     def make(self) -> Program:
         """The whole program."""

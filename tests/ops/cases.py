@@ -67,8 +67,8 @@ def copies(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
             else:
                 key = t.untyped_storage()._cdata
                 if key not in storages:
-                    storages[key] = torch.empty(0, dtype=torch.uint8).set_(t.untyped_storage().clone())
-                whole = torch.empty(0, dtype=t.dtype).set_(storages[key].untyped_storage())
+                    storages[key] = torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage().clone())
+                whole = torch.empty(0, dtype=t.dtype, device=t.device).set_(storages[key].untyped_storage())
                 plain = torch.as_strided(whole, t.shape, t.stride(), t.storage_offset())
                 objects[id(t)] = toggled(plain, bits_of(t))
         made.append(objects[id(t)])
@@ -81,12 +81,22 @@ def operators() -> dict[str, Any]:
     return {op.name + (f".{op.variant_test_name}" if op.variant_test_name else ""): op for op in database.op_db}
 
 
+def generator() -> torch.Generator:
+    """What draws random numbers where tensors are made."""
+    return torch.default_generator if device() == "cpu" else torch.cuda.default_generators[0]
+
+
+def device() -> str:
+    """Where samples lie: torch's default device."""
+    return torch.get_default_device().type
+
+
 def cases(op: Any, dtype: torch.dtype, first: int = 0, end: int | None = None) -> Iterator[Case]:
     """Cases of an operator for one dtype: of all samples, or of those from `first` on and before `end`."""
-    if dtype not in op.supported_dtypes("cpu"):
+    if dtype not in op.supported_dtypes(device()):
         return
     torch.manual_seed(0)
-    for k, sample in enumerate(op.sample_inputs("cpu", dtype)):
+    for k, sample in enumerate(op.sample_inputs(device(), dtype)):
         if k == end:
             return
         if k < first:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tests.ops.cases import Case, copies
+from tests.ops.cases import Case, copies, device, generator
 from torch import fx
 from torch.utils import _pytree as pytree
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from firebrick.artifact import Artifact
 
-CONFIG = Config(strict=True, cache=False, check=True)
+CONFIG = Config(strict=True, cache=False, check=frozenset({"ir"}))
 HALF = {torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9}
 RELATIVE = {torch.float32: 1e-6, torch.float64: 1e-12, **HALF}
 """What the numerics allow beyond 1.1 times eager's error, by dtype of the result: for half types, four roundings,
@@ -71,9 +71,9 @@ def expect(case: Case) -> Expected | None:
     tensors = case.tensors()
     try:
         first = run_seeded(case, tensors, 0)
-        drawn = torch.default_generator.get_state()
-        torch.default_generator.manual_seed(0)
-        random = not torch.equal(drawn, torch.default_generator.get_state())
+        drawn = generator().get_state()
+        generator().manual_seed(0)
+        random = not torch.equal(drawn, generator().get_state())
         again = run_seeded(case, case.tensors(), 0) if random else first
     except Exception:
         return None
@@ -87,7 +87,7 @@ def expect(case: Case) -> Expected | None:
 
 def run_seeded(case: Case, tensors: list[torch.Tensor], seed: int) -> list[Any]:
     """The results of a case; its random numbers come from the seed."""
-    torch.default_generator.manual_seed(seed)  # as torch.manual_seed, which takes a millisecond for its other devices
+    generator().manual_seed(seed)  # as torch.manual_seed, which takes a millisecond for its other devices
     return flat(case.call(tensors))
 
 
@@ -181,7 +181,7 @@ def module_of(cases: list[Case], counts: list[int]) -> tuple[fx.GraphModule, lis
 
 def build(stages: pipeline.Stages) -> tuple[Any, Artifact]:
     """The executable of a graph and what it was loaded from."""
-    artifact = runtime.build(host.generate(stages.schedule, find_targets((), CONFIG), CONFIG), CONFIG)
+    artifact = runtime.build(host.generate(stages.schedule, find_targets((device(),), CONFIG), CONFIG), CONFIG)
     artifact = artifact.with_extra(bits=stages.aten.bits_by_place()) if stages.aten.bits else artifact
     return runtime.load(artifact, stages.aten.constants), artifact
 
@@ -195,10 +195,10 @@ def compile_and_run(cases: list[Case], expected: list[Expected]) -> tuple[list[t
     for row, given in zip(places, tensors, strict=True):
         inputs.update(zip(row, given, strict=True))
     flat_inputs = [inputs[k] for k in range(len(inputs))]
-    torch.default_generator.manual_seed(0)
+    generator().manual_seed(0)
     with torch.no_grad():
         executable, artifact = build(pipeline.inspect_graph(gm, flat_inputs, CONFIG))
-        torch.default_generator.manual_seed(0)
+        generator().manual_seed(0)
         results = list(executable(*flat_inputs))
     found = []
     for given, count in zip(tensors, counts, strict=True):
@@ -383,7 +383,7 @@ def right_by_values(case: Case, outputs: list[Any], after: list[torch.Tensor]) -
 
 def nearer_than_eager(case: Case, expected: Expected, outputs: list[Any]) -> bool:
     """Whether a random case's results are nowhere further from float64's, of the same random numbers, than eager's."""
-    torch.default_generator.manual_seed(0)
+    generator().manual_seed(0)
     exact = reference(case, expected.outputs) if expected.random else None
     if exact is None or len(exact) != len(outputs):
         return False
@@ -404,7 +404,7 @@ def left_to_eager(name: str, case: Case, expected: Expected, error: Exception, o
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compiled = firebrick.compile(case.call, options={"strict": False, "cache": False})
-            torch.default_generator.manual_seed(0)
+            generator().manual_seed(0)
             outputs = flat(compiled(tensors))
     except Exception as second:
         outcome.failed.append((case.describe(), f"{reason}; then {type(second).__name__}: {second}"[:300]))

@@ -1,7 +1,8 @@
 """The first samples of every operator, in all variants, many operators to a graph: minutes where all of `make ops` takes hours.
 
-    python -m tests.ops.quick [--dtypes bfloat16 ...] [--samples 1]
+    python -m tests.ops.quick [--dtypes bfloat16 ...] [--samples 1] [--device cuda] [--part 3/14]
 
+A part is every so-manieth operator, to run several at once; then what differs is printed as it is met.
 The sums are those of `make ops` but for "loops": a case counts as called where any of its graph is.
 """
 
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 TOGETHER = 100
 
 
-def batches(dtype: torch.dtype, samples: int) -> Iterator[list[Case]]:
+def batches(dtype: torch.dtype, samples: int, part: tuple[int, int] = (0, 1)) -> Iterator[list[Case]]:
     """Cases of all operators, about a hundred at a time; operators that are compared in another way are left out."""
     batch: list[Case] = []
-    for name, op in sorted(operators().items()):
+    for name, op in sorted(operators().items())[part[0] :: part[1]]:
         if name in TOLERANCE or op.name in UNINITIALIZED:
             continue
         batch += [dataclasses.replace(c, name=f"{name} {c.name}") for c in cases(op, dtype, 0, samples)]
@@ -47,17 +48,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dtypes", nargs="*", default=list(DTYPES))
     parser.add_argument("--samples", type=int, default=1, help="of each operator")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--part", default="0/1", help="K/N: one of N parts of the operators, from 0 on")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    if options.device != "cpu":  # a default of its own is a mode of torch
+        torch.set_default_device(options.device)
+    first, parts = map(int, options.part.split("/"))
     bad = 0
     for dtype in options.dtypes:
         found = Outcome()
-        for batch in batches(DTYPES[dtype], options.samples):
+        for batch in batches(DTYPES[dtype], options.samples, (first, parts)):
             part = check("several", batch, batch=2 * TOGETHER)
             found.done += part.done
             for kind in ("left", "failed", "wrong"):
                 getattr(found, kind).extend(getattr(part, kind))
+            if parts > 1:
+                print(report(dtype, part), flush=True)
         print(report(dtype, found), flush=True)
         bad += len(found.wrong) + len(found.failed)
     return int(bad > 0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from firebrick import backends, pipeline
+from firebrick import backends
+from firebrick.api import accuracy
 from firebrick.capture.frame import Capture, FrameReport
 from firebrick.config import IDLE, MODES, Config, unknown_variables
 from firebrick.errors import ConfigError
@@ -106,9 +107,10 @@ class Settings:
             def firebrick(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
                 if self.name is not None:
                     gm.meta["name"] = self.name
-                return pipeline.compile_graph(gm, example_inputs, self.config, self.passes)
+                return accuracy.compile_graph(gm, example_inputs, self.config, self.passes)
 
-            firebrick.reads_nodes_only = firebrick.takes_symbols = True  # type: ignore[attr-defined]
+            firebrick.reads_nodes_only = True  # type: ignore[attr-defined]
+            firebrick.takes_symbols = self.config.stages != "trace"  # type: ignore[attr-defined]
             return firebrick
         found = backends.find_backend(self.backend)
         options: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from firebrick import pipeline
+from firebrick.api import accuracy
 from firebrick.api.settings import Settings
 from firebrick.report import recorder
 
@@ -28,7 +28,7 @@ def torch_compile_backend(
         recorder.note_once("symbolic", "firebrick: graphs with symbolic sizes run on eager kernels in this version")
         return gm.forward
     config = Settings.make(mode=mode, options=options).config
-    return pipeline.compile_graph(_own_copy(gm), example_inputs, config)
+    return accuracy.compile_graph(_own_copy(gm), example_inputs, config)
 
 
 def _is_concrete(tensor: torch.Tensor) -> bool:

@@ -33,6 +33,7 @@ from firebrick.capture.entry import is_entry
 from firebrick.capture.graph import arguments, examples
 from firebrick.capture.guards.alias_guards import guard_aliases
 from firebrick.capture.guards.guard_plan import build_plan
+from firebrick.capture.guards.recheck import Recheck
 from firebrick.capture.guards.sources import Cell, Local
 from firebrick.capture.guards.torch_state import is_watched, recording, restoring_modes, starts_recording
 from firebrick.capture.history import History
@@ -127,6 +128,7 @@ class Capture:
         self.tries: int | None = None
         """Captures left once a frame has come to the limit: the same values vary in the frames that it calls."""
         self.history = History()
+        self.recheck = Recheck() if "guards" in config.check else None
         self.skipped: WeakKeyDictionary[CodeType, int] = WeakKeyDictionary()
 
     def __call__(self, frame: Frame) -> Any:
@@ -134,8 +136,13 @@ class Capture:
         code = frame.code
         if not is_capturable(code, frame.globals):
             return run_plain(frame)
+        if self.config.stages == "none" or (self.config.skip_frames and is_skipped(code, self.config.skip_frames)):
+            return SKIP_SCOPE
         if is_watched():
             return None
+        for entry in entries(code) if self.recheck is not None else ():
+            if entry.scope is self.scope:
+                entry.remove()
         if self._over_limit(frame):
             return SKIP_SCOPE
         with recorder.timed("capture"), collector_paused(), hooks_paused():
@@ -264,6 +271,9 @@ class Capture:
             for source, tensor, _ in graph.constants():
                 guards.tensor(source, tensor)
         plan = outdated.plan = build_plan(guards.all(), frame.code)
+        if self.recheck is not None:
+            lines = [] if module is None else [str(node.format_node()) for node in module.graph.nodes]
+            plan = outdated.plan = self.recheck.used_once(frame, plan, lines, code)
         levels = [level for level in ("capture", "guards") if recorder.wants(self.config, level)]
         if self.on_frame is not None or levels:
             report = FrameReport(frame.code.co_qualname, frame.code.co_filename, frame.code.co_firstlineno)
@@ -375,6 +385,11 @@ def is_capturable(code: CodeType, variables: dict[str, Any]) -> bool:
         inside = module.startswith(("torch.nn.modules", "torch.nn.functional")) and module != "torch.nn.modules.module"
         return inside and code.co_name not in ("__init__", "__getattr__", "__setattr__", "extra_repr")
     return True
+
+
+def is_skipped(code: CodeType, names: frozenset[str]) -> bool:
+    """Whether a function is one of those that run as plain Python: `file.py:line` or its name."""
+    return not names.isdisjoint((f"{Path(code.co_filename).name}:{code.co_firstlineno}", code.co_qualname))
 
 
 def looks_at_frame(code: CodeType) -> bool:

@@ -76,7 +76,8 @@ def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
     return float((a - b).abs().max() / a.abs().max().clamp_min(torch.finfo(expected.dtype).tiny))
 
 
-def _aliases(tensors: Sequence[Any], others: Sequence[Any]) -> set[tuple[int, int]]:
+def shared_memory(tensors: Sequence[Any], others: Sequence[Any]) -> set[tuple[int, int]]:
+    """Which of the first share bytes with which of the others, by position."""
     found = set()
     for i, a in enumerate(tensors):
         for j, b in enumerate(others):
@@ -140,9 +141,9 @@ def compare(
             return result
         worst = max(worst, result)
     if aliasing:
-        if _aliases(wanted, ins) != _aliases(found, other_ins):
+        if shared_memory(wanted, ins) != shared_memory(found, other_ins):
             return Difference("an output shares memory with an input in one graph only")
-        if _aliases(wanted, wanted) != _aliases(found, found):
+        if shared_memory(wanted, wanted) != shared_memory(found, found):
             return Difference("outputs share memory with each other in one graph only")
     return worst
 

@@ -55,8 +55,8 @@ def is_cut(gm: fx.GraphModule) -> bool:
     return any(_stands_apart(node) for node in gm.graph.nodes if node.op in ("call_function", "call_method"))
 
 
-def segments(gm: fx.GraphModule) -> list[Segment]:
-    """The parts of a graph in their order.
+def segments(gm: fx.GraphModule, starts: frozenset[fx.Node] = frozenset()) -> list[Segment]:
+    """The parts of a graph in their order; one begins at each of `starts`.
 
     Raises:
         LoweringError: what is no tensor goes from one part to another.
@@ -66,7 +66,8 @@ def segments(gm: fx.GraphModule) -> list[Segment]:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
         apart = node.op in ("call_function", "call_method") and _stands_apart(node)
-        if not groups or groups[-1][0] is not apart or (apart and node.target is not operator.getitem):
+        begins = node in starts or (apart and node.target is not operator.getitem)
+        if not groups or groups[-1][0] is not apart or begins:
             groups.append((apart, []))
         groups[-1][1].append(node)
     return [_segment(gm, nodes, apart) for apart, nodes in groups]

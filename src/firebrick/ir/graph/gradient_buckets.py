@@ -1,0 +1,73 @@
+"""Where a graph is cut so that DistributedDataParallel sends gradients while the backward goes on.
+
+Its reducer sends a bucket of gradients once the engine has given it the last of them, and a compiled backward gives all
+gradients at its end. So each bucket gets a backward, and with it a graph, of its own.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from firebrick.ir.graph.calls import is_mutating
+
+if TYPE_CHECKING:
+    from torch import fx
+
+_MODES = ("_set_grad_enabled", "set_grad_enabled", "_enter_autocast", "_exit_autocast")
+
+
+def bucket_bytes() -> tuple[int, int] | None:
+    """Bytes of the first and of the other buckets of the wrapper whose module is running; None outside of one."""
+    active = DistributedDataParallel._get_active_ddp_module() if dist.is_available() else None
+    if active is None:
+        return None
+    cap = active.bucket_bytes_cap
+    return (dist._DEFAULT_FIRST_BUCKET_BYTES if active.bucket_bytes_cap_default else cap), cap  # type: ignore[attr-defined]
+
+
+def bucket_starts(gm: fx.GraphModule, first: int, cap: int) -> frozenset[fx.Node]:
+    """The nodes that begin a graph of their own; `first`, `cap`: bytes of gradients that the last, the other ones fill.
+
+    A parameter's gradient is complete once its first use is differentiated. Between the use that fills a bucket and the
+    use before it, the cut is where the fewest bytes go from one graph to the next.
+    """
+    nodes = [n for n in gm.graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
+    if any(getattr(n.target, "__name__", "") in _MODES for n in nodes):
+        return frozenset()
+    place = {node: i for i, node in enumerate(nodes)}
+    fresh = [0] * len(nodes)  # bytes of the parameters that a node is the first to use
+    for node in gm.graph.nodes:
+        tensor = node.meta.get("val") if node.op == "get_attr" else None
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad and node.users:
+            fresh[min(place.get(user, 0) for user in node.users)] += tensor.nbytes
+    last = [max((place[u] for u in node.users if u in place), default=-1) for node in nodes]
+    uses, starts = [i for i, size in enumerate(fresh) if size], set()
+    filled, limit = 0, first
+    for before, use in reversed([*pairwise(uses)]):
+        filled += fresh[use]
+        if filled >= limit:
+            costs = [(cost, -p) for p in range(before + 1, use + 1) if (cost := _crossing(nodes, last, p)) is not None]
+            if costs:
+                starts.add(nodes[-min(costs)[1]])
+                filled, limit = 0, cap
+    return frozenset(starts)
+
+
+def _crossing(nodes: list[fx.Node], last: list[int], start: int) -> int | None:
+    """Bytes that go from the nodes before `start` to the others; None where a cut would change what they mean."""
+    vals: list[Any] = [node.meta.get("val") for node, end in zip(nodes[:start], last, strict=False) if end >= start]
+    if not all(isinstance(val, torch.Tensor) and val.layout == torch.strided for val in vals):
+        return None
+    memory = {val.untyped_storage()._cdata for val in vals}
+    for node in nodes[start:]:
+        if is_mutating(node) and any(
+            isinstance(val := source.meta.get("val"), torch.Tensor) and val.untyped_storage()._cdata in memory
+            for source in node.all_input_nodes
+        ):
+            return None
+    return sum(val.nbytes for val in vals)
