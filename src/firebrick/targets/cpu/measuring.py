@@ -54,13 +54,10 @@ def measure(
         x: like the factor, without its elements; so is `weight`.
         forms: form -> passes over the results that follow it and that another form does on the way.
     """
-    rows, inner = x.shape
-    outer, turned = weight.shape[1], weight.stride(0) == 1
-    most = max(_PRODUCTS * target.threads // inner, 1)
-    rows = min(rows, max(most // outer, _ROWS))
-    outer = min(outer, max(most // rows, _COLUMNS))
+    sizes = sample(target, x, weight)
+    turned = weight.stride(0) == 1
     with torch.inference_mode(False), torch.no_grad():
-        runs = _runs(target, config, (rows, inner, outer), turned, weight.dtype, forms)
+        runs = _runs(target, config, sizes, turned, weight.dtype, forms)
         if len(runs) < 2:
             return {}
         for run in runs.values():
@@ -69,6 +66,14 @@ def measure(
         if first < _OVERHEAD * min(_timed(_nothing) for _ in range(5)):
             return {}
         return race(runs, _evictor())
+
+
+def sample(target: CpuTarget, x: torch.Tensor, weight: torch.Tensor) -> tuple[int, int, int]:
+    """Rows, products of a sum and columns of the part of a matmul that is measured."""
+    (rows, inner), outer = x.shape, weight.shape[1]
+    most = max(_PRODUCTS * target.threads // inner, 1)
+    rows = min(rows, max(most // outer, _ROWS))
+    return rows, inner, min(outer, max(most // rows, _COLUMNS))
 
 
 def _runs(
