@@ -14,11 +14,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.artifact import Artifact
-from firebrick.extend.pass_runner import copy_graph
-from firebrick.passes.recipe import is_view
+from firebrick.passes.alone import calls_in, copied, factors_of, short_text, text_of
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.graph.aten import AtenGraph
     from firebrick.passes.alone import Form
-
-aten = torch.ops.aten
 
 _MARGIN = 0.97
 """Share of the time of the cost model's form below which another is taken: less may be noise."""
@@ -62,20 +58,17 @@ class Tuner:
 
     def __call__(self, part: AtenGraph, forms: Mapping[str, Form]) -> str:
         """The form of a part that is fastest here; the first one unless another is clearly faster."""
-        factors = None if self.measured is None else _factors(part)
+        factors = None if self.measured is None else factors_of(part)
         if self.measured is not None and factors is None:
             return next(iter(forms))
-        parts = {"part": _text(part), "forms": " ".join(forms), "how": "built" if factors is None else "called"}
+        parts = {"part": text_of(part), "forms": " ".join(forms), "how": "built" if factors is None else "called"}
         key = (self.ground, *parts.values())
         choice = _chosen.get(key)
         if choice is None:
 
             def make() -> Artifact:
-                return Artifact(
-                    "choice",
-                    {},
-                    extra=self._built(part, forms) if factors is None else self._called(part, forms, factors),
-                )
+                extra = self._built(part, forms) if factors is None else self._called(part, forms, factors)
+                return Artifact("choice", {}, extra=extra)
 
             with recorder.timed("tuning"):
                 try:
@@ -93,7 +86,7 @@ class Tuner:
         start = time.perf_counter()
         if self.spent > _BUDGET:
             raise _Undecided
-        calls = {form: _calls(rewrite(_copy(part))) for form, rewrite in forms.items()}
+        calls = {form: calls_in(rewrite(copied(part))) for form, rewrite in forms.items()}
         assert self.measured is not None
         seconds = self.measured("aten::mm", factors, {form: n - min(calls.values()) for form, n in calls.items()})
         self.spent += time.perf_counter() - start
@@ -115,7 +108,7 @@ class Tuner:
             except Exception as error:  # a form is only a try; without the first one the graph can't be compiled
                 if not runs:
                     raise
-                recorder.reason("not tuned", f"{_short(part)}: {form} ({type(error).__name__}: {error})")
+                recorder.reason("not tuned", f"{short_text(part)}: {form} ({type(error).__name__}: {error})")
                 continue
             if code not in seen:
                 seen.append(code)
@@ -124,7 +117,7 @@ class Tuner:
 
     def _run(self, part: AtenGraph, rewrite: Form, constants: Sequence[Mapping[str, torch.Tensor]]) -> Any:
         """What a form's program consists of, and the program for each set of constants."""
-        artifact = self.build(rewrite(_copy(part)))
+        artifact = self.build(rewrite(copied(part)))
         code = (artifact.table["recipe"], artifact.table["steps"], [unit.text for unit in artifact.units])
         return code, [self.load(artifact, given) for given in constants]
 
@@ -140,21 +133,7 @@ _chosen: dict[tuple[str, ...], dict[str, Any]] = {}
 def _choice(part: AtenGraph, seconds: Mapping[str, float]) -> dict[str, Any]:
     first, best = next(iter(seconds)), min(seconds, key=seconds.__getitem__)
     form = best if seconds[best] < _MARGIN * seconds[first] else first
-    return {"form": form, "seconds": dict(seconds), "part": _short(part)}
-
-
-def _factors(part: AtenGraph) -> tuple[Any, ...] | None:
-    """The factors of the matmul that a part begins with."""
-    node = next(node for node in part.gm.graph.nodes if node.op == "call_function")
-    if node.target not in (aten.mm.default, aten.addmm.default):
-        return None
-    return tuple(arg.meta["val"] for arg in node.args[-2:])
-
-
-def _calls(part: AtenGraph) -> int:
-    """How often a part goes over its results."""
-    calls = part.gm.graph.find_nodes(op="call_function", target=aten.reshape.default)
-    return sum(node.op == "call_function" and not is_view(node) for node in part.gm.graph.nodes) - len(calls)
+    return {"form": form, "seconds": dict(seconds), "part": short_text(part)}
 
 
 def _seconds(runs: Mapping[str, Sequence[Callable[..., Any]]], inputs: Sequence[torch.Tensor]) -> dict[str, float]:
@@ -178,25 +157,3 @@ def _seconds(runs: Mapping[str, Sequence[Callable[..., Any]]], inputs: Sequence[
 def _random(like: torch.Tensor) -> torch.Tensor:
     made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
     return made.normal_(generator=torch.Generator().manual_seed(0)) if like.is_floating_point() else made.zero_()
-
-
-def _text(part: AtenGraph) -> str:
-    lines = []
-    for node in part.gm.graph.nodes:
-        val = node.meta.get("val")
-        layout = f": {val.dtype} {tuple(val.shape)} {val.stride()}" if isinstance(val, torch.Tensor) else ""
-        lines.append(f"{node.op} {node.name} {node.target} {node.args} {node.kwargs}{layout}")
-    return "\n".join(lines)
-
-
-def _short(part: AtenGraph) -> str:
-    """For people: what is computed, and the shapes that go in."""
-    nodes = part.gm.graph.nodes
-    calls = [str(node.target).removeprefix("aten.").partition(".")[0] for node in nodes if node.op == "call_function"]
-    shapes = ["x".join(map(str, n.meta["val"].shape)) for n in nodes if n.op in ("placeholder", "get_attr")]
-    return f"{' '.join(calls)} of {', '.join(shapes)}"
-
-
-def _copy(part: AtenGraph) -> AtenGraph:
-    gm = _LazyGraphModule(part.gm, copy_graph(part.gm.graph))
-    return type(part)(gm, dict(part.constants), outputs=list(part.outputs), frozen=part.frozen, name=part.name)

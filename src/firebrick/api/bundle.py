@@ -61,7 +61,6 @@ def save(compiled: Any, path: str | Path) -> None:
         raise ConfigError("nothing was compiled yet", fix="call it once for each shape that the file is to run")
     config = replace(settings.config, measure=settings.config.measure is True)
     programs = [ahead(original_callable(compiled), calls.signature, call, config) for call in calls.noted]
-    targets = find_targets((), config)
     weights, rows = _weights(programs)
     manifest = {
         "format": _FORMAT,
@@ -69,8 +68,10 @@ def save(compiled: Any, path: str | Path) -> None:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "levels": {device: target.level() for device, target in targets.items()},
-        "models": {n: t.model() for n, t in targets.items()} if config.measure or config.autotune else {},
+        "levels": {device: target.level() for device, target in find_targets((), config).items()},
+        "models": {n: t.model() for n, t in find_targets((), config).items()}
+        if config.measure or config.autotune
+        else {},
         "state": graph_key.state_text(),
         "signature": argument_tree.write_signature(calls.signature),
         "programs": [
@@ -193,10 +194,8 @@ def _manifest(archive: zipfile.ZipFile, path: str | Path) -> dict[str, Any]:
             )
     for device, model in found["models"].items():
         if model != here[device].model():
-            raise CacheError(
-                f"the kernels of {path} were chosen by their times on {model}, this is {here[device].model()}",
-                fix="save it without autotune and measure, or on such a processor",
-            )
+            fix = "save it without autotune and measure, or on such a processor"
+            raise CacheError(f"{path} has what is fastest on {model}, this is {here[device].model()}", fix=fix)
     return found
 
 
