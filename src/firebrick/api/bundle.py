@@ -60,6 +60,7 @@ def save(compiled: Any, path: str | Path) -> None:
     if calls is None or calls.signature is None or not calls.noted:
         raise ConfigError("nothing was compiled yet", fix="call it once for each shape that the file is to run")
     config = replace(settings.config, measure=settings.config.measure is True)
+    timed = config.measure or config.autotune
     programs = [ahead(original_callable(compiled), calls.signature, call, config) for call in calls.noted]
     weights, rows = _weights(programs)
     manifest = {
@@ -68,10 +69,7 @@ def save(compiled: Any, path: str | Path) -> None:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "levels": {device: target.level() for device, target in find_targets((), config).items()},
-        "models": {n: t.model() for n, t in find_targets((), config).items()}
-        if config.measure or config.autotune
-        else {},
+        "levels": {n: [t.level(), t.model() if timed else ""] for n, t in find_targets((), config).items()},
         "state": graph_key.state_text(),
         "signature": argument_tree.write_signature(calls.signature),
         "programs": [
@@ -185,17 +183,14 @@ def _manifest(archive: zipfile.ZipFile, path: str | Path) -> dict[str, Any]:
     if found["torch"] != torch.__version__:
         raise CacheError(f"{path} was saved with torch {found['torch']}, this is {torch.__version__}", fix=again)
     here = find_targets(found["levels"], Config())
-    for device, level in found["levels"].items():
-        if found["machine"] != platform.machine() or device not in here or not here[device].runs_level(level):
-            mine = f"{platform.machine()} with {here[device].level() if device in here else f'no {device}'}"
+    for device, (level, model) in found["levels"].items():
+        mine = f"{here[device].level()} ({here[device].model()})" if device in here else f"no {device}"
+        runs = device in here and here[device].runs_level(level) and model in ("", here[device].model())
+        if found["machine"] != platform.machine() or not runs:
             raise CacheError(
-                f"{path} was saved for {found['machine']} with {level}, this machine is {mine}",
+                f"{path} is for {found['machine']} with {level} {model}, this is {platform.machine()} with {mine}",
                 fix=here[device].portable if device in here else again,
             )
-    for device, model in found["models"].items():
-        if model != here[device].model():
-            fix = "save it without autotune and measure, or on such a processor"
-            raise CacheError(f"{path} has what is fastest on {model}, this is {here[device].model()}", fix=fix)
     return found
 
 

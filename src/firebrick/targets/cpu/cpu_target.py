@@ -56,7 +56,7 @@ class CpuTarget(Target):
     exact: bool = False
 
     name = "cpu"
-    portable = 'compile with options={"simd": "avx2"} (or another level that both have) before saving'
+    portable = 'compile with options={"simd": "avx2"} (or another level that both have), not measured, before saving'
     shares_memory = True
     dtypes = {d: SCALAR[d] for d in SCALAR if DTYPES[d].loops}  # noqa: RUF012 - a table
     functions = ROWS
