@@ -44,11 +44,11 @@ from firebrick.ir.index.sizes import Sizes, has_symbols
 from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.check import check as check_loops
 from firebrick.ir.loops.show import show as show_loops
+from firebrick.passes.tuning import Tuner
 from firebrick.report import recorder
 from firebrick.targets.by_device import find_targets
 from firebrick.trace import graph_key, literals
 from firebrick.trace.trace_state import TracingState, fakes_of
-from firebrick.tuning import Tuner
 from firebrick.version import VERSION
 
 if TYPE_CHECKING:
