@@ -1,6 +1,7 @@
 """GFLOP/s of matmuls by constant weights in every form of theirs: `python -m bench.matmul [ROWSxINNERxOUTER]`.
 
-Weights come from memory, as in a model; the best of calls that agree counts. `chosen` is what a compile would take.
+Weights come from memory, as in a model; the best call counts. `chosen` is the fastest. On a
+busy machine `--threads 1 --cpu-time` tells more than the clock on the wall.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import argparse
 import math
 import platform
 import sys
+import time
+from functools import partial
 
 import torch
 
@@ -31,9 +34,13 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=1.0, help="most that is spent on a shape")
+    parser.add_argument("--cpu-time", action="store_true", help="count the process's own time")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    measuring._SECONDS = given.seconds
+    measuring._SECONDS, measuring._AGREE, measuring._BEHIND = given.seconds, float("inf"), float("inf")
+    measuring._ROUNDS = 9, 99
+    clock = time.process_time if given.cpu_time else time.perf_counter
+    measuring.race = partial(measuring.race, clock=clock)  # type: ignore[assignment]
     config, dtype = Config.from_env().with_options({"threads": given.threads}), getattr(torch, given.dtype)
     target, columns = detect(config), ("own", "dots", "panels", "packed", "mkl", "call")
     print(f"{processor.processor()}; {target.simd}, {given.threads} threads, {dtype}, torch {torch.__version__}, "

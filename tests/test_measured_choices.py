@@ -1,6 +1,7 @@
 """Linear layers take the kernel that was measured to be fastest on this processor, without a compile of the others."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -181,9 +182,10 @@ def test_kernels_are_measured_by_functions_of_any_shape(dtype, turned, monkeypat
         assert len(times) == (3 if turned else 2)
 
 
-def test_functions_of_any_shape_compute_the_same_as_the_library(tmp_path):
+@pytest.mark.parametrize("cache", [1 << 18, 1 << 21])
+def test_functions_of_any_shape_compute_the_same_as_the_library(cache, tmp_path):
     config = Config.from_env().with_options({"cache_dir": tmp_path})
-    target = detect(config)
+    target = replace(detect(config), cache=cache)
     if not target.vector_bytes:
         pytest.skip("no vectors")
     probe = measuring.MatmulProbe(target, config, False)

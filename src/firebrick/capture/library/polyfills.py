@@ -503,3 +503,15 @@ def map_over(f, xs, *args):
         row, shape = pytree.tree_flatten(f(pytree.tree_unflatten([leaf[step] for leaf in leaves], spec), *args))
         rows.append(row)
     return pytree.tree_unflatten([torch.stack(column) for column in zip(*rows)], shape)  # noqa: B905
+
+
+@replaces(torch.ops.quantized.linear_dynamic, torch.ops.quantized.linear_dynamic.default)
+def linear_dynamic(x, packed, reduce_range=False):
+    parts = (packed.weight, packed.scales, packed.points, packed.bias, packed.axis)
+    return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, False)
+
+
+@replaces(torch.ops.quantized.linear_relu_dynamic, torch.ops.quantized.linear_relu_dynamic.default)
+def linear_relu_dynamic(x, packed, reduce_range=False):
+    parts = (packed.weight, packed.scales, packed.points, packed.bias, packed.axis)
+    return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, True)

@@ -19,7 +19,7 @@ from firebrick.targets.cpu.layouts import LAYOUTS
 from firebrick.targets.cpu.loop_kernel import kernel_text
 from firebrick.targets.cpu.measuring import measure
 from firebrick.targets.cpu.plan import lane_plan
-from firebrick.targets.cpu.processor import features, processor
+from firebrick.targets.cpu.processor import caches, features, processor
 from firebrick.targets.cpu.scalar_functions import ROWS
 from firebrick.targets.cpu.unit_writer import Unit as Writing
 from firebrick.targets.cpu.units import flags_of, kernel_units
@@ -45,7 +45,7 @@ class CpuTarget(Target):
 
     In compiled graphs the native host program allocates and launches; the calls here do the same from Python.
     flags: of the C++ compiler. sleef: bytes of the shortest vectors that SLEEF's functions take. exact:
-    functions have the bits of eager PyTorch's.
+    functions have the bits of eager PyTorch's. cache: bytes of a core's second-level cache.
     """
 
     simd: str
@@ -54,6 +54,7 @@ class CpuTarget(Target):
     flags: tuple[str, ...] = ()
     sleef: int = 0
     exact: bool = False
+    cache: int = 1 << 20
 
     name = "cpu"
     portable = 'compile with options={"simd": "avx2"} (or another level that both have), not measured, before saving'
@@ -99,7 +100,7 @@ class CpuTarget(Target):
 
     def key(self) -> str:
         """Text that belongs into cache keys."""
-        return f"{platform.machine()}-{self.simd}-{' '.join(self.flags)}\n{self.threads} threads"
+        return f"{platform.machine()}-{self.simd}-{' '.join(self.flags)}\n{self.threads} threads, {self.cache}"
 
     def model(self) -> str:
         """The processor."""
@@ -177,4 +178,4 @@ def detect(config: Config) -> CpuTarget:
     threads = config.threads or len(os.sched_getaffinity(0))
     contract = "-ffp-contract=off" if config.numerics == "eager" else "-ffp-contract=fast"
     flags = (*row.flags, contract)
-    return CpuTarget(level, row.vector_bytes, threads, flags, row.sleef, config.numerics == "eager")
+    return CpuTarget(level, row.vector_bytes, threads, flags, row.sleef, config.numerics == "eager", caches()[2])

@@ -59,10 +59,9 @@ PIECE, _CHAIN = 256, 128
 _IN_PLACE = 8
 """Products of a piece where a panel is not copied: rows of the weight are read side by side."""
 MOST_ROWS = 14
-_FLOATS = 1 << 16
-"""Floats of panels that a thread makes at a time: they stay in its second-level cache."""
-_SMALL_PANEL, _SMALL_FLOATS = 256, 1 << 15
-"""Both with vectors of 32 bytes: such machines have half the cache, and others' threads may use half of that."""
+_SMALL_PANEL = 256
+"""The same with vectors of 32 bytes: such machines read the second-level cache with half as many bytes at a time, so
+the panel is to stay in the first."""
 
 _PIECES, _PIECE_COLUMNS = 4, 128
 """Most pieces of a thread's columns, and how many columns one has at least."""
@@ -349,7 +348,7 @@ class Linear:
         lanes = max(unit.target.vector_bytes // 4, 4)
         most = min(MOST_ROWS, (REGISTERS.get(unit.target.vector_bytes, 16) - 3) // 2)
         columns, small = 2 * lanes, unit.target.vector_bytes == 32
-        floats, (_, inner_stride, outer_stride) = _SMALL_FLOATS if small else _FLOATS, self.weight
+        floats, (_, inner_stride, outer_stride) = panel_floats(unit.target.cache), self.weight
         turned, left = outer_stride != 1, self.outer % columns
         packing = panels(unit, lanes, floats, turned)
         plan = _PANELS_OF_ROWS.format(
@@ -475,7 +474,7 @@ class Linear:
         turned = outer_stride != 1
         in_place = not turned and tiles == 1 and self.outer % lanes == 0 and not self.half
         small = unit.target.vector_bytes == 32
-        floats = _SMALL_FLOATS if small else _FLOATS
+        floats = panel_floats(unit.target.cache)
         piece = _even(self.inner, _IN_PLACE if in_place else _SMALL_PANEL if small else _PANEL, 1)
         block = columns * max(floats // (piece * columns), 1)
         packing = panels(unit, lanes, floats, turned)
@@ -581,6 +580,12 @@ def form_of(form: Any, rows: int, inner: int, along: bool) -> str:
     if form not in ("dots", "panels") or (form == "dots" and not along):
         raise LoweringError(f"{OP} has no form {form} for this weight")
     return str(form)
+
+
+def panel_floats(cache: int) -> int:
+    """Floats of panels that a thread makes at a time: half of what is its own of the second-level cache, where another
+    thread of the core may have the other half."""
+    return min(max(1 << (cache // 16).bit_length() - 1, 1 << 14), 1 << 17)
 
 
 def _even(total: int, most: int, multiple: int) -> int:
