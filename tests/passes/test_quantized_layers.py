@@ -1,7 +1,9 @@
 """int8: torch.ao's dynamic linear layers, graphs of quantize and dequantize, and `passes.quantize`."""
 
+import gc
 import importlib
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -52,6 +54,17 @@ def test_other_packed_weights_are_another_entry():
         torch.testing.assert_close(run(x), one(x))
         one.up._packed_params._packed_params = other.up._packed_params._packed_params
         torch.testing.assert_close(run(x), one(x))
+
+
+def test_packed_weights_live_no_longer_than_their_model():
+    model, x = dynamic(Net()), torch.randn(5, 64)
+    gone = weakref.ref(model.up._packed_params._packed_params)
+    with torch.no_grad():
+        firebrick.compile(model, options={"cache": False})(x)
+    del model
+    firebrick.reset()
+    gc.collect()
+    assert gone() is None
 
 
 def test_dynamic_layers_go_into_files(tmp_path):
