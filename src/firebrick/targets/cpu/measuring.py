@@ -28,7 +28,7 @@ Run = Callable[[], Any]
 
 _ROUNDS = 3, 25
 """Least and most calls of a form that are timed."""
-_SECONDS = 0.25
+_SECONDS = 0.1
 """Most that is spent on a shape; it ends with the round in which this is over."""
 _AGREE = 1.05
 """Two best calls of a form that are so close are what it takes; other programs only add to a time."""
@@ -147,8 +147,8 @@ def _followed(run: Run, shape: tuple[int, int], passes: int) -> Run:
 
 def race(runs: Mapping[str, Run], evict: Run, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
     """Seconds of the fastest call of each, taken by turns until the two best calls of each agree; those far behind the
-    best drop out. Empty where calls of the fastest, or of the one that costs prefer, do not agree in time: the machine
-    is too busy to tell.
+    best drop out. Empty where nothing can be told, since the machine is busy: calls of the fastest or of the one that
+    costs prefer do not agree in time, and not even two calls of the former are faster than all of the latter.
     """
     times: dict[str, list[float]] = {form: [] for form in runs}
     left, end = dict(runs), clock() + _SECONDS
@@ -159,11 +159,12 @@ def race(runs: Mapping[str, Run], evict: Run, clock: Callable[[], float] = time.
             run()
             times[form] = sorted((*times[form], clock() - start))[:2]
         sure = {form for form, (best, *second) in times.items() if second and second[0] <= _AGREE * best}
-        fastest = min(times.values())[0]
-        left = {form: run for form, run in left.items() if form not in sure or times[form][0] <= _BEHIND * fastest}
+        best = min(times.values())[0]
+        left = {form: run for form, run in left.items() if form not in sure or times[form][0] <= _BEHIND * best}
         if turn + 1 >= _ROUNDS[0] and (len(left) < 2 or sure.issuperset(left) or clock() > end):
             break
-    decided = {next(iter(runs)), min(times, key=times.__getitem__)} <= sure
+    preferred, fastest = next(iter(runs)), min(times, key=times.__getitem__)
+    decided = {preferred, fastest} <= sure or times[fastest][-1] < times[preferred][0]
     return {form: best for form, (best, *_) in times.items()} if decided else {}
 
 
