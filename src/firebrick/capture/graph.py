@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import re
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.utils import _pytree as pytree
 from torch.utils._device import _device_constructors
 
 from firebrick.capture.breaks.catalogue import Break
@@ -28,10 +30,13 @@ from firebrick.capture.values.leaf import leaf_by_option
 from firebrick.capture.values.made import MadeTensor, NumberInGraph, call_with_numbers
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import Overridden
+from firebrick.capture.values.opaque import Opaque, OpaqueValue
 from firebrick.capture.values.random_state import Draws, drawn
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.capture.values.wrapper import WrapperValue
+from firebrick.capture.wrappers import Wrap, is_wrapper, leaves_of
 from firebrick.fakes.layer_shapes import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing
 from firebrick.fakes.strides import dense_strides
@@ -98,6 +103,7 @@ class GraphBuilder:
         self._output_index: dict[TensorValue, int] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
         self.sizes = SizeNodes(self)
+        self.keeps_sizes = False  # the backend takes numbers that are computed of sizes as they are
         if outer is not None:
             self.sizes.leaves = outer.sizes.leaves
         self.switches: set[Any] = set()  # functions that the graph calls to switch modes of the thread
@@ -323,6 +329,10 @@ class GraphBuilder:
     def _note_written(self, target: Any, args: Any, fakes: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """Keep what a call wrote to; kernels refuse to write where a place is met twice, which fakes do not see."""
         self.written += written
+        for fake in filter(is_wrapper, written):
+            base: Any = fake
+            if any(value is not None and value.obj is not None for value in map(self.known, (fake, base._base))):
+                raise Break("tensor-subclass", f"a {type(fake).__name__} that was given is written to")
         known = (value for value in self._by_fake.values() if value.obj is not None and value.obj.is_inference())
         self.inference.check_written(written, {storage_of(value.fake) for value in known})
         if any(value.fake.requires_grad for value in self.replaced):
@@ -373,17 +383,22 @@ class GraphBuilder:
             raise Break("fake-tensor-failed", f"{error.func} has no fake implementation") from error
         except Exception as error:
             text = str(error).split("\n", 1)[0]
-            raise Break("fake-tensor-failed", f"{_name_of(target)}: {type(error).__name__}: {text}") from error
+            broken = Break("fake-tensor-failed", f"{_name_of(target)}: {type(error).__name__}: {text}")
+            if not isinstance(target, Nested):
+                broken.raises = functools.partial(_raises, op, target, args, kwargs)
+            raise broken from error
 
     def _result(self, interp: Interpreter, node: fx.Node, out: Any) -> Value:
         node.meta["val"] = out
         if isinstance(out, torch.Tensor):
             made = self._tensor(node, out)
             return made.owner or made
+        if isinstance(out, Opaque):
+            return OpaqueValue(node)
         if isinstance(out, (tuple, list)):
             items: list[Value] = []
             for index, item in enumerate(out):
-                if isinstance(item, (torch.Tensor, tuple, list)):
+                if isinstance(item, (torch.Tensor, tuple, list, dict, Opaque)):
                     child = self.graph.create_node("call_function", operator.getitem, (node, index), {})
                     child.meta.update({k: node.meta[k] for k in ("stack", "module") if k in node.meta})
                     items.append(self._result(interp, child, item))
@@ -398,6 +413,8 @@ class GraphBuilder:
         return interp.tracer.known(out)
 
     def _tensor(self, node: fx.Node, fake: torch.Tensor) -> TensorValue:
+        if is_wrapper(fake) and all(isinstance(leaf, FakeTensor) for leaf in leaves_of(fake)):
+            return self._by_fake.setdefault(id(fake), WrapperValue(node, fake, cls=type(fake)))
         if not isinstance(fake, FakeTensor):
             raise Break("fake-tensor-failed", f"{_name_of(node.target)} gives a real tensor")
         known = self._by_fake.get(id(fake))
@@ -500,6 +517,33 @@ def examples(graph: GraphBuilder) -> list[Any]:
     return [value.example if isinstance(value, MadeTensor) else value.obj for value in arguments(graph)]
 
 
+_LARGEST_REAL = 1 << 22
+
+
+def _raises(op: str, target: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a call raises for real too, on tensors of ones."""
+
+    def real(fake: Any) -> Any:
+        if not isinstance(fake, torch.Tensor):
+            return fake
+        if fake.numel() > _LARGEST_REAL:
+            raise MemoryError
+        return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device).fill_(1)
+
+    state = torch.get_rng_state()
+    try:
+        given, named = pytree.tree_map(real, (args, kwargs))
+    except Exception:  # noqa: BLE001  such a tensor can't be made
+        return False
+    try:
+        getattr(given[0], target)(*given[1:], **named) if op == "call_method" else target(*given, **named)
+    except Exception:  # noqa: BLE001  the user's program gets it when it runs
+        return True
+    finally:
+        torch.set_rng_state(state)
+    return False
+
+
 def _versions_kept() -> contextlib.AbstractContextManager[Any]:
     """In inference mode, make fake tensors that count writes all the same: it is how writes are noticed.
 
@@ -588,7 +632,7 @@ def _is_pure(node: fx.Node) -> bool:
     """Whether nothing is lost with a call whose result is not used; unsure means no."""
     if "out" in node.kwargs or node.kwargs.get("inplace") or node.op not in ("call_function", "call_method"):
         return False
-    if node.target is operator.getitem:
+    if node.target is operator.getitem or isinstance(node.target, Wrap):
         return True
     return node.target in PURE or (node.op == "call_method" and node.target in PURE_METHODS)
 

@@ -117,6 +117,7 @@ _MOVES = (
     "zeros_like.default fill_diagonal_.default"
 )
 _NOT_FUNCTIONAL = (
+    "_amp_foreach_non_finite_check_and_unscale_.default "
     "native_batch_norm.default _native_batch_norm_legit.default _native_batch_norm_legit.no_stats "
     "cudnn_batch_norm.default miopen_batch_norm.default _batch_norm_with_update.default"
 )
@@ -189,9 +190,9 @@ def _batch_norm_training(
         count = x.numel() // x.shape[1]
         unbiased = var * count / torch.sym_max(count - 1, 1)
         running_var.copy_(unbiased * momentum + running_var * (1 - momentum))
-    # Eager keeps the batch's statistics in the type of x, and in f32 where the other arguments have another.
+    # Eager keeps statistics in the type of x, and in f32 on GPUs and where the other arguments have another.
     kept = next((t.dtype for t in (weight, bias, running_mean, running_var) if t is not None), x.dtype)
-    kept = x.dtype if kept == x.dtype else wide
+    kept = x.dtype if kept == x.dtype and x.device.type == "cpu" else wide
     return out.to(x.dtype), mean.to(kept), rstd.to(kept)
 
 
@@ -409,7 +410,15 @@ def _max_unpool_of(op: OpOverload) -> Callable[..., Tensor]:
     return max_unpool
 
 
+def _unscale(gradients: list[Tensor], found_inf: Tensor, inv_scale: Tensor) -> None:
+    """Write what `GradScaler.unscale_` writes."""
+    for gradient in gradients:
+        found_inf.copy_(torch.where(gradient.isfinite().all(), found_inf, 1))
+        gradient.copy_(gradient * inv_scale.reshape([1] * gradient.dim()))
+
+
 _OWN: dict[OpOverload, Callable[..., Any]] = {
+    aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten._native_multi_head_attention.default: multi_head_attention,
     aten._transformer_encoder_layer_fwd.default: encoder_layer,

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from firebrick import _native
+from firebrick.capture.switches import leave_contexts, open_contexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -78,9 +79,11 @@ _PRECISIONS = ("highest", "high", "medium")
 def is_watched() -> bool:
     """Whether calls of this thread are not what they seem: a trace, a transform or a mode of the user's sees them.
 
-    A mode that only sets a device is none.
+    A mode that only sets a device is none. Within a `__torch_dispatch__` no history is kept, nor are writes counted.
     """
     if torch._C._len_torch_dispatch_stack() or _transforms():
+        return True
+    if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView):
         return True
     stack = range(torch._C._len_torch_function_stack())
     return any(not isinstance(torch._C._get_function_stack_at(place), DeviceContext) for place in stack)
@@ -166,11 +169,12 @@ def restoring_modes(graph: Callable[..., Any], switches: Collection[Any]) -> Cal
     def call(*inputs: Any) -> Any:
         grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
         states = [(name, torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in devices]
-        nesting = _nesting() if devices else 0
+        nesting, depth = _nesting() if devices else 0, len(open_contexts())
         try:
             return graph(*inputs)
         except BaseException:
             torch._C._set_grad_enabled(grad)
+            leave_contexts(depth)
             for name, on, dtype in states:
                 torch.set_autocast_enabled(name, on)
                 torch.set_autocast_dtype(name, dtype)

@@ -12,8 +12,11 @@ from firebrick.capture.library import (
     random_functions,
     references,
     torch_functions,
+    torch_script,
+    torch_settings,
     transforms,
     user_marks,
+    wrapper_functions,
 )
 
 __all__ = [
@@ -28,6 +31,9 @@ __all__ = [
     "random_functions",
     "references",
     "torch_functions",
+    "torch_script",
+    "torch_settings",
     "transforms",
     "user_marks",
+    "wrapper_functions",
 ]

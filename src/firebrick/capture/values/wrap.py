@@ -14,6 +14,7 @@ import random
 import re
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +42,7 @@ from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, NumpyScalarValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
+from firebrick.capture.values.iterator import IteratorValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, key_of
 from firebrick.capture.values.module import ModuleValue, PythonModuleValue
@@ -50,6 +52,8 @@ from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue,
 from firebrick.capture.values.size import size_value
 from firebrick.capture.values.subclass import SubclassValue, is_plain_subclass
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.capture.values.wrapper import read_wrapper
+from firebrick.capture.wrappers import is_wrapper
 from firebrick.runtime.quantized import unpacked
 
 if TYPE_CHECKING:
@@ -94,6 +98,8 @@ def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 
 
 def _by_class(kind: type) -> Any:
+    if kind.__module__ in known_callables.FOLDABLE_MODULES:
+        return _unchanging
     for cls, wrapper in _CLASSES:
         if issubclass(kind, cls):
             return wrapper
@@ -279,6 +285,8 @@ def _script_object(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Va
 
 
 def _subclass(tracer: Tracer, obj: torch.Tensor, source: Source) -> Value:
+    if is_wrapper(obj) and not is_plain_subclass(type(obj)):
+        return read_wrapper(tracer, obj, source)
     if not is_plain_subclass(type(obj)):
         raise Break("tensor-subclass", f"{source} is a {type(obj).__name__}")
     tracer.guards.type(source, type(obj))
@@ -504,4 +512,6 @@ def fresh(tracer: Tracer, obj: Any) -> Value:
         return make(tracer, obj)
     if isinstance(obj, tuple) and (hasattr(kind, "_fields") or kind is torch.Size):
         return TupleValue([fresh(tracer, item) for item in obj], cls=kind)
+    if isinstance(obj, Iterator):  # taken now, since one object would be used up by the first call
+        return IteratorValue(iter([fresh(tracer, item) for item in obj]), kind)
     return tracer.known(obj)
