@@ -33,7 +33,7 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.fakes.layer_shapes import SHAPES
-from firebrick.fakes.mode import fake_of, new_fake_mode, refusing
+from firebrick.fakes.mode import fake_of, new_fake_mode, refusing, with_kernels_in_python
 from firebrick.fakes.strides import dense_strides
 from firebrick.ir.graph.nested import Nested
 
@@ -353,8 +353,8 @@ class GraphBuilder:
         try:
             with _versions_kept(), refusing(self.mode), self.mode:
                 if op == "call_method":
-                    return getattr(args[0], target)(*args[1:], **kwargs)
-                return SHAPES.get(target, target)(*args, **kwargs)
+                    return with_kernels_in_python(lambda: getattr(args[0], target)(*args[1:], **kwargs))
+                return with_kernels_in_python(lambda: SHAPES.get(target, target)(*args, **kwargs))
         except DataDependentOutputException as error:
             raise Break("data-dependent-value", f"{_name_of(target)} reads data ({error.func})") from error
         except DynamicOutputShapeException as error:

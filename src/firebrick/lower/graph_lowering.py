@@ -258,6 +258,8 @@ class _Lowerer:
             return self._near(value, here)
         if isinstance(value, (list, tuple)):
             return [self._arguments(v, here) for v in value]
+        if isinstance(value, torch.SymFloat):
+            return value.node.settled()
         return size_of(value) if isinstance(value, torch.SymInt) else value
 
     # ------------------------------------------------------------ outputs
