@@ -393,6 +393,7 @@ FLOAT_SIGNS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
     "sub": ("sub", operator.sub),
     "mul": ("mul", operator.mul),
     **dict.fromkeys(("truediv", "float_truediv", "int_truediv"), ("div", operator.truediv)),
+    **dict.fromkeys(("pow", "float_pow"), ("pow", math.pow)),
 }
 """torch's name of an operation of floats -> that in loops, and what it does."""
 
