@@ -21,7 +21,7 @@ FOLDER_LINES = {
     "fakes": 2_500,
     "fuse": 2_000,
     "host": 520,
-    "ir": 5_380,
+    "ir": 5_450,
     "lower": 4_400,
     "native": 6_200,
     "passes": 2_700,
