@@ -83,8 +83,8 @@ class Explanation:
             f"{self.time_coverage:.0f} % of their time",
         ]
         for i, graph in enumerate(self.graphs):
-            saved = "" if graph.saved_bytes is None else f", {_count(graph.saved_bytes, 'byte')} saved for the backward"
-            lines.append(f"graph {i} {graph.name}: {_count(graph.ops, 'op')}{saved}")
+            saved = f", {_count(graph.saved_bytes or 0, 'byte')} saved for the backward"
+            lines.append(f"graph {i} {graph.name}: {_count(graph.ops, 'op')}{saved * (graph.saved_bytes is not None)}")
         for event in self.breaks:
             lines.append(f"break {event['place']}: {event['cause']}")
             lines.append(f"  fix: {event['fix']}")
@@ -120,6 +120,10 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
+def _calls(gm: fx.GraphModule) -> int:
+    return sum(n.op.startswith("call") for n in gm.graph.nodes)
+
+
 _CAPTURE, _GRAPH = "firebrick.capture", "firebrick.graph"
 
 
@@ -146,13 +150,7 @@ class _Watch:
     def facts(self) -> list[GraphFacts]:
         """Describe the graphs."""
         return [
-            GraphFacts(
-                str(gm.meta.get("name") or "graph"),
-                sum(n.op.startswith("call") for n in gm.graph.nodes),
-                sum(spent),
-                show_nodes(gm.graph),
-                saved,
-            )
+            GraphFacts(str(gm.meta.get("name") or "graph"), _calls(gm), sum(spent), show_nodes(gm.graph), saved)
             for gm, spent, saved in self.graphs
         ]
 
