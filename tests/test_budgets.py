@@ -27,7 +27,7 @@ FOLDER_LINES = {
     "passes": 2_700,
     "runtime": 1_750,
     "targets": 7_100,
-    "tools": 3_500,
+    "tools": 3_750,
     "torchscript": 1_300,
     "trace": 4_100,
 }
