@@ -581,26 +581,48 @@ class _Training(_Compile):
     division: trace.Division | None = None
     plan: Any = None
     saved: Sequence[Any] = ()  # keys of what the forward saves, where its backward is traced for all layers
+    above: tuple[tuple[int, ...], ...] = ()  # the graph's forward is that of its gradients: see `trace_joint`
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
         if _sizes_of(self.gm) is not None:
             raise SizesRefused("gradients are wanted")
-        self.begin()
         self.state = TracingState()
-        artifact, made = self.built("forward", self.forward, self.plan_of_forward)
-        plan = runtime.TrainingPlan.from_json(artifact.extra["training"])
-        self.plan, self.few = plan, artifact.extra["few"]
-        if not plan.tangents and all(grad is False for _, grad in plan.outputs):  # nothing wants a gradient
+        run = self.training()
+        if not run.plan.tangents and all(grad is False for _, grad in run.plan.outputs):  # nothing wants a gradient
             return _Inference(self.gm, self.example_inputs, self.config, self.user_passes).run()
-        forward = self.load(artifact, made)
         # The backward may be traced long after this call: only the metadata of the inputs is kept until then.
         self.example_inputs = fakes_of(self.example_inputs)
-        recorder.count("bytes saved for backward", plan.bytes_saved)
-        run, apart = (
-            runtime.Training(plan, forward, self.captured, self.backward),
-            _views_of_one_another(_results(self.gm)),
-        )
+        recorder.count("bytes saved for backward", run.plan.bytes_saved)
+        apart = _views_of_one_another(_results(self.gm))
         return runtime.TorchViews(run, {}, apart) if apart else run
+
+    def training(self) -> runtime.Training:
+        """Compile the forward."""
+        self.begin()
+        artifact, made = self.built(self.part("forward"), self.forward, self.plan_of_forward)
+        self.plan, self.few = runtime.TrainingPlan.from_json(artifact.extra["training"]), artifact.extra["few"]
+        return runtime.Training(self.plan, self.load(artifact, made), self.captured, self.backward, self.again)
+
+    def part(self, name: str) -> str:
+        return f"{name}, gradients {self.above}" if self.above else name
+
+    def again(self, given: tuple[int, ...], tangents: Sequence[torch.Tensor]) -> runtime.Training:
+        """Compile the gradients for the tangents that are given as a graph that has gradients of its own."""
+        examples = [*self.example_inputs, *fakes_of(tangents)]
+        higher = _Training(self.gm, examples, self.config, self.user_passes)
+        higher.above, higher.few, higher.state = (*self.above, given), False, self.state
+        with collector_paused(), function_modes_paused():
+            try:
+                run = higher.training()
+                recorder.count("gradients compiled to be differentiated")
+                return run
+            except Exception as error:
+                if self.config.strict:
+                    raise
+                division = higher.divided()
+                _note_fallback(self.gm, error)
+        forward = run_aten(division.forward)
+        return runtime.Training(division.plan, forward, self.captured, higher.backward, higher.again)
 
     def plan_of_forward(self) -> dict[str, Any]:
         return {"training": self.layer_plan.to_json(), "few": self.few}
@@ -622,7 +644,7 @@ class _Training(_Compile):
         if self.division is None:
             gm, config = self.rewritten(), self.config
             with recorder.timed("autodiff"), self.state.restored():
-                joint = trace.trace_joint(gm, self.example_inputs, config.numerics == "eager")
+                joint = trace.trace_joint(gm, self.example_inputs, config.numerics == "eager", self.above)
             joint.name = _name(gm)
             before = joint.signature()
             self.reports += passes.run_graph_passes(
@@ -641,7 +663,7 @@ class _Training(_Compile):
         try:
             with collector_paused(), function_modes_paused():
                 artifact, made = self.built(
-                    f"backward {given}",
+                    self.part(f"backward {given}"),
                     lambda: self.backward_given(given)[:2],
                     lambda: {"order": self.backward_given(given)[2]},
                 )

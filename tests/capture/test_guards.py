@@ -218,6 +218,16 @@ def test_no_overlap():
     assert not made.check(frame(1, 2))
 
 
+def test_no_overlap_of_many():
+    base = torch.ones(400)
+    places = tuple(s.Item(X, k) for k in range(40))
+    made, apart = plan(Guard("NO_OVERLAP", None, places)), [base[10 * k : 10 * k + 10] for k in range(40)]
+    assert agree(made, frame(apart)) and agree(made, frame(apart[::-1]))
+    assert agree(made, frame([*apart[:7], base[75:75], *apart[8:]]))
+    for k, begin, end in ((0, 0, 11), (39, 389, 400), (20, 200, 211), (3, 0, 400)):
+        assert not agree(made, frame([*apart[:k], base[begin:end], *apart[k + 1 :]]))
+
+
 SHAPES = [
     (("==", ("size", X, 0), ("size", Y, 1)), "x.shape[0] == y.shape[1]"),
     (("==", ("%", ("size", X, 0), 8), 0), "x.shape[0] % 8 == 0"),

@@ -226,7 +226,7 @@ class Outcome:
 
 def observe(space: dict, function, arguments: tuple, exact: bool = True) -> Outcome:
     """Call a function and look at what it did."""
-    printed = io.StringIO()
+    printed, device = io.StringIO(), torch.get_default_device()
     result = error = None
     with contextlib.redirect_stdout(printed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -260,7 +260,7 @@ def observe(space: dict, function, arguments: tuple, exact: bool = True) -> Outc
     torch.set_grad_enabled(True)
     torch.set_autocast_enabled("cpu", False)
     torch.set_default_dtype(torch.float32)
-    torch.set_default_device(None)
+    torch.set_default_device(None if device.type == "cpu" else device)
     while forward_ad._current_level >= 0:
         forward_ad.exit_dual_level()
     values = canonical.values

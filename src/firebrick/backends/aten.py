@@ -9,6 +9,7 @@ import torch
 from firebrick import runtime, trace
 from firebrick.errors import LoweringError
 from firebrick.trace import graph_key
+from firebrick.trace.trace_state import fakes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -54,12 +55,14 @@ def run_joint(
     partition: Callable[[trace.JointGraph], Iterable[fx.Node]] | None = None,
     forward_compiler: Compiler | None = None,
     backward_compiler: Compiler | None = None,
-) -> Callable[..., tuple[Any, ...]]:
+    above: tuple[tuple[int, ...], ...] = (),
+) -> runtime.Training:
     """Trace a graph and its gradients, and return one that records a node; a compiler may take over each half.
 
     Compilers get a functional graph and its inputs; a backward's are fake tensors, since none has been computed.
+    `above`: see `trace_joint`.
     """
-    joint = trace.trace_joint(gm, example_inputs)
+    joint = trace.trace_joint(gm, example_inputs, above=above)
     division = trace.divide(joint, (partition or trace.min_cut)(joint))
 
     def run(aten: AtenGraph, compiler: Compiler | None, inputs: list[Any]) -> Callable[..., tuple[Any, ...]]:
@@ -70,8 +73,13 @@ def run_joint(
         inputs = [n.meta["val"] for n in part.backward.gm.graph.nodes if n.op == "placeholder"]
         return run(part.backward, backward_compiler, inputs), part.order
 
+    def again(given: tuple[int, ...], tangents: Sequence[torch.Tensor]) -> runtime.Training:
+        examples = [*examples_of_inputs, *fakes_of(tangents)]
+        return run_joint(gm, examples, partition, forward_compiler, backward_compiler, (*above, given))
+
+    examples_of_inputs = fakes_of(example_inputs)
     forward = run(division.forward, forward_compiler, list(example_inputs))
-    return runtime.Training(division.plan, forward, {**graph_key.constants_of(gm), **joint.constants}, backward)
+    return runtime.Training(division.plan, forward, {**graph_key.constants_of(gm), **joint.constants}, backward, again)
 
 
 def seen_as(base: torch.Tensor, alias: Alias) -> torch.Tensor:

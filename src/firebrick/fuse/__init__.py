@@ -54,10 +54,9 @@ def schedule(
             nodes = part_by_part(nodes)
     known = analyze(nodes)
     buffers = {b.name: b for b in program.buffers}
-    groups, refusals = fuse_nodes(
-        known, dependencies(known), {n: b.device for n, b in buffers.items()}, targets, config
-    )
-    kernels = KernelSet(facts, targets)
+    devices = {n: b.device for n, b in buffers.items()}
+    groups, refusals = fuse_nodes(known, dependencies(known), devices, targets, config)
+    kernels = KernelSet(facts, targets, devices)
     outside = escaping(program)
     users: dict[str, int] = {}
     for g in groups:

@@ -171,7 +171,10 @@ class _Fuser:
         return group
 
     def _device(self, facts: NodeFacts) -> str:
-        found = {self.devices[b]: b for b in (*facts.makes, *facts.uses)}
+        elements = {a.buffer for a in facts.reads if a.index is not ZERO}
+        found = {self.devices[b]: b for b in facts.makes}
+        # Where lowering lets loops read a number on a CPU, the kernel takes it by value.
+        found |= {self.devices[b]: b for b in facts.uses if self.devices[b] != "cpu" or b in elements}
         if len(found) > 1:
             (one, a), (two, b), *_ = found.items()
             raise LoweringError(f"{facts.node.name}: no loop reads {a} on {one} and {b} on {two}")

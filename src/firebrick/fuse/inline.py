@@ -69,6 +69,7 @@ class _Inliner:
         self.fixed: set[str] = set()
         self._survey()
         self.ready: dict[str, tuple[Nest, Store]] = {}
+        self.devices = {b.name: b.device for b in program.buffers}
 
     def _survey(self) -> None:
         for k, node in enumerate(self.nodes):
@@ -121,8 +122,9 @@ class _Inliner:
     def _rewrite(self, node: Nest) -> Nest:
         roots = [s.value for s in node.stores] + [b for s in node.stores for _, b in s.binds]
         reads: dict[str, list[Load]] = {}
+        device = self.devices[node.stores[0].buffer]
         for v in walk(roots):
-            if isinstance(v, Load) and v.buffer in self.ready:
+            if isinstance(v, Load) and v.buffer in self.ready and self.devices[v.buffer] == device:
                 reads.setdefault(v.buffer, []).append(v)
         if not reads:
             return node

@@ -37,8 +37,9 @@ class _Made:
 class KernelSet:
     """The kernels of one schedule, each made once. scratchpads: buffers that plans need beside those of the program."""
 
-    def __init__(self, facts: Table, targets: Mapping[str, Target]) -> None:
+    def __init__(self, facts: Table, targets: Mapping[str, Target], devices: Mapping[str, str]) -> None:
         self._facts = facts
+        self._devices = devices
         self._targets = targets
         self._known: dict[tuple[Any, ...], Kernel] = {}
         self._forms: dict[tuple[object, ...], _Made] = {}
@@ -50,10 +51,11 @@ class KernelSet:
 
     def launches(self, group: Group, live: set[str]) -> list[Launch]:
         """The launches that do a group's work; `live` names the buffers that are read outside of it."""
-        buffers, form = _form(group, live)
+        numbers = {b for b in group.uses if self._devices[b] != group.device}
+        buffers, form = _form(group, live, numbers)
         made = self._forms.get(form)
         if made is None:
-            work, names = _work(group, live)
+            work, names = _work(group, live, numbers)
             device = device_type(group.device)
             plan = self._targets[device].plan(work, self._facts)
             kernels = tuple([self._kernel(step, device) for step in plan.launches])
@@ -93,7 +95,7 @@ class KernelSet:
         return kernel.name
 
 
-def _form(group: Group, live: set[str]) -> tuple[dict[str, int], tuple[object, ...]]:
+def _form(group: Group, live: set[str], numbers: set[str]) -> tuple[dict[str, int], tuple[object, ...]]:
     """The buffers of a group, numbered, and what it computes in terms of those numbers and of numbered loops."""
     buffers: dict[str, int] = {}
     loops: dict[Var, int] = {}
@@ -110,12 +112,12 @@ def _form(group: Group, live: set[str]) -> tuple[dict[str, int], tuple[object, .
             parts.append(e.const)
     parts.append(tuple([loops.setdefault(v, len(loops)) for v in group.outer]))
     parts.append(tuple([group.sizes.get(v) for v in loops]))
-    parts.append(tuple([b in live for b in buffers]))
+    parts.append(tuple([(b in live, b in numbers) for b in buffers]))
     parts.append(group.device)
     return buffers, tuple(parts)
 
 
-def _work(group: Group, live: set[str]) -> tuple[Work, dict[str, str]]:
+def _work(group: Group, live: set[str], numbers: set[str]) -> tuple[Work, dict[str, str]]:
     """Stores of a group in common variables, with loads of what the group itself makes replaced by the values.
 
     Also returns, for each name that buffers have in them (b0, b1...), the buffer.
@@ -152,7 +154,8 @@ def _work(group: Group, live: set[str]) -> tuple[Work, dict[str, str]]:
                 store = Store(name(s.buffer), index, value, s.mode, binds)
                 written.append((s.buffer, inner, store))
     statements = tuple([Statement(inner, store, buffer in loaded) for buffer, inner, store in written])
-    return Work(statements, outer, dict(group.sizes)), {name: buffer for buffer, name in short.items()}
+    names = {name: buffer for buffer, name in short.items()}
+    return Work(statements, outer, dict(group.sizes), frozenset(n for n, b in names.items() if b in numbers)), names
 
 
 def _substitution(m: Member) -> Any:

@@ -9,6 +9,7 @@ The table is JSON-able data:
     steps      ["kernel", name, slots, sizes, device, grid] | ["alloc", slots] | ["free", slots]
                | ["call", op, args, types, positional, keywords, outs, into, plain]
                | ["check", slot, low, high, error, text before, text after];
+               a kernel may end with the positions of slots that it takes by value,
                a call may end with a derived slot and the call that is made instead while that slot is not packed yet
     outputs    arguments as below
     arena      [bytes, device]
@@ -61,6 +62,7 @@ class _Writer:
         self.schedule = schedule
         self.program = schedule.program
         self.kernels = {k.name: k.device for k in schedule.kernels}
+        self.numbers = {k.name: [i for i, p in enumerate(k.params) if p.number] for k in schedule.kernels}
         self.buffers = {b.name: b for b in self.program.buffers}
         self.places = {p.buffer: p for p in schedule.places}
         self.slots: dict[str, int] = {}
@@ -233,7 +235,8 @@ class _Writer:
                 device = next((d for d in places if mine in ("", device_type(d))), "cpu")
                 slots = [self.slots[name] for name in step.args]
                 sizes, grid = self._numbers(step.sizes), self._numbers(step.grid)
-                steps.append(["kernel", step.kernel, slots, sizes, device, grid])
+                row = ["kernel", step.kernel, slots, sizes, device, grid]
+                steps.append([*row, self.numbers[step.kernel]] if self.numbers.get(step.kernel) else row)
             else:
                 steps.append(self._call(step))
             dead = self.schedule.free_after[position] if position < len(self.schedule.free_after) else ()

@@ -282,6 +282,11 @@ class Lowering:
         )
         return copy
 
+    def is_number(self, ref: Ref) -> bool:
+        """Whether loops of the present device take what is there, on a CPU, by value."""
+        source = next(b for b in reversed(self.buffers) if b.name == ref.buffer)
+        return ref.dtype is None and source.dtype in self.target.numbers and all(n is ONE for n in source.shape)
+
     def argument(self, value: object) -> object:
         """An argument of a library call; formulas among it are stored first."""
         if isinstance(value, TensorValue):

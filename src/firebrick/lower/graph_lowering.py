@@ -218,7 +218,7 @@ class _Lowerer:
     def _near(self, node: fx.Node, number: bool = False) -> Any:
         """A node's value where torch's tensors of the present device lie, or in the memory of its own that it has.
 
-        number: one on a CPU is copied too, to where loops compute with it.
+        number: one on a CPU is copied too, to where loops compute with it, unless they take it by value.
         """
         value, device = self.env[node], self.lw.device
         if not isinstance(value, TensorValue) or value.device == device:
@@ -229,12 +229,14 @@ class _Lowerer:
         copy = self.near.get((node, device))
         if copy is None:
             ref = self.lw.realize(value)
-            if apart and node.op == "get_attr" and (node.target in self.derived or node.target in self.aten.frozen):
+            if number and not apart and self.lw.is_number(ref):
+                name, device = ref.buffer, value.device
+            elif apart and node.op == "get_attr" and (node.target in self.derived or node.target in self.aten.frozen):
                 name = self._resident(ref.buffer)
             else:
                 name = self.lw.moved(ref.buffer, device)
             copy = TensorValue(value.shape, value.dtype, value.strides, ref=replace(ref, buffer=name), device=device)
-            self.near[node, device] = copy
+            self.near[node, self.lw.device] = copy
         return copy
 
     def _is_apart(self, device: str) -> bool:

@@ -72,7 +72,7 @@ static void cuda_free(void *memory, FbHandle owner) { fb_torch.delete_tensor(own
 
 void fb_cuda_arguments(const FbLaunch *launch, void **room) {
     static void *nothing;
-    for (int i = 0; i < launch->buffer_count; i++) *room++ = &launch->buffers[i];
+    for (int i = 0; i < launch->buffer_count; i++) *room++ = launch->values && launch->values[i] ? launch->buffers[i] : &launch->buffers[i];
     for (int i = 0; i < launch->size_count; i++) *room++ = (void *)&launch->sizes[i];
     for (int i = 0; i < CUDA_TAIL; i++) *room++ = &nothing;
 }

@@ -15,6 +15,7 @@ typedef struct {
     const void *kernel;
     void **buffers;
     const int64_t *sizes, *grid;
+    const uint8_t *values; /* not NULL: which buffers are a number on a CPU that the kernel takes by value */
     int buffer_count, size_count, grid_count;
 } FbLaunch;
 

@@ -364,7 +364,8 @@ static int is_written(const Program *program, int slot) {
 static int launch_aligned(const Program *program, Space *space, const Step *step, FbLaunch *launch, int from) {
     const Device *device = &program->devices[step->device];
     const FbWork *work = &space->work[step->device];
-    while (from < step->count && (uintptr_t)launch->buffers[from] % device->machine->alignment == 0) from++;
+    const int alignment = device->machine->alignment;
+    while (from < step->count && ((step->values && step->values[from]) || (uintptr_t)launch->buffers[from] % alignment == 0)) from++;
     if (from == step->count) return device->machine->launch(work, launch);
     const Slot *slot = &program->slots[step->slots[from]];
     int64_t bytes = slot->dtype->size;
@@ -386,7 +387,7 @@ FbLaunch fb_launch_of(Space *space, const Step *step, void *const *pointers, int
     for (int k = 0; k < step->count; k++) space->launch[k] = pointers[step->slots[k]];
     read_nums(space, &step->sizes, space->launch_sizes);
     read_nums(space, &step->grid, grid);
-    return (FbLaunch){step->kernel, space->launch, space->launch_sizes, grid, step->count, step->sizes.count, step->grid.count};
+    return (FbLaunch){step->kernel, space->launch, space->launch_sizes, grid, step->values, step->count, step->sizes.count, step->grid.count};
 }
 
 static int run_kernel(const Program *program, Space *space, const Step *step) {

@@ -99,6 +99,7 @@ typedef enum { STEP_KERNEL, STEP_CALL, STEP_ALLOC, STEP_FREE, STEP_CHECK } StepK
 typedef struct {
     StepKind kind;
     const void *kernel;
+    uint8_t *values; /* NULL, or which slots a launch takes by value */
     int *slots;
     int count, device;
     Nums sizes, grid;

@@ -423,6 +423,10 @@ static int parse_launch(Program *program, PyObject *row, PyObject *kernels, Step
         PyErr_SetString(PyExc_ValueError, "host table: a grid has three axes at most");
         return -1;
     }
+    int *places, count = 0;
+    if (length(row) > 6 && parse_indices(program, fb_item(row, 6), step->count, &places, &count) < 0) return -1;
+    if (count > 0 && (step->values = fb_program_alloc(program, step->count)) == NULL) return -1;
+    while (count-- > 0) step->values[places[count]] = 1;
     if (step->count > program->widest_launch) program->widest_launch = step->count;
     if (step->sizes.count > program->widest_launch) program->widest_launch = step->sizes.count;
     return 0;

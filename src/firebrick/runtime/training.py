@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -12,15 +13,12 @@ from firebrick.report import recorder
 from firebrick.runtime.batches import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-_TWICE = (
-    "firebrick: a compiled graph has no gradients of its gradients; "
+_REFUSED = (
+    "firebrick: a compiled graph that writes to a tensor with gradients has no gradients of its gradients; "
     "compile with backend='eager', or call what needs double backward uncompiled"
 )
-
-
-_NOTHING = torch.empty(0, device="cpu")
 
 
 class Place(NamedTuple):
@@ -55,6 +53,7 @@ class TrainingPlan:
     outputs: the user's outputs, each with whether it requires a gradient, None for a leaf that does.
     dirty: tensors of the caller whose new value has a gradient. wrt: tensors that gradients are for.
     reach: for each of `wrt`, the tangents that its gradient is made of.
+    reads: inputs and constants that the forward reads. draws: devices that it draws random numbers on.
     parts: nodes that know nothing of each other; none: one has all tangents.
     bytes_saved: held from forward to backward, not counting what the caller holds anyway.
     """
@@ -67,6 +66,8 @@ class TrainingPlan:
     wrt: tuple[Place, ...]
     bytes_saved: int
     reach: tuple[tuple[int, ...], ...]
+    reads: tuple[int | str, ...] = ()
+    draws: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -86,6 +87,8 @@ class TrainingPlan:
             wrt=tuple(Place(*row) for row in fields["wrt"]),
             bytes_saved=fields["bytes_saved"],
             reach=fields["reach"],
+            reads=fields["reads"],
+            draws=fields["draws"],
             parts=tuple(Part(*row) for row in fields["parts"]),
         )
 
@@ -94,11 +97,46 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(v) for v in value) if isinstance(value, (list, tuple)) else value
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a graph was called with, from which the gradients of its gradients are computed: inputs, versions of these
+    and of constants, and the states of random number generators."""
+
+    inputs: Sequence[torch.Tensor]
+    versions: Mapping[int | str, int]
+    states: Mapping[str, torch.Tensor]
+
+
+def random_states(devices: Iterable[str]) -> dict[str, torch.Tensor]:
+    """The state of each device's generator."""
+    return {d: torch.get_rng_state() if d == "cpu" else torch.get_device_module(d).get_rng_state(d) for d in devices}
+
+
+@contextmanager
+def random_states_as(states: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Draw the numbers that were drawn in these states, and none of those that come next."""
+    now = random_states(states)
+
+    def switch(states: Mapping[str, torch.Tensor]) -> None:
+        for device, state in states.items():
+            torch.set_rng_state(state) if device == "cpu" else torch.get_device_module(device).set_rng_state(
+                state, device
+            )
+
+    switch(states)
+    try:
+        yield
+    finally:
+        switch(now)
+
+
 class Training:
     """A compiled graph that records one node where gradients are recorded; called with the graph's inputs.
 
     backward: which tangents are given -> a function of the saved tensors and those tangents, and which of its results
     is the gradient of each of the plan's `wrt` (None: no result depends on it).
+    again: which tangents are given, and they -> a function of inputs and tangents that returns the gradient of each of
+    `wrt`, itself one of these.
     """
 
     def __init__(
@@ -107,10 +145,14 @@ class Training:
         forward: Callable[..., Sequence[Any]],
         constants: Mapping[str, torch.Tensor],
         backward: Callable[[tuple[int, ...]], tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None]]],
+        again: Callable[[tuple[int, ...], Sequence[torch.Tensor]], Training],
     ) -> None:
         self.plan, self.forward = plan, forward
         self._backward = _native.Wrapped(backward, None)  # a training loop that is captured must not capture this
         self._backwards: dict[tuple[int, ...], tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None]]] = {}
+        self._again = _native.Wrapped(again, None)
+        self._higher: dict[Any, Training] = {}
+        self.watched = {name: t for name, t in constants.items() if not t.is_inference()}
         names = [p.at for p in (*plan.wrt, *plan.dirty) if p.kind == "const"]
         self.names = {name: i for i, name in enumerate(dict.fromkeys(names))}
         self.constants = [constants[str(name)] for name in self.names]
@@ -136,6 +178,7 @@ class Training:
     def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
         """Run the forward; gradients flow through what it returns."""
         tensors: list[torch.Tensor | None] = [*self.constants, *inputs]
+        before = Before(inputs, self._versions(inputs), random_states(self.plan.draws))
         if self.plan.parts:
             with torch.no_grad():
                 results = list(self.forward(*inputs))
@@ -144,12 +187,12 @@ class Training:
                 for i in leaves:
                     near[i] = tensors[i]
                 places = [self.plan.tangents[i].of.at for i in part.tangents]
-                for at, value in zip(places, _Node.apply(self, part, (inputs, results, places), *near), strict=False):
+                for at, value in zip(places, _Node.apply(self, part, (before, results, places), *near), strict=False):
                     results[at] = value  # type: ignore[index]
         else:
             for i in self.apart:
                 tensors[i] = None
-            results = _Node.apply(self, self.whole, (inputs, None, None), *tensors)
+            results = _Node.apply(self, self.whole, (before, None, None), *tensors)
         return tuple([self._output(place, grad, inputs, results) for place, grad in self.plan.outputs])
 
     def _output(self, place: Place, grad: bool | None, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
@@ -182,6 +225,30 @@ class Training:
         computed = compiled[0](*tensors)
         return [None if i is None else computed[i] for i in compiled[1]]
 
+    def _versions(self, inputs: Sequence[torch.Tensor]) -> dict[int | str, int]:
+        found: dict[int | str, int] = {name: t._version for name, t in self.watched.items()}
+        found.update((i, t._version) for i, t in enumerate(inputs) if not t.is_inference())
+        return found
+
+    def differentiable_gradients(
+        self, before: Before, inputs: Sequence[torch.Tensor], given: tuple[int, ...], tangents: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor | None]:
+        """As `gradients`, computed from the inputs by a graph that has gradients of its own."""
+        key = given, tuple([t.requires_grad for t in tangents])
+        higher = self._higher.get(key)
+        if higher is None:
+            with recorder.timed("backward"):
+                higher = self._higher[key] = self._again(given, tangents)
+        now = self._versions(inputs)
+        changed = [at for at in higher.plan.reads if at in before.versions and before.versions[at] != now[at]]
+        if changed:
+            raise RuntimeError(
+                "firebrick: one of the tensors needed for gradients of gradients has been modified by an inplace "
+                f"operation since the forward: {changed[0] if isinstance(changed[0], str) else f'input {changed[0]}'}"
+            )
+        with random_states_as(before.states):
+            return higher(*inputs, *tangents)
+
 
 def seen(base: torch.Tensor, layout: tuple[Any, Any, int] | None) -> torch.Tensor:
     """Return `base`, or the view of it that `layout` describes."""
@@ -205,54 +272,64 @@ class _Node(torch.autograd.Function):
     """A node that the engine sees: the only one, or one of the plan's parts."""
 
     @staticmethod
-    def forward(ctx: Any, run: Training, part: Part, begun: tuple[Any, Any, Any], *tensors: torch.Tensor) -> Any:
-        (inputs, results, places), plan = begun, run.plan
+    def forward(ctx: Any, run: Training, part: Part, begun: tuple[Before, Any, Any], *tensors: torch.Tensor) -> Any:
+        (before, results, places), plan = begun, run.plan
+        inputs = before.inputs
         if results is None:
             results = run.forward(*inputs)
             places = range(plan.results)
         ctx.run, ctx.part, ctx.places, ctx.size = run, part, places, len(tensors)
         dirty = [tensors[run.position(p)] for p in plan.dirty]
-        token = _NOTHING.new_empty(0)  # by it, gradients of these gradients lead back here, and to an error
-        ctx.save_for_backward(*[run.fetch(plan.saved[i], inputs, results) for i in part.saved], token)
+        hooked = not dirty and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # type: ignore[attr-defined]
+        # Of tensors that hooks pack, such as a checkpoint's, no other reference may stay.
+        ctx.before = None if dirty else replace(before, inputs=()) if hooked else before
+        kept = [run.fetch(plan.saved[i], inputs, results) for i in part.saved]
+        ctx.save_for_backward(*kept, *(inputs if hooked else ()))
         ctx.mark_dirty(*dirty)
         others = [results[i] for i in places if i not in run.differentiable]
         ctx.mark_non_differentiable(*[r for r in others if isinstance(r, torch.Tensor)])
         ctx.set_materialize_grads(False)
-        return (*[results[i] for i in places], *dirty, token)
+        return (*[results[i] for i in places], *dirty)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        run, plan, part = ctx.run, ctx.run.plan, ctx.part
-        batch = Batch.of(gradients)
-        if batch is not None:
-            return batch.map(lambda *one: _Node.backward(ctx, *one), gradients)
-        *kept, token = ctx.saved_tensors
-        places = [plan.saved[i] for i in part.saved]
-        saved = [seen(t, p.layout) for t, p in zip(kept, places, strict=True)]
-        positions = {Place("result", place): i for i, place in enumerate(ctx.places)}
-        positions |= {place: len(ctx.places) + i for i, place in enumerate(plan.dirty)}
-        tangents, given = [], []
-        for i in part.tangents:
-            gradient = gradients[positions[plan.tangents[i].of]]
-            if gradient is not None:
-                given.append(i)
-                tangents.append(_conform(gradient.detach(), plan.tangents[i]))
-        rows: list[torch.Tensor | None] = [None] * ctx.size
-        if given:
-            with torch.no_grad():
-                computed = run.gradients(tuple(given), *saved, *tangents)
-            for place, gradient in zip(plan.wrt, computed, strict=True):
-                if gradient is not None:
-                    rows[run.position(place)] = gradient
-        if torch.is_grad_enabled():
-            sloped = (p.kind == "result" and _has_slope(t) for t, p in zip(saved, places, strict=True))
-            if any(sloped) or any(t is not None and t.requires_grad for t in (*gradients, *saved)):
-                _refuse_double_backward(rows, token)
+        kept = ctx.saved_tensors  # to be unpacked once
+        rows = _rows(ctx, kept, *gradients)
+        if kept and not torch._C._autograd._get_current_graph_task_keep_graph():  # type: ignore[attr-defined]
+            ctx.before = None  # goes with what is saved
         return (None, None, None, *rows)
 
 
-def _has_slope(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
+def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    """The gradient of each tensor that the node was called with."""
+    batch = Batch.of(gradients)
+    if batch is not None:
+        return batch.map(lambda *one: _rows(ctx, kept, *one), gradients)
+    run, plan, part = ctx.run, ctx.run.plan, ctx.part
+    kept, inputs = kept[: len(part.saved)], kept[len(part.saved) :]
+    again = torch.is_grad_enabled()
+    positions = {Place("result", place): i for i, place in enumerate(ctx.places)}
+    positions |= {place: len(ctx.places) + i for i, place in enumerate(plan.dirty)}
+    tangents, given = [], []
+    for i in part.tangents:
+        gradient = gradients[positions[plan.tangents[i].of]]
+        if gradient is not None:
+            given.append(i)
+            tangents.append(_conform(gradient if again else gradient.detach(), plan.tangents[i]))
+    rows: list[torch.Tensor | None] = [None] * ctx.size
+    if not given:
+        return tuple(rows)
+    if again:
+        if ctx.before is None:
+            raise RuntimeError(_REFUSED)
+        computed = run.differentiable_gradients(ctx.before, inputs or ctx.before.inputs, tuple(given), tangents)
+    else:
+        saved = [seen(t, plan.saved[i].layout) for t, i in zip(kept, part.saved, strict=True)]
+        computed = run.gradients(tuple(given), *saved, *tangents)
+    for place, gradient in zip(plan.wrt, computed, strict=True):
+        if gradient is not None:
+            rows[run.position(place)] = gradient
+    return tuple(rows)
 
 
 def _conform(gradient: torch.Tensor, tangent: Tangent) -> torch.Tensor:
@@ -263,12 +340,3 @@ def _conform(gradient: torch.Tensor, tangent: Tangent) -> torch.Tensor:
         return gradient
     laid_out = torch.empty_strided(tangent.shape, tangent.strides, dtype=dtype, device=gradient.device)
     return laid_out.copy_(gradient)
-
-
-def _refuse_double_backward(rows: list[torch.Tensor | None], token: torch.Tensor) -> None:
-    """Make gradients of these gradients an error, where eager PyTorch would have them."""
-    places = [i for i, row in enumerate(rows) if row is not None]
-    error = torch._C._functions.DelayedError(_TWICE, len(places) + 1)
-    refused = error(*[rows[i].detach().requires_grad_() for i in places], token)  # type: ignore[union-attr]
-    for i, row in zip(places, refused, strict=False):
-        rows[i] = row

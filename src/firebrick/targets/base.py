@@ -137,6 +137,7 @@ class Target:
         templates: how kernels are written, by `kernel`.
         shares_memory: torch's tensors lie in its memory, and the native host drives it; otherwise the methods here do,
             and what tensors hold is copied to it.
+        numbers: short dtypes of which its kernels take a number in the CPU's memory by value.
         library: op ("aten::mm", overload left out) -> function `(target, outs, *args, **kwargs)` that runs it; tensors
             are `View`s.
     """
@@ -147,6 +148,7 @@ class Target:
     functions: Mapping[str, Mapping[str, FunctionText]] = {}
     templates: Templates = Templates()
     library: Mapping[str, Callable[..., None]] = {}
+    numbers: frozenset[str] = frozenset()
     shares_memory = False
 
     # ------------------------------------------------------------ facts

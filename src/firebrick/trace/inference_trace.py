@@ -350,7 +350,7 @@ class Finish:
         if not found:
             return
         given = {
-            ("input", n.name): t for n, t in zip(_placeholders(self.trace.gm), self.trace.example_inputs, strict=True)
+            ("input", n.name): t for n, t in zip(_placeholders(self.trace.gm), self.trace.example_inputs, strict=False)
         }
         given |= {("const", name): t for name, t in self.tracer.constants.items()}
         owners: dict[int, int] = {}

@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from firebrick.errors import LoweringError, RefusedBackward
 from firebrick.fakes.mode import new_fake_mode
-from firebrick.trace.aliasing import Origin, Value
+from firebrick.trace.aliasing import Origin, Storage, Value, overlaps
 from firebrick.trace.inference_trace import GRAD_MODE_TARGETS, Finish, Trace, tracing_state
 from firebrick.trace.tracer import fake_like
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from firebrick.errors import UserLocation
     from firebrick.ir.graph.aten import Alias
     from firebrick.runtime.bits import Bits
-    from firebrick.trace.tape import Record
 
 
 @dataclass(slots=True)
@@ -84,13 +83,19 @@ def _meta(result: Any) -> Any:
     return (val.dtype, tuple(val.shape)) if isinstance(val, torch.Tensor) else val
 
 
-def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool = False) -> JointGraph:
+def trace_joint(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool = False, above: Sequence[Sequence[int]] = ()
+) -> JointGraph:
     """Trace `gm` and its gradients; `exact`: ops are only taken apart where the parts compute the bits of the whole.
+
+    Args:
+        above: the forward is not `gm` but its gradients for these of its tangents, or the gradients of those, and so
+            on. The tangents come behind the inputs, and each result is the gradient of one of `wrt`.
 
     Raises:
         LoweringError: the graph does something that has no functional form.
     """
-    return _JointTrace(gm, example_inputs, exact).run_joint()
+    return _JointTrace(gm, example_inputs, exact).run_joint(above)
 
 
 class _Entry(torch.autograd.Function):
@@ -153,13 +158,16 @@ class _JointTrace(Trace):
         self.calls: list[int] = []  # autograd's sequence number when each call began
         self.stacks: list[tuple[UserLocation, ...]] = []  # and its place, for what is computed in its backward
 
-    def run_joint(self) -> JointGraph:
+    def run_joint(self, above: Sequence[Sequence[int]]) -> JointGraph:
         with tracing_state(torch.is_grad_enabled()):
             results = self.walk()
         if any(self.tracer.constants[name].requires_grad for name in self.tracer.literals):
             raise LoweringError("a function of the graph uses a tensor that needs a gradient and is none of its inputs")
         with tracing_state():
-            return _JointFinish(self, results).run_joint()
+            finish = _JointFinish(self, results)
+            for given in above:
+                finish = _GradientsFinish(self, finish.differentiated(given))
+            return finish.run_joint()
 
     def _placeholder(self, node: fx.Node) -> Any:
         index = len(self.inputs)
@@ -225,9 +233,23 @@ class _JointFinish(Finish):
     keeps_bits = False
 
     def run_joint(self) -> JointGraph:
-        self.find_results()
+        names, dirty, tangents = self._differentiable()
         bits = self.tracer.bits
-        if any(o.name in bits for o in self.mutated):
+        grads = [self._requires_grad(r) for r in self.results]
+        leaves = self.trace.leaves
+        reach, groups = _history([self.shown[p] for p in tangents], leaves.values())
+        found = self._backward(tangents, self._tangents(tangents))
+        gradients = [None if g is None else self.tracer.read(self.tracer.value_of(g)) for g in found]
+        count = len(self.flat)
+        gm, constants = self.graph([*self.flat, *gradients])
+        return JointGraph(
+            gm, constants, names, self.outputs, count, tangents, [*leaves], dirty, grads, reach, groups, bits=bits
+        )
+
+    def _differentiable(self) -> tuple[list[str], frozenset[str], list[int]]:
+        """Names of what is written, those of them with gradients of their own, and positions that have tangents."""
+        self.find_results()
+        if any(o.name in self.tracer.bits for o in self.mutated):
             raise LoweringError(
                 "a tensor with a negative or conjugate bit is written to, and the graph needs gradients"
             )
@@ -238,15 +260,22 @@ class _JointFinish(Finish):
             for i, fake in sorted(self.shown.items())
             if fake.requires_grad and not self._is_severed(fake) and (i >= len(names) or names[i] in dirty)
         ]
-        grads = [self._requires_grad(r) for r in self.results]
-        leaves = self.trace.leaves
-        reach, groups = _history([self.shown[p] for p in tangents], leaves.values())
-        gradients = self._backward(tangents)
-        count = len(self.flat)
-        gm, constants = self.graph([*self.flat, *gradients])
-        return JointGraph(
-            gm, constants, names, self.outputs, count, tangents, [*leaves], dirty, grads, reach, groups, bits=bits
-        )
+        return names, dirty, tangents
+
+    def differentiated(self, given: Sequence[int]) -> list[Value | None]:
+        """The gradients for these of the tangents, recorded by the engine; the tangents are inputs from now on."""
+        trace, (_, dirty, positions) = self.trace, self._differentiable()
+        if dirty:
+            raise LoweringError("the graph writes to a tensor whose new value has gradients")
+        examples = trace.example_inputs[len(trace.inputs) :]
+        positions = [positions[i] for i in given]
+        tangents = self._tangents(positions)
+        for value, example in zip(tangents, examples, strict=False):
+            if example.requires_grad:
+                trace.leaves[value.storage.origin.name] = value.fake.requires_grad_()  # type: ignore[union-attr]
+        trace.inputs += tangents
+        found = self._backward(positions, tangents, again=True)
+        return [None if g is None else self.tracer.value_of(g) for g in found]
 
     def _has_history(self, fake: FakeTensor) -> bool:
         return fake.grad_fn is not None and fake.grad_fn is not self.trace.entries.get(id(fake))
@@ -269,25 +298,34 @@ class _JointFinish(Finish):
     def _is_shared(self, result: Value) -> bool:
         return result.storage.origin is not None or not any(result.fake is fake for fake in self.shown.values())
 
-    def _backward(self, positions: list[int]) -> list[Record | None]:
-        """Record the gradients of the results at `positions`."""
-        tracer, leaves = self.tracer, list(self.trace.leaves.values())
-        taken = {v.storage.origin.name for v in self.trace.inputs if v.storage.origin is not None}
+    def _tangents(self, positions: Sequence[int]) -> list[Value]:
+        """New inputs of the graph: the gradients of the results at `positions`."""
+        tracer, inputs = self.tracer, self.trace.inputs
+        taken = {v.storage.origin.name for v in inputs if v.storage.origin is not None}
         tangents = []
         for number, position in enumerate(positions):
             name = f"tangent_{number}"
             while name in taken:
                 name = "_" + name
-            fake = fake_like(tracer.fake_mode, self.flat[position].val)
+            val = self.flat[position].val
+            fake = fake_like(tracer.fake_mode, torch.empty_like(val) if overlaps(val) else val)
             record = tracer.tape.add("placeholder", (name,), {}, fake)
-            tangents.append(tracer.fresh(record, fake, Origin("input", name, -1)))
+            tangents.append(tracer.fresh(record, fake, Origin("input", name, len(inputs) + number)))
+        return tangents
+
+    def _backward(self, positions: Sequence[int], tangents: Sequence[Value], again: bool = False) -> list[Any]:
+        """Run the engine for the results at `positions`; `again`: the gradients have gradients."""
+        tracer, leaves = self.tracer, list(self.trace.leaves.values())
+        leaves = [leaf for leaf in leaves if not again or not any(leaf is t.fake for t in tangents)]
         if not positions or not leaves:
             return [None] * len(leaves)
         shown = [self.shown[p] for p in positions]
         tracer.locate = self.trace.locate
         with torch.autograd.set_multithreading_enabled(False), tracer:
             try:
-                found = torch.autograd.grad(shown, leaves, [t.fake for t in tangents], allow_unused=True)
+                found = torch.autograd.grad(
+                    shown, leaves, [t.fake for t in tangents], allow_unused=True, create_graph=again
+                )
             except RuntimeError as error:
                 if "modified by an inplace operation" in str(error):
                     raise RefusedBackward("the graph writes to what its backward needs") from error
@@ -297,4 +335,23 @@ class _JointFinish(Finish):
         if any(t.storage.version for t in tangents):
             raise LoweringError("a backward function writes the gradient that it is given")
         tracer.locate = None
-        return [None if g is None else tracer.read(tracer.value_of(g)) for g in found]
+        return list(found)
+
+
+class _GradientsFinish(_JointFinish):
+    """As `_JointFinish`, where what the forward returns are gradients: what the graph writes is written already."""
+
+    def _mutations(self) -> dict[Origin, Storage]:
+        written = super()._mutations()
+        if any(isinstance(r, Value) and r.storage.origin in written for r in self.results):
+            raise LoweringError("a gradient is a tensor that the graph writes to")
+        self.written = {origin.name for origin in written}
+        return {}
+
+    def graph(self, flat: list[Any]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
+        gm, constants = super().graph(flat)
+        for node in gm.graph.nodes:
+            name = node.name if node.op == "placeholder" else node.target
+            if name in self.written and node.op in ("placeholder", "get_attr") and node.users:
+                raise LoweringError(f"gradients of gradients need what {name} held before the graph wrote to it")
+        return gm, constants

@@ -125,6 +125,8 @@ class _Divider:
             wrt=tuple(self._named(n) for n in self.joint.wrt),
             reach=tuple(() if g is None else reach for g, reach in zip(gradients, self.joint.reach, strict=True)),
             bytes_saved=sum(sizes),
+            reads=tuple(_reads(forward.gm.graph)),
+            draws=tuple(sorted({str(n.meta["val"].device) for n in forward.gm.graph.nodes if _draws(n)})),
         )
         return Division(forward, backward, plan, order, tuple([self.keys[n] for n in self.saved]), sizes)
 
@@ -251,6 +253,17 @@ def _copy_needed(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) ->
         if not missing:
             env[node] = env.get(node) or graph.node_copy(node, env.__getitem__)
             waiting.pop()
+
+
+def _draws(node: fx.Node) -> bool:
+    return is_random(node) and isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _reads(graph: fx.Graph) -> Iterable[int | str]:
+    """Positions of inputs and names of constants that a graph reads."""
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    yield from (i for i, n in enumerate(inputs) if n.users)
+    yield from (str(n.target) for n in graph.nodes if n.op == "get_attr" and n.users)
 
 
 def _dtype(node: fx.Node) -> torch.dtype:

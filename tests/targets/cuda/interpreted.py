@@ -166,7 +166,10 @@ class Runner:
                 continue
             programs = as_int(step.grid[0])
             if programs:
-                args = [flat(machine.tensor(a)) for a in step.args] + [as_int(s) for s in step.sizes]
+                args = [flat(machine.tensor(a)) for a in step.args]
+                params = next(k.params for k in self.schedule.kernels if k.name == step.kernel)
+                args = [a.item() if p.number else a for a, p in zip(args, params, strict=True)]
+                args += [as_int(s) for s in step.sizes]
                 with np.errstate(all="ignore"), interpreting():
                     getattr(self.module, step.kernel)[(programs,)](*args)
         return tuple(machine.argument(out) for out in self.program.outputs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import heapq
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +28,20 @@ def guard_aliases(tracer: Tracer) -> None:
     if tracer.graph.changes_inputs():
         written = [value for value in tracer.graph.changed() if value in tracer.graph.inputs]
         apart = tracer.graph.inputs[:] if tracer.graph.changed_blindly or not written else written[:]
-        if _overlap([value.obj for value in apart]):
+        targets = _spans([value.obj for value in written])
+        spans = _spans([value.obj for value in apart])
+        if any(one[2] > two[0] for one, two in itertools.pairwise(spans)):
             raise SkipFrame("a tensor that shares memory with another is changed")
         for value in tracer.graph.inputs:
             if value in apart:
                 continue
-            if _overlap([*(one.obj for one in written), value.obj]):
+            if _meets(value.obj, targets):
                 raise SkipFrame("a tensor that shares memory with another is changed")
-            if _overlap([*(one.obj for one in apart), value.obj]):  # two that are only read may
+            if _meets(value.obj, spans):  # two that are only read may
                 tracer.guards.no_overlap([one.source for one in (*written, value) if one.source is not None])
             else:
                 apart.append(value)
+                spans[:] = heapq.merge(spans, _spans([value.obj]))
         tracer.guards.no_overlap([value.source for value in apart if value.source is not None])
     for kind in {key.python_type() for key, missed in tracer.keys.items() if missed}:
         keys = [key.source for key in tracer.keys if key.source is not None and key.python_type() is kind]
@@ -51,8 +56,16 @@ def _is_kind(value: Value, kind: type) -> bool:
     return value.python_type() is kind and not isinstance(value, (CellValue, ModuleValue))
 
 
-def _overlap(tensors: list[Any]) -> bool:
-    spans = sorted(
-        _native.tensor_span(tensor) for tensor in tensors if tensor.layout is torch.strided and tensor.numel()
-    )
-    return any(one[2] > two[0] for one, two in itertools.pairwise(spans))
+def _spans(tensors: list[Any]) -> list[tuple[int, int, int]]:
+    """The memory of tensors in order: first and last address, and the storage's last."""
+    return sorted(_native.tensor_span(t) for t in tensors if t.layout is torch.strided and t.numel())
+
+
+def _meets(tensor: Any, spans: list[tuple[int, int, int]]) -> bool:
+    """Whether a tensor's memory is some of these, none of which overlap."""
+    for span in _spans([tensor]):
+        place = bisect.bisect(spans, span)
+        return any(
+            one[2] > two[0] for one, two in itertools.pairwise([*spans[:place][-1:], span, *spans[place : place + 1]])
+        )
+    return False

@@ -30,13 +30,14 @@ class Statement:
 class Work:
     """The statements of a group, in common variables.
 
-    outer: loops that all statements share, in no order that a machine must keep unless elements meet. sizes: of all
-    loops.
+    outer: loops that all statements share, in no order that a machine must keep unless elements meet. sizes: of all.
+    numbers: buffers of one element on a CPU that the machine's kernels take by value.
     """
 
     statements: tuple[Statement, ...]
     outer: tuple[Var, ...]
     sizes: dict[Var, Expr]
+    numbers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,7 @@ class PlannedLaunch:
     """A kernel in canonical names and what it is launched with.
 
     kind: a word for the kernel's name. body: the target's own frozen data. args, sizes: buffers of the work and values
-    for the kernel's parameters and symbolic sizes, in order. grid, attributes: as in `loops.schedule.Launch`. reuse: as
-    in `loops.schedule.Kernel`.
+    for the kernel's parameters and symbolic sizes, in order. grid, attributes, reuse: as in `kernels.schedule`.
     """
 
     kind: str

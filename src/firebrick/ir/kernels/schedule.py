@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A formal buffer of a kernel: canonical name (a0, a1...), dtype, and whether the kernel writes it."""
+    """A formal buffer of a kernel: canonical name (a0, a1...), dtype, whether it is written, or a number by value."""
 
     name: str
     dtype: str
     written: bool
+    number: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,8 @@ class Kernel:
     """One native function. Kernels are canonical: equal work in other buffers is the same Kernel, launched again.
 
     body: the target's own frozen data, of which it writes the text: on CPUs a loop tree (`firebrick.ir.kernels.tree`).
-    sizes: names of symbolic sizes that the kernel takes, in order.
+    sizes: names of symbolic sizes that the kernel takes, in order. device: type of the device whose target made it.
     reuse: pairs (written, read) of places in `params` whose buffers may share memory.
-    device: type of the device whose target made it.
     """
 
     name: str

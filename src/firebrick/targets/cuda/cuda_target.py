@@ -62,6 +62,7 @@ class CudaTarget(Target):
 
     name = "cuda"
     shares_memory = True
+    numbers = frozenset({"f32", "f64", "i64", "i32"})
 
     def fusion(self) -> FusionFacts:
         """One iteration is enough: a group whose rows are few is split over programs when it is planned."""
@@ -107,8 +108,7 @@ class CudaTarget(Target):
         """Text of one kernel, less what `source` puts before it."""
         if isinstance(kernel.body, Check):
             return CHECK_TEXT.replace("def check", f"def {name or kernel.name}", 1)
-        params = [p.name for p in kernel.params]
-        return kernel_text(name or kernel.name, kernel.body, params, kernel.sizes, dependent=self._is_dependent)
+        return kernel_text(name or kernel.name, kernel.body, kernel.params, kernel.sizes, dependent=self._is_dependent)
 
     def source(self, schedule: Schedule, config: Config) -> list[str]:
         """A module of Triton text for each kernel, since each becomes machine code of its own."""
@@ -121,7 +121,9 @@ class CudaTarget(Target):
         units = []
         for k in schedule.kernels:
             name = k.name.partition("_")[2]
-            signature = [f"{p.name}:*{_element(p.dtype)}" for p in k.params] + [f"{s}:i64" for s in k.sizes]
+            signature = [f"{p.name}:{'*' * (not p.number)}{_element(p.dtype)}" for p in k.params] + [
+                f"{s}:i64" for s in k.sizes
+            ]
             rest = ("asserts",) if isinstance(k.body, Check) else ("dependent",) if self._is_dependent else ()
             flags = (str(self.card.capability), str(k.body.warps), name, ",".join(signature), *rest)
             units.append(Unit(f"cuda_{k.name}", unit_text([self.kernel(k, name)]), (k.name,), flags, "triton"))

@@ -34,18 +34,18 @@ def plan_group(work: Work, card: CardFacts) -> GroupPlan:
     for side_by_side in works:
         planned = [plan_tiles(w, card) for w in side_by_side]
         bodies.append(_merged(planned))
-    return GroupPlan(tuple([canonical(b) for b in bodies]), pads)
+    return GroupPlan(tuple([canonical(b, work.numbers) for b in bodies]), pads)
 
 
 def beside(steps: list[PlannedLaunch]) -> PlannedLaunch:
     """One launch that does the work of several, none of which reads or writes what another one writes."""
-    bodies = []
+    bodies, numbers = [], frozenset(a for s in steps for p, a in zip(s.params, s.args, strict=True) if p.number)
     for s in steps:
         names = {p.name: arg for p, arg in zip(s.params, s.args, strict=True)}
         symbols = {v.name: v for v in _symbols(s.body)}
         table = {symbols[f"s{k}"]: e for k, e in enumerate(s.sizes)}
         bodies.append(_renamed(s.body, names, table))
-    return canonical(_merged(bodies))
+    return canonical(_merged(bodies), numbers)
 
 
 def _merged(bodies: list[Body]) -> Body:
@@ -56,8 +56,8 @@ def _merged(bodies: list[Body]) -> Body:
 # ---------------------------------------------------------------- names
 
 
-def canonical(body: Body) -> PlannedLaunch:
-    """Buffers a0, a1... and symbolic sizes s0, s1... in the order in which they appear."""
+def canonical(body: Body, numbers: frozenset[str] = frozenset()) -> PlannedLaunch:
+    """Buffers a0, a1... and symbolic sizes s0, s1... in the order in which they appear; `numbers` go by value."""
     dtypes: dict[str, str] = {}
     written: set[str] = set()
     results: set[str] = set()
@@ -75,7 +75,7 @@ def canonical(body: Body) -> PlannedLaunch:
     sizes = _symbols(body)
     table: dict[Var, Expr] = {v: var(f"s{k}", v.lo, v.hi) for k, v in enumerate(sizes)}
     names = {b: f"a{k}" for k, b in enumerate(dtypes)}
-    params = tuple([Param(names[b], dtype, b in written) for b, dtype in dtypes.items()])
+    params = tuple([Param(names[b], dtype, b in written, b in numbers) for b, dtype in dtypes.items()])
     kind = "rows" if any(p.inner for p in body.parts) else "map"
     return PlannedLaunch(
         kind if len(body.parts) == 1 else "parts",

@@ -41,12 +41,12 @@ _COMPARED = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 class PartWriter(Scopes):
     """The lines of a part."""
 
-    def __init__(self, part: Part, wide: bool) -> None:
+    def __init__(self, part: Part, wide: bool, numbers: Iterable[str] = ()) -> None:
         super().__init__()
         self.part = part
         self.wide = wide
         self.integer = "tl.int64" if wide else "tl.int32"
-        self.results: dict[str, Term] = {}
+        self.results = {name: Term(name) for name in numbers}  # of folds; and arguments that are no addresses
         self.inside: dict[str, str] = {}  # dimension -> name of the mask of what is below its size
         self.blocks: dict[str, int] = {}  # dimension -> elements, for those that are axes of the tile
         self.uses: dict[Value, int] = {}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from firebrick.ir.index.expr import Expr
+    from firebrick.ir.kernels.schedule import Param
     from firebrick.targets.cuda.tile import Body
 
 
@@ -41,37 +42,37 @@ def unit_text(kernels: Sequence[str]) -> str:
 
 
 def kernel_text(
-    name: str, body: Body, params: Sequence[str], sizes: Sequence[str] = (), origin: str = "", dependent: bool = False
+    name: str, body: Body, params: Sequence[Param], sizes: Sequence[str] = (), origin: str = "", dependent: bool = False
 ) -> str:
     """The text of one kernel.
 
     Args:
         name: of the function.
         body: what it does.
-        params: names of its buffers, in order; symbolic sizes follow.
+        params: its buffers, in order; symbolic sizes follow.
         sizes: names of those.
         origin: the user's file:line, for a comment.
         dependent: it is launched while the kernel before it still runs, and waits for it itself.
     """
-    given = [*params, *sizes]
+    given, numbers = [*(p.name for p in params), *sizes], [p.name for p in params if p.number]
     before = [f"# {origin}"] if origin else []
     lines = list(_DEPENDENT) if dependent else []
     if len(body.parts) == 1:
-        lines += PartWriter(body.parts[0], body.wide).lines("tl.program_id(0)")
+        lines += PartWriter(body.parts[0], body.wide, numbers).lines("tl.program_id(0)")
     else:
-        functions, calls = _parts(name, body, given)
+        functions, calls = _parts(name, body, given, numbers)
         before = [*functions, *before]
         lines += calls
     return "\n".join([*before, "@triton.jit", f"def {name}({', '.join(given)}):", *(INDENT + s for s in lines)])
 
 
-def _parts(name: str, body: Body, given: list[str]) -> tuple[list[str], list[str]]:
+def _parts(name: str, body: Body, given: list[str], numbers: list[str]) -> tuple[list[str], list[str]]:
     """Parts as functions, equal ones as one, and the lines by which a program picks its own."""
     known: dict[str, str] = {}
     lines = ["pid = tl.program_id(0)"]
     start: Expr = ZERO
     for k, part in enumerate(body.parts):
-        text = "\n".join(INDENT + s for s in PartWriter(part, body.wide).lines("pid"))
+        text = "\n".join(INDENT + s for s in PartWriter(part, body.wide, numbers).lines("pid"))
         used = [p for p in given if re.search(rf"\b{p}\b", text)]
         formal = {p: f"p{n}" for n, p in enumerate(used)}
         text = re.sub(r"\b[as]\d+\b", lambda m, formal=formal: formal.get(m[0], m[0]), text)  # type: ignore[misc]
