@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf")
+_NODE = re.compile(r"grad_fn=<\w+>")
 _PRINTED, _KEPT = 1e-3, 2e-2
 """Relative differences of printed numbers, and of variables after a run, that are rounding."""
 _MOST_DEATHS = 12
@@ -57,6 +58,7 @@ class Run:
 
 def _alike(a: str, b: str) -> bool:
     """Whether two lines are the same but for rounding of their numbers."""
+    a, b = (_NODE.sub("grad_fn", line) for line in (a, b))
     if _NUMBER.sub("#", a).split() != _NUMBER.sub("#", b).split():
         return False
     return _near([float(n) for n in _NUMBER.findall(a)], [float(n) for n in _NUMBER.findall(b)], _PRINTED)
