@@ -252,7 +252,15 @@ def skip_frames(monkeypatch, tmp_path, caplog):
     assert firebrick.graphs_compiled() == before
 
 
+def background(monkeypatch, tmp_path, caplog):
+    deferred = []
+    monkeypatch.setattr(runtime, "Deferred", lambda eager, compile: deferred.append(compile) or eager)
+    run(options={"cache": False}), run(options={"background": True, "cache": False})
+    assert len(deferred) == 1
+
+
 SEEN = (
+    background,
     *(stages, skip_frames),
     *(keep_memory, dynamic, graphs),
     *(strict, check, debug, dump, recompile_limit, fullgraph, autotune, verify_passes, compiler, cache, cache_dir),

@@ -74,6 +74,7 @@ class Config:
         None, "sizes as symbols, so that one compile serves many: True all, False none, None those that changed"
     )
     fullgraph: bool = _setting(False, "raise Unsupported at a graph break")
+    background: bool = _setting(False, "run on eager kernels while a thread compiles, so that no call waits")
     # Compiler
     numerics: str = _setting("default", "eager: eager's bits for arithmetic, functions, casts and reductions")
     fallback_random: bool = _setting(False, "eager's random numbers; so in any case")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import platform
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,7 +32,7 @@ from firebrick.errors import (
 from firebrick.extend.claimed_group import groups_in
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.fakes.mode import function_modes_paused
-from firebrick.fakes.node_values import number_nodes, release
+from firebrick.fakes.node_values import number_nodes, release, values_for
 from firebrick.gc_pause import collector_paused
 from firebrick.ir.graph.calls import is_mutating
 from firebrick.ir.graph.equal_layers import NotAlike, find_repeat, shortened
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
 _NOT_IN_KEY = frozenset(
     {
         *("strict", "check", "stages", "skip_frames", "debug", "dump", "recompile_limit"),
-        *("dynamic", "fullgraph", "graphs"),
+        *("dynamic", "fullgraph", "graphs", "background"),
         *(
             "cache",
             "cache_dir",
@@ -114,6 +115,10 @@ def compile_graph(
         if starts or is_cut(gm):
             return _compile_segments(gm, config, user_passes, starts)
         with collector_paused(), function_modes_paused():
+            if config.background:
+                deferred = compiler(gm, example_inputs, config, user_passes).deferred()
+                if deferred is not None:
+                    return deferred
             compiled = _with_symbols(gm, lambda: compiler(gm, example_inputs, config, user_passes).run())
     except RefusedBackward as error:
         recorder.count("graphs run eagerly: backward raises")
@@ -130,6 +135,10 @@ def compile_graph(
     compiled = runtime.AutogradViews(compiled, views) if views else compiled
     recorder.count("graphs compiled")
     return compiled
+
+
+_refused: dict[str, str] = {}
+"""Graphs whose symbols a compile in the background has refused, and why."""
 
 
 class _Again(Exception):
@@ -295,10 +304,11 @@ class _Compile:
     """One compile of one graph: what every part of it needs, and the stages from ATen down.
 
     traces_again: nothing needs an ATen graph once it is lowered, since what goes wrong is traced anew.
-    few: four of many equal layers are traced, from which the others follow.
+    few: four of many equal layers are traced, from which the others follow. first: the part that is kept first.
     """
 
     traces_again, few = False, True
+    first: str
 
     def __init__(
         self,
@@ -347,12 +357,42 @@ class _Compile:
             artifact = make()
         else:
             content, cache = {**self.content, "part": part}, runtime.DiskCache(self.config)
+            content |= {} if sizes is None else {"sizes": sizes.key()}  # a forward's facts hold of its backward
             artifact = cache.fetch(runtime.make_key(content, _name(self.gm)), make)
             if sizes is not None and not sizes.take(artifact.extra.get("facts", ())):  # it was made for other sizes
                 content["values"] = repr(sizes.hints)
                 artifact = cache.fetch(runtime.make_key(content, _name(self.gm)), make)
                 sizes.take(artifact.extra.get("facts", ()))
         return artifact, literals.read(artifact.extra.get("literals", {}))
+
+    def deferred(self) -> runtime.Deferred | None:
+        """A thread compiles it; None where that is done already, or where it can't be kept for later."""
+        gm, config, sizes, content = self.gm, self.config, _sizes_of(self.gm), self.find_content()
+        if content is None or (sizes is not None and not config.cache):
+            return None
+        content |= {"part": self.first} | ({} if sizes is None else {"sizes": sizes.key()})
+        key = runtime.make_key(content, _name(gm))
+        if key.digest in _refused:
+            raise SizesRefused(_refused[key.digest])
+        if config.cache and runtime.DiskCache(config).load(key) is not None:
+            return None
+        state, now = TracingState(), replace(config, background=False)
+
+        def compile() -> Callable[..., tuple[Any, ...]]:
+            facts = 0 if sizes is None else len(sizes.facts)
+            with state.restored():
+                try:
+                    if sizes is not None:
+                        sizes.frozen = False  # nobody else asks any more
+                    compiled = compile_graph(gm, self.example_inputs, now, self.user_passes)
+                except SizesRefused as error:
+                    _refused[key.digest] = str(error)
+                    raise runtime.OutOfDate from error
+            if sizes is not None and len(sizes.facts) > facts:
+                raise runtime.OutOfDate
+            return compiled
+
+        return runtime.Deferred(_eager(gm), compile)
 
     def load(self, artifact: Artifact, made: dict[str, torch.Tensor]) -> Callable[..., tuple[Any, ...]]:
         """Bind an artifact's constants; profilers show its steps by where this graph's nodes were made."""
@@ -472,7 +512,6 @@ class _Compile:
         return {
             "graph": graph,
             "inputs": graph_key.metas_text(self.metas()),
-            **({} if (sizes := _sizes_of(self.gm)) is None else {"sizes": sizes.key()}),
             "constants": graph_key.metas_text(constants),
             "sharing": graph_key.sharing_text([*self.example_inputs, *constants]),
             "state": graph_key.state_text(),
@@ -544,11 +583,11 @@ def _views_of_one_another(results: Sequence[Any]) -> list[tuple[int, int]]:
 class _Inference(_Compile):
     """A graph that needs no gradients."""
 
-    traces_again = True
+    traces_again, first = True, "inference"
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
         self.begin()
-        artifact, made = self.built("inference", self.trace_alone)
+        artifact, made = self.built(self.first, self.trace_alone)
         run = self.load(artifact, made)
         results = _results(self.gm)
         leaves = {i for i, val in enumerate(results) if isinstance(val, torch.Tensor) and val.requires_grad}
@@ -578,20 +617,23 @@ class _Inference(_Compile):
 class _Training(_Compile):
     """A graph that needs gradients: its forward is compiled now, its backward when it is first needed."""
 
+    first = "forward"
     division: trace.Division | None = None
     plan: Any = None
+    ready: Mapping[tuple[int, ...], Any] = MappingProxyType({})
     saved: Sequence[Any] = ()  # keys of what the forward saves, where its backward is traced for all layers
     above: tuple[tuple[int, ...], ...] = ()  # the graph's forward is that of its gradients: see `trace_joint`
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
-        if _sizes_of(self.gm) is not None:
-            raise SizesRefused("gradients are wanted")
         self.state = TracingState()
         run = self.training()
         if not run.plan.tangents and all(grad is False for _, grad in run.plan.outputs):  # nothing wants a gradient
             return _Inference(self.gm, self.example_inputs, self.config, self.user_passes).run()
         # The backward may be traced long after this call: only the metadata of the inputs is kept until then.
         self.example_inputs = fakes_of(self.example_inputs)
+        if _sizes_of(self.gm) is not None:  # what it asks of sizes must be guarded
+            every = [part.tangents for part in run.plan.parts] or [tuple(range(len(run.plan.tangents)))]
+            self.ready = {given: self.compiled_backward(given) for given in every}
         recorder.count("bytes saved for backward", run.plan.bytes_saved)
         apart = _views_of_one_another(_results(self.gm))
         return runtime.TorchViews(run, {}, apart) if apart else run
@@ -599,17 +641,25 @@ class _Training(_Compile):
     def training(self) -> runtime.Training:
         """Compile the forward."""
         self.begin()
-        artifact, made = self.built(self.part("forward"), self.forward, self.plan_of_forward)
+        artifact, made = self.built(self.part(self.first), self.forward, self.plan_of_forward)
         self.plan, self.few = runtime.TrainingPlan.from_json(artifact.extra["training"]), artifact.extra["few"]
         return runtime.Training(self.plan, self.load(artifact, made), self.captured, self.backward, self.again)
 
     def part(self, name: str) -> str:
         return f"{name}, gradients {self.above}" if self.above else name
 
-    def again(self, given: tuple[int, ...], tangents: Sequence[torch.Tensor]) -> runtime.Training:
-        """Compile the gradients for the tangents that are given as a graph that has gradients of its own."""
-        examples = [*self.example_inputs, *fakes_of(tangents)]
-        higher = _Training(self.gm, examples, self.config, self.user_passes)
+    def again(
+        self, given: tuple[int, ...], tangents: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+    ) -> runtime.Training:
+        """Compile the gradients for the tangents that are given as a graph that has gradients of its own.
+
+        Sizes that vary are numbers there, those of the inputs: all guards are written.
+        """
+        gm, examples = self.gm, self.example_inputs
+        if _sizes_of(gm) is not None:
+            examples = fakes_of(inputs)
+            gm = values_for(gm, examples)
+        higher = _Training(gm, [*examples, *fakes_of(tangents)], self.config, self.user_passes)
         higher.above, higher.few, higher.state = (*self.above, given), False, self.state
         with collector_paused(), function_modes_paused():
             try:
@@ -660,23 +710,28 @@ class _Training(_Compile):
 
     def backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
         """Compile the backward for the tangents that are given."""
+        if given in self.ready:
+            return self.ready[given]
         try:
             with collector_paused(), function_modes_paused():
-                artifact, made = self.built(
-                    self.part(f"backward {given}"),
-                    lambda: self.backward_given(given)[:2],
-                    lambda: {"order": self.backward_given(given)[2]},
-                )
-                run = self.load(artifact, made)
-            recorder.count("backward graphs compiled")
-            return run, artifact.extra["order"]
+                return self.compiled_backward(given)
         except Exception as error:
-            if self.config.strict:
+            if self.config.strict and not isinstance(error, SizesRefused):
                 raise
             _note_fallback(self.gm, error)
             self.take_all()
             backward, _, order = self.backward_given(given)
             return run_aten(backward), order
+
+    def compiled_backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
+        artifact, made = self.built(
+            self.part(f"backward {given}"),
+            lambda: self.backward_given(given)[:2],
+            lambda: {"order": self.backward_given(given)[2]},
+        )
+        run = self.load(artifact, made)
+        recorder.count("backward graphs compiled")
+        return run, artifact.extra["order"]
 
     def backward_given(self, given: tuple[int, ...]) -> tuple[AtenGraph, Repeat | None, Sequence[int | None]]:
         division = trace.backward_given(self.divided(), given)

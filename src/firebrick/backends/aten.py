@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
+from torch.fx.node import map_aggregate
 
 from firebrick import runtime, trace
 from firebrick.errors import LoweringError
+from firebrick.ir.index.expr import Expr, Var
+from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.trace import graph_key
 from firebrick.trace.trace_state import fakes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from torch import fx
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from firebrick.ir.graph.aten import Alias, AtenGraph
 
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 
 def run_aten(aten: AtenGraph, forward: Callable[..., Any] | None = None) -> Callable[..., tuple[Any, ...]]:
     """Return a callable of the graph's tensor inputs; `forward` computes the flat outputs (default: eager ops)."""
-    call = aten.gm.forward if forward is None else forward
+    sizes = _SizesOf(aten.gm)
+    call = (sizes.run if sizes.places else aten.gm.forward) if forward is None else forward
     names = [n.name for n in aten.gm.graph.nodes if n.op == "placeholder"]
     written: list[int | str] = [names.index(n) if n in names else n for n in aten.mutated]
     first, last = len(written), len(written) + len(aten.outputs)
@@ -43,7 +47,8 @@ def run_aten(aten: AtenGraph, forward: Callable[..., Any] | None = None) -> Call
             for target, value in zip(written, flat, strict=False):
                 (inputs[target] if isinstance(target, int) else aten.constants[target]).copy_(value)
             pairs = zip(aten.outputs, flat[first:last], strict=True)
-            return tuple(value if alias is None else seen_as(base(alias), alias) for alias, value in pairs)
+            known = sizes.known(inputs)
+            return tuple(value if alias is None else seen_as(base(alias), alias, known) for alias, value in pairs)
 
     inputs, outputs = ({int(i): pair for i, pair in bits[kind].items()} for kind in ("inputs", "outputs"))
     return runtime.WithBits(run, inputs, outputs) if aten.bits else run
@@ -73,7 +78,7 @@ def run_joint(
         inputs = [n.meta["val"] for n in part.backward.gm.graph.nodes if n.op == "placeholder"]
         return run(part.backward, backward_compiler, inputs), part.order
 
-    def again(given: tuple[int, ...], tangents: Sequence[torch.Tensor]) -> runtime.Training:
+    def again(given: tuple[int, ...], tangents: Sequence[torch.Tensor], _: Sequence[torch.Tensor]) -> runtime.Training:
         examples = [*examples_of_inputs, *fakes_of(tangents)]
         return run_joint(gm, examples, partition, forward_compiler, backward_compiler, (*above, given))
 
@@ -82,8 +87,49 @@ def run_joint(
     return runtime.Training(division.plan, forward, {**graph_key.constants_of(gm), **joint.constants}, backward, again)
 
 
-def seen_as(base: torch.Tensor, alias: Alias) -> torch.Tensor:
+class _SizesOf:
+    """The symbols in the sizes of a graph's inputs, and the graph as a function of the numbers that they are."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.gm, self.places = gm, dict[str, tuple[int, int]]()
+        for i, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder"):
+            for dim, size in enumerate(expressions(node.meta["val"].shape) if "val" in node.meta else ()):
+                if isinstance(size, Var):
+                    self.places.setdefault(size.name, (i, dim))
+
+    def known(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
+        """The numbers."""
+        return {name: inputs[i].shape[dim] for name, (i, dim) in self.places.items()}
+
+    def run(self, *inputs: torch.Tensor) -> Any:
+        """Run the graph's nodes."""
+        known, given, values = self.known(inputs), iter(inputs), dict[fx.Node, Any]()
+        results: Any = ()
+
+        def number(value: Any) -> Any:
+            if isinstance(value, fx.Node):
+                return values[value]
+            return _number(size_of(value), known) if isinstance(value, torch.SymInt) else value
+
+        for node in self.gm.graph.nodes:
+            args: Any = map_aggregate(node.args, number)
+            if node.op == "call_function":
+                values[node] = node.target(*args, **map_aggregate(node.kwargs, number))
+            elif node.op == "output":
+                results = args[0]
+            else:
+                values[node] = next(given) if node.op == "placeholder" else getattr(self.gm, node.target)
+        return results
+
+
+def _number(size: Any, known: Mapping[str, int]) -> int:
+    return size.evaluate(known) if isinstance(size, Expr) else size  # type: ignore[no-any-return]
+
+
+def seen_as(base: torch.Tensor, alias: Alias, known: Mapping[str, int] = MappingProxyType({})) -> torch.Tensor:
     """Return `base` itself, or the view of it that `alias` describes."""
-    if alias.offset == 0 and tuple(base.shape) == alias.shape and base.stride() == alias.strides:
+    shape, strides = (tuple([_number(size, known) for size in row]) for row in (alias.shape, alias.strides))
+    offset = _number(alias.offset, known)
+    if offset == 0 and tuple(base.shape) == shape and base.stride() == strides:
         return base
-    return base.as_strided(alias.shape, alias.strides, base.storage_offset() + alias.offset)
+    return base.as_strided(shape, strides, base.storage_offset() + offset)

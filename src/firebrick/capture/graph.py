@@ -47,6 +47,16 @@ if TYPE_CHECKING:
     from firebrick.capture.values.context_manager import ContextValue
 
 _NAME = re.compile(r"[^0-9A-Za-z_]+")
+_REFUSING = frozenset(
+    name
+    for names in (
+        "embedding embedding_bag gather take take_along_dim index_select index_fill index_add index_copy scatter",
+        "scatter_add scatter_reduce nll_loss cross_entropy binary_cross_entropy one_hot inv inverse cholesky solve",
+        "cholesky_ex lu_factor lu eigh svd qr matrix_power multi_margin_loss ctc_loss",
+    )
+    for name in names.split()
+)
+"""Calls that may refuse numbers of their arguments: they run, and raise, though nothing reads their results."""
 
 
 def has_tensor(value: Value) -> bool:
@@ -433,7 +443,8 @@ class GraphBuilder:
 
     def finish(self) -> fx.GraphModule | None:
         """Close the graph; None if it computes nothing. Inputs that nothing uses are dropped."""
-        self.graph.output(tuple(value.node for value in self.outputs))
+        results = [value.node for value in self.outputs]
+        self.graph.output((*results, *([] if self.outer is not None else _unread_checks(self.graph, results))))
         self._drop_unused()
         if not any(node.op in ("call_function", "call_method") for node in self.graph.nodes):
             return None
@@ -459,6 +470,22 @@ class GraphBuilder:
                 self.graph.erase_node(node)
         self.inputs = [value for value in self.inputs if not value.node._erased]
         self.made_inputs = [one for one in self.made_inputs if not one[0]._erased]
+
+
+def _unread_checks(graph: fx.Graph, results: list[fx.Node]) -> list[fx.Node]:
+    """Calls that may refuse their arguments and that no result needs."""
+    live, unread = set(results), []
+    for node in reversed(graph.nodes):
+        inputs, made = node.all_input_nodes, node.meta.get("val")
+        writes = made is None or any(made is one.meta.get("val") for one in inputs)
+        if node not in live and not writes:
+            indexed = node.target is operator.getitem and len(inputs) > 1
+            named = node.op != "placeholder" and _name_of(node.target).removeprefix("linalg_") in _REFUSING
+            if not (named or indexed) or not isinstance(made, torch.Tensor):
+                continue
+            unread.append(node)
+        live.update(inputs)
+    return unread[::-1]
 
 
 def arguments(graph: GraphBuilder) -> list[TensorValue]:

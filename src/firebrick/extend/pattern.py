@@ -115,16 +115,21 @@ def trace_pattern(
     """
     captures = parameters_of(function)
     if trace is None:
-        gm = _trace_symbolically(function)
+        gm = _trace_symbolically(function, captures)
         scalars: dict[str, Any] = {}
     else:
         gm, scalars = _trace_on_examples(function, captures, trace, examples)
     return _read(function.__name__, gm, captures, scalars)
 
 
-def _trace_symbolically(function: Callable[..., Any]) -> fx.GraphModule:
+def _trace_symbolically(function: Callable[..., Any], captures: tuple[Capture, ...]) -> fx.GraphModule:
+    """`fx.symbolic_trace`, but that one patches all modules meanwhile, which other threads may be calling."""
+    tracer = fx.Tracer()
+    tracer.graph, tracer.root, tracer.tensor_attrs = fx.Graph(), torch.nn.Module(), {}
     try:
-        return fx.symbolic_trace(function)
+        proxies = [tracer.proxy(tracer.graph.placeholder(c.name)) for c in captures]
+        tracer.graph.output(tracer.create_arg(function(*proxies)))
+        return fx.GraphModule(tracer.root, tracer.graph)
     except Exception as error:
         raise PassError(f"pattern {function.__name__} can't be traced: {error}") from error
 

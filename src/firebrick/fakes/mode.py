@@ -184,9 +184,11 @@ class _FakeMode(FakeTensorMode):
         return fake
 
 
-def new_fake_mode() -> FakeTensorMode:
-    """Return a mode with concrete sizes, to use as a FakeTensorMode is used."""
-    return _FakeMode()
+def new_fake_mode(sizes: Sizes | None = None) -> FakeTensorMode:
+    """Return a mode to use as a FakeTensorMode is used; `sizes` are those of another mode."""
+    mode = _FakeMode()
+    mode.sizes = mode.sizes if sizes is None else sizes
+    return mode
 
 
 @contextlib.contextmanager

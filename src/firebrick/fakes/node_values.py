@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from firebrick.errors import PassError
 from firebrick.fakes.mode import new_fake_mode
 from firebrick.ir.graph.calls import is_mutating
+from firebrick.ir.index.sizes import has_symbols
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -154,7 +155,7 @@ def values_for(gm: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
 def _alike(a: Any, b: Any) -> bool:
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return False
-    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
+    return not has_symbols(a) and a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
 
 
 def copy_into(

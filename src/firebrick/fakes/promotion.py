@@ -18,7 +18,7 @@ def category_of(number: Any) -> torch.dtype:
     """Return the dtype of a tensor made from a Python number."""
     if isinstance(number, bool):
         return torch.bool
-    if isinstance(number, int):
+    if isinstance(number, (int, torch.SymInt)):
         return torch.int64
     if isinstance(number, float):
         return torch.get_default_dtype()

@@ -24,7 +24,7 @@ from firebrick.fakes.strides import (
     is_dense,
     packed,
 )
-from firebrick.fakes.view_rules import view
+from firebrick.fakes.view_rules import VIEWS, view
 from firebrick.ir.index.sizes import has_symbols
 
 if TYPE_CHECKING:
@@ -475,10 +475,13 @@ def _part_written(part: Callable[..., Any]) -> _Rule:
     """Rule of an op that writes a tensor of the shape that a view of its first argument has."""
 
     def rule(x: Any, source: Any, *args: Any, **kwargs: Any) -> Spec:
-        with torch._C._DisableTorchDispatch():
-            view = part(torch.empty(x.shape, device="meta"), *args, **kwargs)
-        if view.shape != source.shape:  # the meta kernel does not look
-            raise RuntimeError(f"src has the sizes {list(source.shape)}, and what it is written to {list(view.shape)}")
+        if has_symbols(x) or any(type(a) is torch.SymInt for a in (*args, *kwargs.values())):
+            seen: Any = VIEWS[part](x, *args, **kwargs)[0]
+        else:
+            with torch._C._DisableTorchDispatch():
+                seen = part(torch.empty(x.shape, device="meta"), *args, **kwargs).shape
+        if tuple(seen) != tuple(source.shape):  # the meta kernel does not look
+            raise RuntimeError(f"src has the sizes {list(source.shape)}, and what it is written to {list(seen)}")
         return _like_first(x)
 
     return rule

@@ -43,6 +43,8 @@ def by_stride(shape: Shape, strides: Shape) -> list[int]:
 
 def is_dense(shape: Shape, strides: Shape) -> bool:
     """Return whether elements lie without gaps and none twice."""
+    if any(type(step) is int and not step and size != 1 for size, step in zip(shape, strides, strict=True)):
+        return False
     step = 1
     for d in by_stride(shape, strides):
         stride, size = strides[d], shape[d]

@@ -16,6 +16,7 @@ The table is JSON-able data:
     recipe     call steps that compute derived slots from const slots
     sources    positions of constants that the recipe reads
     mutated    slots of inputs and constants that the steps write
+    undo       the first step that writes them and those slots, if a step from there on may raise
 
 A number is an int, or [r] for register r. An argument is ["n"] for None, ["t", view], ["i", number], ["b", bool],
 ["f", float], ["s", text], ["e", kind, name] or ["l", [arguments]].
@@ -23,25 +24,30 @@ A number is an int, or [r] for register r. An argument is ["n"] for None, ["t", 
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
+from firebrick.ir.index.expr import Expr, Var, as_expr
+from firebrick.ir.index.operation import operation
 from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Enum, Extern, Ref, device_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from firebrick.ir.kernels.schedule import Schedule
 
 RELEASE_BYTES = 1 << 20
 """A program that touches more than this lets other Python threads run meanwhile; taking the GIL back costs more than
 smaller programs take."""
+
+_SIGNS = {"//": "/", "min": "<", "max": ">"}
+"""How the table has operators, where not as Python does."""
 
 _KINDS = {"input": "input", "const": "const", "derived": "derived"}
 
@@ -70,6 +76,7 @@ class _Writer:
         self.registers: list[list[Any]] = []
         self.register_of: dict[Any, list[int]] = {}
         self.lists: dict[tuple[Any, ...], list[Any]] = {}
+        self.rows: list[int] = []  # where the steps of the schedule are among those of the table
         self.views: list[list[Any]] = []
         self.view_of: dict[str, int] = {}
         self._bind_symbols()
@@ -94,7 +101,8 @@ class _Writer:
             "arena": [self.schedule.arena_bytes, self._arena_device()],
             "recipe": recipe,
             "sources": self._sources(),
-            "mutated": self._mutated(),
+            "mutated": list(mutated := self._mutated()),
+            "undo": self._undo(steps, mutated),
             "release_gil": self._work() > RELEASE_BYTES,
         }
         return table
@@ -154,26 +162,9 @@ class _Writer:
     def _compute(self, value: Expr) -> Any:
         if isinstance(value, Var):
             raise LoweringError(f"no input has the size {value.name}")
-        if isinstance(value, (FloorDiv, Mod)):
-            op = "/" if isinstance(value, FloorDiv) else "%"
-            return self._operation(op, *(self._number(a) for a in value.args))
-        if isinstance(value, (Min, Max)):
-            return self._chain("<" if isinstance(value, Min) else ">", value.args)
-        if isinstance(value, Mul) and value.scale == 1:
-            return self._chain("*", value.factors)
-        total: Any = value.const
-        for atom, factor in value.terms:
-            part = self._number(atom)
-            if factor != 1:
-                part = self._operation("*", part, factor)
-            total = part if total == 0 else self._operation("+", total, part)
-        return total
-
-    def _chain(self, op: str, values: Sequence[Expr]) -> Any:
-        result = self._number(values[0])
-        for value in values[1:]:
-            result = self._operation(op, result, self._number(value))
-        return result
+        sign, parts = operation(value)
+        first, *rest = map(self._number, parts)
+        return reduce(lambda a, b: self._operation(_SIGNS.get(sign, sign), a, b), rest, first)
 
     def _numbers(self, values: Iterable[Any]) -> list[Any]:
         """Numbers of the table for expressions; equal ones are one list, as most tensors have the shape of others."""
@@ -230,6 +221,7 @@ class _Writer:
             if needed:
                 steps.append(["alloc", [self.slots[name] for name in needed]])
                 pending.difference_update(needed)
+            self.rows.append(len(steps))
             if isinstance(step, Launch):
                 places, mine = [self.buffers[name].device for name in step.args], self.kernels.get(step.kernel, "")
                 device = next((d for d in places if mine in ("", device_type(d))), "cpu")
@@ -320,17 +312,24 @@ class _Writer:
         read = {name for call in self.program.recipe.calls for name in _touched(call)}
         return [i for i, name in enumerate(self.program.consts) if name in read]
 
-    def _mutated(self) -> list[int]:
+    def _mutated(self) -> dict[int, int]:
+        """Slots of inputs and constants that steps write; the place in the schedule of the first step that does."""
         kernels = {k.name: k for k in self.schedule.kernels}
-        written: list[str] = []
-        for step in self.schedule.steps:
+        first: dict[int, int] = {}
+        outside = {*self.program.inputs, *self.program.consts}
+        for position, step in enumerate(self.schedule.steps):
             if isinstance(step, Launch):
                 params = kernels[step.kernel].params if step.kernel in kernels else ()
-                written += [name for name, param in zip(step.args, params, strict=False) if param.written]
+                written = [name for name, param in zip(step.args, params, strict=False) if param.written]
             else:
-                written += [*step.writes, *((n for n in step.outs if n is not None) if step.into else ())]
-        given = {*self.program.inputs, *self.program.consts}
-        return [self.slots[name] for name in dict.fromkeys(written) if name in given]
+                written = [*step.writes, *((n for n in step.outs if n is not None) if step.into else ())]
+            for name in outside.intersection(written):
+                first.setdefault(self.slots[name], position)
+        return first
+
+    def _undo(self, steps: list[list[Any]], mutated: dict[int, int]) -> list[int]:
+        begins = self.rows[min(mutated.values())] if mutated else len(steps)
+        return [begins, *mutated] if any(step[0] in ("call", "check") for step in steps[begins:]) else []
 
     def _work(self) -> int:
         """Bytes that the program touches, symbolic sizes taken as large."""

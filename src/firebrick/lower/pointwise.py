@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.ir.loops.constructors import cast, constant, op, where
+from firebrick.ir.index.expr import Expr
+from firebrick.ir.loops.constructors import cast, constant, index_value, op, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Op
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
@@ -20,7 +21,6 @@ from firebrick.lower.tensors import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from firebrick.ir.index.expr import Expr
     from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
@@ -66,7 +66,7 @@ class Pointwise:
 def elementwise(
     lw: Lowering,
     fn: Callable[..., Value],
-    args: tuple[TensorValue | bool | int | float | None, ...],
+    args: tuple[TensorValue | bool | int | float | Expr | None, ...],
     compute: str | None,
     cost: int = 1,
     fake: torch.Tensor | None = None,
@@ -89,6 +89,8 @@ def elementwise(
             operands.append(None)
         elif isinstance(arg, (bool, int, float)) and compute is not None:
             operands.append(number(arg, compute))
+        elif isinstance(arg, Expr) and compute is not None and (DTYPES[compute].is_float or compute == "i64"):
+            operands.append(cast(index_value(arg), compute))
         else:
             raise Declined
 

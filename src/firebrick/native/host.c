@@ -13,6 +13,7 @@
 /* Bytes from which it may be told to have a mapping for each piece of memory, and what it keeps for us at most. */
 #define MAPPED ((int64_t)32 << 20)
 #define MOST_KEPT ((int64_t)1 << 30)
+#define MOST_UNDONE ((int64_t)1 << 16) /* bytes of a tensor; a copy of so many takes a microsecond or two */
 
 enum { MAX_DIM = 64, SPACES_KEPT = 2 };
 
@@ -62,6 +63,7 @@ void fb_free_space(const Program *program, Space *space) {
         if (space->views[i] != NULL) fb_torch.delete_tensor(space->views[i]);
     }
     drop_arena(program, space);
+    free(space->before);
     free(space);
 }
 
@@ -360,6 +362,16 @@ static int is_written(const Program *program, int slot) {
     return 0;
 }
 
+/* Bytes from a tensor's first element to the end of its last; none or fewer if it has no elements. */
+static int64_t span(const Program *program, const Space *space, int place) {
+    const Slot *slot = &program->slots[place];
+    int64_t bytes = slot->dtype->size;
+    for (int d = 0; d < slot->sizes.count; d++) {
+        bytes += (fb_num(space->registers, slot->sizes.items[d]) - 1) * fb_num(space->registers, slot->strides.items[d]) * slot->dtype->size;
+    }
+    return bytes;
+}
+
 /* Kernels are written for aligned addresses: a tensor that begins elsewhere is copied before, and back if it is written. */
 static int launch_aligned(const Program *program, Space *space, const Step *step, FbLaunch *launch, int from) {
     const Device *device = &program->devices[step->device];
@@ -367,11 +379,7 @@ static int launch_aligned(const Program *program, Space *space, const Step *step
     const int alignment = device->machine->alignment;
     while (from < step->count && ((step->values && step->values[from]) || (uintptr_t)launch->buffers[from] % alignment == 0)) from++;
     if (from == step->count) return device->machine->launch(work, launch);
-    const Slot *slot = &program->slots[step->slots[from]];
-    int64_t bytes = slot->dtype->size;
-    for (int d = 0; d < slot->sizes.count; d++) {
-        bytes += (fb_num(space->registers, slot->sizes.items[d]) - 1) * fb_num(space->registers, slot->strides.items[d]) * slot->dtype->size;
-    }
+    const int64_t bytes = span(program, space, step->slots[from]);
     FbHandle owner;
     void *place = launch->buffers[from], *copy = bytes <= 0 ? NULL : device->machine->allocate(device->index, bytes, &owner);
     if (copy == NULL) return -1;
@@ -429,6 +437,7 @@ static int run_steps(const Program *program, Space *space) {
     int watched = fb_host.has_callbacks != NULL && fb_host.has_callbacks();
     for (int i = 0; i < program->step_count; i++) {
         Step *step = &program->steps[i];
+        space->at = i;
         void *range = NULL;
         if (watched && step->label != NULL && fb_host.range_start(step->label, NULL, NULL, 0, &range) != 0) range = NULL;
         int status = run_step(program, space, step);
@@ -565,6 +574,52 @@ static int run(Executable *self, Space *space) {
     return status;
 }
 
+/* Small tensors that a step writes before another one may raise, such as the statistics of a batch norm, can be put back
+   as they were: whoever catches the error, or starts afresh in plain Python, must not meet half of what was to be done. */
+static int64_t undoable(const Program *program, const Space *space, int i) {
+    const int slot = program->undo[i];
+    const int64_t bytes = device_of(program, slot)->machine == &fb_cpu ? span(program, space, slot) : MOST_UNDONE + 1;
+    return bytes <= MOST_UNDONE ? (bytes > 0 ? bytes : 0) : -1;
+}
+
+static int keep_before(const Program *program, Space *space) {
+    int64_t total = 0;
+    space->at = -1;
+    for (int i = 1; i < program->undo_count; i++) {
+        const int64_t bytes = undoable(program, space, i);
+        total += bytes > 0 ? bytes : 0;
+    }
+    if (total > space->before_size) {
+        char *larger = realloc(space->before, (size_t)total);
+        if (larger == NULL) return PyErr_NoMemory(), -1;
+        space->before = larger, space->before_size = total;
+    }
+    char *to = space->before;
+    for (int i = 1; i < program->undo_count; i++) {
+        const int64_t bytes = undoable(program, space, i);
+        if (bytes > 0) memcpy(to, space->pointers[program->undo[i]], (size_t)bytes), to += bytes;
+    }
+    return 0;
+}
+
+/* An exception is set. What is too large for a copy has changed, which its version says then. */
+static void put_back(Executable *self, Space *space, PyObject *const *args) {
+    const Program *program = &self->program;
+    if (program->undo_count == 0 || space->at < program->undo[0]) return;
+    const char *from = space->before;
+    int whole = 1;
+    for (int i = 1; i < program->undo_count; i++) {
+        const int64_t bytes = undoable(program, space, i);
+        if (bytes > 0) memcpy(space->pointers[program->undo[i]], from, (size_t)bytes), from += bytes;
+        whole = whole && bytes >= 0;
+    }
+    if (whole) return;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (bump_versions(self, args) < 0) PyErr_Clear();
+    PyErr_Restore(type, value, traceback);
+}
+
 static PyObject *executable_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
     Executable *self = (Executable *)object;
     Program *program = &self->program;
@@ -577,8 +632,9 @@ static PyObject *executable_call(PyObject *object, PyObject *const *args, size_t
     Space *space = take_space(self);
     if (space == NULL) return NULL;
     if (fb_enter(program, space) == 0) {
-        if (bind_all(self, space, args) == 0 && run(self, space) == 0 && bump_versions(self, args) == 0) {
-            outputs = make_outputs(program, space);
+        if (bind_all(self, space, args) == 0 && keep_before(program, space) == 0) {
+            if (run(self, space) < 0) put_back(self, space, args);
+            else if (bump_versions(self, args) == 0) outputs = make_outputs(program, space);
         }
         fb_clear_space(program, space);
         fb_leave(program, space);

@@ -141,6 +141,7 @@ typedef struct {
     uint8_t release_gil, calls_library;
     Block *blocks; /* memory of all of the above */
     PyObject *keep; /* list of objects that texts and args point into */
+    int *undo, undo_count; /* the first step that writes inputs or constants, and their slots: a later step may raise */
     int keeps_memory; /* whether glibc is told to keep what calls free */
 } Program;
 
@@ -166,6 +167,9 @@ typedef struct Space {
     FbHandle arena_owner;
     int64_t arena_size;
     FbWork work[MOST_DEVICES];
+    char *before;       /* what the slots to undo held when the call began */
+    int64_t before_size;
+    int at;             /* the step that runs */
     int64_t made;       /* bytes of tensors that this call allocated and that the C library may keep when they are free */
     int64_t *registers;
     void **pointers;    /* data of each slot */

@@ -520,7 +520,7 @@ int fb_program_parse(Program *program, PyObject *table, PyObject *kernels, PyObj
     if (program->keep == NULL) return -1;
     PyObject *registers = field(table, "registers"), *slots = field(table, "slots"), *views = field(table, "views");
     PyObject *steps = field(table, "steps"), *outputs = field(table, "outputs"), *arena = field(table, "arena");
-    PyObject *release = field(table, "release_gil"), *mutated = field(table, "mutated");
+    PyObject *release = field(table, "release_gil"), *mutated = field(table, "mutated"), *undo = field(table, "undo");
     if (mutated == NULL || registers == NULL || slots == NULL || views == NULL || steps == NULL || outputs == NULL || arena == NULL || release == NULL) return -1;
     program->release_gil = release == Py_True;
     if (parse_registers(program, registers) < 0 || parse_num(program, fb_item(arena, 0), &program->arena) < 0) return -1;
@@ -528,5 +528,7 @@ int fb_program_parse(Program *program, PyObject *table, PyObject *kernels, PyObj
     if (parse_slots(program, slots) < 0 || parse_views(program, views) < 0) return -1;
     if (parse_indices(program, mutated, program->slot_count, &program->mutated, &program->mutated_count) < 0) return -1;
     if (parse_steps(program, steps, kernels, resolve) < 0) return -1;
+    const int most = program->slot_count + program->step_count + 1; /* a step is among them */
+    if (undo == NULL || parse_indices(program, undo, most, &program->undo, &program->undo_count) < 0) return -1;
     return parse_outputs(program, outputs);
 }

@@ -11,6 +11,7 @@ from firebrick.runtime.cache import (
     make_key,
     why_miss,
 )
+from firebrick.runtime.deferred import Deferred, OutOfDate
 from firebrick.runtime.load import AutogradViews, Executable, TorchViews, ViewRow, load
 from firebrick.runtime.source import source_digest
 from firebrick.runtime.training import Part, Place, Tangent, Training, TrainingPlan
@@ -19,9 +20,11 @@ __all__ = [
     "AutogradViews",
     "Compiler",
     "ConstantsChanged",
+    "Deferred",
     "DiskCache",
     "Executable",
     "Key",
+    "OutOfDate",
     "Part",
     "Place",
     "Tangent",

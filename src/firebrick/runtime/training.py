@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -21,12 +23,31 @@ _REFUSED = (
 )
 
 
+_OPERATORS: Mapping[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "min": min,
+    "max": max,
+}
+
+
+def _number(size: Any, sizes: Mapping[str, int]) -> Any:
+    """The value of a size: a number, a symbol by name, an operator and its operands, or a tuple of sizes."""
+    if not isinstance(size, tuple):
+        return sizes[size] if isinstance(size, str) else size
+    if size and size[0] in _OPERATORS:
+        return reduce(_OPERATORS[size[0]], [_number(part, sizes) for part in size[1:]])
+    return tuple([_number(part, sizes) for part in size])
+
+
 class Place(NamedTuple):
     """Where a tensor is found: an input or result by position, or a constant by name; `layout` is a view of it."""
 
     kind: str  # input, const, result
     at: int | str
-    layout: tuple[tuple[int, ...], tuple[int, ...], int] | None = None  # shape, strides, offset from the first element
+    layout: tuple[tuple[Any, ...], tuple[Any, ...], Any] | None = None  # shape, strides, offset from the first element
 
 
 class Tangent(NamedTuple):
@@ -34,8 +55,8 @@ class Tangent(NamedTuple):
 
     of: Place
     dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
 
 
 class Part(NamedTuple):
@@ -56,6 +77,7 @@ class TrainingPlan:
     reads: inputs and constants that the forward reads. draws: devices that it draws random numbers on.
     parts: nodes that know nothing of each other; none: one has all tangents.
     bytes_saved: held from forward to backward, not counting what the caller holds anyway.
+    symbols: those in the sizes of places and tangents, and a dimension of an input that each is the size of.
     """
 
     results: int
@@ -69,6 +91,7 @@ class TrainingPlan:
     reads: tuple[int | str, ...] = ()
     draws: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
+    symbols: tuple[tuple[str, int, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Inverse of `from_json`."""
@@ -90,6 +113,7 @@ class TrainingPlan:
             reads=fields["reads"],
             draws=fields["draws"],
             parts=tuple(Part(*row) for row in fields["parts"]),
+            symbols=fields["symbols"],
         )
 
 
@@ -135,8 +159,8 @@ class Training:
 
     backward: which tangents are given -> a function of the saved tensors and those tangents, and which of its results
     is the gradient of each of the plan's `wrt` (None: no result depends on it).
-    again: which tangents are given, and they -> a function of inputs and tangents that returns the gradient of each of
-    `wrt`, itself one of these.
+    again: which tangents are given, they and the inputs -> a function of inputs and tangents that returns the gradient
+    of each of `wrt`, itself one of these.
     """
 
     def __init__(
@@ -145,7 +169,7 @@ class Training:
         forward: Callable[..., Sequence[Any]],
         constants: Mapping[str, torch.Tensor],
         backward: Callable[[tuple[int, ...]], tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None]]],
-        again: Callable[[tuple[int, ...], Sequence[torch.Tensor]], Training],
+        again: Callable[[tuple[int, ...], Sequence[torch.Tensor], Sequence[torch.Tensor]], Training],
     ) -> None:
         self.plan, self.forward = plan, forward
         self._backward = _native.Wrapped(backward, None)  # a training loop that is captured must not capture this
@@ -193,16 +217,28 @@ class Training:
             for i in self.apart:
                 tensors[i] = None
             results = _Node.apply(self, self.whole, (before, None, None), *tensors)
-        return tuple([self._output(place, grad, inputs, results) for place, grad in self.plan.outputs])
+        sizes = self.sizes(inputs)
+        return tuple([self._output(place, grad, inputs, results, sizes) for place, grad in self.plan.outputs])
 
-    def _output(self, place: Place, grad: bool | None, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
+    def sizes(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
+        """The values of the plan's symbols."""
+        return {name: inputs[at].shape[dim] for name, at, dim in self.plan.symbols}
+
+    def _output(
+        self,
+        place: Place,
+        grad: bool | None,
+        inputs: Sequence[torch.Tensor],
+        results: Sequence[Any],
+        sizes: Mapping[str, int],
+    ) -> Any:
         value = self.fetch(place, inputs, results)
         if grad is None:
-            return _severed(seen(value, place.layout), value)
+            return _severed(seen(value, place.layout, sizes), value)
         if isinstance(value, torch.Tensor):
             if value.requires_grad and not grad:
                 value = value.detach()
-            shown = seen(value, place.layout)
+            shown = seen(value, place.layout, sizes)
             is_argument = place.kind != "result" and shown is self.fetch(place, inputs, ())
             return (
                 shown.view_as(shown) if is_argument else shown
@@ -234,11 +270,11 @@ class Training:
         self, before: Before, inputs: Sequence[torch.Tensor], given: tuple[int, ...], tangents: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor | None]:
         """As `gradients`, computed from the inputs by a graph that has gradients of its own."""
-        key = given, tuple([t.requires_grad for t in tangents])
+        key = given, tuple([t.requires_grad for t in tangents]), *self.sizes(inputs).values()
         higher = self._higher.get(key)
         if higher is None:
             with recorder.timed("backward"):
-                higher = self._higher[key] = self._again(given, tangents)
+                higher = self._higher[key] = self._again(given, tangents, inputs)
         now = self._versions(inputs)
         changed = [at for at in higher.plan.reads if at in before.versions and before.versions[at] != now[at]]
         if changed:
@@ -250,11 +286,11 @@ class Training:
             return higher(*inputs, *tangents)
 
 
-def seen(base: torch.Tensor, layout: tuple[Any, Any, int] | None) -> torch.Tensor:
+def seen(base: torch.Tensor, layout: tuple[Any, Any, Any] | None, sizes: Mapping[str, int]) -> torch.Tensor:
     """Return `base`, or the view of it that `layout` describes."""
     if layout is None:
         return base
-    shape, strides, offset = layout
+    shape, strides, offset = _number(layout, sizes) if sizes else layout
     if offset == 0 and tuple(base.shape) == shape and base.stride() == strides:
         return base
     return base.as_strided(shape, strides, base.storage_offset() + offset)
@@ -278,7 +314,7 @@ class _Node(torch.autograd.Function):
         if results is None:
             results = run.forward(*inputs)
             places = range(plan.results)
-        ctx.run, ctx.part, ctx.places, ctx.size = run, part, places, len(tensors)
+        ctx.run, ctx.part, ctx.places, ctx.size, ctx.sizes = run, part, places, len(tensors), run.sizes(inputs)
         dirty = [tensors[run.position(p)] for p in plan.dirty]
         hooked = not dirty and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # type: ignore[attr-defined]
         # Of tensors that hooks pack, such as a checkpoint's, no other reference may stay.
@@ -315,7 +351,7 @@ def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | Non
         gradient = gradients[positions[plan.tangents[i].of]]
         if gradient is not None:
             given.append(i)
-            tangents.append(_conform(gradient if again else gradient.detach(), plan.tangents[i]))
+            tangents.append(_conform(gradient if again else gradient.detach(), plan.tangents[i], ctx.sizes))
     rows: list[torch.Tensor | None] = [None] * ctx.size
     if not given:
         return tuple(rows)
@@ -324,7 +360,7 @@ def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | Non
             raise RuntimeError(_REFUSED)
         computed = run.differentiable_gradients(ctx.before, inputs or ctx.before.inputs, tuple(given), tangents)
     else:
-        saved = [seen(t, plan.saved[i].layout) for t, i in zip(kept, part.saved, strict=True)]
+        saved = [seen(t, plan.saved[i].layout, ctx.sizes) for t, i in zip(kept, part.saved, strict=True)]
         computed = run.gradients(tuple(given), *saved, *tangents)
     for place, gradient in zip(plan.wrt, computed, strict=True):
         if gradient is not None:
@@ -332,11 +368,12 @@ def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | Non
     return tuple(rows)
 
 
-def _conform(gradient: torch.Tensor, tangent: Tangent) -> torch.Tensor:
+def _conform(gradient: torch.Tensor, tangent: Tangent, sizes: Mapping[str, int]) -> torch.Tensor:
     """Give a gradient the layout that the backward was compiled for."""
     gradient = gradient.resolve_conj().resolve_neg()
-    dtype = getattr(torch, tangent.dtype)
-    if gradient.dtype == dtype and gradient.stride() == tangent.strides and type(gradient) is torch.Tensor:
+    dtype, layout = getattr(torch, tangent.dtype), (tangent.shape, tangent.strides)
+    shape, strides = _number(layout, sizes) if sizes else layout
+    if gradient.dtype == dtype and gradient.stride() == strides and type(gradient) is torch.Tensor:
         return gradient
-    laid_out = torch.empty_strided(tangent.shape, tangent.strides, dtype=dtype, device=gradient.device)
+    laid_out = torch.empty_strided(shape, strides, dtype=dtype, device=gradient.device)
     return laid_out.copy_(gradient)

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from firebrick.ir.graph.calls import copy_node
+from firebrick.ir.index.sizes import expressions
 from firebrick.runtime import Part
+from firebrick.trace.joint_split import SIZES
 from firebrick.trace.tape import module_of
 
 if TYPE_CHECKING:
@@ -43,7 +46,8 @@ def parted(division: Division, groups: Sequence[tuple[int, ...]]) -> Division:
     for group in groups:
         graph = backward_given(division, group).backward.gm.graph
         saved = [n for n in graph.nodes if n.op == "placeholder"][: len(division.plan.saved)]
-        parts.append(Part(tuple(group), tuple(i for i, n in enumerate(saved) if n.users)))
+        read = (i for i, n in enumerate(saved) if n.users or division.keys[i] == SIZES)
+        parts.append(Part(tuple(group), tuple(read)))
     return replace(division, plan=replace(division.plan, parts=tuple(parts)))
 
 
@@ -73,7 +77,7 @@ class _Absent:
             elif absent:  # a gradient is linear in those that it is made of
                 self.zeros.add(node)
                 continue
-            self.env[node] = self.sum(node, absent) or self.graph.node_copy(node, self.value)
+            self.env[node] = self.sum(node, absent) or copy_node(self.graph, node, self.value)
         results: Any = backward.gm.graph.output_node().args[0]
         flat: list[Any] = []
         aliases, position = [], {}
@@ -85,7 +89,8 @@ class _Absent:
             if alias is not None:
                 val = self.inputs[int(alias.index)].meta["val"]
                 given = alias.index in self.kept
-                result = None if given else self.null(val, alias.shape)
+                sizes = val.fake_mode.sizes
+                result = None if given else self.null(val, [sizes.size(n) for n in alias.shape])
                 alias = replace(alias, index=self.kept.index(int(alias.index))) if given else None
             else:
                 result = self.value(result)
@@ -110,7 +115,8 @@ class _Absent:
         if len(others) != 1:
             return None
         val, wanted = others[0].meta["val"], node.meta["val"]
-        same = (val.shape, val.dtype, val.stride()) == (wanted.shape, wanted.dtype, wanted.stride())
+        layouts = [(v.dtype, expressions(v.shape), expressions(v.stride())) for v in (val, wanted)]
+        same = layouts[0] == layouts[1]
         return self.env[others[0]] if same else None
 
     def value(self, node: fx.Node) -> fx.Node:
@@ -122,8 +128,14 @@ class _Absent:
 
     def null(self, val: Any, shape: Sequence[int]) -> fx.Node:
         """Zeros of a dtype and device."""
-        options = {"dtype": val.dtype, "layout": val.layout, "device": val.fake_device, "pin_memory": False}
-        node = self.graph.call_function(aten.full.default, (list(shape), 0), options)
+        options: dict[str, Any] = {
+            "dtype": val.dtype,
+            "layout": val.layout,
+            "device": val.fake_device,
+            "pin_memory": False,
+        }
+        node = self.graph.call_function(aten.full.default)
+        node.args, node.kwargs = (list(shape), 0), {**options}  # behind, since torch warns of sizes that are symbols
         with val.fake_mode:
             node.meta["val"] = aten.full.default(list(shape), 0, **options)
         return node

@@ -146,7 +146,7 @@ def overlaps(fake: FakeTensor) -> bool:
     reach = 0
     for d in by_stride(tuple(fake.shape), fake.stride()):
         stride, n = fake.stride()[d], fake.shape[d]
-        if n > 1 and stride <= reach:
+        if stride <= reach and n > 1:
             return fake.numel() > 0
         reach += (n - 1) * stride
     return False

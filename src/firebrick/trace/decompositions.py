@@ -187,7 +187,7 @@ def _batch_norm_training(
         running_mean.copy_(mean * momentum + running_mean * (1 - momentum))
     if running_var is not None:
         count = x.numel() // x.shape[1]
-        unbiased = var * (count / max(count - 1, 1))
+        unbiased = var * count / torch.sym_max(count - 1, 1)
         running_var.copy_(unbiased * momentum + running_var * (1 - momentum))
     # Eager keeps the batch's statistics in the type of x, and in f32 where the other arguments have another.
     kept = next((t.dtype for t in (weight, bias, running_mean, running_var) if t is not None), x.dtype)

@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from firebrick.errors import LoweringError, RefusedBackward
 from firebrick.fakes.mode import new_fake_mode
+from firebrick.ir.index.sizes import expressions, has_symbols, sizes_in
 from firebrick.trace.aliasing import Origin, Storage, Value, overlaps
 from firebrick.trace.inference_trace import GRAD_MODE_TARGETS, Finish, Trace, tracing_state
 from firebrick.trace.tracer import fake_like
@@ -80,7 +81,7 @@ class JointGraph:
 
 def _meta(result: Any) -> Any:
     val = result.meta["val"] if isinstance(result, fx.Node) else result
-    return (val.dtype, tuple(val.shape)) if isinstance(val, torch.Tensor) else val
+    return (val.dtype, expressions(val.shape)) if isinstance(val, torch.Tensor) else val
 
 
 def trace_joint(
@@ -152,7 +153,8 @@ class _JointTrace(Trace):
 
     def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool) -> None:
         super().__init__(gm, example_inputs, exact)
-        self.tracer.fake_mode = new_fake_mode()  # capture's fake tensors have histories of their own
+        sizes = getattr(self.tracer.fake_mode, "sizes", None)
+        self.tracer.fake_mode = new_fake_mode(sizes)  # capture's fake tensors have histories of their own
         self.leaves: dict[str, torch.Tensor] = {}
         self.entries: dict[int, Any] = {}  # id of an input's fake tensor -> the history that it begins with
         self.calls: list[int] = []  # autograd's sequence number when each call began
@@ -174,13 +176,13 @@ class _JointTrace(Trace):
         real, val = self.example_inputs[index], node.meta.get("val")
         if not isinstance(real, torch.Tensor):
             raise LoweringError(f"graph input {node.name} is a {type(real).__name__}, not a tensor")
-        for like in (real, val):
-            if isinstance(like, FakeTensor) and like._has_symbolic_sizes_strides:
-                raise LoweringError(f"graph input {node.name} has symbolic sizes")
-        fake = fake_like(self.tracer.fake_mode, real)
+        like = next((t for t in (real, val) if isinstance(t, FakeTensor) and has_symbols(t)), real)
+        if isinstance(like, FakeTensor) and sizes_in(like.shape) is None and has_symbols(like):
+            raise LoweringError(f"graph input {node.name} has symbolic sizes of another compiler")
+        fake = fake_like(self.tracer.fake_mode, like)
         if real.requires_grad:
             with torch.enable_grad():
-                leaf = self.leaves[node.name] = fake_like(self.tracer.fake_mode, real, grad=True)
+                leaf = self.leaves[node.name] = fake_like(self.tracer.fake_mode, like).requires_grad_()
                 fake = _Entry.apply(leaf, fake)
             self.entries[id(fake)] = fake.grad_fn
         value = self.tracer.given("placeholder", fake, Origin("input", node.name, index))

@@ -12,6 +12,10 @@ from torch import fx
 from firebrick.errors import LoweringError, PassError
 from firebrick.fakes.node_values import acts, origins
 from firebrick.ir.graph.aten import Alias, AtenGraph
+from firebrick.ir.graph.calls import copy_node
+from firebrick.ir.index.expr import Var
+from firebrick.ir.index.operation import as_data
+from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.runtime import Place, Tangent, TrainingPlan
 from firebrick.trace.recompute import Phases, base_of, bytes_of, is_random
 from firebrick.trace.tape import module_of
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
     from firebrick.trace.joint import JointGraph
 
 aten = torch.ops.aten
+
+SIZES = ("sizes", "", 0)
+"""Key of the tensor without elements by whose sizes a forward tells its backward what the symbols are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +63,14 @@ class _Divider:
     def __init__(self, joint: JointGraph, saved: Iterable[fx.Node], keys: Sequence[Any]) -> None:
         self.joint, self.phases = joint, Phases(joint)
         self.inputs, self.tangents = joint.placeholders()
+        self.symbols = self._symbols()
         self.literals = {n for n in joint.gm.graph.nodes if n.op == "get_attr" and str(n.target).startswith("_literal")}
         self.keys = self._keys()
         node_of = {key: node for node, key in self.keys.items()}
-        self.saved = self._closed([node_of[key] for key in keys] if keys else saved)
+        self.saved = self._closed([node_of[key] for key in keys if key != SIZES] if keys else saved)
+        if self.symbols:
+            self.saved.append(self._sizes())
+            node_of[SIZES] = self.saved[-1]
         if keys:
             if len(self.saved) != len(keys):
                 raise PassError("the backward of the whole graph needs other tensors than were saved")
@@ -125,10 +136,38 @@ class _Divider:
             wrt=tuple(self._named(n) for n in self.joint.wrt),
             reach=tuple(() if g is None else reach for g, reach in zip(gradients, self.joint.reach, strict=True)),
             bytes_saved=sum(sizes),
+            symbols=self.symbols,
             reads=tuple(_reads(forward.gm.graph)),
             draws=tuple(sorted({str(n.meta["val"].device) for n in forward.gm.graph.nodes if _draws(n)})),
         )
         return Division(forward, backward, plan, order, tuple([self.keys[n] for n in self.saved]), sizes)
+
+    def _symbols(self) -> tuple[tuple[str, int, int], ...]:
+        """Where the symbols of sizes are found among the inputs."""
+        symbols: dict[str, tuple[int, int]] = {}
+        for i, node in enumerate(self.inputs):
+            for dim, size in enumerate(expressions(node.meta["val"].shape)):
+                if isinstance(size, Var):
+                    symbols.setdefault(size.name, (i, dim))
+        return tuple([(name, *at) for name, at in symbols.items()])
+
+    def _sizes(self) -> fx.Node:
+        """Make the tensor that has the symbols as its sizes."""
+        graph = self.joint.gm.graph
+        shape = [0, *(self.inputs[i].meta["val"].shape[dim] for _, i, dim in self.symbols)]
+        mode = self.inputs[self.symbols[0][1]].meta["val"].fake_mode
+        options: dict[str, Any] = {
+            "dtype": torch.uint8,
+            "layout": torch.strided,
+            "device": torch.device("cpu"),
+            "pin_memory": False,
+        }
+        with graph.inserting_before(graph.output_node()):
+            node = graph.call_function(aten.full.default, ())
+        node.args, node.kwargs = (shape, 0), {**options}  # behind, since torch warns of sizes that are symbols
+        node.meta["val"] = mode.__torch_dispatch__(aten.full.default, (), (shape, 0), options)
+        self.keys[node] = SIZES
+        return node
 
     # ------------------------------------------------------------ places
 
@@ -148,11 +187,9 @@ class _Divider:
             # A view of the value shares its version counter, so that writes to either are noticed.
             if isinstance(value, fx.Node) and base_of(value) is node and _dtype(value) == _dtype(node):
                 val = node.meta["val"]
-                if value.meta["val"].numel() != val.numel():
+                if size_of(value.meta["val"].numel()) != size_of(val.numel()):
                     continue  # the result has memory of its own
-                offset = int(val.storage_offset()) - int(value.meta["val"].storage_offset())
-                layout = None if value is node else (tuple(val.shape), tuple(val.stride()), offset)
-                return Place("result", i, layout)
+                return Place("result", i, None if value is node else _layout(val, value.meta["val"]))
         extra.append(node)
         return Place("result", len(values) + len(extra) - 1)
 
@@ -162,7 +199,7 @@ class _Divider:
             return place[len(self.joint.mutated) + index], grad
         if alias.dtype is not None:
             raise LoweringError("a result of a graph that needs gradients reads memory as another type")
-        layout = (alias.shape, alias.strides, alias.offset)
+        layout = tuple(map(as_data, alias.shape)), tuple(map(as_data, alias.strides)), as_data(alias.offset)
         base = place[int(alias.index)].at if alias.base == "output" else alias.index
         return Place("result" if alias.base == "output" else alias.base, base, layout), grad
 
@@ -170,7 +207,7 @@ class _Divider:
         val = node.meta["val"]
         names = self.joint.mutated
         of = self._named(names[position]) if position < len(names) else place[position]
-        return Tangent(of, str(val.dtype).removeprefix("torch."), tuple(val.shape), tuple(val.stride()))
+        return Tangent(of, str(val.dtype).removeprefix("torch."), *_layout(val, val)[:2])
 
     # ------------------------------------------------------------ graphs
 
@@ -221,8 +258,8 @@ class _Divider:
             alias = None
             if base in tangents and base not in taken:
                 val, whole = node.meta["val"], base.meta["val"]
-                offset = int(val.storage_offset()) - int(whole.storage_offset())
-                alias = Alias("input", inputs.index(base), tuple(val.shape), tuple(val.stride()), offset)
+                offset = size_of(val.storage_offset()) - size_of(whole.storage_offset())
+                alias = Alias("input", inputs.index(base), expressions(val.shape), expressions(val.stride()), offset)
                 taken.add(base)
             backward.outputs.append(alias)
             results.append(None if alias is not None else node)
@@ -251,8 +288,15 @@ def _copy_needed(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) ->
         missing = [] if node in env else [n for n in node.all_input_nodes if n not in env]
         waiting += reversed(missing)
         if not missing:
-            env[node] = env.get(node) or graph.node_copy(node, env.__getitem__)
+            env[node] = env.get(node) or copy_node(graph, node, env.__getitem__)
             waiting.pop()
+
+
+def _layout(val: torch.Tensor, whole: torch.Tensor) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+    """Sizes, strides and the distance from the beginning of other memory, as a plan has them."""
+    sizes, strides = ([as_data(size) for size in expressions(row)] for row in (val.shape, val.stride()))
+    offset = size_of(val.storage_offset()) - size_of(whole.storage_offset())
+    return tuple(sizes), tuple(strides), as_data(offset)
 
 
 def _draws(node: fx.Node) -> bool:

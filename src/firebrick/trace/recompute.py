@@ -68,9 +68,12 @@ def base_of(node: fx.Node) -> fx.Node:
 
 
 def bytes_of(node: fx.Node) -> int:
-    """Memory of a node's value; 0 for what is no tensor."""
+    """Memory of a node's value, in this call if sizes vary; 0 for what is no tensor."""
     val = node.meta.get("val")
-    return val.numel() * val.element_size() if isinstance(val, torch.Tensor) else 0
+    if not isinstance(val, torch.Tensor):
+        return 0
+    count: Any = val.numel()
+    return int(count.node.hint if isinstance(count, torch.SymInt) else count) * val.element_size()
 
 
 class Phases:

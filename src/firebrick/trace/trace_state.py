@@ -17,10 +17,11 @@ _DEVICES = ("cpu", "cuda")
 
 
 class TracingState:
-    """The grad mode, autocast and default dtype of the thread that makes it."""
+    """The grad and inference mode, autocast and default dtype of the thread that makes it."""
 
     def __init__(self) -> None:
         self.grad, self.dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+        self.inference = torch.is_inference_mode_enabled()
         self.autocast = {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES}
 
     @contextmanager
@@ -28,6 +29,8 @@ class TracingState:
         """Have this state in the block: a backward is traced when nobody remembers what the forward ran under."""
         now = TracingState()
         with ExitStack() as stack:
+            if now.inference != self.inference:
+                stack.enter_context(torch.inference_mode(self.inference))
             stack.enter_context(torch.set_grad_enabled(self.grad))
             for device, (enabled, dtype) in self.autocast.items():
                 if now.autocast[device] != (enabled, dtype):

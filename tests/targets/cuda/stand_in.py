@@ -20,6 +20,7 @@ def executable(table, recorder=None, forced=False, constants=(), **modules):
         "views": [],
         "arena": [0, "cpu"],
         "mutated": [],
+        "undo": [],
         "release_gil": False,
         "recipe": [],
         "sources": [],

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.guards.guard_kinds import Guard
 from firebrick.capture.marks import DYNAMIC, STATIC
 from firebrick.errors import ConfigError
 from firebrick.fakes.mode import is_plain
-from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
+from firebrick.ir.index.expr import Expr, Var, as_expr
+from firebrick.ir.index.operation import operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -152,20 +154,10 @@ class Symbols:
         """An expression of the sizes of the frame's tensors, as guards have it."""
         if isinstance(e, Var):
             return self._leaves[e.name]
-        if isinstance(e, (FloorDiv, Mod, Min, Max)):
-            sign = {FloorDiv: "//", Mod: "%", Min: "min", Max: "max"}[type(e)]
-            return self._chain(sign, [self.shape_of(a) for a in e.args])
-        if isinstance(e, Mul) and e.scale == 1:
-            return self._chain("*", [self.shape_of(f) for f in e.factors])
-        parts = [self._chain("*", [self.shape_of(a), *([c] if c != 1 else [])]) for a, c in e.terms]
-        return self._chain("+", [*parts, *([e.const] if e.const or not parts else [])])
-
-    @staticmethod
-    def _chain(sign: str, parts: list[Shape]) -> Shape:
-        chain = parts[0]
-        for part in parts[1:]:
-            chain = (sign, chain, part)
-        return chain
+        if not e.terms:
+            return e.const
+        sign, parts = operation(e)
+        return reduce(lambda chain, part: (sign, chain, part), map(self.shape_of, parts))
 
 
 def changed_sizes(frame: Frame, guards: Iterable[Guard]) -> Iterator[tuple[Source, int]]:

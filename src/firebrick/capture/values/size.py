@@ -13,7 +13,8 @@ import torch
 
 from firebrick.capture.guards.sources import Attr, Item
 from firebrick.capture.values.constant import ConstantValue
-from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr, floordiv, maximum, minimum, mod
+from firebrick.ir.index.expr import Expr, Var, as_expr, floordiv, maximum, minimum, mod
+from firebrick.ir.index.operation import operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,7 +106,7 @@ class SizeNodes:
             tensor, _, dim = self.leaves[expr.name]
             assert tensor.source is not None
             return Item(Attr(tensor.source, "shape"), dim)
-        sign, parts = _operation(expr)
+        sign, parts = operation(expr)
         first, *rest = map(self.operand, parts)
         for part in rest:
             first = self.prelude.add(_NUMBERS[sign], [first, part])
@@ -142,7 +143,7 @@ class SizeNodes:
                 return graph.call_method("size", (self.graph.made("number", number, example).node, 0))
             _, node, dim = self.leaves[expr.name]
             return graph.call_method("size", (node, dim))
-        target, parts = _operation(expr)
+        target, parts = operation(expr)
         first, *rest = [self.argument(p) for p in parts]
         made = first
         for part in rest:
@@ -164,7 +165,7 @@ class SizeNodes:
             emitter.load_const(dim)
             emitter.load_subscr()
         else:
-            sign, parts = _operation(expr)
+            sign, parts = operation(expr)
             if sign in ("min", "max"):
                 emitter.load_callable(min if sign == "min" else max)
             for i, part in enumerate(parts):
@@ -173,16 +174,6 @@ class SizeNodes:
                     emitter.binary_op(sign)
             if sign in ("min", "max"):
                 emitter.call(len(parts))
-
-
-def _operation(expr: Expr) -> tuple[str, Sequence[Expr]]:
-    """The operator at the top of an expression, and its operands."""
-    if isinstance(expr, (FloorDiv, Mod, Min, Max)):
-        return {FloorDiv: "//", Mod: "%", Min: "min", Max: "max"}[type(expr)], expr.args
-    if isinstance(expr, Mul):
-        return "*", expr.factors if expr.scale == 1 else (*expr.factors, as_expr(expr.scale))
-    parts = [atom * factor for atom, factor in expr.terms]
-    return "+", [*parts, as_expr(expr.const)] if expr.const else parts
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {

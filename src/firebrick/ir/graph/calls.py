@@ -9,10 +9,13 @@ import inspect
 import operator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _OPERATORS = {
     operator.truediv: "div",
@@ -336,3 +339,12 @@ def _show(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(map(_show, value))}]"
     return str(value)
+
+
+def copy_node(graph: fx.Graph, node: fx.Node, arg: Callable[[fx.Node], fx.Node]) -> fx.Node:
+    """`graph.node_copy`, which warns of sizes that are symbols."""
+    args, kwargs = fx.map_arg(node.args, arg), fx.map_arg(node.kwargs, arg)
+    copied = graph.create_node(node.op, node.target, (), {}, node.name, node.type)
+    copied.args, copied.kwargs = args, kwargs
+    copied.meta = {**node.meta}
+    return copied

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.errors import LoweringError
+from firebrick.errors import LoweringError, SizesRefused
 from firebrick.ir.index.expr import Expr, Mul, Var, as_expr, floordiv, maximum, minimum, mod, product, var
 from firebrick.ir.index.index_text import parse
 
@@ -204,7 +204,7 @@ class Sizes:
         if known is not None:
             return known.truth
         if self.frozen:
-            raise LoweringError(f"whether {d} {sign} 0 is asked when the guards are written")
+            raise SizesRefused(f"whether {d} {sign} 0 is asked when the guards are written")
         truth = self.hint(d) == 0 if sign == "==" else self.hint(d) < 0
         self.add(Fact(sign, d, truth, self.where()))
         return truth
@@ -414,7 +414,13 @@ def _arithmetic(function: Callable[..., Expr]) -> Any:
 
 
 def _comparison(sign: str) -> Any:
-    return lambda self, other: TestNode(lambda how: self.sizes.ask(sign, self.expr, other.expr, how), self.sizes)
+    def test(node: SizeNode, other: SizeNode, sign: str) -> Callable[[str], bool]:
+        return lambda how: node.sizes.ask(sign, node.expr, other.expr, how)
+
+    return lambda self, other: TestNode(test(self, other, sign), test(self, other, _CONTRARY[sign]), self.sizes)
+
+
+_CONTRARY = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 _ARITHMETIC: Mapping[str, Callable[..., Expr]] = {
@@ -433,13 +439,17 @@ for _name, _sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt
 
 
 class TestNode(_Node):
-    """A comparison of sizes, decided when someone needs to know: by a function of how it is asked."""
+    """A comparison of sizes and its contrary, decided when someone needs to know: functions of how it is asked.
 
-    __slots__ = ("_test", "sizes")
+    torch's `statically_known_true` and its like ask `_hint`, `expr` and `shape_env`.
+    """
+
+    __slots__ = ("_contrary", "_test", "sizes")
     __test__ = False
+    _hint = None
 
-    def __init__(self, test: Callable[[str], bool], sizes: Sizes) -> None:
-        self._test, self.sizes = test, sizes
+    def __init__(self, test: Callable[[str], bool], contrary: Callable[[str], bool], sizes: Sizes) -> None:
+        self._test, self._contrary, self.sizes = test, contrary, sizes
 
     def __repr__(self) -> str:
         return "a comparison of sizes"
@@ -450,7 +460,7 @@ class TestNode(_Node):
 
     def wrap_bool(self, value: bool) -> TestNode:
         """A bool as such a node."""
-        return TestNode(lambda _: value, self.sizes)
+        return TestNode(lambda _: value, lambda _: not value, self.sizes)
 
     def bool_(self, *_: Any) -> bool:
         """The answer."""
@@ -472,22 +482,50 @@ class TestNode(_Node):
         """Whether it is certain."""
         return self._test("certainly")
 
+    @property
+    def expr(self) -> TestNode:
+        """What `shape_env` evaluates."""
+        return self
+
+    @property
+    def shape_env(self) -> _Environment:
+        """What answers for torch's own functions in Python."""
+        return _ENVIRONMENT
+
     guard_or_true = guard_or_false
     guard_size_oblivious = guard_bool
 
     def sym_not(self) -> TestNode:
         """The contrary."""
-        return TestNode(lambda how: not self._test(how), self.sizes)
+        return TestNode(self._contrary, self._test, self.sizes)
 
     def and_(self, other: TestNode) -> TestNode:
         """Both."""
-        return TestNode(lambda how: self._test(how) and other._test(how), self.sizes)
+        return TestNode(
+            lambda how: self._test(how) and other._test(how),
+            lambda how: self._contrary(how) or other._contrary(how),
+            self.sizes,
+        )
 
     def or_(self, other: TestNode) -> TestNode:
         """Either."""
-        return TestNode(lambda how: self._test(how) or other._test(how), self.sizes)
+        return self.sym_not().and_(other.sym_not()).sym_not()
 
     sym_and, sym_or = and_, or_
+
+
+class _Environment:
+    """The part of torch's ShapeEnv that is asked about a comparison."""
+
+    def _maybe_evaluate_static(self, test: TestNode) -> bool | None:
+        return True if test.statically_known_true() else False if test.sym_not().statically_known_true() else None
+
+    def evaluate_sym_node(self, test: TestNode, **_: Any) -> bool:
+        """The answer where either will do."""
+        return test.guard_bool()
+
+
+_ENVIRONMENT = _Environment()
 
 
 # ---------------------------------------------------------------- sizes of tensors
@@ -521,7 +559,7 @@ def settled(values: Iterable[Any]) -> tuple[Any, ...]:
 
 def sizes_in(values: Iterable[Any]) -> Sizes | None:
     """What knows the symbols in some sizes; None if there are none."""
-    return next((v.node.sizes for v in values if isinstance(v, torch.SymInt)), None)
+    return next((v.node.sizes for v in values if isinstance(v, torch.SymInt) and hasattr(v.node, "sizes")), None)
 
 
 def below(a: Any, b: Any) -> bool:
