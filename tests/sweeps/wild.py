@@ -88,7 +88,14 @@ _TIMM = (
 ).split()
 _FIXED = "vit deit cait crossvit swin levit visformer pit twins xcit mixer resmlp gmlp coat maxvit tnt beit eva volo focal gcvit hiera nest halo botnet lambda bat tiny_vit efficientvit_m nextvit mambaout test efficientformer csat sequencer".split()
 _GNN = "GCNConv SAGEConv GraphConv GATConv GATv2Conv TransformerConv TAGConv ARMAConv SGConv SSGConv ChebConv LEConv ClusterGCNConv GENConv FiLMConv SuperGATConv EGConv GeneralConv ResGatedGraphConv MFConv LGConv AntiSymmetricConv FeaStConv".split()
-_WIDTHS = {"SGConv": "8, 16", "ChebConv": "8, 16, 3", "LGConv": "", "AntiSymmetricConv": "8", "EGConv": "8, 16"}
+_WIDTHS = {
+    "SGConv": "8, 16",
+    "SSGConv": "8, 16, 0.5",
+    "ChebConv": "8, 16, 3",
+    "LGConv": "",
+    "AntiSymmetricConv": "8",
+    "EGConv": "8, 16",
+}
 _EDGES = "torch.tensor([[0, 1, 1, 2, 3, 4, 5, 0], [1, 0, 2, 1, 4, 3, 0, 5]])"
 _UNET = "block_out_channels=(32, 64), layers_per_block=1"
 _T = "num_attention_heads=2, attention_head_dim=16, num_layers=2"
@@ -186,8 +193,6 @@ CASES: dict[str, dict[str, str]] = {
             "adjust_brightness": "enhance.adjust_brightness(x, 0.2)", "adjust_gamma": "enhance.adjust_gamma(x, 0.7)", "adjust_hue": "enhance.adjust_hue(x, 0.2)", "normalize": "enhance.normalize(x, torch.zeros(3), torch.ones(3))", "equalize": "enhance.equalize(x)", "posterize": "enhance.posterize(x, 3)",
             "dilation": "morphology.dilation(x, torch.ones(3, 3))", "erosion": "morphology.erosion(x, torch.ones(3, 3))", "ssim": "metrics.ssim(x, x * 0.9, 5)", "psnr": "metrics.psnr(x, x * 0.9, 1.0)", "harris": "feature.harris_response(x[:, :1])", "total_variation": "losses.total_variation(x)",
         }.items()},
-        "HardNet": "K.feature.HardNet(), (torch.rand(2, 1, 32, 32),)",
-        "SOSNet": "K.feature.SOSNet(), (torch.rand(2, 1, 32, 32),)",
     },
     "monai": {
         "UNet": "N.UNet(2, 1, 2, (8, 16, 32), (2, 2), num_res_units=1), (R(1, 1, 32, 32),)",
