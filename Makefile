@@ -10,7 +10,7 @@ NATIVE := $(wildcard src/firebrick/native/*.c src/firebrick/native/*.h)
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: demo test test-gpu check fast format lint types layers install clean help bench bench-cpu byo fuzz fuzz-aten bisect-bugs wild ops ops-quick ops-layouts vision models threads null-rewrite other-torch
+.PHONY: demo test test-gpu check fast format lint types layers install clean help bench bench-cpu byo fuzz fuzz-aten train-twice bisect-bugs wild ops ops-grad ops-quick ops-layouts vision models threads null-rewrite other-torch
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -99,6 +99,12 @@ ops: $(EXTENSION) ## torch's operator database through firebrick; the table goes
 
 ops-quick: $(EXTENSION) ## The first sample of every operator, each dtype: minutes
 	@$(BIN)/python -m tests.ops.quick
+
+ops-grad: $(EXTENSION) ## Gradients and second gradients of torch's operator database, float64 and float32; KERNELS=eager without C++ compiles
+	@$(BIN)/python -m tests.ops.gradients --kernels $(or $(KERNELS),own)
+
+train-twice: $(EXTENSION) ## Trainings with gradients in their loss beside eager mode and float64; results to bench/TRAIN_TWICE.md
+	@$(BIN)/python examples/higher_gradients.py --markdown bench/TRAIN_TWICE.md
 
 ops-layouts: $(EXTENSION) ## Every operator with arguments in every layout, alone and beside a layer and a residual; into bench/OPS.md
 	@$(BIN)/python -m tests.ops --layouts --markdown bench/OPS.md

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from firebrick.tools.cli import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["tutorial", "look-first", *(p.stem for p in sorted((ROOT / "docs").glob("extend-*.md")))]
+PAGES = ["tutorial", "look-first", "training", *(p.stem for p in sorted((ROOT / "docs").glob("extend-*.md")))]
 LONGEST_PASS = 20
 COMMANDS = re.findall(r"^firebrick .*", (ROOT / "docs" / "look-first.md").read_text(), re.M)
 

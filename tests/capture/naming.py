@@ -17,7 +17,7 @@ from firebrick.report import FirebrickWarning
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Row", "Table", "check_row"]
+__all__ = ["Row", "Table", "check_row", "check_whole"]
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -74,3 +74,15 @@ def check_row(row: Row, calls: int = 3) -> None:
             assert len(compiled.graphs) == row.graphs, [str(gm.graph) for gm in compiled.graphs]
         if call == 0 and row.breaks is not None:
             assert len(compiled.breaks) == row.breaks, [str(frame.break_) for frame in compiled.frames]
+
+
+def check_whole(row: Row, calls: int = 2) -> None:
+    """The same under `fullgraph=True`: whole, or the program's own exception."""
+    compiled = Compiled(row.function, fullgraph=True)
+    _watched(row.function, row.arguments())
+    for _ in range(calls):
+        plain, ours = row.arguments(), row.arguments()
+        want, got = _watched(row.function, plain), _watched(compiled, ours)
+        assert got[0] == want[0], (got, want)
+        assert_same(list(got[1:]), list(want[1:]))
+        assert_same(list(ours), list(plain))

@@ -15,7 +15,7 @@ from firebrick.api.settings import Settings, check_flag
 from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched, later
 from firebrick.capture import hook
 from firebrick.capture.entry import entry_of
-from firebrick.capture.marks import DISABLED
+from firebrick.capture.marks import DISABLED, ORIGINAL
 from firebrick.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-_ORIGINAL = "_firebrick_original"
 _SETTINGS = "_firebrick_settings"
 _CALLS = "_firebrick_calls"
 
@@ -134,7 +133,7 @@ def _compile(model: Any, settings: Settings) -> Any:
 
 def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
     """Return a function that runs `fn` compiled."""
-    fn = getattr(fn, _ORIGINAL, fn)
+    fn = getattr(fn, ORIGINAL, fn)
     scope = hook.Scope()
     calls = Calls(fn)
     call = hook.Wrapped(entry_of(fn), calls.watched(settings.capturer(scope)), scope)
@@ -145,7 +144,7 @@ def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[...
     compiled = later(fn) or compiled
     if hasattr(fn, "__name__"):
         functools.update_wrapper(compiled, fn)
-    setattr(compiled, _ORIGINAL, fn)
+    setattr(compiled, ORIGINAL, fn)
     setattr(compiled, _SETTINGS, settings)
     setattr(compiled, _CALLS, calls)
     return compiled
@@ -153,7 +152,7 @@ def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[...
 
 def original_callable(fn: Any) -> Any:
     """Return what a compiled function or module was made from."""
-    return original_of(fn) if isinstance(fn, nn.Module) else getattr(fn, _ORIGINAL, fn)
+    return original_of(fn) if isinstance(fn, nn.Module) else getattr(fn, ORIGINAL, fn)
 
 
 def compiled_settings(fn: Any) -> Settings | None:
@@ -247,7 +246,7 @@ def disable(fn: Any = None) -> Any:
 
 
 def _disabled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    plain = Switch(OFF)(getattr(fn, _ORIGINAL, fn))
+    plain = Switch(OFF)(getattr(fn, ORIGINAL, fn))
 
     setattr(plain, DISABLED, True)
     return plain

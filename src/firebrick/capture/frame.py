@@ -21,7 +21,7 @@ from torch import fx
 from firebrick import _native
 from firebrick.capture import library, semantics
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
-from firebrick.capture.breaks.continuation import origin
+from firebrick.capture.breaks.continuation import is_rest, origin
 from firebrick.capture.breaks.regions import last_on_numbers
 from firebrick.capture.breaks.resume import can_break, emit_break, emit_plain
 from firebrick.capture.bytecode.assemble import Handler
@@ -76,6 +76,7 @@ _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _FRAMES = ("_getframe", "currentframe")
 _LOOKS = frozenset(("eval", "exec", "locals", "vars", "dir", *_FRAMES))
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
+_DYNAMO = getattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "get_eval_frame_callback", None)
 _ = (library, semantics)
 
 
@@ -134,6 +135,8 @@ class Capture:
     def __call__(self, frame: Frame) -> Any:
         """Capture a frame: None to run it as it is, SKIP never to ask again, or plan and code."""
         code = frame.code
+        if _captures_too():
+            return None  # torch.compile has been called in plain Python, and looks at each frame that runs, ours too
         if not is_capturable(code, frame.globals):
             return run_plain(frame)
         if self.config.stages == "none" or (self.config.skip_frames and is_skipped(code, self.config.skip_frames)):
@@ -223,8 +226,9 @@ class Capture:
                     symbols = history.note_numbers(code, one.tracer.symbols) or history.give_up_symbols(code, error)
                     continue
                 reason = reason or error
-                if self.config.fullgraph:
+                if self.config.fullgraph and reason is error and not error.raises():
                     raise error.unsupported() from error
+                error.raises = _unasked
                 if looks_at_frame(frame.code):
                     raise SkipFrame("a function that looks at the frame's locals is called", always=True) from error
                 if one.is_at_break() and one.abandoned is None:
@@ -241,6 +245,8 @@ class Capture:
 
     def _finish(self, frame: Frame, one: Attempt, reason: Break | None, attempts: int) -> Any:
         graph, module = one.tracer.graph, one.module
+        if reason is None and self.config.fullgraph and is_rest(frame.code):
+            raise Break("exception-escapes", "an exception that was to leave the function did not").unsupported()
         if module is None and reason is None:
             raise SkipFrame("nothing to capture", always=True)
         if module is None and (frame.code.co_name in _COMPREHENSIONS or not _may_have_tensors(frame)):
@@ -731,6 +737,16 @@ class Attempt:
         emitter.emit("RERAISE", 0)
         for item in plain.items:
             emitter.append(item)
+
+
+def _unasked() -> bool:
+    """Nobody asks any more, and nothing is held for it."""
+    return False
+
+
+def _captures_too() -> bool:
+    """Whether torch.compile looks at the frames of this thread."""
+    return _DYNAMO is not None and _DYNAMO() not in (None, False)
 
 
 def _is_number(value: Value) -> bool:

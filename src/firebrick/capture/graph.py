@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import re
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.utils import _pytree as pytree
 from torch.utils._device import _device_constructors
 
 from firebrick.capture.breaks.catalogue import Break
@@ -28,6 +30,7 @@ from firebrick.capture.values.leaf import leaf_by_option
 from firebrick.capture.values.made import MadeTensor, NumberInGraph, call_with_numbers
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import Overridden
+from firebrick.capture.values.opaque import Opaque, OpaqueValue
 from firebrick.capture.values.random_state import Draws, drawn
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
@@ -373,17 +376,22 @@ class GraphBuilder:
             raise Break("fake-tensor-failed", f"{error.func} has no fake implementation") from error
         except Exception as error:
             text = str(error).split("\n", 1)[0]
-            raise Break("fake-tensor-failed", f"{_name_of(target)}: {type(error).__name__}: {text}") from error
+            broken = Break("fake-tensor-failed", f"{_name_of(target)}: {type(error).__name__}: {text}")
+            if not isinstance(target, Nested):
+                broken.raises = functools.partial(_raises, op, target, args, kwargs)
+            raise broken from error
 
     def _result(self, interp: Interpreter, node: fx.Node, out: Any) -> Value:
         node.meta["val"] = out
         if isinstance(out, torch.Tensor):
             made = self._tensor(node, out)
             return made.owner or made
+        if isinstance(out, Opaque):
+            return OpaqueValue(node)
         if isinstance(out, (tuple, list)):
             items: list[Value] = []
             for index, item in enumerate(out):
-                if isinstance(item, (torch.Tensor, tuple, list)):
+                if isinstance(item, (torch.Tensor, tuple, list, dict, Opaque)):
                     child = self.graph.create_node("call_function", operator.getitem, (node, index), {})
                     child.meta.update({k: node.meta[k] for k in ("stack", "module") if k in node.meta})
                     items.append(self._result(interp, child, item))
@@ -498,6 +506,33 @@ def arguments(graph: GraphBuilder) -> list[TensorValue]:
 def examples(graph: GraphBuilder) -> list[Any]:
     """A tensor like each argument of a graph."""
     return [value.example if isinstance(value, MadeTensor) else value.obj for value in arguments(graph)]
+
+
+_LARGEST_REAL = 1 << 22
+
+
+def _raises(op: str, target: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a call raises for real too, on tensors of ones."""
+
+    def real(fake: Any) -> Any:
+        if not isinstance(fake, torch.Tensor):
+            return fake
+        if fake.numel() > _LARGEST_REAL:
+            raise MemoryError
+        return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device).fill_(1)
+
+    state = torch.get_rng_state()
+    try:
+        given, named = pytree.tree_map(real, (args, kwargs))
+    except Exception:  # noqa: BLE001  such a tensor can't be made
+        return False
+    try:
+        getattr(given[0], target)(*given[1:], **named) if op == "call_method" else target(*given, **named)
+    except Exception:  # noqa: BLE001  the user's program gets it when it runs
+        return True
+    finally:
+        torch.set_rng_state(state)
+    return False
 
 
 def _versions_kept() -> contextlib.AbstractContextManager[Any]:

@@ -20,6 +20,9 @@ CONSTANT = "_firebrick_constant"
 IN_GRAPH = "_firebrick_in_graph"
 """Attribute that is True on functions whose calls go into the graph as they are."""
 
+ORIGINAL = "_firebrick_original"
+"""Attribute of a compiled function: what it was made of."""
+
 DISABLED = "_firebrick_disabled"
 """Attribute that is True on functions that capture neither enters nor inlines."""
 

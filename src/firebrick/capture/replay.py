@@ -22,7 +22,7 @@ from firebrick.capture.inference_mode import made_of
 from firebrick.capture.values.base import LazyValue
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import ConstantValue
-from firebrick.capture.values.function import CallableValue, CellValue
+from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import SequenceValue, SliceValue, TupleValue
@@ -49,7 +49,7 @@ _MOST_TEMPLATES = 4
 _UNCHANGING = (ConstantValue, TensorValue, TupleValue, SliceValue, CallableValue, ClassValue)
 """Values without a source that can't change."""
 
-_CHANGING = (SequenceValue, DictValue, SetValue, ObjectValue, CellValue)
+_CHANGING = (SequenceValue, DictValue, SetValue, ObjectValue, CellValue, FunctionValue, BoundMethodValue, PartialValue)
 """Values that can, and whose `children` are all that they hold."""
 
 
@@ -187,7 +187,7 @@ class Repeats:
         """Whether all new objects are known that others hold: a call might find and change them."""
         effects = self._tracer.effects
         if self._reach is None or self._reach[0] != effects.outside:
-            found = _new_in_reach(effects.stored())
+            found = new_in_reach(effects.stored())
             self._reach = (effects.outside, found is not None)
             effects.in_reach = {id(value) for value in found or ()}
         return self._reach[1]
@@ -385,7 +385,7 @@ def _tensor_pairs(first: Sequence[Value], other: Sequence[Value]) -> list[tuple[
     return pairs
 
 
-def _new_in_reach(values: Sequence[Value]) -> list[Value] | None:
+def new_in_reach(values: Sequence[Value]) -> list[Value] | None:
     """Objects that captured code made, can change, and are reached from others; None if that is not known of all."""
     seen: set[int] = set()
     found: list[Value] = []

@@ -2,6 +2,7 @@
 #include "hook.h"
 
 #include <stddef.h>
+#include <structmember.h>
 
 /* ---- threads ----------------------------------------------------------------- */
 
@@ -141,6 +142,11 @@ static void wrapped_dealloc(Wrapped *wrapped) {
     PyObject_GC_Del(wrapped);
 }
 
+static PyMemberDef wrapped_members[] = {
+    {"function", T_OBJECT_EX, offsetof(Wrapped, function), READONLY, NULL},
+    {NULL},
+};
+
 static PyTypeObject wrapped_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "firebrick._native.Wrapped",
     .tp_basicsize = sizeof(Wrapped),
@@ -149,6 +155,7 @@ static PyTypeObject wrapped_type = {
     .tp_traverse = (traverseproc)wrapped_traverse,
     .tp_clear = (inquiry)wrapped_clear,
     .tp_call = PyVectorcall_Call,
+    .tp_members = wrapped_members,
     .tp_vectorcall_offset = offsetof(Wrapped, vectorcall),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_doc = "Wrapped(function, callback, scope=None): calls the function with the callback set on the calling thread.",

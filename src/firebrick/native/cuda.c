@@ -233,6 +233,9 @@ static const struct {
     {"cuEventQuery", offsetof(CuDriver, query_event)},
     {"cuEventElapsedTime", offsetof(CuDriver, elapsed)},
     {"cuEventDestroy_v2", offsetof(CuDriver, destroy_event)},
+    {"cuStreamBeginCapture_v2", offsetof(CuDriver, begin_capture)},
+    {"cuStreamEndCapture", offsetof(CuDriver, end_capture)},
+    {"cuGraphDestroy", offsetof(CuDriver, forget_graph)},
 };
 
 static PyObject *cuda_open(PyObject *self, PyObject *path) {
@@ -267,7 +270,29 @@ static PyObject *cuda_stream(PyObject *self, PyObject *device) {
     return status < 0 && fail() < 0 ? NULL : PyLong_FromVoidPtr(stream);
 }
 
+/* Begins the capture of a stream, of what this thread does alone; or ends it, and returns the graph's address. */
+static PyObject *cuda_capture(PyObject *self, PyObject *args) {
+    enum { THREAD_LOCAL = 1 };
+    FbWork work = {0};
+    unsigned long long stream;
+    void *graph = NULL;
+    int index, begin;
+    if (!PyArg_ParseTuple(args, "iKp", &index, &stream, &begin) || !is_open()) return NULL;
+    int status = cuda_enter(index, &work);
+    if (status == 0 && begin) status = fb_cuda_done(fb_cuda_driver.begin_capture((void *)(uintptr_t)stream, THREAD_LOCAL), "capture");
+    if (status == 0 && !begin) status = fb_cuda_done(fb_cuda_driver.end_capture((void *)(uintptr_t)stream, &graph), "capture");
+    cuda_leave(&work);
+    return status < 0 ? PyErr_Format(PyExc_RuntimeError, "%s", message) : PyLong_FromVoidPtr(graph);
+}
+
+static PyObject *cuda_forget(PyObject *self, PyObject *graph) {
+    fb_cuda_driver.forget_graph(PyLong_AsVoidPtr(graph));
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"cuda_capture", cuda_capture, METH_VARARGS, "Begin or end a capture."},
+    {"cuda_forget", cuda_forget, METH_O, "Destroy a graph."},
     {"cuda_stream", cuda_stream, METH_O, "A new stream on a device."},
     {"cuda_open", cuda_open, METH_O, "Open the CUDA driver at a path."},
     {NULL, NULL, 0, NULL},

@@ -67,6 +67,9 @@ typedef struct {
     int (*query_event)(void *);
     int (*elapsed)(float *, void *, void *);
     int (*destroy_event)(void *);
+    int (*begin_capture)(void *, int);
+    int (*end_capture)(void *, void **);
+    int (*forget_graph)(void *);
 } CuDriver;
 extern CuDriver fb_cuda_driver;
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 import torch
 
@@ -51,20 +51,42 @@ _sides: dict[tuple[int, int], _Side] = {}
 _lock = threading.Lock()
 
 
+class _Graph:
+    """A capture of a stream as torch's, which would keep other threads from drawing random numbers meanwhile."""
+
+    def __init__(self, stream: torch.cuda.ExternalStream) -> None:
+        self.at = stream.device.index, stream.cuda_stream
+
+    def capture_begin(self, pool: Any, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local"
+        self.pool = self.at[0], pool
+        torch._C._cuda_beginAllocateCurrentThreadToPool(*self.pool)
+        finalize(self, torch._C._cuda_releasePool, *self.pool).atexit = False
+        try:
+            _native.cuda_capture(*self.at, True)
+        except RuntimeError:
+            torch._C._cuda_endAllocateToPool(*self.pool)
+            raise
+
+    def capture_end(self) -> None:
+        self.graph = _native.cuda_capture(*self.at, False)
+        finalize(self, _native.cuda_forget, self.graph).atexit = False
+        torch._C._cuda_endAllocateToPool(*self.pool)
+
+    def raw_cuda_graph(self) -> int:
+        return self.graph
+
+
 class _Session:
     """One capture, then what its graph and memory live by."""
 
     pool: Any
 
-    def __init__(self, side: _Side) -> None:
-        self.side = side
+    def __init__(self, side: _Side, random: bool) -> None:
+        self.side, self.before = side, torch.cuda.current_stream(side.stream.device)
         # A pool that no graph lives in can't be taken up again.
-        pool = next((s.pool for s in side.sessions), None) or torch.cuda.graph_pool_handle()
-        self.before, self.graph, self.pool = (
-            torch.cuda.current_stream(side.stream.device),
-            torch.cuda.CUDAGraph(True),
-            pool,
-        )
+        self.pool = pool = next((s.pool for s in side.sessions), None) or torch.cuda.graph_pool_handle()
+        self.graph: Any = torch.cuda.CUDAGraph(True) if random else _Graph(side.stream)
         torch.cuda.set_stream(side.stream)
         try:
             self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -97,7 +119,7 @@ class Recorder:
                     raise RuntimeError("programs are recorded for other streams already")
                 own = torch.cuda.ExternalStream(_native.cuda_stream(device), device=device)
                 side = _sides[device, stream] = _Side(own, WeakSet())
-            return _Session(side)
+            return _Session(side, self.random)
         except BaseException:
             _lock.release()
             raise
@@ -116,7 +138,8 @@ class Recorder:
             with contextlib.suppress(RuntimeError):
                 torch._C._cuda_endAllocateToPool(index, session.pool)
             generator = torch.cuda.default_generators[index]
-            generator.graphsafe_set_state(generator.clone_state())
+            if self.random:
+                generator.graphsafe_set_state(generator.clone_state())
             raise
         finally:
             torch.cuda.set_stream(session.before)

@@ -117,6 +117,7 @@ _MOVES = (
     "zeros_like.default fill_diagonal_.default"
 )
 _NOT_FUNCTIONAL = (
+    "_amp_foreach_non_finite_check_and_unscale_.default "
     "native_batch_norm.default _native_batch_norm_legit.default _native_batch_norm_legit.no_stats "
     "cudnn_batch_norm.default miopen_batch_norm.default _batch_norm_with_update.default"
 )
@@ -409,7 +410,15 @@ def _max_unpool_of(op: OpOverload) -> Callable[..., Tensor]:
     return max_unpool
 
 
+def _unscale(gradients: list[Tensor], found_inf: Tensor, inv_scale: Tensor) -> None:
+    """Write what `GradScaler.unscale_` writes."""
+    for gradient in gradients:
+        found_inf.copy_(torch.where(gradient.isfinite().all(), found_inf, 1))
+        gradient.copy_(gradient * inv_scale.reshape([1] * gradient.dim()))
+
+
 _OWN: dict[OpOverload, Callable[..., Any]] = {
+    aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten._native_multi_head_attention.default: multi_head_attention,
     aten._transformer_encoder_layer_fwd.default: encoder_layer,

@@ -120,7 +120,8 @@ def tracing_state(grad: bool = False) -> Iterator[None]:
     cached = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
-        with hooks_paused(), torch.inference_mode(False), torch.set_grad_enabled(grad):
+        anomaly = torch.autograd.set_detect_anomaly(False)  # it would look for NaN in fake tensors
+        with hooks_paused(), anomaly, torch.inference_mode(False), torch.set_grad_enabled(grad):
             yield
     finally:
         torch.set_autocast_cache_enabled(cached)

@@ -6,6 +6,7 @@ same tracer, so that what it computes lands on the same tape.
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -18,9 +19,11 @@ from torch.func import functional_call
 
 from firebrick.errors import LoweringError, RefusedBackward
 from firebrick.fakes.mode import new_fake_mode
+from firebrick.ir.graph.nested import CHECKPOINT, Transform
 from firebrick.ir.index.sizes import expressions, has_symbols, sizes_in
-from firebrick.trace.aliasing import Origin, Storage, Value, overlaps
+from firebrick.trace.aliasing import Origin, Value, overlaps
 from firebrick.trace.inference_trace import GRAD_MODE_TARGETS, Finish, Trace, tracing_state
+from firebrick.trace.tape import Draws
 from firebrick.trace.tracer import fake_like
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from firebrick.errors import UserLocation
     from firebrick.ir.graph.aten import Alias
     from firebrick.runtime.bits import Bits
+    from firebrick.trace.aliasing import Storage
 
 
 @dataclass(slots=True)
@@ -217,9 +221,26 @@ class _JointTrace(Trace):
         stack = self.tape.stack
         if stack:
             stack = (*stack[:-1], replace(stack[-1], nodes=tuple([~n for n in stack[-1].nodes])))
+        if (
+            isinstance(target, Transform)
+            and target.api is CHECKPOINT
+            and target.options.get("preserve_rng_state", True)
+        ):
+            target = self._drawing_once(target)
         self.calls.append(torch._C._autograd._get_sequence_nr())  # type: ignore[attr-defined]
         self.stacks.append(stack)
         return super()._dispatch(target, node)
+
+    def _drawing_once(self, target: Transform) -> Transform:
+        """A checkpoint whose body draws the same numbers when it is computed again."""
+        draws, again, body = Draws(), copy.copy(target), target.bodies[0]
+
+        def run(*args: Any) -> Any:
+            with self.tape.drawing(draws):
+                return body(*args)
+
+        again.bodies = (run,)  # type: ignore[assignment]
+        return again
 
     def locate(self) -> None:
         """Say of what is recorded next that it is the backward of a call: by the complement of the call's number."""
@@ -277,6 +298,9 @@ class _JointFinish(Finish):
                 trace.leaves[value.storage.origin.name] = value.fake.requires_grad_()  # type: ignore[union-attr]
         trace.inputs += tangents
         found = self._backward(positions, tangents, again=True)
+        with self.tracer, torch.enable_grad():  # the parts of a complex number can't be returned as a view of it
+            apart = (g is not None and g.dtype != self.tracer.value_of(g).storage.base.dtype for g in found)
+            found = [g.clone() if other else g for g, other in zip(found, apart, strict=True)]
         return [None if g is None else self.tracer.value_of(g) for g in found]
 
     def _has_history(self, fake: FakeTensor) -> bool:
@@ -322,7 +346,7 @@ class _JointFinish(Finish):
         if not positions or not leaves:
             return [None] * len(leaves)
         shown = [self.shown[p] for p in positions]
-        tracer.locate = self.trace.locate
+        tracer.locate, tracer.tape.in_backward = self.trace.locate, True
         with torch.autograd.set_multithreading_enabled(False), tracer:
             try:
                 found = torch.autograd.grad(
@@ -336,7 +360,7 @@ class _JointFinish(Finish):
             raise LoweringError("a gradient is a sparse tensor")
         if any(t.storage.version for t in tangents):
             raise LoweringError("a backward function writes the gradient that it is given")
-        tracer.locate = None
+        tracer.locate, tracer.tape.in_backward = None, False
         return list(found)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from firebrick.errors import LoweringError, PassError
-from firebrick.fakes.node_values import acts, origins
+from firebrick.fakes.node_values import acts, origins, tensors_in
 from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.ir.graph.calls import copy_node
 from firebrick.ir.index.expr import Var
@@ -138,7 +138,7 @@ class _Divider:
             bytes_saved=sum(sizes),
             symbols=self.symbols,
             reads=tuple(_reads(forward.gm.graph)),
-            draws=tuple(sorted({str(n.meta["val"].device) for n in forward.gm.graph.nodes if _draws(n)})),
+            draws=tuple(sorted({str(t.device) for n in forward.gm.graph.nodes for t in _drawn(n)})),
         )
         return Division(forward, backward, plan, order, tuple([self.keys[n] for n in self.saved]), sizes)
 
@@ -256,7 +256,7 @@ class _Divider:
         for node in returned:
             base = base_of(node)
             alias = None
-            if base in tangents and base not in taken:
+            if base in tangents and base not in taken and _dtype(base) == _dtype(node):
                 val, whole = node.meta["val"], base.meta["val"]
                 offset = size_of(val.storage_offset()) - size_of(whole.storage_offset())
                 alias = Alias("input", inputs.index(base), expressions(val.shape), expressions(val.stride()), offset)
@@ -299,8 +299,9 @@ def _layout(val: torch.Tensor, whole: torch.Tensor) -> tuple[tuple[Any, ...], tu
     return tuple(sizes), tuple(strides), as_data(offset)
 
 
-def _draws(node: fx.Node) -> bool:
-    return is_random(node) and isinstance(node.meta.get("val"), torch.Tensor)
+def _drawn(node: fx.Node) -> Iterable[torch.Tensor]:
+    """What a random op gives."""
+    return tensors_in(node.meta.get("val")) if is_random(node) else ()
 
 
 def _reads(graph: fx.Graph) -> Iterable[int | str]:

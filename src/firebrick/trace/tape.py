@@ -6,14 +6,17 @@ Records are turned into fx nodes once, at the end, and only those that some outp
 from __future__ import annotations
 
 import operator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from firebrick.errors import LoweringError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from torch._ops import OpOverload
 
@@ -47,6 +50,24 @@ def map_records(value: Any, fn: Callable[[Record], Any]) -> Any:
     return value
 
 
+class Draws:
+    """The random numbers of a function that a backward runs again: they are drawn once, and each run has the same."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.at = 0
+
+    def next(self, op: Any) -> Record | None:
+        """The record of the run before, None in the first."""
+        self.at += 1
+        if self.at > len(self.records):
+            return None
+        record = self.records[self.at - 1]
+        if record.op is not op:
+            raise LoweringError("a checkpoint draws other random numbers when it is computed again")
+        return record
+
+
 def _impure(op: OpOverload) -> bool:
     acts = op._schema.is_mutable or not op._schema.returns  # such as `_assert_async`
     return torch.Tag.nondeterministic_seeded in op.tags or acts
@@ -59,11 +80,29 @@ class Tape:
         self.records: list[Record] = []
         self.stack: tuple[UserLocation, ...] = ()
         self._impure: dict[Any, bool] = {}
+        self.draws: Draws | None = None
+        self.in_backward = False
+
+    @contextmanager
+    def drawing(self, draws: Draws) -> Iterator[None]:
+        """In the block, random ops are those of the run before."""
+        before, self.draws, draws.at = self.draws, draws, 0
+        try:
+            yield
+        finally:
+            self.draws = before
 
     def add(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> Record:
         """Append a call and return its record."""
+        drawn = isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
+        if drawn and self.draws is not None and (earlier := self.draws.next(op)) is not None:
+            return earlier
+        if drawn and self.in_backward:
+            raise LoweringError("a backward draws random numbers")
         record = Record(op, args, kwargs, val, self.stack)
         self.records.append(record)
+        if drawn and self.draws is not None:
+            self.draws.records.append(record)
         return record
 
     def _is_impure(self, op: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz.features.frame import Feature, Writer
+from tests.fuzz.features.frame import Feature, Tensor, Writer
 from tests.fuzz.features.modules import new
 
 
@@ -173,8 +173,56 @@ def scalars_of_complex(w: Writer) -> None:
     w.after(f"{out}.abs().square().sum().backward(retain_graph=True)")
 
 
+_SMOOTH = (
+    "({a} * {a}).sin()", "{a}.tanh() * {a}", "F.gelu({a})", "F.silu({a}).square()", "{a}.softmax(-1) * {a}",
+    "F.layer_norm({a}, (4,)).tanh()", "{a}.cumsum(0).square()", "({a} @ {a}.t()).tanh() @ {a}", "{a}.logsumexp(-1, keepdim=True) * {a}",
+    "F.softplus({a}) + {a}.detach() * {a}", "{a}.clone().mul_({a}).sin_()", "{a}.norm(dim=1, keepdim=True) * {a}", "F.dropout({a}.sin(), 0.5)",
+    "{a}.amax(1, keepdim=True) * {a}", "{a}.t().reshape(3, 4).square()", "torch.where({a} > 0, {a}.exp(), {a} * 2)", "{a}.var(0) * {a}", "{m}({a}).tanh()",
+    "torch.utils.checkpoint.checkpoint(lambda x: F.dropout(x.sin(), 0.5) * x, {a}, use_reentrant=False)",
+)  # fmt: skip
+
+
+def _smooth(w: Writer, like: Tensor) -> Tensor:
+    text, module = w.random.choice(_SMOOTH), ""
+    if "{m}" in text:
+        module = new(w, "nn.Linear(4, 4).double()")
+    if "checkpoint" in text:
+        w.top("import torch.utils.checkpoint")
+    return w.bind(text.format(a=like.name, m=module), like, grad=True)
+
+
+def second_gradients(w: Writer) -> None:
+    """Gradients of gradients behind the call: penalties, products with Hessians, several losses, a third level."""
+    # In float32 rounding grows with each level. In-place draws go by memory, and functional ones by position.
+    value = a = w.argument((3, 4), "float64", grad=True, layouts=("plain", "offset", "unaligned"))
+    for _ in range(w.random.randint(1, 3)):
+        value = _smooth(w, value)
+        if w.random.random() < 0.2:
+            w.put("len(str(call_of_plain_python()))")
+    outs = [_shown(w, value.name)]
+    if w.random.random() < 0.5:
+        outs.append(_shown(w, _smooth(w, w.random.choice([a, value])).name))
+    w.top("def call_of_plain_python():", "    return vars(torch)['__version__']")
+    g, h = w.fresh("g"), w.fresh("h")
+    loss = " + ".join(f"{out}.{w.random.choice(['sum()', 'square().mean()', 'sin().sum()'])}" for out in outs)
+    w.after(f"{g}, = torch.autograd.grad({loss}, {a.name}, create_graph=True)")
+    then = w.random.choice([
+        "{h} = torch.autograd.grad((({g} * {g}).sum(1).add(1e-3).sqrt() - 1).square().mean(), {a}, retain_graph=True, allow_unused=True)",
+        "{h} = torch.autograd.grad({g}, {a}, given(9 + call, 3, 4).double(), retain_graph=True, allow_unused=True)",
+        "({g}.square().sum() + {o}.mean()).backward(retain_graph=True); {h} = {a}.grad",
+        "{h} = torch.autograd.grad({g}.sin().sum(), {a}, create_graph=True)[0]; {h} = torch.autograd.grad({h}.sum(), {a}, retain_graph=True, allow_unused=True)",
+        "{o}.sum().backward(retain_graph=True); {g}.sum().backward(retain_graph=True); {h} = {a}.grad",
+        "{h} = [torch.autograd.grad({g}[i, 0], {a}, retain_graph=True, allow_unused=True)[0] for i in range(3)]",
+    ]).format(h=h, g=g, a=a.name, o=outs[-1])  # fmt: skip
+    _tried(w, *then.split("; "))
+    w.before(f"{h} = None")
+    w.top("def laid_out(value):", "    rows = value if isinstance(value, (list, tuple)) else [value]",
+          "    return [None if r is None else r.contiguous() for r in rows]")  # fmt: skip
+    w.observes(f"laid_out({g})", f"laid_out({h})", "torch.rand(1)")
+
+
 ROWS = (
     Feature("inner_hooks", 2, inner_hooks), Feature("sparse_gradients", 2, sparse_gradients), Feature("forward_ad", 2, forward_ad),
     Feature("other_devices", 2, other_devices), Feature("batched_gradients", 2, batched_gradients), Feature("saved_writes", 2, saved_writes),
-    Feature("several_views", 2, several_views), Feature("scalars_of_complex", 2, scalars_of_complex),
+    Feature("second_gradients", 2, second_gradients), Feature("several_views", 2, several_views), Feature("scalars_of_complex", 2, scalars_of_complex),
 )  # fmt: skip

@@ -62,6 +62,41 @@ def branch(w: Writer) -> None:
             w.put("break")
 
 
+HELPERS = (
+    "torch.func.vjp(torch.sin, {a})[1]({a})[0]", "torch.func.vjp(lambda t: (t * 2, t.exp()), {a})[1](({a}, {a}))[0]",
+    "torch.func.linearize(torch.sin, {a})[1]({a})", "torch.jit.annotate(torch.Tensor, {a} + 1)",
+    "{a} + torch.Tensor({a}.shape).zero_()", "{a} * torch.FloatTensor([{a}.dim()])", "{a}.type(torch.DoubleTensor).type({a}.type())", "torch.Tensor({a}) + 1",
+    "checkpoint(lambda t: t.sin() * 2, {a}, use_reentrant=False)", "torch.func.jacrev(lambda t: (t * t).sum())({a})", "{a} * (hash(SEEN.append) == hash(SEEN.append))",
+    "{a} * collections.namedtuple('P', 'n')({a}.dim()).n", "{a} + type('C', (), {{'k': 2}}).k",
+)  # fmt: skip
+"""Calls of what torch and Python have beside operators; the shape stays."""
+SETTINGS = (
+    "with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):", "with torch.backends.mkldnn.flags(enabled=False):",
+    "with warnings.catch_warnings():", "with torch.autograd.graph.disable_saved_tensors_hooks('no'):", "with torch.fx.traceback.annotate({'a': 1}):",
+)  # fmt: skip
+
+
+def helper(w: Writer) -> None:
+    """A call of a helper, now and then under a setting, in the midst of which an exception may leave or be caught."""
+    a = w.tensor()
+    w.top("import collections, warnings, torch.nn.attention", "from torch.utils.checkpoint import checkpoint")
+    text = w.random.choice(HELPERS).format(a=a.name)
+    if "torch.func" in text and "inference" in w.mode:  # what they make there is of another kind where it is compiled
+        w.mode = ""
+    if w.random.random() < 0.4:
+        name = w.bind(f"{a.name} + 0", a).name
+        with w.block(w.random.choice(SETTINGS)):
+            w.put(f"{name} = {text}")
+            if w.random.random() < 0.3:
+                w.put(
+                    w.random.choice(
+                        [f"if {name}.dim() == 2: raise ValueError({name}.shape)", f"assert {name}.dim() < 3, 'rank'"]
+                    )
+                )
+    else:
+        w.bind(text, a, grad=a.grad)
+
+
 REFUSED = (
     "{a}.sum({d})", "{a}.softmax({d})", "{a}.amax({d})", "{a}.cumsum({d})", "{a}.flip({d})", "{a}.mean(({d}, 0))", "{a}.unsqueeze({d} + 2)", "{a}.argmax({d})",
     "{a}.amin((0, 0))", "{a}.permute([0] * {a}.dim())" , "F.cosine_similarity({a}, {a}, dim={d})", "torch.linalg.vector_norm({a}, dim={d})", "{a}.transpose(0, {d})", "{a}.squeeze({d})",
@@ -97,4 +132,5 @@ def refused(w: Writer) -> None:
 ROWS = (
     Feature("pointwise", 6, pointwise), Feature("pair", 4, pair), Feature("reduction", 4, reduction),
     Feature("graph_break", 1, graph_break), Feature("branch", 1, branch), Feature("refused", 2, refused),
+    Feature("helper", 2, helper),
 )  # fmt: skip

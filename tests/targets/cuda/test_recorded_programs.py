@@ -361,14 +361,18 @@ class Graph:
         pass
 
 
+released = []
+
+
 @pytest.fixture
-def torch_cuda(monkeypatch):
+def torch_cuda(monkeypatch, driver, log):
     streams, pools, ended = ["users"], iter(range(1, 99)), []
     monkeypatch.setattr(cuda_graphs, "_sides", {})
     monkeypatch.setattr(_native, "cuda_stream", lambda device: 99)
 
     class Stream:
         device = torch.device("cuda:0")
+        cuda_stream = 99
 
         def __init__(self, address, device):
             assert address == 99
@@ -388,6 +392,9 @@ def torch_cuda(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "default_generators", (Generator,))
     monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda *args: ended.append(args), raising=False)
+    for name in ("_cuda_beginAllocateCurrentThreadToPool", "_cuda_releasePool"):
+        monkeypatch.setattr(torch._C, name, lambda *args, name=name: released.append((name, *args)), raising=False)
+    released.clear()
     return streams, ended
 
 
@@ -409,12 +416,31 @@ def test_captures_of_a_stream_share_memory_while_one_lives(torch_cuda):
 def test_a_capture_that_breaks_gives_everything_back(torch_cuda, monkeypatch):
     streams, ended = torch_cuda
     monkeypatch.setattr(Graph, "broken", True)
-    recorder = Recorder("a", False)
+    recorder = Recorder("a", True)
     for _ in range(2):
         session = recorder.begin(0, 5)
         with pytest.raises(RuntimeError, match="invalidated"):
             recorder.end(session, 0)
     assert streams[-1] == "users" and ended == [(0, 1), "fresh", (0, 2), "fresh"]
+
+
+def test_programs_without_random_numbers_leave_the_generator_alone(torch_cuda, driver, log):
+    streams, ended = torch_cuda
+    recorder = Recorder("a", False)
+    session = recorder.begin(0, 5)
+    assert recorder.end(session, 1) == (7, 0)
+    assert ended == [(0, 1)]
+    del session
+    assert [name for name, *_ in released] == ["_cuda_beginAllocateCurrentThreadToPool", "_cuda_releasePool"]
+    assert log() == ["forget"]
+    for moment in ("begin", "end"):
+        driver.fake_fail(2 * (moment == "begin"))
+        with pytest.raises(RuntimeError, match="out of memory"):
+            session = recorder.begin(0, 5)
+            driver.fake_fail(2)
+            recorder.end(session, 0)
+        driver.fake_fail(0)
+    assert streams[-1] == "users" and ended == [(0, 1), (0, 2), (0, 3)]
 
 
 def test_streams_without_end_are_refused(torch_cuda):

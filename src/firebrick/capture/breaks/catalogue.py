@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from firebrick.errors import Unsupported, UserLocation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ _ROWS = (
         12,
         "exception-escapes",
         "an exception leaves the compiled function",
-        "none is needed: the statement that raises runs as plain Python",
+        "none is needed: the statement that raises runs as plain Python, under fullgraph=True too",
         "the statement that raises runs as plain Python, once more",
     ),
     BreakKind(
@@ -163,6 +163,7 @@ class Break(Exception):
         self.detail = detail
         self.fix = fix or self.kind.fix
         self.stack: tuple[UserLocation, ...] = ()
+        self.raises: Callable[[], bool] = lambda: name == "exception-escapes"  # whether it is the program that raises
         super().__init__(f"break {self.kind.number} {name}: {detail}")
 
     def unsupported(self) -> Unsupported:

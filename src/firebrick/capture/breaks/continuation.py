@@ -95,6 +95,12 @@ def origin(code: CodeType) -> Origin | None:
     return found[0] if found and found[0].reference() is not None else None
 
 
+def is_rest(code: CodeType) -> bool:
+    """Whether code is the rest of a function behind a graph break."""
+    source = origin(code)
+    return source is not None and source.region is None
+
+
 def line_only(i: Instruction, code: CodeType) -> Position:
     """The line of an instruction as a position."""
     line = i.position[0] or code.co_firstlineno

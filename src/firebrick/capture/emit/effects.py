@@ -27,6 +27,7 @@ class Effects:
         self.count = 0
         self.outside = 0  # changes of what was there before, and of new objects that it holds
         self.in_reach: set[int] = set()  # such new objects
+        self.touched: list[int] = []  # what has changed, by identity
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], Value]] = {}
         self._context: dict[int, tuple[Value, Value]] = {}
         self._calls: list[tuple[Any, Sequence[Value], dict[str, Value]]] = []
@@ -37,6 +38,7 @@ class Effects:
     def mutated(self, value: Any, *, always: bool = False) -> None:
         """Note that `value` changes; values made by captured code need no replay, unless `always`."""
         self.count += 1
+        self.touched.append(id(value))
         self.outside += always or value.source is not None or id(value) in self.in_reach
         if always or value.source is not None:
             self._changed.setdefault(id(value), value)

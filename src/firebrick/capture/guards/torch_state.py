@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from firebrick import _native
+from firebrick.capture.switches import leave_contexts, open_contexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -166,11 +167,12 @@ def restoring_modes(graph: Callable[..., Any], switches: Collection[Any]) -> Cal
     def call(*inputs: Any) -> Any:
         grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
         states = [(name, torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in devices]
-        nesting = _nesting() if devices else 0
+        nesting, depth = _nesting() if devices else 0, len(open_contexts())
         try:
             return graph(*inputs)
         except BaseException:
             torch._C._set_grad_enabled(grad)
+            leave_contexts(depth)
             for name, on, dtype in states:
                 torch.set_autocast_enabled(name, on)
                 torch.set_autocast_dtype(name, dtype)

@@ -70,6 +70,7 @@ class Tracer:
         self.overrides_off = (
             0 if torch._C._is_torch_function_enabled() else 1
         )  # where `__torch_function__` is not asked
+        self.index_by_tensors = 0  # contexts in which an index of one element stays a tensor
         self.raise_steps: list[int] = []
         self.generators: list[tuple[int, GeneratorValue]] = []  # with the root's step that made them
         self.references: dict[int, Value] = {}

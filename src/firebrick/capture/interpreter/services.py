@@ -151,7 +151,11 @@ class Operations:
         if isinstance(obj, _CACHED):
             if all(arg.realize().is_constant() for arg in (*args, *kwargs.values())):
                 return self.fold(obj, args, kwargs)  # what is cached may be asked for now
-            return self.tracer.known(obj.__wrapped__).call(interp, args, kwargs)
+            before = self.tracer.effects.count
+            result = self.tracer.known(obj.__wrapped__).call(interp, args, kwargs)
+            if self.tracer.effects.count != before:  # which it has once for equal arguments
+                raise Break("unsupported-call", f"a cached function with side effects, {obj.__name__}(), is called")
+            return result
         if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)) and args:
             return self._call_descriptor(obj, args, kwargs)
         if isinstance(obj, types.MethodWrapperType) and isinstance(obj.__self__, types.GetSetDescriptorType) and args:

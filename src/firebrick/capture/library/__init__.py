@@ -12,6 +12,8 @@ from firebrick.capture.library import (
     random_functions,
     references,
     torch_functions,
+    torch_script,
+    torch_settings,
     transforms,
     user_marks,
 )
@@ -28,6 +30,8 @@ __all__ = [
     "random_functions",
     "references",
     "torch_functions",
+    "torch_script",
+    "torch_settings",
     "transforms",
     "user_marks",
 ]

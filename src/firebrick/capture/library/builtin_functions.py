@@ -128,6 +128,10 @@ def _issubclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(type)
 def _type(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 3 and not kwargs:
+        bases = [base.realize().python_type() for base in interp.iterate(args[1])]
+        if not bases or (bases == [type] and args[1].realize().as_constant() == (object,)):
+            return interp.fold(type, args, {}, copied=True)
     if len(args) != 1:
         raise Break("unsupported-instruction", "class definition")
     return interp.tracer.known(args[0].realize().python_type())
@@ -143,13 +147,17 @@ def _callable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(id)
 def _id(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0].realize()
+    return ConstantValue(id(_pinned(interp, args[0].realize(), "id")))
+
+
+def _pinned(interp: Interpreter, value: Value, asked: str) -> object:
+    """The object that a value is, in every call."""
     value.compare()
     identity = value.identity()
     if isinstance(identity, (Value, tuple)):
-        raise Break("unsupported-call", f"id() of {value.describe()}")
+        raise Break("unsupported-call", f"{asked}() of {value.describe()}")
     interp.tracer.guards.pin(value)
-    return ConstantValue(id(identity))
+    return identity
 
 
 @handles(hash)
@@ -160,6 +168,9 @@ def _hash(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     kind = value.python_type()
     if kind.__hash__ is None:
         interp.raise_new(TypeError, f"unhashable type: {kind.__name__!r}")
+    own_hash: Any = kind.__hash__
+    if own_hash is object.__hash__ and not isinstance(value.identity(), (Value, tuple)):
+        return ConstantValue(hash(_pinned(interp, value, "hash")))
     return interp.fold(hash, args, {})
 
 
@@ -538,6 +549,12 @@ def _defaultdict(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return mapping
 
 
+@handles(collections.namedtuple)
+def _namedtuple(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    module = {"module": ConstantValue(interp.globals.get("__name__"))} | dict(kwargs)
+    return interp.fold(collections.namedtuple, args, module, copied=True)
+
+
 @handles(collections.deque)
 def _deque(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     limit = args[1] if len(args) > 1 else kwargs.get("maxlen", NONE)
@@ -681,6 +698,8 @@ def _divmod(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 def _print(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if not all(arg.realize().is_constant() for arg in (*args, *kwargs.values())):
         raise Break("unsupported-call", "print() of a tensor or object", fix="print after the compiled function")
+    if interp.tracer.effects.global_value(vars(sys), "stdout") is not None:
+        raise Break("unsupported-call", "print() to what sys.stdout was set to")
     interp.tracer.effects.later(print, args, dict(kwargs))
     return NONE
 

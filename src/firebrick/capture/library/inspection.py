@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import logging
+import re
 import reprlib
 import types
 import typing
@@ -125,6 +126,7 @@ for _function in (
     typing.get_args,
     typing.get_type_hints,
     functools.cache,
+    *(re.compile, re.match, re.search, re.fullmatch, re.split, re.findall, re.finditer, re.sub, re.subn, re.escape),
 ):
     _evaluated(_function)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import math
 import operator
 import types
 
@@ -472,6 +473,12 @@ def attrgetter(*names):
 
 
 _MOST_STEPS = 256
+"""Steps that are unrolled."""
+
+
+def scan_loop(combine_fn, carried, columns):
+    """A loop in the graph over rows of the tensors in `columns`; a rule knows it."""
+    raise NotImplementedError
 
 
 @replaces(torch_scan)
@@ -479,27 +486,74 @@ def scan(combine_fn, init, xs, *, dim=0, reverse=False):
     leaves, spec = pytree.tree_flatten(xs)
     dim = dim % leaves[0].ndim
     leaves = [torch.movedim(leaf, dim, 0) for leaf in leaves]
+    if reverse:
+        leaves = [leaf.flip(0) for leaf in leaves]
     steps = leaves[0].shape[0]
-    torch._check(0 < steps <= _MOST_STEPS, lambda: "scan() of so many steps is not unrolled")
+    unrolled = steps if steps <= _MOST_STEPS else 1
     carry, rows, shape = init, [], None
-    for step in reversed(range(steps)) if reverse else range(steps):
+    for step in range(unrolled):
         carry, out = combine_fn(carry, pytree.tree_unflatten([leaf[step] for leaf in leaves], spec))
         row, shape = pytree.tree_flatten(out)
         rows.append(row)
-    if reverse:
-        rows = rows[::-1]
     stacked = [torch.stack(column) for column in zip(*rows)]  # noqa: B905  rows are of one length
+    if unrolled < steps:
+        rest = pytree.tree_unflatten([leaf[1:] for leaf in leaves], spec)
+        carry, rest = scan_loop(combine_fn, carry, rest)
+        stacked = [torch.cat(pair) for pair in zip(stacked, pytree.tree_leaves(rest))]  # noqa: B905  one of each
+    if reverse:
+        stacked = [leaf.flip(0) for leaf in stacked]
     stacked = [torch.movedim(leaf, 0, dim) if dim < leaf.ndim else leaf for leaf in stacked]
     return carry, pytree.tree_unflatten(stacked, shape)
 
 
 @replaces(torch_map)
 def map_over(f, xs, *args):
-    leaves, spec = pytree.tree_flatten(xs)
-    steps = leaves[0].shape[0]
-    torch._check(0 < steps <= _MOST_STEPS, lambda: "map() of so many steps is not unrolled")
-    rows, shape = [], None
-    for step in range(steps):
-        row, shape = pytree.tree_flatten(f(pytree.tree_unflatten([leaf[step] for leaf in leaves], spec), *args))
-        rows.append(row)
-    return pytree.tree_unflatten([torch.stack(column) for column in zip(*rows)], shape)  # noqa: B905
+    return scan(lambda carry, row: ((), f(row, *args)), (), xs)[1]
+
+
+def index_by_tensors():
+    """A context in which `x[i]` by a tensor of one element does not read the element; a rule knows it."""
+    raise NotImplementedError
+
+
+def over_all_places(function, scores):
+    """A function of places in batch, head, row and column, and of a score there if `scores`, over all of them."""
+    for place in (3, 2, 1, 0):
+        dims = tuple(0 if place == other else None for other in range(4))
+        function = torch.func.vmap(function, in_dims=(0, *dims) if scores else dims)
+    return function
+
+
+def flex_attention(
+    query,
+    key,
+    value,
+    score_mod,
+    block_mask,
+    scale,
+    kernel_options,
+    score_mod_other_buffers=(),
+    mask_mod_other_buffers=(),
+):
+    groups = query.size(1) // key.size(1)
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    scores = query.to(wide) @ key.to(wide).transpose(-2, -1) * scale
+    places = [torch.arange(size, device=query.device) for size in scores.shape]
+    with index_by_tensors():
+        changed = over_all_places(score_mod, True)(scores, *places)
+        kept = over_all_places(block_mask[-1], False)(*places)
+    scores = torch.where(kept, changed, float("-inf"))
+    total = scores.logsumexp(-1)
+    weights = torch.ops.aten._safe_softmax(scores, -1)  # zeros in rows where nothing is kept
+    out = weights.to(query.dtype) @ value.to(query.dtype)
+    return out, total / math.log(2), scores.amax(-1) / math.log(2)  # as powers of two, as the kernels of a GPU count
+
+
+POLYFILLS["flex_attention"] = flex_attention
+
+
+@replaces(torch.func.linearize)
+def linearize(func, *primals):
+    return func(*primals), lambda *tangents: torch.func.jvp(func, primals, tangents)[1]

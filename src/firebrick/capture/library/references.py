@@ -98,7 +98,7 @@ class _Getter:
         return self.function()
 
 
-def _now(interp: Interpreter, value: Value, function: Callable[[], Any], text: str) -> Value:
+def read_now(interp: Interpreter, value: Value, function: Callable[[], Any], text: str) -> Value:
     """What a function of a known object returns, as a source that is looked at again at each call."""
     if value.source is not None and not isinstance(value.source, Const):
         interp.tracer.guards.identity(value.source, getattr(value, "obj", None))
@@ -111,7 +111,7 @@ def _call_reference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0].realize()
     if not isinstance(value, ObjectValue) or value.obj is None:
         raise Break("unsupported-call", f"{value.describe()} is called")
-    return _now(interp, value, value.obj, "target")
+    return read_now(interp, value, value.obj, "target")
 
 
 def _variable(args: Args) -> ObjectValue:
@@ -130,11 +130,11 @@ def _read_variable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     try:
         value.obj.get()
     except LookupError as error:
-        _now(interp, value, lambda: value.obj.get(None), "context").realize()
+        read_now(interp, value, lambda: value.obj.get(None), "context").realize()
         if len(args) > 1:
             return args[1]
         interp.raise_real(error)
-    return _now(interp, value, value.obj.get, "context")
+    return read_now(interp, value, value.obj.get, "context")
 
 
 class TokenValue(Value):

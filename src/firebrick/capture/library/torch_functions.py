@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._jit_internal
+import torch.fx.traceback
 import torch.jit._trace
 import torch.nn.functional
 
@@ -23,6 +24,8 @@ from firebrick.capture.library.known_callables import (
     handles,
     key_of,
 )
+from firebrick.capture.library.polyfills import index_by_tensors
+from firebrick.capture.library.torch_settings import told
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue
 from firebrick.capture.values.context_manager import ContextValue
@@ -108,7 +111,6 @@ _asks(
     torch.is_grad_enabled,
     torch.get_default_dtype,
     torch.is_autocast_enabled,
-    torch.is_autocast_cpu_enabled,
     torch.get_autocast_dtype,
     torch.is_autocast_cache_enabled,
     torch.are_deterministic_algorithms_enabled,
@@ -361,10 +363,34 @@ def _nothing(interp: Interpreter) -> Callable[[Interpreter], None]:
     return lambda at: None
 
 
-@handles(torch.autograd.profiler.record_function)
+@handles(torch.autograd.profiler.record_function, torch.fx.traceback.annotate)
 def _no_context(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    """A name for a profiler: nothing to do here."""
+    """A name for a profiler or an exporter: nothing to do here."""
     return ContextValue(_none, [], _nothing)
+
+
+@handles(torch.overrides.TorchFunctionMode.__enter__, torch.overrides.TorchFunctionMode.__exit__)
+def _function_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    """Of function modes, one is known: in it, an index of one element that is a tensor stays one."""
+    kind = args[0].realize().python_type()
+    if (kind.__module__, kind.__name__) != ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex"):
+        raise Break("unsupported-call", f"a mode of functions, {kind.__name__}, is entered or left")
+    interp.tracer.index_by_tensors += 1 if len(args) == 1 else -1
+    return args[0] if len(args) == 1 else NONE
+
+
+def _index_by_tensors(interp: Interpreter) -> Callable[[Interpreter], None]:
+    interp.tracer.index_by_tensors += 1
+
+    def leave(at: Interpreter) -> None:
+        at.tracer.index_by_tensors -= 1
+
+    return leave
+
+
+@handles(index_by_tensors)
+def _indexing(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ContextValue(_none, [], _index_by_tensors)
 
 
 def _switches_overrides(cls: Any) -> None:
@@ -434,19 +460,19 @@ def _none() -> Any:
     return contextlib.nullcontext()
 
 
-@handles(torch.autocast)
-def _autocast(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    names = ("device_type", "dtype", "enabled", "cache_enabled")
-    given: dict[str, Any] = dict(zip(names, (arg.realize().as_constant() for arg in args), strict=False))
-    given.update({name: arg.realize().as_constant() for name, arg in kwargs.items()})
-    device = given["device_type"]
-    dtype = given.get("dtype") or torch.get_autocast_dtype(device)
-    again = [ConstantValue(given.get(name, True if name == "enabled" else None)) for name in names]
-    if not given.get("enabled", True) and not torch.is_autocast_enabled(device):
-        return ContextValue(torch.autocast, again, _nothing)
+def _autocasts(make: Any) -> None:
+    @handles(make)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        made = told(interp, make, args, kwargs)
+        state = (made.device, made.fast_dtype, made._enabled, made._cache_enabled)
+        again = [ConstantValue(item) for item in state]
+        if not made._enabled and not torch.is_autocast_enabled(made.device):
+            return ContextValue(torch.autocast, again, _nothing)
+        return ContextValue(torch.autocast, again, lambda at: _enter_autocast(at, state))
 
-    state = (device, dtype, given.get("enabled", True), given.get("cache_enabled"))
-    return ContextValue(torch.autocast, again, lambda at: _enter_autocast(at, state))
+
+for _make in (torch.autocast, torch.cpu.amp.autocast, torch.cuda.amp.autocast):  # type: ignore[attr-defined]
+    _autocasts(_make)
 
 
 def _enter_autocast(interp: Interpreter, state: tuple[Any, ...]) -> Callable[[Interpreter], None]:

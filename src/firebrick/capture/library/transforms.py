@@ -13,19 +13,23 @@ import torch
 import torch.func
 import torch.utils.checkpoint
 from torch import fx
+from torch._higher_order_ops import flex_attention
 from torch._higher_order_ops.while_loop import while_loop
 from torch.utils import _pytree as pytree
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.graph import GraphBuilder
 from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
+from firebrick.capture.library.polyfills import scan_loop
+from firebrick.capture.replay import new_in_reach
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.module import ModuleValue
+from firebrick.capture.values.opaque import Pullback
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.ir.graph.nested import Body, Branch, Loop, Nested, Transform
+from firebrick.ir.graph.nested import CHECKPOINT, Body, Branch, Loop, Nested, Transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -219,10 +223,11 @@ def _transformed(
     kwargs: Kwargs,
     *,
     direct: bool = False,
+    kind: type[Transform] = Transform,
 ) -> Value:
     """The node that runs `api` on a function's graph."""
     sub = _Sub(interp)
-    sub.graph.in_transform |= api is not _PLAIN_CHECKPOINT
+    sub.graph.in_transform |= api is not CHECKPOINT
     given = TupleValue(list(args)), DictValue.of(dict(kwargs))
     handed = tuple(value.as_argument() for value in given)
     seen: list[Any] = []
@@ -231,7 +236,7 @@ def _transformed(
         seen.extend((inner, named, torch.is_grad_enabled()))
         raise _Seen
 
-    probe = Transform(api, None, options, handed, direct=direct)  # type: ignore[arg-type]
+    probe = kind(api, None, options, handed, direct=direct)  # type: ignore[arg-type]
     fakes = fx.map_arg(handed, lambda node: node.meta["val"])
     try:
         with sub.graph.mode:
@@ -251,7 +256,7 @@ def _transformed(
     )
     if options.get("chunk_size") is not None and interp.tracer.effects.count != effects:
         raise Break("unsupported-call", f"{api.__name__}() in chunks of a function with side effects")
-    node = Transform(api, body, options, handed, direct=direct)
+    node = kind(api, body, options, handed, direct=direct)
     return interp.tracer.graph.call(interp, "call_function", node, (*given, sub.lifted()), {})
 
 
@@ -277,22 +282,26 @@ def _jvp(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return _transformed(interp, torch.func.jvp, function, options, [primals, tangents], {}, direct=True)
 
 
+@handles(torch.func.vjp)
+def _vjp(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    options = {name: option.realize().as_constant() for name, option in kwargs.items()}
+    return _transformed(interp, torch.func.vjp, args[0], options, args[1:], {}, direct=True, kind=Pullback)
+
+
 _CHECKPOINT: Any = torch.utils.checkpoint.checkpoint
-_PLAIN_CHECKPOINT: Any = getattr(_CHECKPOINT, "__wrapped__", _CHECKPOINT)
 _CHECKPOINT_OPTIONS = ("use_reentrant", "determinism_check", "debug", "early_stop", "preserve_rng_state")
 
 
-@handles(_CHECKPOINT, _PLAIN_CHECKPOINT)
+@handles(_CHECKPOINT, CHECKPOINT)
 def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     named = dict(kwargs)
-    if "context_fn" in named:
-        raise Break("unsupported-call", "checkpoint() with context_fn")
+    named.pop("context_fn", None)  # it says what is saved, which the partition of the joint graph decides
     options = {name: named.pop(name).realize().as_constant() for name in _CHECKPOINT_OPTIONS if name in named}
     if not torch.is_grad_enabled():
         return args[0].realize().call(interp, args[1:], named)
     if options.get("use_reentrant") is not False:
         raise Break("unsupported-call", "checkpoint() with use_reentrant=True, which runs a backward of its own")
-    return _transformed(interp, _PLAIN_CHECKPOINT, args[0], options, args[1:], named, direct=True)
+    return _transformed(interp, CHECKPOINT, args[0], options, args[1:], named, direct=True)
 
 
 # -- control flow ---------------------------------------------------------------------------------
@@ -307,16 +316,22 @@ def _like(one: torch.Tensor, other: torch.Tensor) -> bool:
     ) and one.requires_grad == other.requires_grad
 
 
-def _pure_body(sub: _Sub, name: str, function: Value, args: Args) -> tuple[_Sub, Body, list[TensorValue]]:
-    """A body that may run or not: without effects, its results new tensors."""
+def _pure_body(
+    sub: _Sub, name: str, function: Value, args: Args, *, fresh: bool = True
+) -> tuple[_Sub, Body, list[TensorValue]]:
+    """A body that may run or not: without effects, its results new tensors if `fresh`."""
     effects = sub.tracer.effects
-    before = effects.count
+    reached = new_in_reach([function.realize(), *args])
+    before, seen, touched = effects.count, effects.outside, len(effects.touched)
     body, results = sub.capture(function, args, {}, grad=torch.is_grad_enabled())
-    if sub.graph.changes_arguments() or before != effects.count:
+    changed = effects.count != before
+    if reached is not None:  # what the body makes itself, it may change
+        changed = effects.outside != seen or not {*map(id, reached)}.isdisjoint(effects.touched[touched:])
+    if sub.graph.changes_arguments() or changed:
         raise Break("unsupported-call", f"{name}() with a function that has side effects")
     storages = {value.fake.untyped_storage()._cdata for value in results}
     outside = {node.meta["val"].untyped_storage()._cdata for node in sub.graph.graph.nodes if node.op == "placeholder"}
-    if len(storages) < len(results) or storages & outside:
+    if fresh and (len(storages) < len(results) or storages & outside):
         raise Break("unsupported-call", f"{name}() with a function that returns a tensor of its arguments")
     return sub, body, results
 
@@ -346,8 +361,8 @@ def _cond(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     one, other = (_pure_body(_Sub(interp), "cond", branch, operands) for branch in branches)
     if one[1].spec != other[1].spec or not all(_like(a.fake, b.fake) for a, b in zip(one[2], other[2], strict=True)):
         raise Break("unsupported-call", "the functions of cond() return tensors of different kinds")
-    if any(isinstance(leaf, list) for leaf in (*one[1].leaves, *other[1].leaves)):
-        raise Break("unsupported-call", "a function of cond() returns what is no tensor")
+    if any(a != b or type(a) is not type(b) for a, b in zip(one[1].leaves, other[1].leaves, strict=True)):
+        raise Break("unsupported-call", "the functions of cond() return different numbers")
     lifted = TupleValue([one[0].lifted(), other[0].lifted()])
     return _control(interp, Branch((one[1], other[1])), [condition, lifted], one[2], one[1])
 
@@ -376,6 +391,52 @@ def _while_loop(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return _control(interp, Loop((test_body, step_body)), [TupleValue(carried), lifted], results, step_body)
 
 
+class Scan(Nested):
+    """A loop over the rows of tensors: the body makes the next of what is carried, and rows that are stacked."""
+
+    splits = True
+
+    def __init__(self, body: Body, carried: int) -> None:
+        super().__init__("scan", (body,), str(carried))
+        self.carried = carried
+
+    def __call__(self, carried: Sequence[Any], columns: Sequence[Any], lifted: Sequence[Any]) -> Any:
+        """Run the loop."""
+        (body,), count = self.bodies, self.carried
+        stacked: list[Any] = []
+        for rows in zip(*[column.unbind(0) for column in columns], strict=True):
+            results = body.run(*carried, *rows, *lifted)
+            carried = results[:count]
+            stacked.append(results[count:])
+        ends = [tensor.clone() for tensor in carried]  # they may be rows
+        return pytree.tree_unflatten([*ends, *map(torch.stack, zip(*stacked, strict=True))], body.spec)
+
+
+@handles(scan_loop)
+def _scan_loop(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    """The loop over rows of tensors, more than are unrolled."""
+    graph, sub = interp.tracer.graph, _Sub(interp)
+    nodes = [arg.realize().as_argument() for arg in args[1:]]
+    handed = fx.map_arg(nodes, lambda node: node.meta["val"])
+    carried, columns = (pytree.tree_leaves(tree) for tree in handed)
+    with sub.graph.mode:
+        rows = pytree.tree_map(lambda column: column[0], handed[1])
+    inner = [_value_like(interp, sub, handed[0]), _value_like(interp, sub, rows)]
+    sub, body, results = _pure_body(sub, "scan", args[0], inner, fresh=False)
+    fakes = [_fake_like(graph, value.fake) for value in results]
+    if not all(map(_like, carried, fakes)) or any(isinstance(leaf, list) for leaf in body.leaves):
+        raise Break("unsupported-call", "scan() carries tensors of changing kinds, or what is no tensor")
+    with graph.mode:
+        fakes[len(carried) :] = [torch.stack([fake] * len(columns[0])) for fake in fakes[len(carried) :]]
+    given: list[Value] = [*[TupleValue([*_values(graph, pytree.tree_leaves(part))]) for part in nodes], sub.lifted()]
+    return graph.add(interp, Scan(body, len(carried)), given, pytree.tree_unflatten(fakes, body.spec))
+
+
+@handles(flex_attention)
+def _flex_attention(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.inline(interp.stand_in("flex_attention"), args, kwargs)
+
+
 # -- modules with other tensors ---------------------------------------------------------------------
 
 
@@ -384,11 +445,15 @@ def _functional_call(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     names = ("module", "parameter_and_buffer_dicts", "args", "kwargs")
     named = {name: value.realize() for name, value in (*zip(names, args, strict=False), *kwargs.items())}
     module, given = named["module"], named["parameter_and_buffer_dicts"]
-    if not isinstance(module, ModuleValue) or interp.flag(named.get("strict"), False):
+    if not isinstance(module, ModuleValue):
         raise Break("unsupported-call", f"functional_call() of {module.describe()}")
     dicts = [given] if isinstance(given, DictValue) else [item.realize() for item in interp.iterate(given)]
+    if interp.flag(named.get("strict"), False):
+        paths = {key.realize().as_constant() for mapping in dicts for key in interp.iterate(mapping)}
+        if paths != {name for name, _ in (*module.obj.named_parameters(), *module.obj.named_buffers())}:
+            raise Break("unsupported-call", "functional_call() with strict=True and other names than the module has")
     tied = _tied(module.obj) if interp.flag(named.get("tie_weights"), True) else {}
-    replaced: list[tuple[ModuleValue, str, Any]] = []
+    replaced: list[tuple[Any, str, Any]] = []
     try:
         for mapping in dicts:
             for key in list(interp.iterate(mapping)):
@@ -403,8 +468,8 @@ def _functional_call(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         keywords = {} if not isinstance(extra, DictValue) else extra.whole(interp)
         return module.call(interp, items, {str(k.realize().as_constant()): v for k, v in keywords.values()})
     finally:
-        for owner, name, before in reversed(replaced):
-            owner.fields[name] = before
+        for table, name, before in reversed(replaced):
+            table[name] = before
 
 
 def _tied(module: torch.nn.Module) -> dict[str, list[str]]:
@@ -417,7 +482,7 @@ def _tied(module: torch.nn.Module) -> dict[str, list[str]]:
 
 
 def _replace(
-    interp: Interpreter, module: ModuleValue, path: str, value: Value, replaced: list[tuple[ModuleValue, str, Any]]
+    interp: Interpreter, module: ModuleValue, path: str, value: Value, replaced: list[tuple[Any, str, Any]]
 ) -> None:
     *parts, name = path.split(".")
     owner: Value = module
@@ -425,5 +490,11 @@ def _replace(
         owner = owner.get_attr(interp, part).realize()
     if not isinstance(owner, ModuleValue) or (name not in owner.obj._parameters and name not in owner.obj._buffers):
         raise Break("unsupported-call", f"functional_call() with {path}, which is no parameter or buffer")
-    replaced.append((owner, name, owner.own(interp, name).realize()))
+    before = owner.own(interp, name).realize()
+    for kind in ("_parameters", "_buffers"):  # also where the module's own code looks into these
+        table = owner.own(interp, kind).realize()
+        if name in getattr(table, "entries", ()):
+            replaced.append((table.entries, name, table.entries[name]))
+            table.entries[name] = (table.entries[name][0], value)
+    replaced.append((owner.fields, name, before))
     owner.fields[name] = value

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch._compile
 
+from firebrick._native import Wrapped
 from firebrick.capture import marks
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles
@@ -68,6 +69,15 @@ def _in_graph(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) ->
     return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
 
 
+def _compiled(mark: str) -> Any:
+    """A function that was compiled on its own, by Firebrick or by torch.compile: its original is looked into."""
+
+    def rule(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+        return interp.tracer.known(function.__dict__[mark]).call(interp, args, kwargs)
+
+    return rule
+
+
 MARKED.update(
     {
         marks.DISABLED: _disabled,
@@ -75,8 +85,22 @@ MARKED.update(
         marks.CONSTANT: _constant,
         "_dynamo_marked_constant": _constant,
         marks.IN_GRAPH: _in_graph,
+        **{mark: _compiled(mark) for mark in (marks.ORIGINAL, "_torchdynamo_inline")},
     }
 )
+
+
+@handles(Wrapped.__call__)
+def _call_wrapped(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    wrapped = getattr(args[0].realize(), "obj", None)
+    if not isinstance(wrapped, Wrapped) or args[0].source is None:
+        raise Break("unsupported-call", "a compiled function that is not known is called")
+    interp.tracer.guards.identity(args[0].source, wrapped)
+    return interp.tracer.known(wrapped.function).call(interp, args[1:], kwargs)
+
+
+def _optimized_module(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    return args[0].realize().get_attr(interp, "_orig_mod").realize().call(interp, args[1:], kwargs)
 
 
 def _unwrapped(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
@@ -123,6 +147,7 @@ NAMED.update(
         },
         ("torch._dynamo.external_utils", "is_compiling"): _true,
         ("torch._dynamo.mutation_guard", "install_generation_tagging_init.<locals>.patched_init"): _patched,
+        ("torch._dynamo.eval_frame", "OptimizedModule.__call__"): _optimized_module,
         ("torch.compiler", "cudagraph_mark_step_begin"): _nothing,
         ("torch.compiler", "nested_compile_region"): _first,
     }

@@ -45,7 +45,8 @@ def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
     return MISSING, None
 
 
-_ODD_KINDS = (types.NoneType, type, staticmethod, classmethod, property, type(functools.lru_cache(lambda: None)))
+_CACHED = type(functools.lru_cache(lambda: None))
+_ODD_KINDS = (types.NoneType, type, staticmethod, classmethod, property, _CACHED)
 _OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor", "lshift",
     "rshift",
@@ -90,7 +91,7 @@ def bind(interp: Interpreter, found: Any, owner: type, instance: Value, name: st
         if isinstance(instance, ObjectValue):
             instance.store(interp, name, value)
         return value
-    if isinstance(found, _BUILTIN_METHODS):
+    if isinstance(found, (*_BUILTIN_METHODS, _CACHED)) or type(found).__name__ == "instancemethod":  # of pybind11
         return BoundMethodValue(CallableValue(found), instance)
     if isinstance(found, types.BuiltinFunctionType):
         return CallableValue(found)

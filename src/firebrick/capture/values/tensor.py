@@ -15,6 +15,7 @@ from firebrick.capture.inference_mode import is_inference
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
+from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeValue
 
 if TYPE_CHECKING:
@@ -322,6 +323,10 @@ class TensorValue(Value):
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """An indexing node."""
+        if interp.tracer.index_by_tensors and (places := _places(interp, key)):
+            return interp.tracer.graph.call(
+                interp, "call_function", torch.ops.aten.index.Tensor, (self, ListValue(places)), {}
+            )
         if isinstance(key.realize(), SizeValue) and self.fake.dim():
             return interp.tracer.graph.call(interp, "call_function", torch.select, (self, ConstantValue(0), key), {})
         return interp.tracer.graph.call(interp, "call_function", operator.getitem, (self, key), {})
@@ -432,6 +437,20 @@ def _length(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwar
 
 def _get(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     return value.get_item(interp, args[0])
+
+
+def _places(interp: Interpreter, key: Value) -> list[Value]:
+    """The tensors that a key consists of, and numbers beside them as tensors; none for other keys."""
+    key = key.realize()
+    parts = [part.realize() for part in key.items] if isinstance(key, TupleValue) else [key]
+    kinds = {type(part) if isinstance(part, TensorValue) else part.python_type() for part in parts}
+    if not kinds <= {TensorValue, int} or TensorValue not in kinds:
+        return []
+    call = interp.tracer.graph.call
+    return [
+        part if isinstance(part, TensorValue) else call(interp, "call_function", torch.tensor, [part], {})
+        for part in parts
+    ]
 
 
 def _set(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:

@@ -14,6 +14,7 @@ import random
 import re
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +42,7 @@ from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, NumpyScalarValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
+from firebrick.capture.values.iterator import IteratorValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, key_of
 from firebrick.capture.values.module import ModuleValue, PythonModuleValue
@@ -493,4 +495,6 @@ def fresh(tracer: Tracer, obj: Any) -> Value:
         return make(tracer, obj)
     if isinstance(obj, tuple) and (hasattr(kind, "_fields") or kind is torch.Size):
         return TupleValue([fresh(tracer, item) for item in obj], cls=kind)
+    if isinstance(obj, Iterator):  # taken now, since one object would be used up by the first call
+        return IteratorValue(iter([fresh(tracer, item) for item in obj]), kind)
     return tracer.known(obj)

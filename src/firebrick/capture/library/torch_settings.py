@@ -1,0 +1,240 @@
+"""Rules of torch's settings: context managers and functions that switch how operations are computed, and what asks.
+
+A switch is made for real while the code is captured, so that operations behave there as they will, and a node makes
+it again where the graph runs. What a function sets for good is undone at the end of the graph and set behind it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.attention import sdpa_kernel
+
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.library.known_callables import handles
+from firebrick.capture.library.references import read_now
+from firebrick.capture.switches import Switch
+from firebrick.capture.values.base import NotConstant
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.context_manager import ContextValue
+from firebrick.capture.values.object import ObjectValue
+from firebrick.capture.values.sequence import ListValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.library.known_callables import Args, Kwargs
+    from firebrick.capture.values.base import Value
+
+
+def constants(interp: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call as objects.
+
+    Raises:
+        Break: they are not constant.
+    """
+
+    def of(value: Value) -> Any:
+        value = value.realize()
+        if isinstance(value, ListValue):
+            return [of(item) for item in value.items]
+        if isinstance(value, ObjectValue) and hasattr(value.cls, "__members__"):  # an enumeration's, of Python or C++
+            interp.tracer.guards.pin(value)
+            return value.obj
+        return value.as_constant()
+
+    try:
+        return [of(arg) for arg in args], {name: of(arg) for name, arg in kwargs.items()}
+    except NotConstant as error:
+        raise Break("unsupported-call", f"a setting of torch is changed to {error}, which is not constant") from None
+
+
+def _entered(make: Any) -> None:
+    @handles(make)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        bound = inspect.signature(make).bind(*args, **kwargs)
+        values, named = constants(interp, bound.args, bound.kwargs)
+        context = lambda: make(*values, **named)  # noqa: E731
+        try:
+            context()
+        except Exception as error:  # noqa: BLE001  the user's program gets what it raises
+            interp.raise_real(error)
+        text = f"{values!r} {named!r}"
+
+        def enter(at: Interpreter) -> Callable[[Interpreter], None]:
+            entering, leaving = Switch(make.__name__, context, text), Switch(f"leave_{make.__name__}", None, text)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                entering()
+            at.tracer.graph.statement(at, entering, ())
+
+            def leave(later: Interpreter) -> None:
+                leaving()
+                later.tracer.graph.statement(later, leaving, ())
+
+            return leave
+
+        return ContextValue(context, [], enter)
+
+
+for _make in (
+    sdpa_kernel,
+    torch.backends.cudnn.flags,
+    torch.backends.mkldnn.flags,
+    torch.backends.nnpack.flags,
+    torch.autograd.graph.disable_saved_tensors_hooks,
+):
+    _entered(_make)
+
+
+class _SettingValue(ContextValue):
+    """A setting that captured code has changed for good."""
+
+    __slots__ = ()
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Set it."""
+        emitter.load_callable(self.make)
+        for arg in self.args:
+            emitter.load(arg)
+        emitter.call(len(self.args))
+
+
+def _sets(name: Any, read: Callable[..., tuple[Any, ...]], asked: int = 0, setter: Any = None) -> None:
+    """A rule for a setter; `read` gives the arguments that set it back, for the first `asked` arguments."""
+    setter = setter or name
+
+    @handles(name)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        values, named = constants(interp, args, kwargs)
+        values += named.values()  # they have the order of the parameters, where both are there
+        before = read(*values[:asked])
+
+        def put(at: Interpreter, now: Any) -> None:
+            setter(*now)
+            at.tracer.graph.statement(
+                at, Switch(f"set_{name.__name__}", lambda: setter(*now), repr(now), once=True), ()
+            )
+
+        def enter(at: Interpreter) -> Callable[[Interpreter], None]:
+            try:
+                put(at, values)
+            except Exception as error:  # noqa: BLE001  the user's program gets what it raises
+                at.raise_real(error)
+            return lambda later: put(later, before)
+
+        context = _SettingValue(setter, [ConstantValue(value) for value in values], enter)
+        context.call_method(interp, "__enter__", [], {})
+        return NONE
+
+
+def _one(getter: Callable[[], Any]) -> Callable[[], tuple[Any, ...]]:
+    return lambda: (getter(),)
+
+
+_C: Any = torch._C
+_sets(_C._set_default_dtype, _one(torch.get_default_dtype))
+_sets(_C._set_float32_matmul_precision, _one(torch.get_float32_matmul_precision))
+_sets(
+    _C._set_deterministic_algorithms,
+    lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+    setter=lambda mode, warn_only=False: _C._set_deterministic_algorithms(mode, warn_only=warn_only),
+)
+_sets(torch.set_autocast_enabled, lambda *device: (*device, torch.is_autocast_enabled(*device)), 1)
+_sets(torch.set_autocast_dtype, lambda device: (device, torch.get_autocast_dtype(device)), 1)
+_sets(torch.set_autocast_cache_enabled, _one(torch.is_autocast_cache_enabled))
+
+_FLAGS = (
+    ("_get_flash_sdp_enabled", "_set_sdp_use_flash"),
+    ("_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"),
+    ("_get_math_sdp_enabled", "_set_sdp_use_math"),
+    ("_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn"),
+    ("_get_overrideable_sdp_enabled", "_set_sdp_use_overrideable"),
+    ("_get_sdp_priority_order", "_set_sdp_priority_order"),
+    ("_get_cudnn_enabled", "_set_cudnn_enabled"),
+    ("_get_cudnn_benchmark", "_set_cudnn_benchmark"),
+    ("_get_cudnn_deterministic", "_set_cudnn_deterministic"),
+    ("_get_cudnn_allow_tf32", "_set_cudnn_allow_tf32"),
+    ("_get_cublas_allow_tf32", "_set_cublas_allow_tf32"),
+    ("_get_mkldnn_enabled", "_set_mkldnn_enabled"),
+    ("_get_nnpack_enabled", "_set_nnpack_enabled"),
+)
+"""Flags of kernels: what reads one, and what sets it."""
+
+
+def _asks(getter: Any) -> None:
+    @handles(getter)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        if any(isinstance(switch, Switch) for switch in interp.tracer.graph.switches):
+            raise Break("unsupported-call", f"{getter.__name__}() is called behind a change of such settings")
+        return read_now(interp, interp.tracer.known(getter), getter, getter.__name__)
+
+
+for _getter, _setter in _FLAGS:
+    if hasattr(_C, _getter) and hasattr(_C, _setter):
+        _asks(getattr(_C, _getter))
+        _sets(getattr(_C, _setter), _one(getattr(_C, _getter)))
+
+
+def told(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What a function of constants gives; what it warns of is said when the program runs."""
+    values, named = constants(interp, args, kwargs)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            result = function(*values, **named)
+        except Exception as error:  # noqa: BLE001  the user's program gets what it raises
+            interp.raise_real(error)
+    for warning in said:
+        text: list[Value] = [ConstantValue(str(warning.message)), interp.tracer.known(warning.category)]
+        interp.tracer.effects.later(warnings.warn, text, {})
+    return result
+
+
+@handles(torch.is_autocast_cpu_enabled)
+def _is_autocast_cpu_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(told(interp, torch.is_autocast_cpu_enabled, args, kwargs))
+
+
+# -- warnings -----------------------------------------------------------------------------------------
+
+
+class _FilterValue(ContextValue):
+    """`warnings.catch_warnings()`: what is done in it to filters, and what is said, waits for the end of the graph."""
+
+    __slots__ = ()
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """It is left in the same stretch of code."""
+        raise Break("no-reconstruction", "a graph ends inside of warnings.catch_warnings()")
+
+
+@handles(warnings.catch_warnings)
+def _catch_warnings(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    values, named = constants(interp, args, kwargs)
+    if named.get("record") or named.get("module") is not None:
+        raise Break("unsupported-call", "warnings.catch_warnings() records them, or is of another module")
+    entering = Switch("catch_warnings", lambda: warnings.catch_warnings(*values, **named), "")
+
+    def enter(at: Interpreter) -> Callable[[Interpreter], None]:
+        at.tracer.effects.later(entering, [], {})
+        return lambda later: later.tracer.effects.later(Switch("leave_catch_warnings", None, ""), [], {})
+
+    return _FilterValue(warnings.catch_warnings, [], enter)
+
+
+def _filters(function: Any) -> None:
+    @handles(function)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        told(interp, lambda *args, **kwargs: None, args, kwargs)
+        interp.tracer.effects.later(function, args, dict(kwargs))
+        return NONE
+
+
+for _function in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
+    _filters(_function)

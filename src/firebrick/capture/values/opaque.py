@@ -1,0 +1,80 @@
+"""A function that a node of the graph gives, such as the one that `torch.func.vjp` returns."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.mapping import DictValue
+from firebrick.capture.values.sequence import TupleValue
+from firebrick.ir.graph.nested import Nested, Transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import fx
+
+    from firebrick.capture.interpreter.interpreter import Interpreter
+
+
+class Opaque:
+    """A function as a node's result."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+
+class _Call(Nested):
+    """Calls a function that another node gave."""
+
+    def __call__(self, opaque: Opaque, args: Any, kwargs: Any) -> Any:
+        """Call it."""
+        return opaque.function(*_plain(args), **_plain(kwargs))
+
+
+def _plain(arg: Any) -> Any:
+    """A node's argument with the containers that the program had; FX holds others."""
+    if isinstance(arg, dict):
+        return {name: _plain(item) for name, item in arg.items()}
+    if isinstance(arg, list):
+        return [_plain(item) for item in arg]
+    return tuple(map(_plain, arg)) if type(arg) is tuple else arg
+
+
+_CALL = _Call("call", ())
+
+
+class Pullback(Transform):
+    """`torch.func.vjp`, whose second result is a function."""
+
+    def apply(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Transform a function and call it."""
+        result, pullback, *rest = super().apply(function, args, kwargs)
+        return (result, Opaque(pullback), *rest)
+
+
+class OpaqueValue(Value):
+    """The function; it is called in the graph that made it and can't leave."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: fx.Node) -> None:
+        super().__init__(None)
+        self.node = node
+
+    def python_type(self) -> type:
+        """Function."""
+        return types.FunctionType
+
+    def as_argument(self) -> Any:
+        """The node."""
+        return self.node
+
+    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """A node that calls it."""
+        graph = interp.tracer.graph
+        if graph.graph is not self.node.graph:
+            raise Break("unsupported-call", "a function that a transform gave is called inside of another one")
+        return graph.call(interp, "call_function", _CALL, [self, TupleValue(list(args)), DictValue.of(kwargs)], {})
