@@ -11,12 +11,12 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
 # Ceilings only fall. One folder may fill its room, all of them together may not.
-PACKAGE_LINES = 70_000  # sizes as symbols: 1,370, in capture, fakes, ir and the pipeline; what eager refuses is asked of it: 300, in fakes and trace; a digest of the source, guards of identity: 50
+PACKAGE_LINES = 71_000  # tensors with a dispatch: 540, export: 340; sizes as symbols: 1,370, in capture, fakes, ir and the pipeline; what eager refuses is asked of it: 300, in fakes and trace; a digest of the source, guards of identity: 50
 FOLDER_LINES = {
     "": 1_760,
-    "api": 2_150,
+    "api": 2_400,
     "backends": 1_450,
-    "capture": 22_600,  # rules of settings, TorchScript, scans, attention and pullbacks
+    "capture": 22_900,  # tensors with a dispatch; rules of settings, TorchScript, scans, attention and pullbacks
     "extend": 2_800,
     "fakes": 2_500,
     "fuse": 2_000,

@@ -80,6 +80,10 @@ class SizesDecided(SizesRefused):
     """All sizes of a graph that could vary became numbers on the way."""
 
 
+class WrapperRefused(LoweringError):
+    """A graph with tensors of a class that has a `__torch_dispatch__` is not compiled: plain Python runs its frame."""
+
+
 class CacheError(FirebrickError, RuntimeError):
     """A cache entry is corrupt, foreign or of another schema, or can't be written."""
 

@@ -20,6 +20,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from firebrick import fuse, host, lower, passes, runtime, trace
 from firebrick.artifact import SCHEMA, Artifact
 from firebrick.backends.aten import run_aten
+from firebrick.capture.wrappers import Unwrap, Wrap
 from firebrick.errors import (
     CompileError,
     FirebrickError,
@@ -28,6 +29,7 @@ from firebrick.errors import (
     RefusedBackward,
     SizesDecided,
     SizesRefused,
+    WrapperRefused,
 )
 from firebrick.extend.claimed_group import groups_in
 from firebrick.extend.pass_runner import copy_graph
@@ -127,6 +129,8 @@ def compile_graph(
     except SizesRefused:
         raise
     except Exception as error:
+        if any(isinstance(node.target, (Wrap, Unwrap)) for node in gm.graph.nodes):
+            raise WrapperRefused(f"{type(error).__name__}: {error}") from error
         if config.strict:
             raise
         _note_fallback(gm, error)

@@ -3,6 +3,7 @@
 from firebrick.api.bundle import load, save
 from firebrick.api.compiling import compile, disable, optimize, run
 from firebrick.api.explaining import Explanation, explain
+from firebrick.api.exporting import export
 from firebrick.api.torch_compile import torch_compile_backend
 from firebrick.api.tracing import aot
 from firebrick.backends import list_backends, register_backend
@@ -26,6 +27,7 @@ __all__ = [
     "compile",
     "disable",
     "explain",
+    "export",
     "graph_break",
     "graphs_compiled",
     "is_compiling",

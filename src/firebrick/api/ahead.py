@@ -11,6 +11,7 @@ from firebrick import pipeline
 from firebrick.api import argument_tree
 from firebrick.api.settings import Settings
 from firebrick.capture import hook
+from firebrick.capture.frame import Capture
 from firebrick.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,29 +47,46 @@ def ahead(original: Any, signature: inspect.Signature, call: Call, config: Confi
     """
     if call.problem:
         raise ConfigError(f"a call was compiled whose arguments can't be saved: {call.problem}")
-    tensors = [_zeros(*row) for row in call.tensors]
-    given = argument_tree.read(call.tree, lambda i: tensors[i])
-    args, kwargs = _passed(signature, given)
     backend = _Backend(replace(config, fullgraph=True, dynamic=False))
+    settings = Settings.make(backend, fullgraph=True, dynamic=False)
+    inputs, made = one_graph(original, signature, call, [_zeros(*row) for row in call.tensors], backend, settings)
+    assert backend.artifact is not None
+    return Program(call, backend.artifact, backend.constants, inputs, made)
+
+
+def one_graph(
+    original: Any,
+    signature: inspect.Signature,
+    call: Call,
+    tensors: list[torch.Tensor],
+    backend: OneGraph,
+    settings: Settings,
+) -> tuple[list[int], list[Any]]:
+    """Capture a call with other tensors; the numbers of those that its graph takes, and the tree of its result.
+
+    Raises:
+        ConfigError: something of the call, its result or its effects can't be saved.
+        Unsupported: it is not one graph.
+    """
+    args, kwargs = _passed(signature, argument_tree.read(call.tree, lambda i: tensors[i]))
     effects = _Effects()
     with torch.no_grad():
-        capturer = Settings.make(backend, fullgraph=True, dynamic=False).capturer(backend, effects.note)
+        capturer = Capture(backend, settings.config, on_frame=effects.note, scope=backend)
         result = hook.Wrapped(original, capturer, backend)(*args, **kwargs)
     effects.check()
     numbers = {id(t): -1 - i for i, t in enumerate(tensors)}
-    if backend.artifact is None:
+    if not backend.graphs:
         raise ConfigError(f"nothing is computed in a call with {call.show()}")
     inputs = [-1 - numbers.get(id(t), -1 - len(tensors)) for t in backend.given]
     if any(i >= len(tensors) for i in inputs):
         raise ConfigError("the program reads a tensor that is neither an argument nor constant")
     numbers.update((id(t), i) for i, t in enumerate(backend.results))
     try:
-        made = argument_tree.write(result, lambda t: numbers[id(t)])
+        return inputs, argument_tree.write(result, lambda t: numbers[id(t)])
     except KeyError:
         raise ConfigError("the call returns a tensor that the program does not compute") from None
     except argument_tree.NotPlain as error:
         raise ConfigError(f"the call returns what can't be saved: {error}") from None
-    return Program(call, backend.artifact, backend.constants, inputs, made)
 
 
 class _Effects:
@@ -131,28 +149,51 @@ def _zeros(dtype: str, shape: list[int], strides: list[int]) -> torch.Tensor:
     return torch.zeros(span, dtype=getattr(torch, dtype)).as_strided(shape, strides)
 
 
-class _Backend:
-    """Compiles the one graph; its calls only make tensors like its results."""
+class OneGraph:
+    """A backend that takes one graph; its calls only make tensors like the results."""
 
-    reads_nodes_only = True
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.artifact: Artifact | None = None
-        self.constants: dict[str, torch.Tensor] = {}
+    def __init__(self) -> None:
+        self.graphs = 0
         self.given: Sequence[torch.Tensor] = ()
         self.results: list[torch.Tensor] = []
 
+    def take(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+        """Keep, or compile, the graph."""
+        raise NotImplementedError
+
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        if self.artifact is not None:
+        """Take it."""
+        self.graphs += 1
+        if self.graphs > 1:
             raise ConfigError("the call is compiled as several graphs, and only one can be saved")
-        self.artifact, self.constants = pipeline.compile_ahead(gm, example_inputs, self.config)
+        self.take(gm, example_inputs)
         found: Any = gm.graph.output_node().args[0]
         metas = [node.meta["val"] for node in found]
 
         def call(*given: Any) -> tuple[torch.Tensor, ...]:
             self.given = given
-            self.results = [torch.empty_strided(m.shape, m.stride(), dtype=m.dtype) for m in metas]
+            shapes = [[n if type(n) is int else 1 for n in meta.shape] for meta in metas]
+            self.results = [
+                torch.empty_strided(m.shape, m.stride(), dtype=m.dtype)
+                if all(type(n) is int for n in (*m.shape, *m.stride()))
+                else torch.empty(shape, dtype=m.dtype)
+                for m, shape in zip(metas, shapes, strict=True)
+            ]
             return tuple(self.results)
 
         return call
+
+
+class _Backend(OneGraph):
+    """Compiles the graph."""
+
+    reads_nodes_only = True
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.artifact: Artifact | None = None
+        self.constants: dict[str, torch.Tensor] = {}
+
+    def take(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+        self.artifact, self.constants = pipeline.compile_ahead(gm, example_inputs, self.config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,9 +51,13 @@ def write(value: Any, number: Callable[[torch.Tensor], int]) -> list[Any]:
     return ["object", kind.__module__, kind.__qualname__, [[name, write(item, number)] for name, item in pairs]]
 
 
-def read(tree: Sequence[Any], tensors: Callable[[int], torch.Tensor]) -> Any:
-    """Inverse of `write`; classes are imported by name."""
+def read(tree: Sequence[Any], tensors: Callable[[int], Any], *, dicts: bool = False) -> Any:
+    """Inverse of `write`; classes are imported by name, a dict stands for one that is not there where `dicts`."""
     kind, content = tree[0], tree[-1]
+
+    def inner(item: Sequence[Any]) -> Any:
+        return read(item, tensors, dicts=dicts)
+
     match kind:
         case "tensor":
             return tensors(content)
@@ -63,15 +68,18 @@ def read(tree: Sequence[Any], tensors: Callable[[int], torch.Tensor]) -> Any:
         case "device":
             return torch.device(content)
         case "list":
-            return [read(item, tensors) for item in content]
+            return list(map(inner, content))
         case "tuple":
-            return tuple(read(item, tensors) for item in content)
+            return tuple(map(inner, content))
         case "dict":
-            return {key: read(item, tensors) for key, item in content}
-    made: Any = importlib.import_module(tree[1])
-    for name in tree[2].split("."):
-        made = getattr(made, name)
-    return made(**{name: read(item, tensors) for name, item in content})
+            return {key: inner(item) for key, item in content}
+    held = {name: inner(item) for name, item in content}
+    try:
+        return attrgetter(tree[2])(importlib.import_module(tree[1]))(**held)
+    except (ImportError, AttributeError):
+        if not dicts:
+            raise
+        return held
 
 
 def write_signature(signature: inspect.Signature) -> list[list[Any]]:

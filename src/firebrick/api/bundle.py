@@ -24,6 +24,8 @@ from firebrick import _native, backends, runtime
 from firebrick.api import argument_tree
 from firebrick.api.ahead import Program, ahead
 from firebrick.api.compiling import compiled_calls, compiled_settings, original_callable
+from firebrick.api.exporting import Program as Exported
+from firebrick.api.exporting import load_program
 from firebrick.api.recorded_calls import Call
 from firebrick.api.weights import read_tensors, write_tensors
 from firebrick.artifact import decode, encode
@@ -136,12 +138,16 @@ def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=20).hexdigest()
 
 
-def load(path: str | Path) -> Bundle:
-    """Read what `save` wrote: an object to call as what was saved. No compiler is needed, nor the program's source.
+def load(path: str | Path) -> Bundle | Exported:
+    """Read what `save` or `export` wrote: an object to call as what was saved.
+
+    No compiler is needed, nor the program's source.
 
     Raises:
         CacheError: the file is not such a file, is corrupt, or was saved for another torch, machine or level of it.
     """
+    if (program := load_program(path)) is not None:
+        return program
     try:
         with zipfile.ZipFile(path) as archive:
             manifest = _manifest(archive, path)

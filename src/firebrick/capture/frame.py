@@ -45,7 +45,7 @@ from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue
 from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.made import MadeTensor, NumberValue
-from firebrick.errors import BackendError, FirebrickError, InternalError, SizesRefused
+from firebrick.errors import BackendError, FirebrickError, InternalError, SizesRefused, WrapperRefused
 from firebrick.fakes.mode import hooks_paused
 from firebrick.fakes.node_values import release
 from firebrick.gc_pause import collector_paused
@@ -205,6 +205,7 @@ class Capture:
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             one = Attempt(frame, break_step, through)
             history.tell(one.tracer, code, floats)
+            one.tracer.graph.keeps_sizes = getattr(self.backend, "keeps_sizes", False)
             one.tracer.symbols.dynamic = self.config.dynamic if symbols else False
             try:
                 one.run()
@@ -216,6 +217,11 @@ class Capture:
                 if history.note_numbers(code, one.tracer.symbols):
                     continue
                 symbols = history.give_up_symbols(code, error)
+            except WrapperRefused as error:
+                refused = Break("tensor-subclass", str(error))
+                if self.config.fullgraph:
+                    raise refused.unsupported() from error
+                raise SkipFrame(str(refused), always=True) from error
             except SkipFrame:
                 raise
             except Break as error:

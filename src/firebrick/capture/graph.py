@@ -35,6 +35,8 @@ from firebrick.capture.values.random_state import Draws, drawn
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.capture.values.wrapper import WrapperValue
+from firebrick.capture.wrappers import Wrap, is_wrapper, leaves_of
 from firebrick.fakes.layer_shapes import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing
 from firebrick.fakes.strides import dense_strides
@@ -101,6 +103,7 @@ class GraphBuilder:
         self._output_index: dict[TensorValue, int] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
         self.sizes = SizeNodes(self)
+        self.keeps_sizes = False  # the backend takes numbers that are computed of sizes as they are
         if outer is not None:
             self.sizes.leaves = outer.sizes.leaves
         self.switches: set[Any] = set()  # functions that the graph calls to switch modes of the thread
@@ -326,6 +329,10 @@ class GraphBuilder:
     def _note_written(self, target: Any, args: Any, fakes: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """Keep what a call wrote to; kernels refuse to write where a place is met twice, which fakes do not see."""
         self.written += written
+        for fake in filter(is_wrapper, written):
+            base: Any = fake
+            if any(value is not None and value.obj is not None for value in map(self.known, (fake, base._base))):
+                raise Break("tensor-subclass", f"a {type(fake).__name__} that was given is written to")
         known = (value for value in self._by_fake.values() if value.obj is not None and value.obj.is_inference())
         self.inference.check_written(written, {storage_of(value.fake) for value in known})
         if any(value.fake.requires_grad for value in self.replaced):
@@ -406,6 +413,8 @@ class GraphBuilder:
         return interp.tracer.known(out)
 
     def _tensor(self, node: fx.Node, fake: torch.Tensor) -> TensorValue:
+        if is_wrapper(fake) and all(isinstance(leaf, FakeTensor) for leaf in leaves_of(fake)):
+            return self._by_fake.setdefault(id(fake), WrapperValue(node, fake, cls=type(fake)))
         if not isinstance(fake, FakeTensor):
             raise Break("fake-tensor-failed", f"{_name_of(node.target)} gives a real tensor")
         known = self._by_fake.get(id(fake))
@@ -623,7 +632,7 @@ def _is_pure(node: fx.Node) -> bool:
     """Whether nothing is lost with a call whose result is not used; unsure means no."""
     if "out" in node.kwargs or node.kwargs.get("inplace") or node.op not in ("call_function", "call_method"):
         return False
-    if node.target is operator.getitem:
+    if node.target is operator.getitem or isinstance(node.target, Wrap):
         return True
     return node.target in PURE or (node.op == "call_method" and node.target in PURE_METHODS)
 

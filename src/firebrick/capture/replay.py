@@ -28,6 +28,7 @@ from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import SequenceValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.capture.wrappers import is_wrapper
 from firebrick.ir.index.sizes import expressions, size_of
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ class Repeats:
             if used not in inside or used.op == "get_attr"
             for storage in _storages(used.meta.get("val"))
         }
-        if not taken.isdisjoint(_storages(written)):
+        if not taken.isdisjoint(_storages(written)) or any(is_wrapper(node.meta.get("val")) for node in nodes):
             return False
         seen: set[Value] = set()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import traceback
 import weakref
 from types import MappingProxyType
@@ -27,6 +28,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     in_kernel_invocation_manager,
 )
+from torch.nested._internal.nested_int import NestedIntNode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from firebrick.fakes.foreach import calls_of, op_of
@@ -89,6 +91,10 @@ _TELLS_ONE = frozenset({aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dim
 _SLOW_TAGS = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
 
 
+_RAGGED = itertools.count(1 << 40)
+"""Numbers of ragged sizes of fake tensors; PyTorch counts those of real ones from 0."""
+
+
 class _Slow(Exception):
     """This call is left to PyTorch's mode."""
 
@@ -134,6 +140,8 @@ class _FakeMode(FakeTensorMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = _NOTHING
     ) -> Any:
         """Run one op on fake tensors."""
+        if types and any(map(dispatches_itself, types)):
+            return NotImplemented
         if func is torch.ops.prim.device.default:
             return args[0].fake_device
         args, kwargs = tuple(args), dict(kwargs)
@@ -174,6 +182,10 @@ class _FakeMode(FakeTensorMode):
         self._fakes[id(tensor)] = (weakref.ref(tensor), fake)
         return fake
 
+    def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> torch.SymInt:
+        """A ragged size that equals no other one."""
+        return torch.SymInt(NestedIntNode(next(_RAGGED), 1))  # type: ignore[no-any-return]
+
     def from_layout(self, tensor: torch.Tensor, shape: Sequence[Expr], strides: Sequence[Expr]) -> FakeTensor:
         """Return the fake tensor of `tensor` with sizes and strides that are expressions."""
         sizes, steps = (tuple(map(self.sizes.size, values)) for values in (shape, strides))
@@ -182,6 +194,11 @@ class _FakeMode(FakeTensorMode):
         fake = _fake(self, meta, tensor.device, tensor.requires_grad)
         self._fakes[id(tensor)] = (weakref.ref(tensor), fake)
         return fake
+
+
+def dispatches_itself(cls: type) -> bool:
+    """Whether tensors of a class are made of others: calls of them go to their class first."""
+    return hasattr(cls, "__tensor_flatten__") and not issubclass(cls, FakeTensor)
 
 
 def new_fake_mode(sizes: Sizes | None = None) -> FakeTensorMode:

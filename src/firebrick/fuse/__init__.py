@@ -75,5 +75,9 @@ def schedule(
         program = replace(program, buffers=(*program.buffers, *kernels.scratchpads))
     if repeat is not None:
         program, steps = unroll(program, steps, kernels.kernels(), repeat)
-    places, arena, frees = plan_memory(program, steps, kernels.kernels(), targets)
-    return Schedule(program, kernels.kernels(), tuple(steps), places, arena, frees, refusals)
+    for device, target in targets.items() if config.fuse else ():
+        steps = target.side_by_side(steps, kernels, device)
+    called = {step.kernel for step in steps if isinstance(step, Launch)}
+    made = tuple([k for k in kernels.kernels() if k.name in called])
+    places, arena, frees = plan_memory(program, steps, made, targets)
+    return Schedule(program, made, tuple(steps), places, arena, frees, refusals)

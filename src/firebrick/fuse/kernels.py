@@ -58,7 +58,7 @@ class KernelSet:
             work, names = _work(group, live, numbers)
             device = device_type(group.device)
             plan = self._targets[device].plan(work, self._facts)
-            kernels = tuple([self._kernel(step, device) for step in plan.launches])
+            kernels = tuple([self.add(step, device) for step in plan.launches])
             made = self._forms[form] = _Made(plan, kernels, {name: buffers[b] for name, b in names.items()})
         mine = list(buffers)
         names = {name: mine[k] for name, k in made.places.items()}
@@ -82,10 +82,11 @@ class KernelSet:
         step = target.plan_call(call, buffers) if target is not None else None
         if step is None:
             return call
-        kernel = self._kernel(step, device)
+        kernel = self.add(step, device)
         return Launch(kernel, step.args, step.sizes, (call.name,), call.origin, call.parts, step.grid, step.attributes)
 
-    def _kernel(self, step: PlannedLaunch, device: str) -> str:
+    def add(self, step: PlannedLaunch, device: str) -> str:
+        """The name of a planned kernel."""
         key = (device, step.params, step.body)
         kernel = self._known.get(key)
         if kernel is None:

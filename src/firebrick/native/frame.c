@@ -226,7 +226,11 @@ static PyObject *hook_slow(PyThreadState *tstate, _PyInterpreterFrame *frame, Th
     for (int asked = 0;; asked = 1) {
         int skip = site->skip;
         int any_scope = thread->mode == RUN_ONLY && thread->scope == Py_None;
+        Py_INCREF(thread);
+        thread->busy++; /* the user's code that guards run is not captured */
         Entry *entry = fb_site_match(site, thread->scope, any_scope, &view, &skip);
+        thread->busy--;
+        Py_DECREF(thread);
         if (entry != NULL) return call_entry(tstate, frame, entry, original);
         if (asked || skip || thread->mode != CAPTURE) return evaluate(tstate, frame, 0);
         if (ask(thread, site, original, frame) < 0) return frame_finish(tstate, frame, NULL);

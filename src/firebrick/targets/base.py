@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from firebrick.ir.index.expr import var
 from firebrick.ir.kernels.groups import GroupPlan
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.ir.index.expr import Expr
     from firebrick.ir.kernels.groups import PlannedLaunch, Work
-    from firebrick.ir.kernels.schedule import Kernel, Schedule
+    from firebrick.ir.kernels.schedule import Kernel, Launch, Schedule
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.ir.loops.values import Table
 
@@ -104,6 +104,13 @@ class Choice:
     before: frozenset[str] = frozenset()
     single: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class KernelTable(Protocol):
+    """The kernels of a schedule, each made once; `add` returns the name of one."""
+
+    def kernels(self) -> tuple[Kernel, ...]: ...
+    def add(self, step: PlannedLaunch, device: str) -> str: ...
 
 
 CALL = Choice("call", 1.0)
@@ -221,6 +228,11 @@ class Target:
             buffers: by name.
         """
         return plan_called(call, buffers) if not self.shares_memory and (moves(call) or self.runs(call.op)) else None
+
+    def side_by_side(self, steps: list[Launch | Extern], kernels: KernelTable, device: str) -> list[Launch | Extern]:
+        """The steps of a program, in which launches on a device that may run at once are one, if that pays."""
+        del kernels, device
+        return steps
 
     # ------------------------------------------------------------ text
 

@@ -13,7 +13,7 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.immutable_collections import immutable_list
 
 from firebrick.errors import LoweringError
-from firebrick.fakes.mode import hooks_paused, new_fake_mode
+from firebrick.fakes.mode import dispatches_itself, hooks_paused, new_fake_mode
 from firebrick.fakes.strides import is_dense
 from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.ir.index.sizes import expressions, has_symbols, size_of
@@ -255,7 +255,7 @@ class Trace:
 
     def _values(self, result: Any) -> Any:
         if isinstance(result, torch.Tensor):
-            return self.tracer.value_of(result)
+            return result if dispatches_itself(type(result)) else self.tracer.value_of(result)
         if isinstance(result, (tuple, list)):
             return _rebuild(result, [self._values(r) for r in result])
         if isinstance(result, dict):

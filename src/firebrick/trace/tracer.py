@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from firebrick.errors import LoweringError
 from firebrick.fakes.foreach import calls_of, op_of
-from firebrick.fakes.mode import fake_of
+from firebrick.fakes.mode import dispatches_itself, fake_of
 from firebrick.fakes.node_values import tensors_in
 from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.ir.operators.recurrent_op import recorded_lstm
@@ -103,6 +103,8 @@ class Tracer(TorchDispatchMode):
         value = self._values.get(id(tensor))
         if value is not None:
             return value
+        if dispatches_itself(type(tensor)):
+            raise LoweringError(f"a {type(tensor).__name__} takes the place of a plain tensor")
         if isinstance(tensor, FakeTensor):
             raise LoweringError("a fake tensor from outside of the graph reached the trace")
         return self.constant(tensor, f"_literal{len(self.literals)}", literal=True)
@@ -140,6 +142,8 @@ class Tracer(TorchDispatchMode):
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Record, decompose or make functional one ATen call."""
+        if types and any(map(dispatches_itself, types)):
+            return NotImplemented
         kwargs = kwargs or {}
         if self.locate is not None:
             self.locate()

@@ -16,6 +16,7 @@ import torch
 
 if TYPE_CHECKING:
     from firebrick._native import Frame
+    from firebrick.capture.wrappers import Layout
 
 Step: TypeAlias = tuple[Literal["fast", "cell", "global", "const", "attr", "item", "apply"], Any]
 """One step of loading a value: where to start (`fast`, `cell`, `global` with a name, `const` with an object),
@@ -406,6 +407,22 @@ class PlainTensor(Source):
 
     shown = "{0.base}"
     applied = staticmethod(plain_tensor)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Fits(Source):
+    """Whether a tensor of a class with a `__torch_dispatch__` has all but the plain tensors in it as one had."""
+
+    base: Source
+    layout: Layout
+
+    shown = "{0.base} is a {0.layout}"
+
+    def _follow(self, value: Any) -> Any:
+        return self.layout.fits(value)
+
+    def _last_steps(self) -> tuple[Step, ...]:
+        return (("apply", self.layout.fits),)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

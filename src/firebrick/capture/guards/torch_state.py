@@ -79,9 +79,11 @@ _PRECISIONS = ("highest", "high", "medium")
 def is_watched() -> bool:
     """Whether calls of this thread are not what they seem: a trace, a transform or a mode of the user's sees them.
 
-    A mode that only sets a device is none.
+    A mode that only sets a device is none. Within a `__torch_dispatch__` no history is kept, nor are writes counted.
     """
     if torch._C._len_torch_dispatch_stack() or _transforms():
+        return True
+    if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView):
         return True
     stack = range(torch._C._len_torch_function_stack())
     return any(not isinstance(torch._C._get_function_stack_at(place), DeviceContext) for place in stack)

@@ -16,6 +16,7 @@ from firebrick.capture.library import (
     torch_settings,
     transforms,
     user_marks,
+    wrapper_functions,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "torch_settings",
     "transforms",
     "user_marks",
+    "wrapper_functions",
 ]

@@ -161,6 +161,7 @@ _constant(
     False,
     torch._jit_internal.is_scripting,
     torch.jit._trace.is_tracing,
+    torch.fx._symbolic_trace.is_fx_tracing,
     torch.onnx.is_in_onnx_export,
     torch.compiler.is_exporting,
     torch._C._is_tracing,

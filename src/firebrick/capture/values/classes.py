@@ -11,7 +11,7 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr
-from firebrick.capture.library.known_callables import find
+from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
@@ -20,6 +20,7 @@ from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.module import NewModuleValue
 from firebrick.capture.values.object import MISSING, ObjectValue, builtin_base
 from firebrick.capture.values.sequence import ListValue, TupleValue
+from firebrick.capture.values.wrapper import is_wrapper_class, make_wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -132,8 +133,10 @@ class ClassValue(Value):
         """Make an instance."""
         if interp.handler(self.obj) is not None or interp.is_graph_function(self.obj) or interp.has_polyfill(self.obj):
             return interp.call_known(self.obj, self, args, kwargs)
-        if issubclass(self.obj, enum.Enum):
+        if issubclass(self.obj, enum.Enum) or self.obj.__module__ in FOLDABLE_MODULES:
             return interp.fold(self.obj, args, kwargs)
+        if is_wrapper_class(self.obj):
+            return make_wrapper(interp, self.obj, args, kwargs)
         return self.construct(interp, args, kwargs)
 
     def construct(

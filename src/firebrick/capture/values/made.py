@@ -180,6 +180,9 @@ def number_beside(interp: Interpreter, value: Value, other: Value) -> Value:
     largest = max(abs(expr.lo), abs(expr.hi))
     if not expr.terms or largest >= _LARGEST:
         return value
+    if graph.keeps_sizes:
+        kind = {"dtype": ConstantValue(_dtype_beside(int, other.fake)), "device": ConstantValue(other.fake.device)}
+        return graph.call(interp, "call_function", torch.scalar_tensor, [value], kind)
     return NumberValue(int, graph.sizes.operand(expr), largest)
 
 

@@ -15,6 +15,7 @@ import torch
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Global, InstanceAttr, ModuleItem, Namespace
 from firebrick.capture.values.base import Raised, Value
+from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.object import MISSING, ObjectValue
 
 if TYPE_CHECKING:
@@ -81,7 +82,17 @@ class ModuleValue(ObjectValue):
         ]
 
     def generic_get_attr(self, interp: Interpreter, name: str) -> Value:
-        """As for any object, with `nn.Module.__getattr__` done by `own`."""
+        """As for any object, with `nn.Module.__getattr__` done by `own`; a class's own is asked before the tables."""
+        hook, owner = interp.lookup(self.cls, "__getattr__")
+        if (
+            owner is not torch.nn.Module
+            and isinstance(hook, types.FunctionType)
+            and name not in self.obj.__dict__
+            and name not in self.fields
+            and any(name in (self.obj.__dict__.get(table) or ()) for table in _TABLES)
+            and interp.lookup(self.cls, name)[0] is MISSING
+        ):
+            return interp.tracer.function(hook).call(interp, [self, ConstantValue(name)], {})
         if name in self.fields or (name in self.obj._modules and name not in self.cls.__dict__):
             value = self.own(interp, name)
             if value is not MISSING:

@@ -52,6 +52,8 @@ from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue,
 from firebrick.capture.values.size import size_value
 from firebrick.capture.values.subclass import SubclassValue, is_plain_subclass
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.capture.values.wrapper import read_wrapper
+from firebrick.capture.wrappers import is_wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -95,6 +97,8 @@ def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 
 
 def _by_class(kind: type) -> Any:
+    if kind.__module__ in known_callables.FOLDABLE_MODULES:
+        return _unchanging
     for cls, wrapper in _CLASSES:
         if issubclass(kind, cls):
             return wrapper
@@ -271,6 +275,8 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
 
 
 def _subclass(tracer: Tracer, obj: torch.Tensor, source: Source) -> Value:
+    if is_wrapper(obj) and not is_plain_subclass(type(obj)):
+        return read_wrapper(tracer, obj, source)
     if not is_plain_subclass(type(obj)):
         raise Break("tensor-subclass", f"{source} is a {type(obj).__name__}")
     tracer.guards.type(source, type(obj))

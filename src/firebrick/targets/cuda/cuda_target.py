@@ -15,6 +15,7 @@ from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.program import Ref
 from firebrick.targets.base import CALL, Choice, FusionFacts, Target
+from firebrick.targets.cuda.beside import side_by_side
 from firebrick.targets.cuda.facts import read_facts
 from firebrick.targets.cuda.launches import plan_group
 from firebrick.targets.cuda.triton_functions import type_name
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.ir.kernels.groups import Work
-    from firebrick.ir.kernels.schedule import Kernel, Schedule
+    from firebrick.ir.kernels.schedule import Kernel, Launch, Schedule
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.ir.loops.values import Table
+    from firebrick.targets.base import KernelTable
     from firebrick.targets.cuda.facts import CardFacts
 
 
@@ -93,6 +95,10 @@ class CudaTarget(Target):
         """The kernels that do a group's work, as tiles."""
         del facts
         return plan_group(work, self.card)
+
+    def side_by_side(self, steps: list[Launch | Extern], kernels: KernelTable, device: str) -> list[Launch | Extern]:
+        """The steps, with small launches of one kernel as one."""
+        return side_by_side(steps, kernels, self.card, device)
 
     def plan_call(self, call: Extern, buffers: Mapping[str, Buffer]) -> PlannedLaunch | None:
         """A check of indices stops the card where they lie, as in eager mode: to read them would mean to wait."""

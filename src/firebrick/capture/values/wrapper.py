@@ -1,0 +1,235 @@
+"""Tensors of classes with a `__torch_dispatch__`: the graph makes them of the plain tensors in them.
+
+Calls of torch are nodes that run the class's own dispatch on fake tensors; traces go through it. What leaves the graph
+are plain tensors, of which new code makes the tensor again.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
+
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.sources import Attr, Fits
+from firebrick.capture.hook import Wrapped
+from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.method import MethodValue
+from firebrick.capture.values.object import MISSING, ObjectValue, bind, class_lookup
+from firebrick.capture.values.sequence import SequenceValue
+from firebrick.capture.values.tensor import TensorValue
+from firebrick.capture.wrappers import Call, Layout, Unwrap, Wrap, unwrap, wrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from firebrick.capture.emit.materialize import ValueEmitter
+    from firebrick.capture.graph import GraphBuilder
+    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.interpreter.frame_tracer import Tracer
+    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Value
+
+_WRAPPED, _UNWRAP = Wrapped(wrapped, None), Wrapped(unwrap, None)
+"""What new code calls: none of it is captured."""
+_SIZES = ("shape", "nbytes", "size()", "stride()", "numel()", "nelement()", "storage_offset()")
+_TENSOR = frozenset(torch.Tensor.__mro__)
+
+
+def _is_of_torch(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "torch"
+
+
+class WrapperValue(TensorValue):
+    """A tensor of such a class; the plain ones in it are values of the graph too."""
+
+    __slots__ = ()
+
+    def _guard(self, interp: Interpreter) -> None:
+        """Its layout is guarded as it is read."""
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """What its class and the instance define, by their rules; the rest as of other tensors."""
+        found, owner = interp.lookup(self.cls, name)
+        if owner in _TENSOR or name in ("__class__", "__dict__"):
+            self._refuse_ragged(name, ())
+            return super().get_attr(interp, name)
+        own = getattr(self.fake, "__dict__", {})
+        if isinstance(found, types.FunctionType) and _is_of_torch(self.cls):
+            return MethodValue(self, name)
+        if owner is not None and name not in own and not hasattr(type(found), "__set__"):
+            assert found is not MISSING
+            return bind(interp, found, owner, self, name)
+        if isinstance(found, property):
+            return bind(interp, found, self.cls, self, name)
+        return self._held(interp, name)
+
+    def _refuse_ragged(self, name: str, args: Sequence[Value]) -> None:
+        if name in _SIZES and any(type(n) is not int for n in self.fake.shape):
+            place = args[0].realize().as_constant() if len(args) == 1 else None
+            if name not in ("size()", "stride()") or type(place) is not int or type(self.fake.size(place)) is not int:
+                raise Break("tensor-subclass", f"{name} of a ragged {self.cls.__name__} is read")
+
+    def _metadata(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        self._refuse_ragged(f"{name}()", args)
+        return super()._metadata(interp, name, args, kwargs)
+
+    def _held(self, interp: Interpreter, name: str) -> Value:
+        """An attribute of the instance."""
+        try:
+            held = getattr(self.fake, name)
+        except AttributeError:
+            interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        if isinstance(held, torch.Tensor):
+            known = interp.tracer.graph.known(held)
+            if known is not None:
+                return known
+            return interp.tracer.graph.call(interp, "call_function", getattr, (self, ConstantValue(name)), {})
+        if self.obj is not None and self.source is not None:
+            return interp.tracer.read(getattr(self.obj, name), Attr(self.source, name))
+        return interp.tracer.known(held)
+
+    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
+        """Breaks."""
+        raise Break("tensor-subclass", f"{name} of {self.describe()} is set")
+
+    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Methods of the class are inlined, those of torch's own classes are nodes, as are those of every tensor."""
+        found, owner = class_lookup(self.cls, name)
+        if owner in _TENSOR:
+            return super().call_method(interp, name, args, kwargs)
+        if owner is not None and callable(found) and _is_of_torch(owner):
+            return call_with_objects(interp, name, [self, *args], kwargs)
+        return self.get_attr(interp, name).realize().call(interp, args, kwargs)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Make it of the plain tensors in it."""
+        layout = Layout(self.fake)
+        gradients, leaves = _apart(emitter.graph, self, layout)
+        emitter.load_callable(_WRAPPED)
+        emitter.load_const(layout)
+        emitter.load_const(gradients)
+        for leaf in leaves:
+            emitter.load(leaf)
+        emitter.call(2 + len(leaves))
+        emitter.remember(self)
+
+
+def is_wrapper_class(cls: type) -> bool:
+    """Whether instances of a class are such tensors."""
+    return issubclass(cls, torch.Tensor) and is_traceable_wrapper_subclass_type(cls)
+
+
+def make_wrapper(interp: Interpreter, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`cls(...)` as a node: what is in the tensor has no history of its own."""
+    given = [arg.realize() for arg in (*args, *kwargs.values())]
+    if any(isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in given) and torch.is_grad_enabled():
+        raise Break("tensor-subclass", f"a {cls.__name__} is made of a tensor that wants gradients")
+    made = call_with_objects(interp, cls, args, kwargs)
+    if isinstance(made, TensorValue) and made.fake.requires_grad:
+        raise Break("tensor-subclass", f"a {cls.__name__} that wants gradients is made")
+    return made
+
+
+def read_wrapper(tracer: Tracer, obj: Any, source: Source) -> Value:
+    """The value of a real tensor of such a class.
+
+    Raises:
+        Break: what graphs can't hold of it.
+    """
+    graph = tracer.graph
+    try:
+        layout = Layout(obj)
+    except Exception as error:  # one whose `__init__` has not run, say
+        raise Break("tensor-subclass", f"{source}, a {type(obj).__name__}: {type(error).__name__}: {error}") from error
+    if graph.outer is not None or obj.is_inference():
+        raise Break("tensor-subclass", f"{source} is a {type(obj).__name__}")
+    tracer.guards.equals(Fits(source, layout), True)
+    path = tracer.parameter_path(source)
+    if path is not None:
+        tracer.guards.identity(source, obj)
+    if obj.requires_grad and torch.is_grad_enabled():
+        leaves = list(_parts_with_history(tracer, obj, source))
+    else:
+        leaves = list(_parts(tracer, obj, layout, source, path))
+    node = graph.graph.create_node("call_function", Wrap(layout), tuple(leaf.node for leaf in leaves), {})
+    node.meta["val"] = fake = graph._run("call_function", node.target, [leaf.fake for leaf in leaves], {})
+    node.meta["stack"] = ()
+    value = graph._by_fake[id(fake)] = WrapperValue(node, fake, source, type(obj), obj)
+    return value
+
+
+def _apart(graph: GraphBuilder, value: WrapperValue, layout: Layout) -> tuple[Layout | None, list[TensorValue]]:
+    """How gradients of a tensor are laid out, and the plain tensors in it, with its history."""
+    leaves = [graph.known(leaf) for leaf in layout.leaves(value.fake)]
+    if not value.fake.requires_grad and None not in leaves:
+        return None, [leaf for leaf in leaves if leaf is not None]
+    with graph.mode:
+        unwrap = Unwrap(value.fake)
+    node = graph.graph.create_node("call_function", unwrap, (value.node,), {})
+    node.meta["stack"] = ()
+    node.meta["val"] = fakes = graph._run("call_function", unwrap, (value.fake,), {})
+    items = [graph.graph.create_node("call_function", operator.getitem, (node, i), {}) for i in range(len(fakes))]
+    for item, fake in zip(items, fakes, strict=True):
+        item.meta.update(val=fake, stack=())
+    made = [graph._tensor(*pair) for pair in zip(items, fakes, strict=True)]
+    return unwrap.gradients, [
+        one if leaf is None or (one.fake.requires_grad and one.fake.numel()) else leaf
+        for one, leaf in zip(made, leaves, strict=True)
+    ]
+
+
+def _parts(tracer: Tracer, obj: Any, layout: Layout, source: Source, path: str | None) -> Iterator[TensorValue]:
+    """The plain tensors, each where it is."""
+    for name, inner in layout.inner:
+        part, at = getattr(obj, name), Attr(source, name)
+        if inner is not None:
+            yield from _parts(tracer, part, inner, at, None if path is None else f"{path}_{name}")
+        elif path is not None:
+            tracer.guards.identity(at, part)
+            yield tracer.graph.attribute(part, f"{path}_{name}", at)
+        else:
+            before, tracer.symbols.dynamic = tracer.symbols.dynamic, False
+            value = tracer.read(part, at).realize()
+            tracer.symbols.dynamic = before
+            if not isinstance(value, TensorValue):
+                raise Break("tensor-subclass", f"{at} is a {type(part).__name__}")
+            yield value
+
+
+def _parts_with_history(tracer: Tracer, obj: Any, source: Source) -> Iterator[TensorValue]:
+    """The plain tensors as results of a call before the graph, through which gradients go."""
+    made = tracer.prelude.add(_UNWRAP, [source])
+    for index, leaf in enumerate(unwrap(obj)):
+        yield tracer.graph.made("part", tracer.prelude.add(_item, [made, index]), leaf)
+
+
+def _item(parts: Sequence[torch.Tensor], index: int) -> torch.Tensor:
+    return parts[index]
+
+
+def _object_of(interp: Interpreter, value: Value) -> Any:
+    """The real object of a value that no node can hold, known by identity; MISSING for what nodes take."""
+    value = value.realize()
+    if isinstance(value, SequenceValue) and value.items:
+        held = [_object_of(interp, item) for item in value.items]
+        return MISSING if any(one is MISSING for one in held) else value.python_type()(held)
+    if not isinstance(value, ObjectValue) or value.obj is None or value.changed or value.overrides():
+        return MISSING
+    interp.tracer.guards.pin(value)
+    return value.obj
+
+
+def call_with_objects(interp: Interpreter, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """A node for a call, some of whose arguments are objects."""
+    held: dict[int | str, Any] = {}
+    places: list[tuple[int | str, Value]] = [*enumerate(args), *kwargs.items()]
+    for place, value in places:
+        if (obj := _object_of(interp, value)) is not MISSING:
+            held[place] = obj
+    rest = [arg for place, arg in enumerate(args) if place not in held]
+    named = {name: arg for name, arg in kwargs.items() if name not in held}
+    return interp.tracer.graph.call(interp, "call_function", Call(function, held), rest, named)

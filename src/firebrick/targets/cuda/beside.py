@@ -1,0 +1,105 @@
+"""Small launches of one kernel side by side: an optimizer's parameters, casts of gradients, statistics of batches.
+
+A launch waits until a step meets what it reads or writes, or until sixteen of its kernel wait; those become one, each
+with its share of the programs. Launches that fill the card anyway stay alone: they would only hold memory longer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from firebrick.ir.kernels.groups import PlannedLaunch
+from firebrick.ir.kernels.schedule import Launch
+from firebrick.ir.loops.program import Ref
+from firebrick.targets.cuda.launches import beside
+from firebrick.targets.cuda.tile import Body
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from firebrick.ir.kernels.schedule import Kernel
+    from firebrick.ir.loops.program import Extern
+    from firebrick.targets.base import KernelTable
+    from firebrick.targets.cuda.facts import CardFacts
+
+    Touched = tuple[set[str], set[str]]
+
+_MOST = 16
+"""Launches that become one: more would make its code, of as many copies, longer than it saves."""
+_MOST_ARGUMENTS = 160
+_FILLS = 8
+"""Programs for each multiprocessor from which a launch keeps the card busy beyond its own start."""
+
+
+def side_by_side(
+    steps: Sequence[Launch | Extern], table: KernelTable, card: CardFacts, device: str
+) -> list[Launch | Extern]:
+    """The steps, with launches that may run together as one."""
+    kernels = {k.name: k for k in table.kernels()}
+    waiting: dict[str, list[Launch]] = {}
+    held: dict[str, Touched] = {}
+    out: list[Launch | Extern] = []
+
+    def close(name: str) -> None:
+        del held[name]
+        out.extend(_merged(waiting.pop(name), kernels[name], table))
+
+    for step in steps:
+        reads, writes = _touched(step, kernels)
+        for name in [n for n, (r, w) in held.items() if not (w.isdisjoint(reads | writes) and r.isdisjoint(writes))]:
+            close(name)
+        if not isinstance(step, Launch) or not _is_small(step, kernels.get(step.kernel), card, device):
+            out.append(step)
+            continue
+        waiting.setdefault(step.kernel, []).append(step)
+        r, w = held.setdefault(step.kernel, (set(), set()))
+        r |= reads
+        w |= writes
+        if len(waiting[step.kernel]) == min(_MOST, _MOST_ARGUMENTS // len(step.args)):
+            close(step.kernel)
+    for name in list(waiting):
+        close(name)
+    return out
+
+
+def _is_small(step: Launch, kernel: Kernel | None, card: CardFacts, device: str) -> bool:
+    if kernel is None or kernel.device != device or not isinstance(kernel.body, Body) or step.sizes:
+        return False
+    (programs,) = step.grid
+    rows = any(part.inner for part in kernel.body.parts)
+    small = programs.is_const and programs.const < _FILLS * card.multiprocessors
+    return small and not rows and len(step.args) <= _MOST_ARGUMENTS // 2
+
+
+def _touched(step: Launch | Extern, kernels: Mapping[str, Kernel]) -> Touched:
+    """What a step reads and what it writes; a library call may write all that it is given."""
+    if isinstance(step, Launch):
+        pairs = list(zip(step.args, kernels[step.kernel].params, strict=True))
+        return {a for a, p in pairs if not p.written}, {a for a, p in pairs if p.written}
+    written = {*(o for o in step.outs if o is not None), *step.writes}
+    return set(), written | set(_buffers([*step.args, *(v for _, v in step.kwargs)]))
+
+
+def _buffers(values: Iterable[object]) -> Iterable[str]:
+    for value in values:
+        if isinstance(value, Ref):
+            yield value.buffer
+        elif isinstance(value, (tuple, list)):
+            yield from _buffers(value)
+
+
+def _merged(launches: list[Launch], kernel: Kernel, table: KernelTable) -> Iterable[Launch]:
+    """Launches of one kernel as few: of sixteen, eight, four or two, so that few kernels are new."""
+    while launches:
+        count = 1 << len(launches).bit_length() - 1
+        now, launches = launches[:count], launches[count:]
+        if count == 1:
+            yield now[0]
+            continue
+        one = beside(
+            [PlannedLaunch("map", kernel.params, kernel.body, s.args, s.sizes, s.grid, s.attributes) for s in now]
+        )
+        nodes = tuple(dict.fromkeys(n for s in now for n in s.nodes))
+        parts = tuple(dict.fromkeys(n for s in now for n in s.parts))
+        name, origin = table.add(one, kernel.device), ", ".join(dict.fromkeys(s.origin for s in now if s.origin))
+        yield Launch(name, one.args, one.sizes, nodes, origin, parts, one.grid, one.attributes)
