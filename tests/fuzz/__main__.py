@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import os
 import re
@@ -74,6 +75,7 @@ def work(options: argparse.Namespace) -> None:
     import firebrick
 
     torch.set_num_threads(1)
+    faulthandler.enable()
     if options.device != "cpu":  # a default of its own is a mode of torch
         torch.set_default_device(options.device)
     counts: dict[str, int] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import faulthandler
 import sys
 import warnings
 from typing import TYPE_CHECKING
@@ -56,6 +57,7 @@ def main() -> int:
     if options.device != "cpu":  # a default of its own is a mode of torch
         torch.set_default_device(options.device)
     first, parts = map(int, options.part.split("/"))
+    faulthandler.enable()
     bad = 0
     for dtype in options.dtypes:
         found = Outcome()

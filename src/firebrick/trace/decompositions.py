@@ -190,9 +190,9 @@ def _batch_norm_training(
         count = x.numel() // x.shape[1]
         unbiased = var * count / torch.sym_max(count - 1, 1)
         running_var.copy_(unbiased * momentum + running_var * (1 - momentum))
-    # Eager keeps the batch's statistics in the type of x, and in f32 where the other arguments have another.
+    # Eager keeps statistics in the type of x, and in f32 on GPUs and where the other arguments have another.
     kept = next((t.dtype for t in (weight, bias, running_mean, running_var) if t is not None), x.dtype)
-    kept = x.dtype if kept == x.dtype else wide
+    kept = x.dtype if kept == x.dtype and x.device.type == "cpu" else wide
     return out.to(x.dtype), mean.to(kept), rstd.to(kept)
 
 

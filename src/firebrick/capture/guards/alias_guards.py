@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import heapq
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +40,8 @@ def guard_aliases(tracer: Tracer) -> None:
                 tracer.guards.no_overlap([one.source for one in (*written, value) if one.source is not None])
             else:
                 apart.append(value)
-                spans[:] = heapq.merge(spans, _spans([value.obj]))
+                for span in _spans([value.obj]):
+                    bisect.insort(spans, span)
         tracer.guards.no_overlap([value.source for value in apart if value.source is not None])
     for kind in {key.python_type() for key, missed in tracer.keys.items() if missed}:
         keys = [key.source for key in tracer.keys if key.source is not None and key.python_type() is kind]
