@@ -196,6 +196,15 @@ def test_training_with_parameters(count):
     assert firebrick.graphs_compiled() == before + 1
 
 
+def test_a_replaced_inner_tensor_of_another_layout_is_seen_in_training():
+    layer, x = nn.Linear(4, 4, bias=False), torch.randn(3, 4)
+    layer.weight = nn.Parameter(pair(4, 4))
+    compiled = firebrick.compile(layer, fullgraph=True)
+    for _ in range(2):
+        assert_same(gradients(compiled, [layer.weight], x), gradients(layer, [layer.weight], x))
+        layer.weight.a = torch.randn(4, 4).t()
+
+
 def test_a_gradient_that_is_laid_out_otherwise_runs_as_plain_python():
     layer, x = nn.Linear(4, 4), torch.randn(3, 4)  # the gradient of its bias is a pair
     layer.weight = nn.Parameter(pair(4, 4))

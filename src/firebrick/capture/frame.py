@@ -633,8 +633,9 @@ class Attempt:
             head.call(len(arguments(graph)))
             head.handler = None
             if graph.outputs:
-                head.unpack_sequence(len(graph.outputs))
-                for index in range(len(graph.outputs)):
+                count = len(graph.outputs) + graph.unread
+                head.unpack_sequence(count)
+                for index in range(count):
                     temp = emitter.output_temps.get(index)
                     if temp is None:
                         head.pop()

@@ -95,6 +95,7 @@ class GraphBuilder:
         self._first_versions: list[int] = []
         self.changed_blindly = False  # a tensor without a version was written to
         self.watched = False  # calls after a write may raise where the program has done, or would do, something else
+        self.unread = 0  # results behind the outputs, of calls that may raise
         self.beyond_undoing = False  # a tensor that was there before has another history of gradients now
         self._attribute_nodes: dict[int, TensorValue] = {}
         self._by_fake: dict[int, TensorValue] = {}
@@ -461,7 +462,9 @@ class GraphBuilder:
     def finish(self) -> fx.GraphModule | None:
         """Close the graph; None if it computes nothing. Inputs that nothing uses are dropped."""
         results = [value.node for value in self.outputs]
-        self.graph.output((*results, *([] if self.outer is not None else _unread_checks(self.graph, results))))
+        unread = [] if self.outer is not None else _unread_checks(self.graph, results)
+        self.unread = len(unread)
+        self.graph.output((*results, *unread))
         self._drop_unused()
         if not any(node.op in ("call_function", "call_method") for node in self.graph.nodes):
             return None

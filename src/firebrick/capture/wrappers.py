@@ -31,7 +31,7 @@ class Layout:
         objects: what other attributes hold.
     """
 
-    __slots__ = ("cls", "context", "dtype", "inner", "objects", "requires_grad", "size", "stride")
+    __slots__ = ("cls", "context", "dtype", "inner", "leaf_metas", "objects", "requires_grad", "size", "stride")
 
     def __init__(self, tensor: Any) -> None:
         names, self.context = tensor.__tensor_flatten__()
@@ -40,12 +40,14 @@ class Layout:
         self.size, self.stride = tensor.size(), tensor.stride()
         parts = ((name, one) for name, one in held.items() if isinstance(one, torch.Tensor))
         self.inner = tuple((name, Layout(one) if is_wrapper(one) else None) for name, one in parts)
+        plain = [one for one in held.values() if isinstance(one, torch.Tensor) and not is_wrapper(one)]
+        self.leaf_metas = [(t.dtype, t.device, t.shape, t.stride() if t.layout is torch.strided else 0) for t in plain]
         self.objects = {name: one for name, one in held.items() if not isinstance(one, torch.Tensor)}
 
     def _key(self, strides: bool, context: bool) -> tuple[Any, ...]:
         numbers = tuple(n if type(n) is int else None for n in (*self.size, *(self.stride if strides else ())))
         inner = tuple((name, one and one._key(strides, context)) for name, one in self.inner)
-        told = (self.objects, self.context if context else None)
+        told = (self.objects, self.context if context else None, self.leaf_metas if strides else None)
         return (self.cls, inner, told, numbers, self.dtype, self.requires_grad)
 
     def equals(self, other: object, *, strides: bool = True, context: bool = True) -> bool:

@@ -76,6 +76,7 @@ class TrainingPlan:
     reach: for each of `wrt`, the tangents that its gradient is made of.
     reads: inputs and constants that the forward reads. draws: devices that it draws random numbers on.
     parts: nodes that know nothing of each other; none: one has all tangents.
+    uses: for each tangent, the saved tensors that gradients made of it read; empty: not told.
     bytes_saved: held from forward to backward, not counting what the caller holds anyway.
     symbols: those in the sizes of places and tangents, and a dimension of an input that each is the size of.
     """
@@ -91,6 +92,7 @@ class TrainingPlan:
     reads: tuple[int | str, ...] = ()
     draws: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
+    uses: tuple[tuple[int, ...], ...] = ()
     symbols: tuple[tuple[str, int, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -113,6 +115,7 @@ class TrainingPlan:
             reads=fields["reads"],
             draws=fields["draws"],
             parts=tuple(Part(*row) for row in fields["parts"]),
+            uses=fields["uses"],
             symbols=fields["symbols"],
         )
 
@@ -321,6 +324,8 @@ class _Node(torch.autograd.Function):
         ctx.before = None if dirty else replace(before, inputs=()) if hooked else before
         kept = [run.fetch(plan.saved[i], inputs, results) for i in part.saved]
         ctx.save_for_backward(*kept, *(inputs if hooked else ()))
+        if len(part.tangents) > 1 and plan.uses and not dirty and not hooked:
+            ctx.versions = [t._version for t in kept]
         ctx.mark_dirty(*dirty)
         others = [results[i] for i in places if i not in run.differentiable]
         ctx.mark_non_differentiable(*[r for r in others if isinstance(r, torch.Tensor)])
@@ -329,11 +334,29 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        kept = ctx.saved_tensors  # to be unpacked once
+        try:
+            kept = ctx.saved_tensors  # to be unpacked once
+        except RuntimeError:
+            kept = _unchanged(ctx, gradients)
+            if not kept:
+                raise
         rows = _rows(ctx, kept, *gradients)
         if kept and not torch._C._autograd._get_current_graph_task_keep_graph():  # type: ignore[attr-defined]
             ctx.before = None  # goes with what is saved
         return (None, None, None, *rows)
+
+
+def _unchanged(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor]:
+    """What a node saved, if none of what these gradients read was written to; eager has a node for each of them."""
+    plan, part, raw = ctx.run.plan, ctx.part, ctx._raw_saved_tensors
+    if torch.is_grad_enabled() or not hasattr(ctx, "versions"):
+        return ()
+    shown = {plan.tangents[i].of.at: i for i in part.tangents}
+    pairs = zip(ctx.places, gradients, strict=False)
+    used = {at for place, gradient in pairs if gradient is not None for at in plan.uses[shown[place]]}
+    kept = [saved.data for saved in raw]
+    rows = zip(part.saved, kept, ctx.versions, strict=True)
+    return () if any(t._version != version for at, t, version in rows if at in used) else kept
 
 
 def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:

@@ -7,6 +7,8 @@ an infinite factor on the way must not make a NaN of a zero.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,6 +42,8 @@ def parted(division: Division, groups: Sequence[tuple[int, ...]]) -> Division:
         groups: positions of tangents. No two groups share what eager PyTorch saves once for both, so that a backward
             of one leaves the other's for a backward of its own.
     """
+    if len(division.plan.tangents) > 1:
+        division = replace(division, plan=replace(division.plan, uses=_uses(division)))
     if len(groups) < 2 or division.plan.dirty:
         return division
     parts = []
@@ -49,6 +53,21 @@ def parted(division: Division, groups: Sequence[tuple[int, ...]]) -> Division:
         read = (i for i, n in enumerate(saved) if n.users or division.keys[i] == SIZES)
         parts.append(Part(tuple(group), tuple(read)))
     return replace(division, plan=replace(division.plan, parts=tuple(parts)))
+
+
+def _uses(division: Division) -> tuple[tuple[int, ...], ...]:
+    """For each tangent, the saved tensors that meet it or what is made of it."""
+    nodes = list(division.backward.gm.graph.nodes)
+    inputs = [n for n in nodes if n.op == "placeholder"]
+    saved = inputs[: len(division.plan.saved)]
+    made = {n: 1 << i for i, n in enumerate(inputs[len(saved) :])}  # tangents, as bits
+    for node in nodes:
+        made[node] = made.get(node, 0) | reduce(or_, [made[n] for n in node.all_input_nodes], 0)
+    for node in reversed(nodes):
+        made[node] = made[node] or reduce(or_, [made[user] for user in node.users if user.op != "output"], 0)
+    return tuple(
+        tuple([k for k, n in enumerate(saved) if made[n] >> i & 1]) for i in range(len(division.plan.tangents))
+    )
 
 
 class _Absent:

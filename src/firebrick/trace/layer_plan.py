@@ -96,7 +96,7 @@ def layer_plan(division: Division, repeat: Repeat | None) -> TrainingPlan:
         wrt += [key[2]._replace(at=repeat.own[k][label]) for key, label in constants]
         reach += [key[3] for key, _ in constants]
     bytes_saved = plan.bytes_saved + size
-    return replace(plan, saved=tuple(saved), wrt=tuple(wrt), reach=tuple(reach), bytes_saved=bytes_saved)
+    return replace(plan, saved=tuple(saved), wrt=tuple(wrt), reach=tuple(reach), bytes_saved=bytes_saved, uses=())
 
 
 def layer_order(division: Division, repeat: Repeat | None, plan: TrainingPlan) -> tuple[int | None, ...]:
