@@ -7,7 +7,6 @@ eager (`firebrick.tools.trial`, where the graph that differs is examined).
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from firebrick.config import variable_of
 from firebrick.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -150,15 +150,15 @@ class Bisection:
             journal = Path(folder, "journal")
             wish = {"journal": str(journal), "offer": self.offer, "examine": examine, "at": at, "dead": list(dead)}
             command = [sys.executable, "-m", "firebrick.tools.trial", json.dumps(wish), str(self.script), *self.args]
-            changes = {f"FIREBRICK_{name.upper()}": value for name, value in (settings or {}).items()}
-            printed, error = self._wait(command, {**os.environ, "PYTHONHASHSEED": "0", **changes}, journal)
+            changes = [f"{variable_of(name)}={value}" for name, value in (settings or {}).items()]
+            printed, error = self._wait(["env", "PYTHONHASHSEED=0", *changes, *command])
             rows = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
         made = Run(name, error, printed, rows)
         made.error = error or made.last("end") or ""
         return made
 
-    def _wait(self, command: list[str], env: dict[str, str], journal: Path) -> tuple[str, str]:
-        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def _wait(self, command: list[str]) -> tuple[str, str]:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             printed, errors = process.communicate(timeout=self.limit)
         except subprocess.TimeoutExpired:
