@@ -153,6 +153,25 @@ def autotune(monkeypatch, tmp_path, caplog):
     assert asked
 
 
+def measures(monkeypatch, **options):
+    asked = []
+    monkeypatch.setattr(
+        pipeline._Compile, "tuner", lambda self: asked.append(self) or (lambda _, forms: next(iter(forms)))
+    )
+    firebrick.reset()
+    run(options={"cache": False, **options})
+    return bool(asked)
+
+
+def measure(monkeypatch, tmp_path, caplog):
+    assert [measures(monkeypatch, measure=value) for value in (None, True, False)] == [True, True, False]
+
+
+def deterministic(monkeypatch, tmp_path, caplog):
+    assert not measures(monkeypatch, measure=True, deterministic=True)
+    assert not measures(monkeypatch, autotune=True, deterministic=True)
+
+
 def verify_passes(monkeypatch, tmp_path, caplog):
     x = torch.rand(4, 8)
     wrong = run(lambda x: x + 1, x, passes=[flip_signs], options={"cache": False})
@@ -263,7 +282,21 @@ SEEN = (
     background,
     *(stages, skip_frames),
     *(keep_memory, dynamic, graphs),
-    *(strict, check, debug, dump, recompile_limit, fullgraph, autotune, verify_passes, compiler, cache, cache_dir),
+    *(
+        strict,
+        check,
+        debug,
+        dump,
+        recompile_limit,
+        fullgraph,
+        autotune,
+        measure,
+        deterministic,
+        verify_passes,
+        compiler,
+        cache,
+        cache_dir,
+    ),
     *(cache_size_mb, build_workers, build_timeout, remote_cache, remote_cache_key),
 )
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import firebrick
-from firebrick import tuning
+from firebrick.passes import tuning
 from firebrick.report import recorder
 
 pytestmark = pytest.mark.compiler

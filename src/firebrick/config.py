@@ -43,7 +43,6 @@ CHECKS = ("ir", "accuracy", "guards")
 
 IDLE: Mapping[str, str] = {
     "fallback_random": "random numbers are eager's in any case",
-    "deterministic": "kernels reduce in a fixed order in any case, library calls do for a fixed number of threads",
 }
 """Settings that programs for torch.compile ask for and that change nothing here, with the reason."""
 
@@ -78,11 +77,14 @@ class Config:
     # Compiler
     numerics: str = _setting("default", "eager: eager's bits for arithmetic, functions, casts and reductions")
     fallback_random: bool = _setting(False, "eager's random numbers; so in any case")
-    deterministic: bool = _setting(False, "reductions in a fixed order; so in any case")
+    deterministic: bool = _setting(False, "the same kernels in every process: none is chosen by its time")
     prepack: bool = _setting(True, "keep constant weights of matmuls and convolutions in the kernel's layout")
     fold: bool = _setting(True, "evaluate what depends on constants alone ahead of time")
     fuse: bool = _setting(True, "off: one kernel a loop nest, for bisecting")
-    autotune: bool = _setting(False, "choose among kernels by measurement")
+    measure: bool | None = _setting(
+        None, "choose among kernels for linear layers by timing them here; None: so except for files, by save"
+    )
+    autotune: bool = _setting(False, "build every form of a matmul, with what follows, to find the fastest")
     graphs: bool | None = _setting(None, "True, False: record and replay CUDA graphs always, never; else if faster")
     disable_passes: frozenset[str] = _setting(frozenset(), "names of passes and rewrite rules that are switched off")
     verify_passes: bool = _setting(False, "run every rewritten graph against the original on the example inputs")
@@ -200,7 +202,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 def _convert(name: str, value: Any, current: Any, shown: str) -> Any:
     if name in _CHOICES and value not in _CHOICES[name]:
         raise ConfigError(f"{shown} can't be {value!r}", fix=f"use one of {', '.join(_CHOICES[name])}")
-    if name in ("dynamic", "graphs"):
+    if name in ("dynamic", "graphs", "measure"):
         return value if value is None else _to_bool(value, shown)
     if name in ("cache_dir", "dump"):
         return Path(value) if value else None

@@ -47,11 +47,11 @@ from firebrick.ir.index.sizes import Sizes, has_symbols
 from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.check import check as check_loops
 from firebrick.ir.loops.show import show as show_loops
+from firebrick.passes.tuning import Tuner
 from firebrick.report import recorder
 from firebrick.targets.by_device import find_targets
 from firebrick.trace import graph_key, literals
 from firebrick.trace.trace_state import TracingState, fakes_of
-from firebrick.tuning import Tuner
 from firebrick.version import VERSION
 
 if TYPE_CHECKING:
@@ -470,7 +470,7 @@ class _Compile:
                 passes=self.user_passes,
                 trace=trace.trace_function,
                 on_report=self.reports.append,
-                choose=self.tuner() if config.autotune else None,
+                choose=self.tuner() if self.measures() else None,
             )
         self.groups += groups_in(aten.gm.graph)
         if "ir" in config.check:
@@ -537,7 +537,17 @@ class _Compile:
             "source": runtime.source_digest(self.config.cache_dir) if self.config.cache else "",
             "versions": f"firebrick {VERSION}\nschema {SCHEMA}\ntorch {torch.__version__} {torch.version.git_version}",
             "target": "\n".join([platform.system(), *(target.key() for target in self.targets.values())]),
+            "model": "\n".join(
+                [*(target.model() for target in self.targets.values()), f"{torch.get_num_threads()} threads"]
+            )
+            if self.measures()
+            else "",
         }
+
+    def measures(self) -> bool:
+        """Whether kernels are chosen by their times here, which may be other kernels in another process."""
+        config, same = self.config, self.config.deterministic or torch.are_deterministic_algorithms_enabled()
+        return not same and (config.autotune or (config.measure is not False and config.numerics != "eager"))
 
     def tuner(self) -> Tuner:
         """What chooses among forms of a part of this graph by measurement."""
@@ -550,7 +560,12 @@ class _Compile:
         def fetch(parts: Mapping[str, str], make: Callable[[], Artifact]) -> Artifact:
             return runtime.DiskCache(config).fetch(runtime.make_key({**parts, **ground}, "choice of a kernel"), make)
 
-        return Tuner(build, runtime.load, fetch)
+        def measured(op: str, args: tuple[Any, ...], forms: Mapping[str, int]) -> Mapping[str, float]:
+            return self.targets[args[0].device.type].measured(op, args, forms, config)
+
+        place = str(config.cache_dir) if config.cache else ""
+        whole = "\n".join([place, config.simd, *ground.values()])
+        return Tuner(build, runtime.load, fetch, whole, None if config.autotune else measured)
 
     def show(self, level: str, text: Callable[[], str]) -> None:
         """Make and print the text of a level, if anyone wants it."""

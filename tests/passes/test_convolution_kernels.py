@@ -7,10 +7,11 @@ from torch import nn
 
 import firebrick
 from firebrick.ir.operators.convolution_op import convolution_op, pack_convolution_op
-from firebrick.targets.cpu.cpu_target import _SIMD, _cpu_features
+from firebrick.targets.cpu.cpu_target import _SIMD
+from firebrick.targets.cpu.processor import features
 
 pytestmark = pytest.mark.compiler
-LEVELS = [name for name, row in _SIMD.items() if row.needs <= _cpu_features() and name != "scalar"]
+LEVELS = [name for name, row in _SIMD.items() if row.needs <= features() and name != "scalar"]
 DENSE = [
     # batch, (inner, outer), image, window, stride, padding, dilation
     (1, (3, 32), (32, 32), (3, 3), (2, 2), (1, 1), (1, 1)),

@@ -9,10 +9,11 @@ from vectors import needs_vectors
 import firebrick
 from firebrick.ir.operators.linear_op import ACTIVATIONS
 from firebrick.targets.cpu import choices
-from firebrick.targets.cpu.cpu_target import _SIMD, _cpu_features
+from firebrick.targets.cpu.cpu_target import _SIMD
+from firebrick.targets.cpu.processor import features
 
 pytestmark = pytest.mark.compiler
-LEVELS = [name for name, row in _SIMD.items() if row.needs <= _cpu_features()]
+LEVELS = [name for name, row in _SIMD.items() if row.needs <= features()]
 SHAPES = [
     (1, 3, 5),
     (1, 768, 96),

@@ -6,11 +6,12 @@ from torch import nn
 
 import firebrick
 from firebrick.ir.operators.recurrent_op import CELLS
-from firebrick.targets.cpu.cpu_target import _SIMD, _cpu_features
+from firebrick.targets.cpu.cpu_target import _SIMD
+from firebrick.targets.cpu.processor import features
 from firebrick.targets.cpu.recurrent_kernel import _STEP
 
 pytestmark = pytest.mark.compiler
-LEVELS = [name for name, row in _SIMD.items() if row.needs <= _cpu_features() and name != "scalar"]
+LEVELS = [name for name, row in _SIMD.items() if row.needs <= features() and name != "scalar"]
 MODULES = {
     "lstm": nn.LSTM,
     "gru": nn.GRU,

@@ -33,7 +33,6 @@ def warned(**arguments):
     ("arguments", "asked", "setting"),
     [
         ({"options": {"fallback_random": True}}, "fallback_random=True", "fallback_random"),
-        ({"options": {"deterministic": True}}, "deterministic=True", "deterministic"),
     ],
     ids=str,
 )

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from firebrick.targets.cpu.cpu_target import _SIMD, _cpu_features
+from firebrick.targets.cpu.cpu_target import _SIMD
+from firebrick.targets.cpu.processor import features
 
 # The functions that trace and lower small programs are those of the lowering tests.
 sys.path.append(str(Path(__file__).parents[1] / "lower"))
 
 
 def _levels():
-    return [name for name, row in _SIMD.items() if row.needs <= _cpu_features()]
+    return [name for name, row in _SIMD.items() if row.needs <= features()]
 
 
 @pytest.fixture(params=_levels())

@@ -14,6 +14,7 @@ import os
 import platform
 import tempfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     import inspect
     from collections.abc import Mapping
 
-_FORMAT = 3
+_FORMAT = 4
 _WEIGHTS = "weights.safetensors"
 
 
@@ -60,7 +61,9 @@ def save(compiled: Any, path: str | Path) -> None:
     calls = compiled_calls(compiled)
     if calls is None or calls.signature is None or not calls.noted:
         raise ConfigError("nothing was compiled yet", fix="call it once for each shape that the file is to run")
-    programs = [ahead(original_callable(compiled), calls.signature, call, settings.config) for call in calls.noted]
+    config = replace(settings.config, measure=settings.config.measure is True)
+    timed = config.measure or config.autotune
+    programs = [ahead(original_callable(compiled), calls.signature, call, config) for call in calls.noted]
     weights, rows = _weights(programs)
     manifest = {
         "format": _FORMAT,
@@ -68,7 +71,7 @@ def save(compiled: Any, path: str | Path) -> None:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "levels": {device: target.level() for device, target in find_targets((), settings.config).items()},
+        "levels": {n: [t.level(), t.model() if timed else ""] for n, t in find_targets((), config).items()},
         "state": graph_key.state_text(),
         "signature": argument_tree.write_signature(calls.signature),
         "programs": [
@@ -169,7 +172,7 @@ def load(path: str | Path) -> Bundle | Exported:
                 weights = read_tensors(fill)
             if hasher.hexdigest() != sums[_WEIGHTS]:
                 raise CacheError(f"the weights of {path} are corrupt")
-    except (OSError, KeyError, zipfile.BadZipFile, ValueError, NotImplementedError, EOFError) as error:
+    except (OSError, KeyError, zipfile.BadZipFile, ValueError, RuntimeError, EOFError) as error:
         raise CacheError(f"{path} is not a file that firebrick.save wrote, or is corrupt: {error}") from error
     return Bundle(manifest, artifacts, weights)
 
@@ -186,11 +189,12 @@ def _manifest(archive: zipfile.ZipFile, path: str | Path) -> dict[str, Any]:
     if found["torch"] != torch.__version__:
         raise CacheError(f"{path} was saved with torch {found['torch']}, this is {torch.__version__}", fix=again)
     here = find_targets(found["levels"], Config())
-    for device, level in found["levels"].items():
-        if found["machine"] != platform.machine() or device not in here or not here[device].runs_level(level):
-            mine = f"{platform.machine()} with {here[device].level() if device in here else f'no {device}'}"
+    for device, (level, model) in found["levels"].items():
+        mine = f"{here[device].level()} ({here[device].model()})" if device in here else f"no {device}"
+        runs = device in here and here[device].runs_level(level) and model in ("", here[device].model())
+        if found["machine"] != platform.machine() or not runs:
             raise CacheError(
-                f"{path} was saved for {found['machine']} with {level}, this machine is {mine}",
+                f"{path} is for {found['machine']} with {level} {model}, this is {platform.machine()} with {mine}",
                 fix=here[device].portable if device in here else again,
             )
     return found

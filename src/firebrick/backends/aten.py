@@ -12,7 +12,7 @@ from torch.fx.node import map_aggregate
 from firebrick import runtime, trace
 from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import Expr, Var
-from firebrick.ir.index.sizes import expressions, size_of
+from firebrick.ir.index.sizes import expressions, float_of, size_of
 from firebrick.trace import graph_key
 from firebrick.trace.trace_state import fakes_of
 
@@ -109,6 +109,8 @@ class _SizesOf:
         def number(value: Any) -> Any:
             if isinstance(value, fx.Node):
                 return values[value]
+            if isinstance(value, torch.SymFloat):
+                return float_of(value.node.formula, lambda e: e.evaluate(known))
             return _number(size_of(value), known) if isinstance(value, torch.SymInt) else value
 
         for node in self.gm.graph.nodes:

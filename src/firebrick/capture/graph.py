@@ -38,7 +38,7 @@ from firebrick.capture.values.tensor import TensorValue
 from firebrick.capture.values.wrapper import WrapperValue
 from firebrick.capture.wrappers import Wrap, is_wrapper, leaves_of
 from firebrick.fakes.layer_shapes import SHAPES
-from firebrick.fakes.mode import fake_of, new_fake_mode, refusing
+from firebrick.fakes.mode import fake_of, new_fake_mode, refusing, with_kernels_in_python
 from firebrick.fakes.strides import dense_strides
 from firebrick.ir.graph.nested import Nested
 
@@ -374,8 +374,8 @@ class GraphBuilder:
         try:
             with _versions_kept(), refusing(self.mode), self.mode:
                 if op == "call_method":
-                    return getattr(args[0], target)(*args[1:], **kwargs)
-                return SHAPES.get(target, target)(*args, **kwargs)
+                    return with_kernels_in_python(lambda: getattr(args[0], target)(*args[1:], **kwargs))
+                return with_kernels_in_python(lambda: SHAPES.get(target, target)(*args, **kwargs))
         except DataDependentOutputException as error:
             raise Break("data-dependent-value", f"{_name_of(target)} reads data ({error.func})") from error
         except DynamicOutputShapeException as error:

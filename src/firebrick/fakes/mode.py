@@ -20,7 +20,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._decomp import decomposition_table
+from torch._decomp import decomposition_table, meta_table
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_impls import op_implementations_dict, stride_incorrect_op
 from torch._subclasses.fake_tensor import (
     FakeTensor,
@@ -34,13 +35,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from firebrick.fakes.foreach import calls_of, op_of
 from firebrick.fakes.refusals import check_accepted
 from firebrick.fakes.shape_rules import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
-from firebrick.fakes.strides import contiguous, dense_strides
+from firebrick.fakes.strides import by_stride, contiguous, dense_strides
 from firebrick.fakes.view_rules import VIEWS
-from firebrick.ir.index.sizes import Sizes, has_symbols, settled
+from firebrick.ir.index.sizes import Sizes, has_symbols, now, settled
 from firebrick.runtime.bits import bits_of, toggled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch._ops import OpOverload
 
@@ -95,6 +96,27 @@ _RAGGED = itertools.count(1 << 40)
 """Numbers of ragged sizes of fake tensors; PyTorch counts those of real ones from 0."""
 
 
+_CONCRETE: Mapping[Any, Callable[[torch.Tensor], Any]] = {
+    aten.size.default: lambda x: tuple(map(int, x.shape)),
+    aten.stride.default: lambda x: tuple(map(int, x.stride())),
+    aten.storage_offset.default: lambda x: int(x.storage_offset()),
+}
+"""What kernels of libraries in C++ ask, which know numbers only."""
+
+
+class AskedForNumbers(Exception):
+    """A kernel in C++ wants sizes as numbers; one in Python may not, see `with_kernels_in_python`."""
+
+
+def with_kernels_in_python(call: Callable[[], Any]) -> Any:
+    """Make a call; if kernels in C++ need numbers, by those in Python where there are some."""
+    try:
+        return call()
+    except AskedForNumbers:
+        with enable_python_dispatcher():
+            return call()
+
+
 class _Slow(Exception):
     """This call is left to PyTorch's mode."""
 
@@ -144,6 +166,10 @@ class _FakeMode(FakeTensorMode):
             return NotImplemented
         if func is torch.ops.prim.device.default:
             return args[0].fake_device
+        if func in _CONCRETE:
+            if not torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher):
+                raise AskedForNumbers
+            return _CONCRETE[func](args[0])
         args, kwargs = tuple(args), dict(kwargs)
         path = _PATHS.get(func)
         if path is None:
@@ -167,6 +193,7 @@ class _FakeMode(FakeTensorMode):
                 return _compute(self, func, args, kwargs)
             return path(self, func, args, kwargs)
         except (_Slow, NotImplementedError):
+            self.cache_enabled = not self.sizes.symbols  # the cache takes no symbols but torch's
             return _dispatch(self, func, types, args, kwargs)
         finally:
             self.sizes.how = how
@@ -372,7 +399,7 @@ def _composite(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
 
 def _decompose(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with mode:
-        result = decomposition_table[func](*args, **kwargs)
+        result = (decomposition_table.get(func) or meta_table[func])(*args, **kwargs)
     if result is NotImplemented:
         raise _Slow
     return result
@@ -514,7 +541,7 @@ def _view(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
         return _wrap(mode, func(_twin(source), *args[1:], **kwargs), devices.found)
 
 
-def flat_numbers(args: Sequence[Any]) -> Iterator[Any]:
+def flat_numbers(args: Iterable[Any]) -> Iterator[Any]:
     """The numbers among arguments, those in lists too."""
     for arg in args:
         if isinstance(arg, (list, tuple)):
@@ -549,7 +576,8 @@ def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     with torch._C._DisableTorchDispatch():
         result = _on_twins(func, args, kwargs)
     if result is NotImplemented:
-        return _decompose(mode, func, args, kwargs)
+        result = _decompose(mode, func, args, kwargs)
+        return _laid_out_as_now(mode, result, func, args, kwargs) if func in _LAID_OUT_BY_KERNEL else result
     with torch._C._DisableTorchDispatch():
         if func in _LAID_OUT_BY_KERNEL and devices.found == _CPU:
             found = func(*[_zeros(a) if isinstance(a, torch.Tensor) else a for a in args], **kwargs)
@@ -563,19 +591,41 @@ def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _on_twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a meta kernel gives; NotImplemented where it knows numbers only, and there is a decomposition."""
+    """What a meta kernel gives; NotImplemented where it knows numbers only, and there is one in Python."""
     try:
         return func(*_twins(args), **{k: _twins(v) for k, v in kwargs.items()})
     except RuntimeError:
-        if func in decomposition_table and any(isinstance(a, torch.Tensor) and has_symbols(a) for a in args):
+        if (func in decomposition_table or func in meta_table) and _has_symbols((*args, *kwargs.values())):
             return NotImplemented
         raise
 
 
 def _zeros(like: torch.Tensor) -> torch.Tensor:
-    """A tensor on the CPU with the same strides, also if they are zero."""
-    extent = sum((n - 1) * stride for n, stride in zip(like.shape, like.stride(), strict=True)) + 1
-    return torch.zeros(max(extent, 0), dtype=like.dtype).as_strided(like.shape, like.stride())
+    """A tensor on the CPU with the same strides, also if they are zero, of the sizes of the call at hand."""
+    shape, strides = (tuple(map(now, values)) for values in (like.shape, like.stride()))
+    extent = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 1
+    return torch.zeros(max(extent, 0), dtype=like.dtype).as_strided(shape, strides)
+
+
+def _laid_out_as_now(mode: FakeTensorMode, results: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Results whose dimensions lie in the order in which a kernel lays them for the sizes at hand."""
+    with torch._C._DisableTorchDispatch():
+        real = func(*[_zeros(a) if isinstance(a, torch.Tensor) else a for a in args], **kwargs)
+    pairs = zip(results, real, strict=True) if isinstance(results, tuple) else [(results, real)]
+    laid = []
+    for result, like in pairs:
+        order = by_stride(tuple(like.shape), like.stride())
+        steps, step = [0] * like.dim(), 1
+        for d in order:
+            steps[d] = step
+            step = step * result.shape[d]
+        with torch._C._DisableTorchDispatch():
+            laid.append(_fake(mode, _restrided(_twin(result), tuple(steps)), result.fake_device))
+    return tuple(laid) if isinstance(results, tuple) else laid[0]
+
+
+def _has_symbols(values: Iterable[Any]) -> bool:
+    return any(isinstance(v, torch.Tensor) and has_symbols(v) for v in flat_numbers(values))
 
 
 def _restrided(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

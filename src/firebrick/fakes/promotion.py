@@ -20,7 +20,7 @@ def category_of(number: Any) -> torch.dtype:
         return torch.bool
     if isinstance(number, (int, torch.SymInt)):
         return torch.int64
-    if isinstance(number, float):
+    if isinstance(number, (float, torch.SymFloat)):
         return torch.get_default_dtype()
     raise NoRule
 

@@ -126,6 +126,15 @@ _POINTWISE: dict[str, tuple[str, int]] = {
     **dict.fromkeys(("clamp_min", "clamp_max", "logaddexp2"), ("same", 2)),
     **dict.fromkeys(("atan2", "copysign", "xlogy", "special_xlog1py"), ("float", 2)),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"), ("bool", 2)),
+    **dict.fromkeys(
+        [f"special_{kind}_polynomial_{letter}" for kind in ("chebyshev", "shifted_chebyshev") for letter in "tuvw"],
+        ("float", 2),
+    ),
+    **dict.fromkeys(
+        [f"special_{kind}" for kind in ("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l")],
+        ("float", 2),
+    ),
+    **dict.fromkeys(("special_legendre_polynomial_p", "special_zeta", "igamma", "igammac"), ("float", 2)),
     "neg": ("number", 1),
     "div": ("div", 2),
     "true_divide": ("float", 2),

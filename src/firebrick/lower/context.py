@@ -11,7 +11,7 @@ import torch
 from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, exprs, total, var
 from firebrick.ir.index.number import NeedsNumber
-from firebrick.ir.index.sizes import size_of, sizes_in
+from firebrick.ir.index.sizes import FloatNode, exprs_in, size_of, sizes_in
 from firebrick.ir.loops.bounds import CHECK, span
 from firebrick.ir.loops.constructors import cast, constant, from_zero, reduce
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
@@ -304,6 +304,8 @@ class Lowering:
             return value
         if isinstance(value, torch.SymInt):
             return as_expr(size_of(value))
+        if isinstance(value, FloatNode):  # calls take floats that are known
+            raise NeedsNumber(next(e for e in exprs_in(value.formula) if e.terms))
         raise LoweringError(f"argument {value!r} of {self.node.target} can't be passed to a library call")
 
     def extern(self, op: str, args: Sequence[object], kwargs: dict[str, object], into: bool = False) -> Any:

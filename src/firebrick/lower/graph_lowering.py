@@ -12,6 +12,7 @@ from torch import fx
 from firebrick.errors import LoweringError
 from firebrick.fakes.node_values import device_of, origins
 from firebrick.ir.index.expr import ONE, ZERO, exprs, total
+from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import size_of
 from firebrick.ir.loops.dtypes import BY_TORCH
 from firebrick.ir.loops.program import Extern, Load, LoopProgram, Recipe, Ref, device_type
@@ -188,6 +189,10 @@ class _Lowerer:
                 result = rule(lw, *args, **kwargs)
             except Declined:
                 rule = None
+            except NeedsNumber:  # the library's kernel takes sizes as they come
+                if node.target in views.RULES or not isinstance(node.target, torch._ops.OpOverload):
+                    raise
+                rule = None
         else:
             rule = None
         if rule is None:
@@ -258,6 +263,8 @@ class _Lowerer:
             return self._near(value, here)
         if isinstance(value, (list, tuple)):
             return [self._arguments(v, here) for v in value]
+        if isinstance(value, torch.SymFloat):
+            return value.node.settled()
         return size_of(value) if isinstance(value, torch.SymInt) else value
 
     # ------------------------------------------------------------ outputs

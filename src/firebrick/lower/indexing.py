@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr
+from firebrick.ir.index.sizes import FloatNode
 from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, masked, op, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Ref
 from firebrick.lower.context import Declined, Lowering, place_of, rules, shape_of, strides_of
+from firebrick.lower.pointwise import float_value
 from firebrick.lower.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ def _filled(lw: Lowering, value: Any) -> TensorValue:
     dtype = _out(lw)
     if isinstance(value, Expr):
         return lw.formula(lambda _: cast(index_value(value), dtype), 1)
+    if isinstance(value, FloatNode) and DTYPES[dtype].is_float:
+        return lw.formula(lambda _: cast(float_value(value.formula), dtype), 1)
     if not isinstance(value, (bool, int, float)):
         raise Declined
     if not DTYPES[dtype].is_float and isinstance(value, float) and not math.isfinite(value):

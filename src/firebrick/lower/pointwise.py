@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.ir.index.expr import Expr
+from firebrick.ir.index.sizes import FLOAT_SIGNS, FloatNode, Formula
 from firebrick.ir.loops.constructors import cast, constant, index_value, op, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Op
@@ -66,7 +67,7 @@ class Pointwise:
 def elementwise(
     lw: Lowering,
     fn: Callable[..., Value],
-    args: tuple[TensorValue | bool | int | float | Expr | None, ...],
+    args: tuple[TensorValue | bool | int | float | Expr | FloatNode | None, ...],
     compute: str | None,
     cost: int = 1,
     fake: torch.Tensor | None = None,
@@ -91,6 +92,8 @@ def elementwise(
             operands.append(number(arg, compute))
         elif isinstance(arg, Expr) and compute is not None and (DTYPES[compute].is_float or compute == "i64"):
             operands.append(cast(index_value(arg), compute))
+        elif isinstance(arg, FloatNode) and compute is not None and DTYPES[compute].is_float:
+            operands.append(cast(float_value(arg.formula), compute))
         else:
             raise Declined
 
@@ -120,6 +123,14 @@ def elementwise(
         return cast(fn(*values), out)
 
     return lw.formula(formula, cost, val)
+
+
+def float_value(formula: Formula) -> Value:
+    """A float that is computed of sizes, in double precision."""
+    if isinstance(formula, tuple):
+        sign, *parts = formula
+        return op(FLOAT_SIGNS[sign][0], *[float_value(part) for part in parts])
+    return cast(index_value(formula), "f64") if isinstance(formula, Expr) else constant(float(formula), "f64")
 
 
 def number(value: bool | int | float, dtype: str) -> Value:

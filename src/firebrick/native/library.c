@@ -45,6 +45,9 @@ static PyObject *library_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         PyErr_Format(PyExc_OSError, "can't load kernels: %s", dlerror());
         return NULL;
     }
+    static int64_t running; /* threads that are in a kernel of any library: they share the processors */
+    int64_t **counted = dlsym(handle, "fb_running");
+    if (counted != NULL) *counted = &running;
     Library *self = (Library *)type->tp_alloc(type, 0);
     if (self == NULL) {
         dlclose(handle);

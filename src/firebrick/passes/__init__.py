@@ -18,7 +18,7 @@ from firebrick.passes.batchnorm import FeatureBatchNorm, fold_batchnorm, layerno
 from firebrick.passes.convolution import prepack_convolution
 from firebrick.passes.fold import fold_constants
 from firebrick.passes.layout import check_layouts
-from firebrick.passes.linears import FusedLinear, Int8Linear, fuse_qkv, quantize_linear
+from firebrick.passes.linears import FusedLinear, Int8Linear, fuse_qkv, quantize, quantize_linear
 from firebrick.passes.modules import Swap, SwapReport, swap
 from firebrick.passes.prepack import prepack_linear
 from firebrick.report import recorder
@@ -52,6 +52,7 @@ __all__ = [
     "layernorm_to_batchnorm",
     "passes_key",
     "placing",
+    "quantize",
     "quantize_linear",
     "rules",
     "run_graph_passes",

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx, nn
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from firebrick.extend.pass_runner import copy_graph
 from firebrick.ir.graph.aten import AtenGraph
+from firebrick.passes.recipe import is_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+aten = torch.ops.aten
+
 Form = Callable[[AtenGraph], AtenGraph]
 """A rewrite of a graph, in place."""
 Choose = Callable[[AtenGraph, Mapping[str, Form]], str]
-"""Takes a graph and its forms by name, the one that the cost model prefers first, and says which is the fastest."""
+"""Takes a graph, whose first call has the forms, and these by name, the one that the cost model prefers first; says
+which is the fastest."""
 
 
 def alone(nodes: Sequence[fx.Node], is_constant: Callable[[fx.Node], bool]) -> AtenGraph:
@@ -47,3 +53,41 @@ def alone(nodes: Sequence[fx.Node], is_constant: Callable[[fx.Node], bool]) -> A
     graph.output((copies[nodes[-1]],))
     gm = _LazyGraphModule(root, graph)
     return AtenGraph(gm, dict(constants), outputs=[None], frozen=frozenset(constants), name="part")
+
+
+def factors_of(part: AtenGraph) -> tuple[Any, ...] | None:
+    """The factors of the matmul that a part begins with."""
+    node = next(node for node in part.gm.graph.nodes if node.op == "call_function")
+    if node.target not in (aten.mm.default, aten.addmm.default):
+        return None
+    return tuple(arg.meta["val"] for arg in node.args[-2:])
+
+
+def calls_in(part: AtenGraph) -> int:
+    """How often a part goes over its results."""
+    calls = part.gm.graph.find_nodes(op="call_function", target=aten.reshape.default)
+    return sum(node.op == "call_function" and not is_view(node) for node in part.gm.graph.nodes) - len(calls)
+
+
+def text_of(part: AtenGraph) -> str:
+    """What is equal for equal parts."""
+    lines = []
+    for node in part.gm.graph.nodes:
+        val = node.meta.get("val")
+        layout = f": {val.dtype} {tuple(val.shape)} {val.stride()}" if isinstance(val, torch.Tensor) else ""
+        lines.append(f"{node.op} {node.name} {node.target} {node.args} {node.kwargs}{layout}")
+    return "\n".join(lines)
+
+
+def short_text(part: AtenGraph) -> str:
+    """For people: what is computed, and the shapes that go in."""
+    nodes = part.gm.graph.nodes
+    calls = [str(node.target).removeprefix("aten.").partition(".")[0] for node in nodes if node.op == "call_function"]
+    shapes = ["x".join(map(str, n.meta["val"].shape)) for n in nodes if n.op in ("placeholder", "get_attr")]
+    return f"{' '.join(calls)} of {', '.join(shapes)}"
+
+
+def copied(part: AtenGraph) -> AtenGraph:
+    """A copy to rewrite."""
+    gm = _LazyGraphModule(part.gm, copy_graph(part.gm.graph))
+    return type(part)(gm, dict(part.constants), outputs=list(part.outputs), frozen=part.frozen, name=part.name)

@@ -102,7 +102,7 @@ def _sees_memory(node: fx.Node) -> bool:
 
 
 _OF_MEMORY = frozenset({aten.as_strided.default, aten.as_strided_scatter.default, aten.view.dtype})
-_KNOWN = frozenset({"aten", "prims", "firebrick", "mkldnn"})
+_KNOWN = frozenset({"aten", "prims", "firebrick", "mkl", "mkldnn"})
 
 
 def _as_before(gm: fx.GraphModule, node: fx.Node, value: torch.Tensor, user: fx.Node) -> fx.Node:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from firebrick.extend.verify import relative_error
 from firebrick.passes.flow import watch
 from firebrick.passes.modules import Sample, Swap, SwapReport, call_with, output_error, set_module, swap, tensors_of
+from firebrick.runtime.quantized import PackedLinear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,3 +153,48 @@ def quantize_linear(
         return Int8Linear(module)
 
     return swap(model, wanted, make, samples=samples, exact=False)
+
+
+def quantize(
+    model: nn.Module,
+    samples: Sequence[Sample],
+    *,
+    tolerance: float = 0.05,
+    smallest: int = 64,
+    skip: Sequence[str] = (),
+) -> SwapReport:
+    """Swap linear layers on a CPU for ones with int8 weights and products; the report has the output error, and undo.
+
+    Where the error on `samples` is above `tolerance`, the layers whose own error is the largest are put back.
+
+    Args:
+        smallest: layers with fewer inputs or outputs stay.
+        skip: names of layers that stay.
+    """
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear and name and name not in skip and module.weight.device.type == "cpu"
+        if min(module.in_features, module.out_features) >= smallest
+    }
+    made, errors = {name: PackedLinear.of(layer) for name, layer in layers.items()}, dict.fromkeys(layers, 0.0)
+
+    def compare(name: str, _: nn.Module, args: Any, result: torch.Tensor) -> None:
+        errors[name] = max(errors[name], relative_error(result, made[name](args[0])))
+
+    hooks = [layer.register_forward_hook(partial(compare, name)) for name, layer in layers.items()]
+    try:
+        before = [tensors_of(call_with(model, sample)) for sample in samples]
+    finally:
+        for hook in hooks:
+            hook.remove()
+    report = swap(model, lambda name, _: name in made, lambda name, _: made[name], exact=False)
+    order = sorted(errors, key=errors.__getitem__)
+    while True:
+        report.error = output_error(before, [tensors_of(call_with(model, sample)) for sample in samples])
+        if report.error <= tolerance or not order:
+            return report
+        name = order.pop()
+        set_module(model, name, layers[name])
+        report.swaps = [swapped for swapped in report.swaps if swapped.name != name]
+        report.left[name] = f"put back: its own error is {errors[name]:.1e}"

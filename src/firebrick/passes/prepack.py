@@ -3,8 +3,8 @@
 addmm(bias, x, t(W)) + other; relu   ->   firebrick::linear(x, t(W), None, bias, other, "relu", [])
 
 So are matmuls by constant bfloat16 weights of few rows, or where oneDNN has none: sums are float32 and rounded once, by
-the loops that follow. Others go to oneDNN: mkldnn::_linear_pointwise on mkldnn::_reorder_linear_weight(W, rows), which
-the recipe computes once.
+the loops that follow. Others go to oneDNN, mkldnn::_linear_pointwise on mkldnn::_reorder_linear_weight(W, rows), or to
+MKL, mkl::_mkl_linear on mkl::_mkl_reorder_linear_weight(W, rows); the recipe computes packed weights once.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     from firebrick.targets.base import Choice, Target
 
 aten = torch.ops.aten
-mkldnn = torch.ops.mkldnn
+mkl, mkldnn = torch.ops.mkl, torch.ops.mkldnn
 
 _SAME_ORDER = frozenset(
     {aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims}
 )
 """Views through which elements keep their order."""
+_PACKS = frozenset({"packed", "mkl"})
+"""Forms of libraries, which have a weight in a layout of their own."""
 _TRANSPOSES = frozenset({aten.t.default, aten.transpose.int, aten.permute.default})
 
 
@@ -115,7 +117,7 @@ def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node, RecipeBuilder], Choic
         if node.op == "call_function" and node.target in (aten.mm.default, aten.addmm.default):
             form = form_of(node, recipe)
             if form.name != "call":
-                if form.name != "packed" and node.meta["val"].dtype is torch.bfloat16:
+                if form.name not in _PACKS and node.meta["val"].dtype is torch.bfloat16:
                     _widen(node, recipe, form)
                 else:
                     made, before = _pack(node, recipe, form)
@@ -176,13 +178,19 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
     if other is not None:
         other = _viewed(graph, other, node, last)
     args: tuple[Any, ...]
-    if form.name != "packed":
+    if form.name not in _PACKS:
         target: Any = linear_op
         read = without_gaps(weight, recipe, node)
         args = (x, read, None, bias, other, fused.attr, list(fused.scalars), *_named(form))
     else:
-        read = recipe.use(_packed(weight, x.meta["val"].shape[0], recipe), node)
-        if other is not None:
+        rows = x.meta["val"].shape[0]
+        source = _source(weight, recipe)
+        reorder = (mkl._mkl_reorder_linear_weight if form.name == "mkl" else mkldnn._reorder_linear_weight).default
+        pack = recipe.call(f"{source.name}_{form.name}", reorder, source, rows, like=source.meta["val"])
+        read = recipe.use(pack, node)
+        if form.name == "mkl":  # the weight itself is for other numbers of rows
+            target, args = mkl._mkl_linear.default, (x, read, _turned(weight, recipe, node), bias, rows)
+        elif other is not None:
             target, args = mkldnn._linear_pointwise.binary, (x, other, read, bias, "add")
         else:
             target = mkldnn._linear_pointwise.default
@@ -326,11 +334,17 @@ def without_gaps(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.
     return recipe.use(recipe.call(f"{weight.name}_dense", aten.clone.default, recipe.copy(weight)), before)
 
 
-def _packed(weight: fx.Node, rows: int, recipe: RecipeBuilder) -> fx.Node:
-    """The recipe's node of a weight in oneDNN's layout; `weight` is the second factor, [inner, outer]."""
+def _source(weight: fx.Node, recipe: RecipeBuilder) -> fx.Node:
+    """The recipe's node of a weight [outer, inner]; `weight` is the second factor, [inner, outer]."""
     if weight.target in _TRANSPOSES and isinstance(weight.args[0], type(weight)):
-        source = recipe.copy(weight.args[0])
-    else:
-        source = recipe.call(f"{weight.name}_t", aten.t.default, recipe.copy(weight))
-    like = source.meta["val"]
-    return recipe.call(f"{source.name}_packed", mkldnn._reorder_linear_weight.default, source, rows, like=like)
+        return recipe.copy(weight.args[0])
+    return recipe.call(f"{weight.name}_t", aten.t.default, recipe.copy(weight))
+
+
+def _turned(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.Node:
+    """A weight as [outer, inner] where it lies."""
+    with recipe.aten.gm.graph.inserting_before(before):
+        made = recipe.aten.gm.graph.create_node("call_function", aten.t.default, (readable(weight, recipe, before),))
+    with weight.meta["val"].fake_mode:
+        made.meta = {**weight.meta, "val": weight.meta["val"].t()}
+    return made

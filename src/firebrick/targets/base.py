@@ -168,6 +168,10 @@ class Target:
         """Text that belongs into cache keys: what generated code depends on."""
         return self.name
 
+    def model(self) -> str:
+        """What a measurement is of, within a level: it is no measurement of another model."""
+        return self.level()
+
     def level(self) -> str:
         """What of a family of machines its kernels need, such as an instruction set."""
         return self.name
@@ -206,6 +210,16 @@ class Target:
         """
         del op, args
         return (CALL,)
+
+    def measured(self, op: str, args: tuple[Any, ...], forms: Mapping[str, int], config: Config) -> Mapping[str, float]:
+        """The seconds that some forms of an op take here, without a compile; empty where their costs have to do.
+
+        Args:
+            op, args: as in `choices`.
+            forms: name of a choice -> passes over its results that are left to loops.
+        """
+        del op, args, forms, config
+        return {}
 
     def layouts(self, op: str, args: Sequence[Any], out: Sequence[Expr]) -> Iterable[tuple[Expr, ...] | None]:
         """The strides that a kernel of the machine's own wants its tensors to have, in order; None for what lies well.

@@ -13,7 +13,7 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.immutable_collections import immutable_list
 
 from firebrick.errors import LoweringError
-from firebrick.fakes.mode import dispatches_itself, hooks_paused, new_fake_mode
+from firebrick.fakes.mode import dispatches_itself, hooks_paused, new_fake_mode, with_kernels_in_python
 from firebrick.fakes.strides import is_dense
 from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.ir.index.sizes import expressions, has_symbols, size_of
@@ -234,12 +234,12 @@ class Trace:
         kwargs = self._bound(self._resolve(node.kwargs))
         with self.tracer:
             if isinstance(target, str):
-                result = getattr(args[0], target)(*args[1:], **kwargs)
+                result = with_kernels_in_python(lambda: getattr(args[0], target)(*args[1:], **kwargs))
             else:
                 known = self.functions.get(target) if callable(target) else None
                 result = NotImplemented if known is None else known(*args, **kwargs)
                 if result is NotImplemented:
-                    result = target(*args, **kwargs)
+                    result = with_kernels_in_python(lambda: target(*args, **kwargs))
         return self._values(result)
 
     def _bound(self, arg: Any) -> Any:

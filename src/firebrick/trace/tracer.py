@@ -8,6 +8,7 @@ same mode, and what is left is recorded.
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -196,11 +197,15 @@ class Tracer(TorchDispatchMode):
 # ---------------------------------------------------------------- rules
 
 
+_OF_PYTHON = frozenset({"quantized_decomposed"})
+"""Libraries whose kernels are calls of torch's ops, made in Python."""
+
+
 def _classify(func: OpOverload, exact: bool) -> Callable[..., Any]:
     """Choose the rule of an op that has none in `_RULES`."""
     if op_of(func) is not None:
         return _each
-    if func in decompositions() and (func in EXACT or not exact):
+    if (func in decompositions() and (func in EXACT or not exact)) or func.namespace in _OF_PYTHON:
         return _decompose
     schema = func._schema
     if schema.is_mutable:
@@ -242,7 +247,8 @@ def _prim(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 def _decompose(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         with tracer:
-            result = decompositions()[func](*args, **kwargs)
+            own = decompositions().get(func) or partial(func._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
+            result = own(*args, **kwargs)
     except (AssertionError, NotImplementedError, RuntimeError, TypeError, ValueError):
         # Some refuse what eager takes; where eager refuses too, its own check says so now.
         result = NotImplemented
@@ -530,6 +536,11 @@ def _inplace_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwarg
     return args[0]
 
 
+def _layout(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Asked by kernels in C++, which need numbers."""
+    return tracer.fakes(func, args, kwargs)
+
+
 def _same_storage_size(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Asked of tangents before they are made views: of the tensors that the program holds, not of what they became."""
     one, other = (t.untyped_storage().nbytes() // t.element_size() for t in args)
@@ -554,6 +565,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.fill_.Tensor: _fill,
     aten.zero_.default: _fill,
     torch.ops.prim.device.default: _device,
+    **dict.fromkeys((aten.size.default, aten.stride.default, aten.storage_offset.default), _layout),
     aten._has_same_storage_numel.default: _same_storage_size,
     aten._linalg_check_errors.default: _check_errors,
 }

@@ -557,3 +557,15 @@ POLYFILLS["flex_attention"] = flex_attention
 @replaces(torch.func.linearize)
 def linearize(func, *primals):
     return func(*primals), lambda *tangents: torch.func.jvp(func, primals, tangents)[1]
+
+
+@replaces(torch.ops.quantized.linear_dynamic, torch.ops.quantized.linear_dynamic.default)
+def linear_dynamic(x, packed, reduce_range=False):
+    parts = (packed.weight, packed.scales, packed.points, packed.bias, packed.axis)
+    return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, False)
+
+
+@replaces(torch.ops.quantized.linear_relu_dynamic, torch.ops.quantized.linear_relu_dynamic.default)
+def linear_relu_dynamic(x, packed, reduce_range=False):
+    parts = (packed.weight, packed.scales, packed.points, packed.bias, packed.axis)
+    return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, True)

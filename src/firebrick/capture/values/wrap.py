@@ -54,6 +54,7 @@ from firebrick.capture.values.subclass import SubclassValue, is_plain_subclass
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.capture.values.wrapper import read_wrapper
 from firebrick.capture.wrappers import is_wrapper
+from firebrick.runtime.quantized import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -274,6 +275,15 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
     return value
 
 
+def _script_object(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    """Packed weights are a module of their tensors."""
+    packed = unpacked(obj)
+    if packed is None:
+        return _object(tracer, obj, source, pinned)
+    _identity(tracer, obj, source, pinned)
+    return tracer.read(packed, Const(packed, "packed"), pinned=True).realize()
+
+
 def _subclass(tracer: Tracer, obj: torch.Tensor, source: Source) -> Value:
     if is_wrapper(obj) and not is_plain_subclass(type(obj)):
         return read_wrapper(tracer, obj, source)
@@ -448,6 +458,7 @@ _EXACT: dict[type, Wrapper] = {
 }
 _CLASSES: tuple[tuple[Any, Any], ...] = (
     (torch.nn.Module, _module),
+    (torch.ScriptObject, _script_object),
     (torch.Tensor, _tensor),
     (type, _class),
     (types.ModuleType, _python_module),

@@ -13,7 +13,7 @@ import operator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -350,8 +350,8 @@ class SizeNode(_Node):
         return SizeNode(as_expr(number), self.sizes)
 
     def sym_float(self) -> Any:
-        """The number as a float, which it must be in other calls too."""
-        return FloatNode(float(self.guard_int()))
+        """The number as a float."""
+        return FloatNode(self.expr, self.sizes)
 
     def sym_sum(self, nodes: Iterable[SizeNode]) -> SizeNode:
         """The sum of some."""
@@ -379,34 +379,127 @@ class SizeNode(_Node):
         return SizeNode(math.prod([self.expr] * other.guard_int(), start=as_expr(1)), self.sizes)
 
     def truediv(self, other: SizeNode) -> Any:
-        """The quotient, of numbers which these must be in other calls too."""
-        return FloatNode(self.guard_int() / other.guard_int())
+        """The quotient, a float."""
+        return FloatNode(("truediv", self.expr, other.expr), self.sizes)
 
     int_truediv = truediv
 
 
+Formula: TypeAlias = "Expr | float | tuple[Any, ...]"
+"""An expression as a float, a float, or the sign of an operation and two formulas."""
+
+FLOAT_SIGNS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
+    "add": ("add", operator.add),
+    "sub": ("sub", operator.sub),
+    "mul": ("mul", operator.mul),
+    **dict.fromkeys(("truediv", "float_truediv", "int_truediv"), ("div", operator.truediv)),
+    **dict.fromkeys(("pow", "float_pow"), ("pow", math.pow)),
+}
+"""torch's name of an operation of floats -> that in loops, and what it does."""
+
+
+def float_of(formula: Formula, number: Callable[[Expr], int]) -> float:
+    """The value of a formula, by those of its expressions."""
+    if isinstance(formula, tuple):
+        sign, *parts = formula
+        return FLOAT_SIGNS[sign][1](*[float_of(part, number) for part in parts])
+    return float(number(formula) if isinstance(formula, Expr) else formula)
+
+
+def exprs_in(formula: Formula) -> Iterator[Expr]:
+    """The expressions in a formula."""
+    if isinstance(formula, tuple):
+        for part in formula[1:]:
+            yield from exprs_in(part)
+    elif isinstance(formula, Expr):
+        yield formula
+
+
 class FloatNode(_Node):
-    """A float that was computed of numbers."""
+    """A float that is computed of sizes."""
 
-    __slots__ = ("value",)
+    __slots__ = ("formula", "sizes")
 
-    def __init__(self, value: float) -> None:
-        self.value = value
+    def __init__(self, formula: Formula, sizes: Sizes) -> None:
+        self.formula, self.sizes = formula, sizes
 
     def __repr__(self) -> str:
-        return repr(self.value)
+        return repr(float_of(self.formula, self.sizes.hint))
 
     def is_float(self) -> bool:
         """Yes."""
         return True
 
-    is_constant = is_float
+    def settled(self) -> FloatNode | float:
+        """The float by what is known now."""
 
-    def float_(self, *_: Any) -> float:
-        """The number."""
-        return self.value
+        def settle(formula: Formula) -> Formula:
+            if isinstance(formula, tuple):
+                return (formula[0], *map(settle, formula[1:]))
+            return self.sizes.settled(formula) if isinstance(formula, Expr) else formula
 
-    guard_float = maybe_as_float = float_  # type: ignore[assignment]
+        formula = settle(self.formula)
+        known = not any(e.terms for e in exprs_in(formula))
+        return float_of(formula, self.sizes.hint) if known else FloatNode(formula, self.sizes)
+
+    def wrap_float(self, number: float) -> FloatNode:
+        """A number as such a node."""
+        return FloatNode(number, self.sizes)
+
+    @property
+    def hint(self) -> float:
+        """The value in the call at hand."""
+        return float_of(self.formula, self.sizes.hint)
+
+    def guard_float(self, *_: Any) -> float:
+        """The number, which it must be in other calls too."""
+        return float_of(self.formula, self.sizes.number)
+
+    float_ = guard_float
+
+    def neg(self) -> FloatNode:
+        """`-self`."""
+        return FloatNode(("mul", -1.0, self.formula), self.sizes)
+
+    def pos(self) -> FloatNode:
+        """`+self`."""
+        return self
+
+    def _rounded(self, function: Callable[[float], int]) -> SizeNode:
+        return SizeNode(as_expr(function(self.guard_float())), self.sizes)
+
+    def floor(self) -> SizeNode:
+        """The number below, which needs to be known."""
+        return self._rounded(math.floor)
+
+    def ceil(self) -> SizeNode:
+        """The number above."""
+        return self._rounded(math.ceil)
+
+    def trunc(self) -> SizeNode:
+        """The number towards zero."""
+        return self._rounded(math.trunc)
+
+
+def _of_floats(name: str) -> Any:
+    return lambda self, other: FloatNode((name, self.formula, other.formula), self.sizes)
+
+
+def _known_floats(function: Callable[[float, float], bool]) -> Any:
+    def test(self: FloatNode, other: FloatNode) -> TestNode:
+        return TestNode(
+            lambda _: function(self.guard_float(), other.guard_float()),
+            lambda _: not function(self.guard_float(), other.guard_float()),
+            self.sizes,
+        )
+
+    return test
+
+
+for _name in FLOAT_SIGNS:
+    setattr(FloatNode, _name, _of_floats(_name))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(FloatNode, _name, _known_floats(getattr(operator, _name)))
 
 
 def _arithmetic(function: Callable[..., Expr]) -> Any:
@@ -560,6 +653,11 @@ def settled(values: Iterable[Any]) -> tuple[Any, ...]:
 def sizes_in(values: Iterable[Any]) -> Sizes | None:
     """What knows the symbols in some sizes; None if there are none."""
     return next((v.node.sizes for v in values if isinstance(v, torch.SymInt) and hasattr(v.node, "sizes")), None)
+
+
+def now(size: Any) -> int:
+    """A size in the call at hand, for choices that are right either way."""
+    return int(size.node.hint if isinstance(size, torch.SymInt) else size)
 
 
 def below(a: Any, b: Any) -> bool:

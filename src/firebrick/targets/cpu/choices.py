@@ -75,13 +75,15 @@ def _is_packable(dtype: torch.dtype) -> bool:
 
 def _matmul(columns: int, x: Any, weight: Any) -> list[Choice]:
     """x [rows, inner] by a constant weight [inner, outer]: "own" leaves the choice of "dots" and "panels" to the
-    kernel, "packed" is oneDNN with the weight in its layout."""
+    kernel, "packed" is oneDNN with the weight in its layout, "mkl" is MKL with the weight in its."""
     half, rows = weight.dtype is torch.bfloat16, x.shape[0]
     if not isinstance(rows, int):  # oneDNN would have to know how many
         return [Choice("own", 0.5, _WRITTEN)] if columns and weight.dtype is torch.float32 else []
     work = math.prod((rows, *weight.shape))
     found = [Choice("packed", _cost(work, _MATMUL), _ONEDNN | {"add"}, single=True)]
     found = found if _is_packable(weight.dtype) else []
+    if weight.dtype is torch.float32 and torch.backends.mkl.is_available() and rows:
+        found.append(Choice("mkl", _cost(work, _MATMUL), frozenset({"bias"})))
     if columns and (half or weight.dtype is torch.float32):
         along = 1 in (weight.stride(0), weight.shape[0])
         cost = 1.0 if half and rows > _FEW_ROWS else 0.5

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from firebrick.artifact import Unit
@@ -18,7 +17,9 @@ from firebrick.targets.cpu.cpp_types import SCALAR, constant_text, index_text
 from firebrick.targets.cpu.handwritten import plan_handwritten, written_text
 from firebrick.targets.cpu.layouts import LAYOUTS
 from firebrick.targets.cpu.loop_kernel import kernel_text
+from firebrick.targets.cpu.measuring import measure
 from firebrick.targets.cpu.plan import lane_plan
+from firebrick.targets.cpu.processor import caches, features, processor
 from firebrick.targets.cpu.scalar_functions import ROWS
 from firebrick.targets.cpu.unit_writer import Unit as Writing
 from firebrick.targets.cpu.units import flags_of, kernel_units
@@ -44,7 +45,7 @@ class CpuTarget(Target):
 
     In compiled graphs the native host program allocates and launches; the calls here do the same from Python.
     flags: of the C++ compiler. sleef: bytes of the shortest vectors that SLEEF's functions take. exact:
-    functions have the bits of eager PyTorch's.
+    functions have the bits of eager PyTorch's. cache: bytes of a core's second-level cache.
     """
 
     simd: str
@@ -53,9 +54,10 @@ class CpuTarget(Target):
     flags: tuple[str, ...] = ()
     sleef: int = 0
     exact: bool = False
+    cache: int = 1 << 20
 
     name = "cpu"
-    portable = 'compile with options={"simd": "avx2"} (or another level that both have) before saving'
+    portable = 'compile with options={"simd": "avx2"} (or another level that both have), not measured, before saving'
     shares_memory = True
     dtypes = {d: SCALAR[d] for d in SCALAR if DTYPES[d].loops}  # noqa: RUF012 - a table
     functions = ROWS
@@ -76,6 +78,10 @@ class CpuTarget(Target):
         """Kernels written by hand, oneDNN's, and ATen's."""
         return find_choices(self, op, args)
 
+    def measured(self, op: str, args: tuple[Any, ...], forms: Mapping[str, int], config: Config) -> Mapping[str, float]:
+        """Those of matmuls by constant weights."""
+        return measure(self, config, args[0], args[1], forms) if op == "aten::mm" else {}
+
     def layouts(self, op: str, args: Sequence[Any], out: Sequence[Expr]) -> Iterable[tuple[Expr, ...] | None]:
         """What kernels written by hand want."""
         return LAYOUTS[op](args, out)
@@ -94,7 +100,11 @@ class CpuTarget(Target):
 
     def key(self) -> str:
         """Text that belongs into cache keys."""
-        return f"{platform.machine()}-{self.simd}-{' '.join(self.flags)}\n{self.threads} threads"
+        return f"{platform.machine()}-{self.simd}-{' '.join(self.flags)}\n{self.threads} threads, {self.cache}"
+
+    def model(self) -> str:
+        """The processor."""
+        return processor()
 
     def constant(self, value: bool | int | float, dtype: str) -> str:
         """A number."""
@@ -151,18 +161,6 @@ _SIMD: Mapping[str, _Row] = {
 """SIMD level -> what the CPU must have, register width, compiler flags, SLEEF's shortest vector; best first."""
 
 
-@lru_cache(maxsize=1)
-def _cpu_features() -> frozenset[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return frozenset(("asimd",)) if platform.machine() in ("arm64", "aarch64") else frozenset()
-    for line in text.splitlines():
-        if line.startswith(("flags", "Features")):
-            return frozenset(line.partition(":")[2].split())
-    return frozenset()
-
-
 def best_simd() -> str:
     """The best SIMD level that this machine has."""
     return next(name for name in _SIMD if runs_here(name))
@@ -170,7 +168,7 @@ def best_simd() -> str:
 
 def runs_here(simd: str) -> bool:
     """Whether this machine has a SIMD level."""
-    return simd in _SIMD and _SIMD[simd].needs <= _cpu_features()
+    return simd in _SIMD and _SIMD[simd].needs <= features()
 
 
 def detect(config: Config) -> CpuTarget:
@@ -180,4 +178,4 @@ def detect(config: Config) -> CpuTarget:
     threads = config.threads or len(os.sched_getaffinity(0))
     contract = "-ffp-contract=off" if config.numerics == "eager" else "-ffp-contract=fast"
     flags = (*row.flags, contract)
-    return CpuTarget(level, row.vector_bytes, threads, flags, row.sleef, config.numerics == "eager")
+    return CpuTarget(level, row.vector_bytes, threads, flags, row.sleef, config.numerics == "eager", caches()[2])

@@ -59,10 +59,9 @@ PIECE, _CHAIN = 256, 128
 _IN_PLACE = 8
 """Products of a piece where a panel is not copied: rows of the weight are read side by side."""
 MOST_ROWS = 14
-_FLOATS = 1 << 16
-"""Floats of panels that a thread makes at a time: they stay in its second-level cache."""
-_SMALL_PANEL, _SMALL_FLOATS = 256, 1 << 15
-"""Both with vectors of 32 bytes: such machines have half the cache, and others' threads may use half of that."""
+_SMALL_PANEL = 256
+"""The same with vectors of 32 bytes: such machines read the second-level cache with half as many bytes at a time, so
+the panel is to stay in the first."""
 
 _PIECES, _PIECE_COLUMNS = 4, 128
 """Most pieces of a thread's columns, and how many columns one has at least."""
@@ -153,7 +152,7 @@ _BY_BLOCKS = "    for (int64_t n0 = from; n0 < to; n0 += s.block) {"
 _LOOPS = {"dots": f"{_BY_PRODUCTS[2:]}\n{_BY_BLOCKS}", "panels": f"{_BY_BLOCKS[2:]}\n{_BY_PRODUCTS}"}
 """Form -> its outer loops: sums of a block of panels are in cache until they are done."""
 
-_POINTS = {
+POINTS = {
     "dots": "const float*, int64_t, const W*, int64_t, int64_t, const W*, int64_t, float*, int64_t, int64_t, bool",
     "panels": "const float*, const float*, int64_t, int64_t, const float*, int64_t, float*, int64_t, bool",
 }
@@ -219,6 +218,22 @@ _PANELS_OF_ROWS = """\
 
 
 @dataclass(frozen=True, slots=True)
+class Blocking:
+    """What a shape's kernel tells the driver of its form.
+
+    numbers: the first fields of its shape. pack: what makes panels. points: tiles of whole columns, and of what is
+    left. count, pieces: parts that threads share out, and pieces of a thread's; 0 for one thread alone.
+    """
+
+    form: str
+    numbers: tuple[int, ...]
+    pack: str
+    points: tuple[list[str], list[str]]
+    count: int
+    pieces: int
+
+
+@dataclass(frozen=True, slots=True)
 class Linear:
     """One shape of matmul, and the buffers of one call of it.
 
@@ -269,7 +284,7 @@ class Linear:
             results[-2],
             str(attr),
             tuple(scalars),  # type: ignore[arg-type]
-            str(forms[0]) if varies and forms else _form(forms[0] if forms else "own", rows, inner, strides[0] == 1),
+            str(forms[0]) if varies and forms else form_of(forms[0] if forms else "own", rows, inner, strides[0] == 1),
             buffers[x.buffer].dtype == "bf16",
             (as_int(x.shape[0]), *steps) if len(x.shape) > 2 else (1, 0, 0, 0),
         )
@@ -292,9 +307,11 @@ class Linear:
 
     def text(self, unit: Unit, name: str) -> str:
         """The kernel, less what `unit` puts before it."""
-        if not self.rows:
-            return self._of_rows(unit, name)
-        return (self._dots if self.by_dots(unit) else self._panels)(unit, name)
+        return self._kernel(unit, name, self.blocking(unit)) if self.rows else self._of_rows(unit, name)
+
+    def blocking(self, unit: Unit) -> Blocking:
+        """How the kernel of this shape goes about it; the tiles that it takes are put into the unit."""
+        return (self._dots if self.by_dots(unit) else self._panels)(unit)
 
     def _of_rows(self, unit: Unit, name: str) -> str:
         """Both forms, and from how many rows on the second is taken."""
@@ -331,7 +348,7 @@ class Linear:
         lanes = max(unit.target.vector_bytes // 4, 4)
         most = min(MOST_ROWS, (REGISTERS.get(unit.target.vector_bytes, 16) - 3) // 2)
         columns, small = 2 * lanes, unit.target.vector_bytes == 32
-        floats, (_, inner_stride, outer_stride) = _SMALL_FLOATS if small else _FLOATS, self.weight
+        floats, (_, inner_stride, outer_stride) = panel_floats(unit.target.cache), self.weight
         turned, left = outer_stride != 1, self.outer % columns
         packing = panels(unit, lanes, floats, turned)
         plan = _PANELS_OF_ROWS.format(
@@ -379,7 +396,7 @@ class Linear:
         return _OF_ROWS.format(
             form=form,
             type=self.type,
-            types=_POINTS[form].replace("W*", f"{self.type}*"),
+            types=POINTS[form].replace("W*", f"{self.type}*"),
             name=name,
             whole=whole,
             last=last,
@@ -399,7 +416,7 @@ class Linear:
     def _driver(self, unit: Unit, form: str, lanes: int, texts: tuple[str, str]) -> None:
         """What all matmuls of a form have in common."""
         pack, calls = texts
-        fields = {"form": form, "types": _POINTS[form], "v": unit.vector("f32", lanes), "w": lanes}
+        fields = {"form": form, "types": POINTS[form], "v": unit.vector("f32", lanes), "w": lanes}
         text = _DRIVER.format(**fields, loops=_LOOPS[form], pack=pack, calls=calls)
         unit.helpers.setdefault(f"fb_by_{form}", text)
 
@@ -416,7 +433,7 @@ class Linear:
         """Whether sums are vectors along the rows of both factors on this machine."""
         return self.form == "dots" or (self.form == "own" and unit.target.vector_bytes != 32)
 
-    def _dots(self, unit: Unit, name: str) -> str:
+    def _dots(self, unit: Unit) -> Blocking:
         """The kernel on rows of both factors."""
         lanes = max(unit.target.vector_bytes // 4, 4)
         registers = REGISTERS.get(unit.target.vector_bytes, 16)
@@ -433,22 +450,20 @@ class Linear:
             copied = most * row
         tail = self.inner % lanes != 0
         points = [dot(unit, lanes, n, columns, tail, self.type) for n in self._heights(tiles)]
-        return self._kernel(
+        self._driver(unit, "dots", lanes, ("", _DOTS))
+        return self._blocking(
             unit,
-            name,
-            lanes,
-            form="dots",
-            tiles=tiles,
-            sizes=(piece, block, columns),
+            "dots",
+            (piece, block, columns),
+            tiles,
             copies=(row, copied * (tiles if few else 1), copied if few else 0),
             # Each call fetches its share of the next block's rows, or all of them.
             fetched=(0, 0, columns) if few else (block, 65536 // tiles, 1),
             pack="nullptr",
             points=(points, points if self.outer % columns else []),
-            texts=("", _DOTS),
         )
 
-    def _panels(self, unit: Unit, name: str) -> str:
+    def _panels(self, unit: Unit) -> Blocking:
         """The kernel on panels of columns."""
         lanes = max(unit.target.vector_bytes // 4, 4)
         registers = REGISTERS.get(unit.target.vector_bytes, 16)
@@ -459,7 +474,7 @@ class Linear:
         turned = outer_stride != 1
         in_place = not turned and tiles == 1 and self.outer % lanes == 0 and not self.half
         small = unit.target.vector_bytes == 32
-        floats = _SMALL_FLOATS if small else _FLOATS
+        floats = panel_floats(unit.target.cache)
         piece = _even(self.inner, _IN_PLACE if in_place else _SMALL_PANEL if small else _PANEL, 1)
         block = columns * max(floats // (piece * columns), 1)
         packing = panels(unit, lanes, floats, turned)
@@ -475,57 +490,53 @@ class Linear:
         def points(vectors: int, left: int) -> list[str]:
             return [tile(unit, lanes, rows, vectors, left) for rows in self._heights(tiles)]
 
-        return self._kernel(
+        both = (
+            points(2, lanes) if self.outer > last else [],
+            points(-(-last // lanes), (last - 1) % lanes + 1) if last else [],
+        )
+        self._driver(unit, "panels", lanes, (_PACK.format(chain=_CHAIN), _CHAINS.format(chain=_CHAIN)))
+        return self._blocking(
             unit,
-            name,
-            lanes,
-            form="panels",
-            tiles=tiles,
-            sizes=(piece, -(-self.outer // columns) * columns if in_place else block, columns),
+            "panels",
+            (piece, -(-self.outer // columns) * columns if in_place else block, columns),
+            tiles,
             copies=(ROW, most * ROW, 0),
             fetched=(*fetched, inner_stride if in_place else columns),
             pack="nullptr" if in_place else f"{packing}<{self.type}>",
-            points=(
-                points(2, lanes) if self.outer > last else [],
-                points(-(-last // lanes), (last - 1) % lanes + 1) if last else [],
-            ),
-            texts=(_PACK.format(chain=_CHAIN), _CHAINS.format(chain=_CHAIN)),
+            points=both,
         )
 
-    def _kernel(
+    def _blocking(
         self,
         unit: Unit,
-        name: str,
-        lanes: int,
-        *,
         form: str,
-        tiles: int,
         sizes: tuple[int, int, int],
+        tiles: int,
+        *,
         copies: tuple[int, int, int],
         fetched: tuple[int, int, int],
         pack: str,
         points: tuple[list[str], list[str]],
-        texts: tuple[str, str],
-    ) -> str:
-        """The numbers of this shape, and the driver of its form, which the unit has once."""
-        self._driver(unit, form, lanes, texts)
+    ) -> Blocking:
+        """What follows for the numbers of the driver from the sizes of tiles, and how threads share the work."""
         columns, threads = sizes[2], unit.target.threads
         by_rows, count = self._shared(tiles, -(-self.outer // columns), threads)
-        serial = self._all_products() <= SERIAL
         # Each piece of a thread's rows would make all panels.
         pieces = 1 if by_rows else max(1, min(_PIECES, self.outer // (_PIECE_COLUMNS * threads)))
+        strides = (self.x[1], *self.weight[1:], self.out_stride, self.other[1] if self.other else 0)
+        numbers = (self.rows, self.inner, self.outer, *strides, *sizes, tiles, int(by_rows), *copies, *fetched)
+        return Blocking(form, numbers, pack, points, count, 0 if self._all_products() <= SERIAL else pieces)
+
+    def _kernel(self, unit: Unit, name: str, plan: Blocking) -> str:
+        """The numbers of this shape; the unit has the driver of its form once."""
+        form, lanes, count = plan.form, max(unit.target.vector_bytes // 4, 4), plan.count
         offsets = (self.scale, self.bias, self.other and self.other[0])
         offset = ("", "") if self.batch[0] == 1 else (f" + i * {self.batch[1]}", f" + i * {self.batch[2]}")
         given, results = self._given(offset)
         done = "nullptr"
         if self.attr != "none" or offsets != (None, None, None):
             done = finish(unit, lanes, self.attr, self.scalars)
-        other_stride = self.other[1] if self.other else 0
-        numbers = (
-            *(self.rows, self.inner, self.outer, self.x[1], *self.weight[1:], self.out_stride, other_stride),
-            *(*sizes, tiles, int(by_rows), *copies, *fetched),
-        )
-        both = ("{" + ", ".join(pointers or ["nullptr"]) + "}" for pointers in points)
+        both = ("{" + ", ".join(pointers or ["nullptr"]) + "}" for pointers in plan.points)
         call = f"  fb_by_{form}({name}_shape, {', '.join((*given, results))}, begin, end);"
         if self.batch[0] > 1:
             given.append(f"{results} + i * {self.batch[3]}")
@@ -536,12 +547,12 @@ class Linear:
             name=name,
             form=form,
             type=self.type,
-            numbers=", ".join(map(str, numbers)),
-            points=", ".join((pack, *both, done)),
+            numbers=", ".join(map(str, plan.numbers)),
+            points=", ".join((plan.pack, *both, done)),
             call=call,
-            start=f"{name}_part(args, sizes, 0, {count})"
-            if serial
-            else f"fb_parallel({name}_part, args, sizes, {count}, {pieces})",
+            start=f"fb_parallel({name}_part, args, sizes, {count}, {plan.pieces})"
+            if plan.pieces
+            else f"{name}_part(args, sizes, 0, {count})",
         )
 
     def _all_products(self) -> int:
@@ -560,7 +571,7 @@ class Linear:
         return [small, small + 1] if self.rows % tiles else [small]
 
 
-def _form(form: Any, rows: int, inner: int, along: bool) -> str:
+def form_of(form: Any, rows: int, inner: int, along: bool) -> str:
     """The form that is meant; dots need a weight whose rows lie along the sum."""
     if form == "own":
         if not along or inner < _LEAST or (inner < _SHORT and rows >= _MANY):
@@ -569,6 +580,12 @@ def _form(form: Any, rows: int, inner: int, along: bool) -> str:
     if form not in ("dots", "panels") or (form == "dots" and not along):
         raise LoweringError(f"{OP} has no form {form} for this weight")
     return str(form)
+
+
+def panel_floats(cache: int) -> int:
+    """Floats of panels that a thread makes at a time: half of what is its own of the second-level cache, where another
+    thread of the core may have the other half."""
+    return min(max(1 << (cache // 16).bit_length() - 1, 1 << 14), 1 << 17)
 
 
 def _even(total: int, most: int, multiple: int) -> int:

@@ -16,6 +16,8 @@ from firebrick.targets.cpu.loop_kernel import kernel_text
 from firebrick.targets.cpu.unit_writer import Unit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from firebrick.config import Config
     from firebrick.ir.kernels.schedule import Schedule
     from firebrick.targets.cpu.cpu_target import CpuTarget
@@ -49,6 +51,7 @@ extern "C" void* dlsym(void*, const char*);
 typedef void (*fb_part)(void* const*, const int64_t*, int64_t, int64_t);
 static void (*fb_start)(void (*)(void*), void*, unsigned, unsigned);
 static int (*fb_thread)(void), (*fb_threads)(void), (*fb_limit)(void);
+extern "C" { int64_t fb_alone, *fb_running = &fb_alone; }
 struct fb_work { fb_part part; void* const* args; const int64_t* sizes; int64_t n, pieces, *taken; };
 static void fb_share(void* p) {
   const fb_work w = *(const fb_work*)p;
@@ -62,16 +65,22 @@ static void fb_share(void* p) {
 }
 static __attribute__((noinline)) void fb_parallel(fb_part part, void* const* args, const int64_t* sizes, int64_t n,
     int64_t pieces = 1) {
-  const int64_t limit = fb_start ? fb_limit() : 1, threads = n < limit ? n : limit;
-  if (threads <= 1) return part(args, sizes, 0, n);
-  int64_t* const taken = (int64_t*)__builtin_alloca(threads * 64);
-  for (int64_t i = 0; i < threads; i++) taken[8 * i] = 0;
-  fb_work w = {part, args, sizes, n, pieces, taken};
-  fb_start(fb_share, &w, threads, 0);
+  const int64_t callers = __atomic_add_fetch(fb_running, 1, __ATOMIC_RELAXED);
+  const int64_t limit = fb_start ? fb_limit() / callers : 1, threads = n < limit ? n : limit;
+  if (threads <= 1) part(args, sizes, 0, n);
+  else {
+    int64_t* const taken = (int64_t*)__builtin_alloca(threads * 64);
+    for (int64_t i = 0; i < threads; i++) taken[8 * i] = 0;
+    fb_work w = {part, args, sizes, n, pieces, taken};
+    fb_start(fb_share, &w, threads, 0);
+  }
+  __atomic_sub_fetch(fb_running, 1, __ATOMIC_RELAXED);
 }
 """
 """Iterations shared out among OpenMP's threads, through the runtime's own functions: no compiler support is needed. A
-thread that is done takes those pieces of the others' shares that nobody has begun: the system may have stopped them."""
+thread that is done takes those pieces of the others' shares that nobody has begun: the system may have stopped them.
+Callers in several threads of Python, whom `fb_running` counts for all libraries, share OpenMP's limit, which each of
+them would otherwise fill by itself. No sum depends on the number of threads."""
 
 _BIND = """\
 __attribute__((constructor)) static void fb_bind() {{
@@ -134,8 +143,13 @@ class _Part:
 
     def text(self) -> str:
         """The translation unit."""
-        binds = "".join(f'  *(void**)&{name} = dlsym(torch, "{name}");\n' for name in self.unit.bindings())
-        return _HEAD + _THREADS + self.unit.prelude() + _BIND.format(binds) + "\n" + "\n".join(self.texts)
+        return unit_text(self.unit, self.texts)
+
+
+def unit_text(unit: Unit, texts: Sequence[str]) -> str:
+    """The translation unit of functions, with what `unit` says that they need."""
+    binds = "".join(f'  *(void**)&{name} = dlsym(torch, "{name}");\n' for name in unit.bindings())
+    return _HEAD + _THREADS + unit.prelude() + _BIND.format(binds) + "\n" + "\n".join(texts)
 
 
 def _shared_out(kernels: list[_Part], most: int) -> list[_Part]:

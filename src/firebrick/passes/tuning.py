@@ -1,7 +1,11 @@
-"""Choosing by measurement: every form of a part of a graph is built and run here, and the fastest is remembered.
+"""Choosing by measurement: every form of a part of a graph is timed here, and the fastest is remembered.
 
-Choices lie in the disk cache under the part's text, the target and the versions, so each is measured once a machine,
-whatever models it occurs in.
+By default the target times a call of each form by itself (`Target.measured`), which takes no compile. Under
+`max-autotune` every form is built and run with what follows it.
+
+Choices lie in the disk cache under the part's text, the processor, its threads and the versions, so each is measured
+once a machine, whatever models it occurs in. Within a process a choice is never made twice: equal calls give equal bits
+however often they are compiled.
 """
 
 from __future__ import annotations
@@ -10,10 +14,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.artifact import Artifact
-from firebrick.extend.pass_runner import copy_graph
+from firebrick.passes.alone import calls_in, copied, factors_of, short_text, text_of
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
@@ -28,7 +31,9 @@ _CACHE_BYTES = 64 << 20
 """Weights are taken in turn from copies of this size together: in a model they come from memory."""
 _COPIES = 16
 _SECONDS = 0.15
-"""Time given to each form."""
+"""Time given to each form that is built."""
+_BUDGET = 1.5
+"""Seconds that one compile measures by default; what is left over is chosen by costs."""
 _ROUNDS = 9, 400
 
 
@@ -36,7 +41,8 @@ class Tuner:
     """Measures the forms of parts for one compile.
 
     build: makes an artifact of a part. load: makes it callable, given its constants. fetch: the artifact stored under
-    texts, or made and stored.
+    texts, or made and stored. ground: what every choice of this compile depends on. measured: times forms of an op
+    without a build; None to build them.
     """
 
     def __init__(
@@ -44,24 +50,51 @@ class Tuner:
         build: Callable[[AtenGraph], Artifact],
         load: Callable[[Artifact, Mapping[str, torch.Tensor]], Callable[..., Any]],
         fetch: Callable[[Mapping[str, str], Callable[[], Artifact]], Artifact],
+        ground: str = "",
+        measured: Callable[[str, tuple[Any, ...], Mapping[str, int]], Mapping[str, float]] | None = None,
     ) -> None:
-        self.build, self.load, self.fetch = build, load, fetch
-        self.known: dict[str, str] = {}
+        self.build, self.load, self.fetch, self.ground, self.measured = build, load, fetch, ground, measured
+        self.spent = 0.0
 
     def __call__(self, part: AtenGraph, forms: Mapping[str, Form]) -> str:
         """The form of a part that is fastest here; the first one unless another is clearly faster."""
-        text = _text(part)
-        found = self.known.get(text)
-        if found is None:
-            parts = {"part": text, "forms": " ".join(forms)}
-            with recorder.timed("tuning"):
-                artifact = self.fetch(parts, lambda: Artifact("choice", {}, extra=self._measured(part, forms)))
-            found = self.known[text] = artifact.extra["form"]
-            times = ", ".join(f"{form} {1e3 * t:.3g} ms" for form, t in artifact.extra["seconds"].items())
-            recorder.reason("tuned", f"{artifact.extra['part']}: {found} ({times})")
-        return found
+        factors = None if self.measured is None else factors_of(part)
+        if self.measured is not None and factors is None:
+            return next(iter(forms))
+        parts = {"part": text_of(part), "forms": " ".join(forms), "how": "built" if factors is None else "called"}
+        key = (self.ground, *parts.values())
+        choice = _chosen.get(key)
+        if choice is None:
 
-    def _measured(self, part: AtenGraph, forms: Mapping[str, Form]) -> dict[str, Any]:
+            def make() -> Artifact:
+                extra = self._built(part, forms) if factors is None else self._called(part, forms, factors)
+                return Artifact("choice", {}, extra=extra)
+
+            with recorder.timed("tuning"):
+                try:
+                    choice = dict(self.fetch(parts, make).extra)
+                except _Undecided:
+                    choice = {"form": next(iter(forms))}
+            choice = _chosen.setdefault(key, choice)
+        if "seconds" in choice:
+            times = ", ".join(f"{form} {1e3 * t:.3g} ms" for form, t in choice["seconds"].items())
+            recorder.reason("tuned", f"{choice['part']}: {choice['form']} ({times})")
+        return str(choice["form"])
+
+    def _called(self, part: AtenGraph, forms: Mapping[str, Form], factors: tuple[Any, ...]) -> dict[str, Any]:
+        """The choice by the target's times of calls of each form."""
+        start = time.perf_counter()
+        if self.spent > _BUDGET:
+            raise _Undecided
+        calls = {form: calls_in(rewrite(copied(part))) for form, rewrite in forms.items()}
+        assert self.measured is not None
+        seconds = self.measured("aten::mm", factors, {form: n - min(calls.values()) for form, n in calls.items()})
+        self.spent += time.perf_counter() - start
+        if not seconds:
+            raise _Undecided
+        return _choice(part, {form: seconds[form] for form in forms if form in seconds})
+
+    def _built(self, part: AtenGraph, forms: Mapping[str, Form]) -> dict[str, Any]:
         """The choice, with the seconds of a call of each form; forms with the same code are measured once."""
         inputs = [_random(node.meta["val"]) for node in part.gm.graph.nodes if node.op == "placeholder"]
         size = sum(val.numel() * val.element_size() for val in part.constants.values())
@@ -75,22 +108,32 @@ class Tuner:
             except Exception as error:  # a form is only a try; without the first one the graph can't be compiled
                 if not runs:
                     raise
-                recorder.reason("not tuned", f"{_short(part)}: {form} ({type(error).__name__}: {error})")
+                recorder.reason("not tuned", f"{short_text(part)}: {form} ({type(error).__name__}: {error})")
                 continue
             if code not in seen:
                 seen.append(code)
                 runs[form] = made
-        seconds = _seconds(runs, inputs)
-        first = next(iter(runs))
-        best = min(seconds, key=seconds.__getitem__)
-        form = best if seconds[best] < _MARGIN * seconds[first] else first
-        return {"form": form, "seconds": seconds, "part": _short(part)}
+        return _choice(part, _seconds(runs, inputs))
 
     def _run(self, part: AtenGraph, rewrite: Form, constants: Sequence[Mapping[str, torch.Tensor]]) -> Any:
         """What a form's program consists of, and the program for each set of constants."""
-        artifact = self.build(rewrite(_copy(part)))
+        artifact = self.build(rewrite(copied(part)))
         code = (artifact.table["recipe"], artifact.table["steps"], [unit.text for unit in artifact.units])
         return code, [self.load(artifact, given) for given in constants]
+
+
+class _Undecided(Exception):
+    """Nothing was measured: costs decide."""
+
+
+_chosen: dict[tuple[str, ...], dict[str, Any]] = {}
+"""What this process has chosen."""
+
+
+def _choice(part: AtenGraph, seconds: Mapping[str, float]) -> dict[str, Any]:
+    first, best = next(iter(seconds)), min(seconds, key=seconds.__getitem__)
+    form = best if seconds[best] < _MARGIN * seconds[first] else first
+    return {"form": form, "seconds": dict(seconds), "part": short_text(part)}
 
 
 def _seconds(runs: Mapping[str, Sequence[Callable[..., Any]]], inputs: Sequence[torch.Tensor]) -> dict[str, float]:
@@ -114,25 +157,3 @@ def _seconds(runs: Mapping[str, Sequence[Callable[..., Any]]], inputs: Sequence[
 def _random(like: torch.Tensor) -> torch.Tensor:
     made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
     return made.normal_(generator=torch.Generator().manual_seed(0)) if like.is_floating_point() else made.zero_()
-
-
-def _text(part: AtenGraph) -> str:
-    lines = []
-    for node in part.gm.graph.nodes:
-        val = node.meta.get("val")
-        layout = f": {val.dtype} {tuple(val.shape)} {val.stride()}" if isinstance(val, torch.Tensor) else ""
-        lines.append(f"{node.op} {node.name} {node.target} {node.args} {node.kwargs}{layout}")
-    return "\n".join(lines)
-
-
-def _short(part: AtenGraph) -> str:
-    """For people: what is computed, and the shapes that go in."""
-    nodes = part.gm.graph.nodes
-    calls = [str(node.target).removeprefix("aten.").partition(".")[0] for node in nodes if node.op == "call_function"]
-    shapes = ["x".join(map(str, n.meta["val"].shape)) for n in nodes if n.op in ("placeholder", "get_attr")]
-    return f"{' '.join(calls)} of {', '.join(shapes)}"
-
-
-def _copy(part: AtenGraph) -> AtenGraph:
-    gm = _LazyGraphModule(part.gm, copy_graph(part.gm.graph))
-    return type(part)(gm, dict(part.constants), outputs=list(part.outputs), frozen=part.frozen, name=part.name)

@@ -1,0 +1,201 @@
+"""Linear layers take the kernel that was measured to be fastest on this processor, without a compile of the others."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import firebrick
+from firebrick.config import Config
+from firebrick.errors import CacheError
+from firebrick.report import recorder
+from firebrick.targets.cpu import measuring
+from firebrick.targets.cpu.cpu_target import CpuTarget, detect
+
+pytestmark = pytest.mark.compiler
+needs_mkl = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="MKL")
+OPS = {
+    "own": "firebrick.linear",
+    "dots": "'dots'",
+    "packed": "mkldnn._linear_pointwise",
+    "mkl": "mkl._mkl_linear",
+    "call": "addmm",
+}
+FORMS = [pytest.param(form, marks=needs_mkl if form == "mkl" else ()) for form in OPS]
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down = nn.Linear(48, 96), nn.Linear(96, 48)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(x)))
+
+
+class Turned(nn.Module):
+    """Weights lie [inner, outer], as GPT-2 has them."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(48, 40)), nn.Parameter(torch.randn(40))
+
+    def forward(self, x):
+        return torch.relu(torch.addmm(self.bias, x, self.weight))
+
+
+@pytest.fixture
+def fastest(monkeypatch):
+    """Makes one form the fastest; returns what was asked for."""
+    asked = []
+
+    def prefer(name):
+        def measured(self, op, args, forms, config):
+            asked.append((op, dict(forms)))
+            return {form: 1.0 if form == name else 2.0 for form in forms}
+
+        monkeypatch.setattr(CpuTarget, "measured", measured)
+        return asked
+
+    return prefer
+
+
+def compiled(model, tmp_path, **options):
+    recorder.reset()
+    given = {"cache_dir": tmp_path, "simd": "avx2", "measure": True, **options}
+    return firebrick.compile(model.eval(), options=given, fullgraph=True)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("model", [Layer, Turned])
+def test_the_fastest_form_is_taken_and_right(form, model, fastest, tmp_path, caplog):
+    if (form, model) == ("dots", Turned):
+        pytest.skip("its rows do not lie along the sum")
+    fastest(form)
+    x, layer = torch.randn(40, 48), model()
+    with torch.no_grad():
+        run = compiled(layer, tmp_path, debug="aten")
+        results, again = run(x), run(x.clone())
+        exact = layer.double()(x.double())
+    assert OPS[form] in caplog.text
+    torch.testing.assert_close(results, exact.float(), atol=2e-6, rtol=2e-6)
+    assert torch.equal(results, again)
+    assert all(f": {form} (" in line for line in firebrick.stats()["reasons"]["tuned"])
+
+
+def test_what_a_form_leaves_to_loops_counts(fastest, tmp_path):
+    asked = fastest("own")
+    with torch.no_grad():
+        compiled(Layer(), tmp_path)(torch.randn(40, 48))
+    assert [op for op, _ in asked] == ["aten::mm"] * 2
+    assert all(forms["own"] == 0 and forms["call"] == 1 for _, forms in asked)
+
+
+def test_a_choice_does_not_change_within_a_process(fastest, tmp_path):
+    x, model = torch.randn(40, 48), Layer()
+    results = []
+    for form in ("packed", "call"):
+        asked = fastest(form)
+        firebrick.reset()
+        with torch.no_grad():
+            results.append(compiled(model, tmp_path, recompile_limit=8 + len(results), fold=not results)(x))
+    assert len(asked) == 2
+    assert torch.equal(*results)
+
+
+def test_choices_are_kept_for_the_processor_and_its_threads(fastest, monkeypatch, tmp_path):
+    asked = fastest("call")
+    with torch.no_grad():
+        for model in ("one", "one", "other"):
+            monkeypatch.setattr(CpuTarget, "model", lambda _, model=model: model)
+            firebrick.reset()
+            compiled(Layer(), tmp_path)(torch.randn(40, 48))
+    assert len(asked) == 4
+
+
+@pytest.mark.parametrize("options", [{"deterministic": True}, {"numerics": "eager"}, {"measure": False}], ids=str)
+def test_nothing_is_measured_where_kernels_are_to_be_the_same_everywhere(options, fastest, tmp_path):
+    asked = fastest("call")
+    with torch.no_grad():
+        compiled(Layer(), tmp_path, **options)(torch.randn(40, 48))
+    assert not asked
+
+
+def test_files_have_measured_choices_only_where_asked_and_for_one_processor(fastest, monkeypatch, tmp_path):
+    asked, x, model = fastest("call"), torch.randn(40, 48), Layer()
+    with torch.no_grad():
+        for measure in (None, True):
+            firebrick.reset()
+            run = compiled(model, tmp_path / str(measure), measure=measure)
+            run(x)
+            before = len(asked)
+            firebrick.save(run, tmp_path / f"{measure}.fb")
+            assert len(asked) == before
+            torch.testing.assert_close(firebrick.load(tmp_path / f"{measure}.fb")(x), model(x))
+        monkeypatch.setattr(CpuTarget, "model", lambda _: "another processor")
+        firebrick.load(tmp_path / "None.fb")
+        with pytest.raises(CacheError, match="another processor"):
+            firebrick.load(tmp_path / "True.fb")
+
+
+def race(**calls):
+    """`measuring.race` of forms whose calls take these seconds, in turn, on a clock of the test's own."""
+    now = [0.0]
+
+    def form(seconds):
+        left = itertools.cycle(seconds)
+        return lambda: now.__setitem__(0, now[0] + next(left))
+
+    return measuring.race({name: form(times) for name, times in calls.items()}, lambda: None, lambda: now[0])
+
+
+def test_a_race_takes_the_least_of_calls_that_agree():
+    times = race(own=[3e-3], packed=[2e-3, 9e-3, 2.01e-3], mkl=[20e-3])
+    assert min(times, key=times.get) == "packed"
+    assert times["packed"] == pytest.approx(2e-3)
+
+
+def test_a_race_that_noise_decides_is_undecided():
+    assert race(own=[4e-3], packed=[1e-3, *(8e-3 * 1.1**i for i in range(24))]) == {}
+
+
+def test_a_race_is_decided_where_two_calls_beat_all_of_the_other():
+    times = race(own=[3e-3 * 1.2 ** (30 - i) for i in range(25)], packed=[2e-3])
+    assert min(times, key=times.get) == "packed"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("turned", [True, False])
+def test_kernels_are_measured_by_functions_of_any_shape(dtype, turned, monkeypatch, tmp_path):
+    seen = {}
+    monkeypatch.setattr(measuring, "race", lambda runs, evict: seen.update(runs) or dict.fromkeys(runs, 1.0))
+    monkeypatch.setattr(measuring, "_OVERHEAD", 0)
+    config = Config.from_env().with_options({"cache_dir": tmp_path})
+    weight = torch.empty(500, 200, dtype=dtype).t() if turned else torch.empty(200, 500, dtype=dtype)
+    for rows in (1, 5, 150):
+        forms = {"own": 0, "dots": 0, "panels": 0, "call": 1} if turned else {"own": 0, "call": 1}
+        target = detect(config)
+        if not target.vector_bytes:
+            pytest.skip("no vectors")
+        times = measuring.measure(target, config, torch.empty(rows, 200, dtype=dtype), weight, forms)
+        assert {"own", "call"} <= times.keys()
+        assert len(times) == (3 if turned else 2)
+
+
+@pytest.mark.parametrize("cache", [1 << 18, 1 << 21])
+def test_functions_of_any_shape_compute_the_same_as_the_library(cache, tmp_path):
+    config = Config.from_env().with_options({"cache_dir": tmp_path})
+    target = replace(detect(config), cache=cache)
+    if not target.vector_bytes:
+        pytest.skip("no vectors")
+    probe = measuring.MatmulProbe(target, config, False)
+    for rows, inner, outer in ((1, 768, 320), (7, 96, 64), (130, 64, 2048), (33, 1024, 96)):
+        for turned, form in ((True, "dots"), (True, "panels"), (False, "panels")):
+            x, bias, out = torch.randn(rows, inner), torch.randn(outer), torch.empty(rows, outer)
+            weight = torch.randn(outer, inner).t() if turned else torch.randn(inner, outer)
+            probe.run(probe.blocking(form, (rows, inner, outer), turned), (x, weight, bias), out)()
+            torch.testing.assert_close(out, torch.addmm(bias, x, weight), atol=1e-4, rtol=1e-4)
