@@ -10,7 +10,7 @@ NATIVE := $(wildcard src/firebrick/native/*.c src/firebrick/native/*.h)
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: demo test test-gpu check fast format lint types layers install clean help bench bench-cpu byo fuzz fuzz-aten train-twice ops ops-grad ops-quick ops-layouts vision models threads null-rewrite other-torch
+.PHONY: demo test test-gpu check fast format lint types layers install clean help bench bench-cpu byo fuzz fuzz-aten train-twice bisect-bugs wild ops ops-grad ops-quick ops-layouts vision models threads null-rewrite other-torch
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -114,6 +114,15 @@ vision: ## Every model builder of torchvision against float64, in an environment
 	@$(VENV)-vision/bin/python -m pip install --quiet --disable-pip-version-check torch==2.14.1 torchvision==0.29.1 "setuptools<82"
 	@$(VENV)-vision/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
 	@$(VENV)-vision/bin/python tests/sweeps/vision.py --markdown bench/VISION.md
+
+bisect-bugs: $(EXTENSION) ## Fifty planted bugs: which of them `firebrick bisect` names; 10 minutes on an idle machine
+	@$(BIN)/python -m tests.sweeps.bisect_bugs
+
+wild: ## Small models of other packages against float64, graphs beside torch.compile's, in an environment of its own; results to docs/wild.md; hours, goes on where it was ended
+	@"$(PYTHON)" -m venv $(VENV)-wild
+	@$(VENV)-wild/bin/python -m pip install --quiet --disable-pip-version-check torch==2.14.1 torchvision==0.29.1 torchaudio transformers timm diffusers torch_geometric sentence-transformers open_clip_torch lightning peft torchao einops kornia monai torchmetrics vit-pytorch x-transformers "setuptools<82"
+	@$(VENV)-wild/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
+	@$(VENV)-wild/bin/python tests/sweeps/wild.py --markdown docs/wild.md
 
 fuzz-aten: $(EXTENSION) ## Random programs of tensor operations, against eager and the loop interpreter; COUNT and SEED
 	@$(BIN)/python -m tests.fuzz_aten --count $(or $(COUNT),1000) --seed $(or $(SEED),0)

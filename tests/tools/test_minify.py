@@ -189,3 +189,13 @@ def test_the_command_works_on_firebrick_itself(here, monkeypatch):
     sys.modules.pop("minified_target", None)
     done = CliRunner().invoke(app, ["minify", "minified_target:make", "--backend", "buggy_backends:raising", "--json"])
     assert json.loads(done.stdout)["after"] == 1
+
+
+def test_graphs_of_functions_that_a_script_compiles_itself_are_captured(here):
+    (here / "compiles.py").write_text(
+        "import torch, firebrick\nf = firebrick.compile(lambda x: torch.tanh(x) * 2)\n"
+        "net = firebrick.compile(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()))\nf(torch.ones(3)), net(torch.ones(2, 4))\n"
+    )
+    captured = capture(Target.load("compiles.py"), stages=False)
+    assert any("tanh" in str(graph.gm.graph) for graph in captured.graphs)
+    assert len(captured.graphs) >= 2

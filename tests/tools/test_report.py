@@ -8,6 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import firebrick
 from firebrick import lower
 from firebrick.config import Config
 from firebrick.errors import LoweringError
@@ -123,3 +124,25 @@ def test_the_command_writes_a_page(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "<h1>reported2:make</h1>" in (tmp_path / "r.html").read_text()
     assert "sin" in CliRunner().invoke(app, ["report", "reported2:make"]).stdout
+
+
+def test_the_page_draws_stages_and_graphs_and_shows_breaks_in_the_source():
+    def broken(x):
+        for scale in (2, 3):
+            x = scaled(x, scale)
+        firebrick.graph_break()  # HERE
+        return x + 1
+
+    def scaled(x, scale):
+        return torch.relu(x) * scale
+
+    def program(x):
+        return broken(x), [scaled(torch.sin(x) * n, n) for n in (4, 5) if print(n) is None]
+
+    made = make_report(Target("broken", program, (torch.ones(4),)), Config.from_env())
+    page = made.to_html()
+    assert [title for title, _ in made.figures[:2]] == ["Timeline", "Breaks in the source"]
+    assert re.search(r"<mark>\s+\d+ +firebrick.graph_break\(\)  # HERE</mark>", page)
+    assert page.count("<svg") >= 2 and "<rect" in page
+    assert any(row["frame"].endswith("broken") for row in rows(made, "Guards"))
+    assert "figures" not in made.to_dict()

@@ -6,6 +6,7 @@ import functools
 import inspect
 import threading
 import types
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from firebrick.capture import hook
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-OFF, RUN_ONLY = "off", "run only"
+OFF, RUN_ONLY, OUTER = "off", "run only", "outer"
+"""Modes: compile nothing, use what was compiled, and leave compiled functions to the hook that is set around them."""
 
 _local = threading.local()
 _lock = threading.Lock()
@@ -62,7 +64,11 @@ def later(fn: Any) -> Any:
     return copy
 
 
-_MODES: dict[str, Callable[[], AbstractContextManager[None]]] = {OFF: hook.disabled, RUN_ONLY: hook.run_only}
+_MODES: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    OFF: hook.disabled,
+    RUN_ONLY: hook.run_only,
+    OUTER: nullcontext,
+}
 
 
 class Switch:

@@ -21,6 +21,7 @@ from firebrick import runtime
 from firebrick.config import MODES, Config, settings, unknown_variables
 from firebrick.errors import ConfigError, FirebrickError
 from firebrick.tools import bench as benchmark
+from firebrick.tools import bisect as bisecting
 from firebrick.tools import doctor as doctoring
 from firebrick.tools import minify as minifying
 from firebrick.tools import profile as profiling
@@ -209,6 +210,45 @@ def minify(
     console.print(f"{found.problem}", markup=False, highlight=False)
     text = f"{found.before} ops cut down to {found.after} in {found.tries} tries; run: python {out}"
     console.print(text, markup=False, highlight=False)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog="Example: `firebrick bisect train.py --epochs 1`",
+)
+def bisect(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(help="A Python script; what follows is passed to it.", exists=True)],
+    seconds: Annotated[float, typer.Option(help="Begin no further run after this time.")] = 600.0,
+    timeout: Annotated[float, typer.Option(help="A run that takes longer hangs.")] = 300.0,
+    as_json: Json = False,
+) -> None:
+    """Find the stage, graph, pass, kernel, guard or frame that makes a script differ from plain Python, or fail.
+
+    The script runs as it is, in processes of its own; what it prints, how it ends and its variables are compared. Where
+    it does not use Firebrick itself, all of it is compiled, as by `firebrick run`. Status 1: something is at fault.
+    """
+    with progress.status(f"bisecting {script}") as status:
+
+        def tell(name: str) -> None:
+            status.update(f"bisecting {script}: {name}")
+            if not progress.is_terminal:
+                progress.print(name, markup=False, highlight=False)
+
+        search = bisecting.Bisection(script, context.args, seconds=seconds, timeout=timeout, on_run=tell)
+        try:
+            culprit = search.find()
+        except KeyboardInterrupt:
+            progress.print(f"interrupted after: {', '.join(search.done)}", markup=False, highlight=False)
+            raise typer.Exit(130) from None
+    if as_json:
+        _print_json(culprit and culprit.to_dict())
+    elif culprit is None:
+        console.print(f"{script} does what it does in plain Python", markup=False, highlight=False)
+    else:
+        console.print(f"{culprit}", markup=False, highlight=False, soft_wrap=True)
+    if culprit is not None:
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: `firebrick doctor --json`")

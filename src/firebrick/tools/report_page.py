@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import html
+import itertools
+import linecache
 import tempfile
 import time
 import warnings
@@ -21,6 +24,7 @@ from firebrick.api.settings import Settings
 from firebrick.ir.graph.labels import library_of
 from firebrick.report import FirebrickWarning, recorder
 from firebrick.tools import doctor
+from firebrick.tools.graph_picture import to_svg
 from firebrick.tools.graph_view import view_graph
 from firebrick.tools.subject import capture, offered
 
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 
 Row = tuple[str, ...]
 
+_MOST_PICTURES = 4
 _INSIDE = ("pass ", "passes aten", "derived", "prepack")
 """Timed parts that are inside of others, or outside of the compile."""
 
@@ -50,14 +55,15 @@ class Section:
 
 @dataclass(slots=True)
 class Report:
-    """What `firebrick report` shows."""
+    """What `firebrick report` shows. figures: what only the page has, as (title, HTML)."""
 
     target: str
     sections: list[Section] = field(default_factory=list)
+    figures: list[tuple[str, str]] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able data."""
-        return asdict(self)
+        return {"target": self.target, "sections": [asdict(section) for section in self.sections]}
 
     def show(self) -> RenderableType:
         """The report for a terminal."""
@@ -78,6 +84,7 @@ class Report:
     def to_html(self) -> str:
         """A page that needs nothing else."""
         body = [f"<h1>{html.escape(self.target)}</h1>"]
+        figures = [f"<details open><summary>{html.escape(t)}</summary>{made}</details>" for t, made in self.figures]
         for section in self.sections:
             head = "".join(f"<th>{html.escape(h)}</th>" for h in section.head)
             right = [k > 0 and _numbers(section.rows, k) for k in range(len(section.head))]
@@ -92,6 +99,7 @@ class Report:
             opened = " open" if len(rows) <= 40 else ""
             title = f"{html.escape(section.title)} <small>{len(rows)}</small>"
             body.append(f"<details{opened}><summary>{title}</summary>{table}{note}</details>")
+            body += figures if section is self.sections[0] else []
         return _PAGE.format(title=html.escape(self.target), body="\n".join(body))
 
 
@@ -106,6 +114,9 @@ summary {{ font-weight: 600; cursor: pointer; padding: 10px 0 4px; }}
 small, p, th {{ color: var(--soft); font-weight: 400; }}
 table {{ border-collapse: collapse; font-size: 13px; }} td {{ overflow-wrap: break-word; }}
 th, td {{ text-align: left; padding: 3px 16px 3px 0; border-bottom: 1px solid var(--line); vertical-align: top; }}
+svg {{ max-width: 100%; height: auto; }} pre {{ font-size: 13px; margin: 4px 0 12px; overflow-x: auto; }}
+.picture {{ overflow: auto; max-height: 480px; border: 1px solid var(--line); }} .picture svg {{ max-width: none; }}
+mark {{ background: #f2c14e66; color: inherit; }} .why {{ margin: 0 0 2px; }}
 .n {{ text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }}
 </style>
 {body}
@@ -130,6 +141,11 @@ def make_report(target: Target, config: Config) -> Report:
     out.sections.append(_stages(runs))
     out.sections += _graphs(captured)
     out.sections.append(_frames(explained.frames))
+    out.sections += [_recompiles(captured), _guards(explained.frames)]
+    out.figures.append(("Timeline", _timeline(runs)))
+    breaks = dict.fromkeys(_in_source(row) for row in captured.breaks())
+    out.figures += [("Breaks in the source", "".join(breaks))] if breaks else []
+    out.figures += _pictures(captured)
     facts = [(f.name, f.value, "" if f.ok else f.fix) for f in doctor.examine(config)]
     out.sections.append(Section("Machine", ("what", "value", "to do"), facts))
     out.sections = [section for section in out.sections if section.rows]
@@ -150,6 +166,82 @@ def _frames(frames: list[dict[str, Any]]) -> Section:
     return Section(
         "Frames", ("place", "frame", "ops", "guards", "on tensors"), rows, "`firebrick explain` lists all guards"
     )
+
+
+def _recompiles(captured: Captured) -> Section:
+    """What another capture of the same frame is guarded by that the one before was not."""
+    rows: list[Row] = []
+    place = lambda report: (report.file, report.line, report.name)  # noqa: E731
+    for (file, line, name), reports in itertools.groupby(sorted(captured.reports, key=place), place):
+        for before, after in itertools.pairwise([report.guards for report in reports]):
+            changes = [text for text in difflib.ndiff(before, after) if text[0] in "+-"]
+            rows += [(f"{file}:{line}", name, text) for text in changes]
+    rows.sort(key=lambda row: "site-packages" in row[0])
+    return Section("Recompiles", ("place", "frame", "guard"), rows, "- of the capture before, + of this one")
+
+
+def _guards(frames: list[dict[str, Any]]) -> Section:
+    rows = [(frame["place"], frame["frame"], str(guard)) for frame in frames for guard in frame["guards"]]
+    return Section("Guards", ("place", "frame", "guard"), rows)
+
+
+_COLOURS = (
+    "#4c78a8",
+    "#f58518",
+    "#54a24b",
+    "#e45756",
+    "#72b7b2",
+    "#b279a2",
+    "#9d755d",
+    "#eeca3b",
+    "#ff9da6",
+    "#bab0ac",
+)
+
+
+def _timeline(runs: dict[str, _Run]) -> str:
+    """Bars of the stages of each run, on one scale."""
+    rows = {row[0]: row[1:] for row in _stages(runs).rows}
+    colours = dict(zip(rows, itertools.cycle(_COLOURS)))
+    longest = max(sum(float(cells[k]) for cells in rows.values()) for k in range(len(runs))) or 1.0
+    parts = []
+    for k, name in enumerate(runs):
+        x, y = 110.0, 26 * k
+        parts.append(f'<text x="0" y="{y + 15}" fill="currentColor">{html.escape(name)}</text>')
+        for stage, cells in rows.items():
+            wide = 880 * float(cells[k]) / longest
+            title = f"<title>{html.escape(stage)}: {cells[k]} ms</title>"
+            parts.append(
+                f'<rect x="{x:.1f}" y="{y}" width="{wide:.1f}" height="20" fill="{colours[stage]}">{title}</rect>'
+            )
+            x += wide
+        spent = f"{sum(float(cells[k]) for cells in rows.values()):.0f} ms"
+        parts.append(f'<text x="{x + 6:.0f}" y="{y + 15}" fill="currentColor">{spent}</text>')
+    shown = [stage for stage, cells in rows.items() if max(map(float, cells)) >= longest / 200]
+    legend = "".join(
+        f'<span style="color:{colours[stage]}">&#9632;</span> {html.escape(stage)} &nbsp; ' for stage in shown
+    )
+    return f'<svg viewBox="0 0 1060 {26 * len(runs)}" font-size="13">{"".join(parts)}</svg><p>{legend}</p>'
+
+
+def _pictures(captured: Captured) -> list[tuple[str, str]]:
+    """The largest graphs as drawings."""
+    graphs = sorted(enumerate(captured.graphs), key=lambda row: -len(row[1].gm.graph.nodes))[:_MOST_PICTURES]
+    views = [(i, view_graph(captured, graph)) for i, graph in sorted(graphs, key=lambda row: row[0])]
+    return [(f"Graph {i} {view.name}", f'<div class="picture">{to_svg(view)}</div>') for i, view in views]
+
+
+def _in_source(found: dict[str, str]) -> str:
+    """A break below the lines of the user's file that lead to it."""
+    file, _, rest = found["place"].partition(":")
+    number = rest.split(" ")[0].split(":")[0]
+    line = int(number) if number.isdigit() else 0
+    rows = []
+    for n in range(max(1, line - 3), line + 3):
+        text = html.escape(f"{n:5}  {linecache.getline(file, n).rstrip()}")
+        rows.append(f"<mark>{text}</mark>" if n == line else text)
+    why = f"{html.escape(found['cause'])}<br><small>fix: {html.escape(found['fix'])}</small>"
+    return f'<p class="why">{html.escape(found["place"])}: {why}</p><pre>{chr(10).join(rows)}</pre>'
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import torch
 
 from firebrick import pipeline
 from firebrick.api.settings import Settings
+from firebrick.api.switches import OUTER, Switch
 from firebrick.capture import hook
 from firebrick.config import Config
 from firebrick.errors import ConfigError, FirebrickError, UserLocation
@@ -184,9 +185,12 @@ class Captured:
 
 @contextmanager
 def offered(settings: Settings, on_frame: Callable[[FrameReport], None] | None = None) -> Iterator[None]:
-    """Offer the frames that run in the block to capture, and its graphs to the backend of `settings`."""
+    """Offer the frames that run in the block to capture, and its graphs to the backend of `settings`.
+
+    Functions that the program itself compiles are offered like others.
+    """
     scope = object()
-    with hook.installed(settings.capturer(scope, on_frame), scope):
+    with Switch(OUTER), hook.installed(settings.capturer(scope, on_frame), scope):
         yield
 
 

@@ -1,0 +1,73 @@
+"""`firebrick bisect` names what was planted: in the lowering, in a pass, in a guard, in a kernel that crashes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.sweeps.bisect_bugs import BUGS, HEAD, Bug, named, run
+from typer.testing import CliRunner
+
+from firebrick.tools.bisect import Run
+from firebrick.tools.cli import app
+
+PLAIN = "x = torch.linspace(0, 1, 8)\nprint(firebrick.compile(lambda x: x.sin() * 2)(x).sum())\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["lowering of sin", "pass remove_noops", "guard of a global", "a kernel that crashes", "capture of sorted"]
+)
+def test_a_planted_bug_is_named(name, tmp_path):
+    output, _, _ = run(BUGS[name], tmp_path, "bisect", "program.py", "--json")
+    assert named(BUGS[name], output)[0], output
+
+
+@pytest.mark.slow
+def test_a_script_that_is_right_has_no_culprit(tmp_path):
+    assert run(Bug("", PLAIN, ()), tmp_path, "bisect", "program.py", "--json")[0] == "null\n"
+
+
+@pytest.mark.slow
+def test_minify_keeps_the_planted_op_in_a_script_that_shows_it(tmp_path):
+    bug = BUGS["lowering of sin"]
+    output, _, _ = run(bug, tmp_path, "minify", "program.py", "-o", "repro.py", "--json")
+    assert json.loads(output)["after"] == 1
+    assert "sin" in Path(tmp_path, "repro.py").read_text()
+
+
+def test_help_has_an_example_and_a_missing_script_is_an_error():
+    shown = CliRunner().invoke(app, ["bisect", "--help"]).output
+    assert "firebrick bisect train.py" in shown
+    assert CliRunner().invoke(app, ["bisect", "nothing.py"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "text"),
+    [
+        (("", "loss 1.00001\n"), ("", "loss 1.0\n"), ""),
+        (("", "loss 1.1\n"), ("", "loss 1.0\n"), "prints 'loss 1.1' instead of 'loss 1.0'"),
+        (("", "a nan\n"), ("", "a nan\n"), ""),
+        (("", "1\n2\n"), ("", "1\n"), "prints another number of lines"),
+        (("ValueError: no", ""), ("", ""), "ValueError: no"),
+        (("", ""), ("ValueError: no", ""), "ends well, where plain Python ends with ValueError: no"),
+    ],
+)
+def test_runs_differ_by_more_than_rounding(ours, theirs, text):
+    assert Run("", *ours, []).differs(Run("", *theirs, [])) == text
+
+
+def test_variables_differ_by_value_shape_and_dtype():
+    kept = {"x": ["torch.float32", [2], [1.0, 2.0]], "n": 3}
+
+    def differs(**changes):
+        return Run("", "", "", [{"variables": {**kept, **changes}}]).differs(Run("", "", "", [{"variables": kept}]))
+
+    assert differs() == differs(x=["torch.float32", [2], [1.0, 2.001]]) == ""
+    assert differs(n=4) == "variable n differs"
+    assert differs(x=["torch.float32", [2], [1.0, 2.2]]) == "variable x differs"
+    assert differs(x=["torch.float64", [2], [1.0, 2.0]]) == "variable x differs"
+
+
+def test_there_are_bugs_of_each_kind():
+    assert len(BUGS) >= 48
+    assert HEAD.startswith("import torch")
