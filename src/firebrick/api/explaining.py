@@ -120,10 +120,6 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _calls(gm: fx.GraphModule) -> int:
-    return sum(n.op.startswith("call") for n in gm.graph.nodes)
-
-
 _CAPTURE, _GRAPH = "firebrick.capture", "firebrick.graph"
 
 
@@ -149,9 +145,10 @@ class _Watch:
 
     def facts(self) -> list[GraphFacts]:
         """Describe the graphs."""
+        calls = [sum(n.op.startswith("call") for n in gm.graph.nodes) for gm, *_ in self.graphs]
         return [
-            GraphFacts(str(gm.meta.get("name") or "graph"), _calls(gm), sum(spent), show_nodes(gm.graph), saved)
-            for gm, spent, saved in self.graphs
+            GraphFacts(str(gm.meta.get("name") or "graph"), count, sum(spent), show_nodes(gm.graph), saved)
+            for count, (gm, spent, saved) in zip(calls, self.graphs, strict=True)
         ]
 
 
