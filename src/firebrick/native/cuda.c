@@ -33,6 +33,7 @@ void *fb_cuda_context(int index) {
     int device;
     if (index < 0 || index >= MOST_CARDS) return NULL;
     if (contexts[index] == NULL) {
+        if (fb_cuda_driver.init == NULL && fb_cuda_done(1, "no driver is open") < 0) return NULL;
         if (fb_cuda_done(fb_cuda_driver.get_device(&device, index), "device") < 0) return NULL;
         if (fb_cuda_done(fb_cuda_driver.retain_context(&contexts[index], device), "context") < 0) return NULL;
     }
@@ -290,7 +291,10 @@ static PyObject *cuda_forget(PyObject *self, PyObject *graph) {
     Py_RETURN_NONE;
 }
 
+static PyObject *cuda_is_open(PyObject *self, PyObject *none) { return PyBool_FromLong(fb_cuda_driver.init != NULL); }
+
 static PyMethodDef methods[] = {
+    {"cuda_is_open", cuda_is_open, METH_NOARGS, "Whether a CUDA driver is open."},
     {"cuda_capture", cuda_capture, METH_VARARGS, "Begin or end a capture."},
     {"cuda_forget", cuda_forget, METH_O, "Destroy a graph."},
     {"cuda_stream", cuda_stream, METH_O, "A new stream on a device."},

@@ -135,9 +135,10 @@ def load(
     """
     with recorder.timed("load"):
         libraries: list[Any] = []
-        device = next(
-            (int(row[5].partition(":")[2]) for row in artifact.table["slots"] if row[5].startswith("cuda")), 0
-        )
+        cards = [int(row[5].partition(":")[2]) for row in artifact.table["slots"] if row[5].startswith("cuda")]
+        if cards:  # also of a program that only calls torch
+            _open_driver()
+        device = cards[0] if cards else 0
         driven, kernels = driven or {}, dict[str, int]()
         for loaded in driven.values():
             kernels.update(loaded.numbers)
@@ -189,7 +190,7 @@ def load(
 
 
 _modules: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
-_open_driver = lru_cache(maxsize=1)(lambda: _native.cuda_open("libcuda.so.1"))
+_open_driver = lru_cache(maxsize=1)(lambda: _native.cuda_is_open() or _native.cuda_open("libcuda.so.1"))
 
 
 def cuda_module(code: bytes, device: int) -> Any:
