@@ -16,6 +16,7 @@ from firebrick.errors import LoweringError
 from firebrick.fakes.mode import dispatches_itself, hooks_paused, new_fake_mode, with_kernels_in_python
 from firebrick.fakes.strides import is_dense
 from firebrick.ir.graph.aten import Alias, AtenGraph
+from firebrick.ir.graph.calls import is_mutating
 from firebrick.ir.index.sizes import expressions, has_symbols, size_of
 from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Storage, Value, overlaps, restrided, switched
@@ -69,7 +70,7 @@ def _outputs_require_grad(gm: fx.GraphModule) -> bool:
                 return True
             if node.op == "output" and any(isinstance(v, torch.Tensor) and v.requires_grad for v in _leaves(val)):
                 return True
-    return any(n.op == "call_method" and str(n.target).endswith("_") for n in gm.graph.nodes)
+    return any(map(is_mutating, gm.graph.nodes))  # a tensor of the caller's may have a history then
 
 
 def _leaves(value: Any) -> list[Any]:
