@@ -214,3 +214,10 @@ def test_few_long_rows_are_split_over_programs(name, n):
 def test_columns_are_split_over_programs():
     made = agree(lambda x: (x.sum(0), x.argmax(0)), rand(20_000, 40), tolerance=1e-3)
     assert launches(made) == 2
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_a_reduction_over_a_dimension_that_repeats_one_row(rows):
+    repeated = rand(9).as_strided((rows, 9), (0, 1))
+    agree(lambda x: x.logsumexp(0), repeated)
+    agree(lambda x: x.logsumexp(1), repeated.t())

@@ -428,7 +428,7 @@ class PartWriter(Scopes):
         body = self._typed(self.value(v.body, mask), v.body.dtype)
         acc = self.fresh()
         start = _number(Const(v.body.dtype, reduction_identity(v.name, v.body.dtype)))
-        shape = self._shape(body.dims) if self.rank else "[]"
+        shape = self._shape(body.dims) if body.dims else "[]"
         begin = [f"{acc} = tl.full({shape}, {start}, {type_name(v.body.dtype)})"]
         if places:
             begin.append(f"{acc}_at = tl.full({shape}, {_FAR}, {self.integer})")
