@@ -42,6 +42,7 @@ ALLOWED = {
     ("backends/tvm", "lanes"): "the same",
     ("backends/", "thread counts"): "another engine is to use as many threads as torch does",
     ("capture/", "thread counts"): "a program may ask torch for its threads; the answer is guarded",
+    ("tools/", "vector instructions"): "a setting that is switched off to find a culprit",
     ("tools/", "thread counts"): "reports say how many threads torch had",
     ("runtime/build.py", "thread counts"): "how many compilers run at once",
 }

@@ -537,11 +537,7 @@ class _Compile:
             "source": runtime.source_digest(self.config.cache_dir) if self.config.cache else "",
             "versions": f"firebrick {VERSION}\nschema {SCHEMA}\ntorch {torch.__version__} {torch.version.git_version}",
             "target": "\n".join([platform.system(), *(target.key() for target in self.targets.values())]),
-            "model": "\n".join(
-                [*(target.model() for target in self.targets.values()), f"{torch.get_num_threads()} threads"]
-            )
-            if self.measures()
-            else "",
+            "model": "\n".join(target.model() for target in self.targets.values()) if self.measures() else "",
         }
 
     def measures(self) -> bool:
@@ -564,7 +560,7 @@ class _Compile:
             return self.targets[args[0].device.type].measured(op, args, forms, config)
 
         place = str(config.cache_dir) if config.cache else ""
-        whole = "\n".join([place, config.simd, *ground.values()])
+        whole = "\n".join([place, *ground.values()])
         return Tuner(build, runtime.load, fetch, whole, None if config.autotune else measured)
 
     def show(self, level: str, text: Callable[[], str]) -> None:

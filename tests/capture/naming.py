@@ -57,6 +57,7 @@ def _watched(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[
         warnings.simplefilter("always")
         kind, value = outcome(function, arguments)
     said = [str(w.message) for w in warned if not issubclass(w.category, FirebrickWarning)]
+    said = [text for text in said if "get_attr Node" not in text]  # torch.fx of graphs that torch makes on its way
     return kind, value, written.getvalue(), said, torch.is_grad_enabled()
 
 

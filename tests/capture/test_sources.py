@@ -23,6 +23,16 @@ class Box:
         return self.x
 
 
+class Pair:
+    """A layout of tensors in a tensor."""
+
+    def __str__(self):
+        return "pair"
+
+    def fits(self, value):
+        return value is BOX
+
+
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -64,6 +74,7 @@ ROWS = [
     (s.DictKey(B, 2), "list(b)[2]", lambda: 2.5),
     (s.ArrayTensor(A), "a", lambda: None),  # is none
     (s.PlainTensor(A), "a", lambda: None),
+    (s.Fits(A, Pair()), "a is a pair", lambda: True),
     (s.TypeOf(A), "type(a)", lambda: Box),
     (s.ClassAttr(s.TypeOf(A), "shared"), "type(a).shared", lambda: Box.shared),
     (

@@ -8,7 +8,7 @@ import torch
 import torch.jit
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, NAMED, handles
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.sequence import SequenceValue, TupleValue
@@ -123,3 +123,7 @@ def _scripted(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 
 handles(vars(torch.jit.ScriptFunction)["__call__"])(_scripted)
+# torch.testing puts this in its place, for the whole process.
+NAMED["torch.testing._internal.common_utils", "prof_func_call"] = lambda interp, _, args, kwargs: _scripted(
+    interp, args, kwargs
+)

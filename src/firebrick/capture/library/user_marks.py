@@ -17,6 +17,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.module import ModuleValue
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
@@ -100,7 +101,9 @@ def _call_wrapped(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _optimized_module(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return args[0].realize().get_attr(interp, "_orig_mod").realize().call(interp, args[1:], kwargs)
+    module = args[0].realize()
+    inner = module.own(interp, "_orig_mod") if isinstance(module, ModuleValue) else module.get_attr(interp, "_orig_mod")
+    return inner.realize().call(interp, args[1:], kwargs)
 
 
 def _unwrapped(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
