@@ -11,25 +11,25 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
 # Ceilings only fall. One folder may fill its room, all of them together may not.
-PACKAGE_LINES = 73_600  # bisect, accuracy and the report: 1,100, in tools and api; tensors with a dispatch: 540, export: 340; sizes as symbols: 1,370, in capture, fakes, ir and the pipeline; what eager refuses is asked of it: 300, in fakes and trace; a digest of the source, guards of identity: 50
+PACKAGE_LINES = 72_730  # gradients of gradients, distributed training: 800, in trace, runtime, api; wrapper tensors, export, capture: 1,900; measured kernels, int8: 700; bisect, accuracy: 1,300; sizes: 700
 FOLDER_LINES = {
-    "": 1_900,
-    "api": 2_480,
-    "backends": 1_500,
-    "capture": 23_000,  # tensors with a dispatch; rules of settings, TorchScript, scans, attention and pullbacks
-    "extend": 2_800,
+    "": 1_650,
+    "api": 2_450,
+    "backends": 1_430,
+    "capture": 22_860,
+    "extend": 2_750,
     "fakes": 2_500,
-    "fuse": 2_100,
-    "host": 550,
-    "ir": 5_500,
-    "lower": 4_400,
-    "native": 6_200,
-    "passes": 2_900,
-    "runtime": 1_900,
-    "targets": 7_400,
-    "tools": 3_870,
+    "fuse": 2_000,
+    "host": 500,
+    "ir": 5_380,
+    "lower": 4_340,
+    "native": 6_100,
+    "passes": 2_690,
+    "runtime": 1_870,
+    "targets": 7_050,
+    "tools": 3_820,
     "torchscript": 1_300,
-    "trace": 4_200,
+    "trace": 4_140,
 }
 """Folder of the package -> its ceiling; "" is what lies in none."""
 # A machine has a ceiling of its own: for its folder, and what the extension and builders have for it alone.
@@ -39,7 +39,7 @@ CUDA = [
     *PACKAGE.glob("runtime/triton_*"),
     *PACKAGE.glob("runtime/cuda_*"),
 ]
-CUDA_LINES = 4_400
+CUDA_LINES = 3_930
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
