@@ -41,7 +41,7 @@ test-gpu: $(EXTENSION) ## The tests that need a GPU
 test: $(EXTENSION) $(ENGINES) ## The whole suite
 	@$(PYTEST) -n $(WORKERS) --dist loadgroup tests
 
-check: $(EXTENSION) lint types layers fast ## Lint, types, layers, budgets and the fast tests: under a minute
+check: $(EXTENSION) lint types layers fast ## Lint, types, layers, budgets and the fast tests
 
 lint: $(EXTENSION)
 	@echo "==> ruff"
