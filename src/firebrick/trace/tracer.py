@@ -19,6 +19,7 @@ from firebrick.errors import LoweringError
 from firebrick.fakes.foreach import calls_of, op_of
 from firebrick.fakes.mode import dispatches_itself, fake_of
 from firebrick.fakes.node_values import tensors_in
+from firebrick.ir.graph.segments import COLLECTIVES
 from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.ir.operators.recurrent_op import recorded_lstm
 from firebrick.runtime.bits import bits_of, toggled
@@ -203,6 +204,8 @@ _OF_PYTHON = frozenset({"quantized_decomposed"})
 
 def _classify(func: OpOverload, exact: bool) -> Callable[..., Any]:
     """Choose the rule of an op that has none in `_RULES`."""
+    if func.namespace in COLLECTIVES:
+        return _collective
     if op_of(func) is not None:
         return _each
     if (func in decompositions() and (func in EXACT or not exact)) or func.namespace in _OF_PYTHON:
@@ -220,6 +223,11 @@ def _classify(func: OpOverload, exact: bool) -> Callable[..., Any]:
     if func.namespace == "prims" and hasattr(func, "prim_impl"):
         return _prim
     return _record
+
+
+def _collective(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Those that a program calls stand apart; this one is called by a tensor's dispatch, in the middle of an op."""
+    raise LoweringError(f"{func} is called by the dispatch of a tensor")
 
 
 def _record(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -44,15 +44,15 @@ def _gives_sparse_gradient(node: fx.Node) -> bool:
     return any(isinstance(v, torch.Tensor) and v.requires_grad for v in (val if isinstance(val, tuple) else (val,)))
 
 
-_COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "_dtensor", "symm_mem")
+COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "_dtensor", "symm_mem")
 """Namespaces of ops that other processes wait for: they run in the program's order, also where nobody uses a result."""
 
 
 def _is_collective(target: Any) -> bool:
     if isinstance(target, torch._ops.OpOverload):
-        return target.namespace in _COLLECTIVES
+        return target.namespace in COLLECTIVES
     name = target._qualified_op_name if isinstance(target, torch._ops.OpOverloadPacket) else ""
-    return name.partition("::")[0] in _COLLECTIVES
+    return name.partition("::")[0] in COLLECTIVES
 
 
 def _stands_apart(node: fx.Node) -> bool:
