@@ -14,9 +14,7 @@ PLAIN = "x = torch.linspace(0, 1, 8)\nprint(firebrick.compile(lambda x: x.sin() 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["lowering of sin", "pass remove_noops", "guard of a global", "a kernel that crashes"]
-)
+@pytest.mark.parametrize("name", ["lowering of sin", "pass remove_noops", "guard of a global", "a kernel that crashes"])
 def test_a_planted_bug_is_named(name, tmp_path):
     output, _, _ = run(BUGS[name], tmp_path, "bisect", "program.py", "--json")
     assert named(BUGS[name], output)[0], output
