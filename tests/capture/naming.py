@@ -74,7 +74,10 @@ def check_row(row: Row, calls: int = 3) -> None:
         if call == 0 and row.graphs is not None:
             assert len(compiled.graphs) == row.graphs, [str(gm.graph) for gm in compiled.graphs]
         if call == 0 and row.breaks is not None:
-            assert len(compiled.breaks) == row.breaks, [str(frame.break_) for frame in compiled.frames]
+            # torch.package patches inspect for the whole process, which torch meets where it compiles by itself.
+            found = [str(frame.break_) for frame in compiled.frames if frame.break_ is not None]
+            breaks = [text for text in found if "_patched_getfile" not in text]
+            assert len(breaks) == row.breaks, [str(frame.break_) for frame in compiled.frames]
 
 
 def check_whole(row: Row, calls: int = 2) -> None:
