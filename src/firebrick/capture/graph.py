@@ -96,6 +96,7 @@ class GraphBuilder:
         self.changed_blindly = False  # a tensor without a version was written to
         self.watched = False  # calls after a write may raise where the program has done, or would do, something else
         self.unread = 0  # results behind the outputs, of calls that may raise
+        self.refusals_caught = False  # a call whose numbers may be refused stands where the program catches that
         self.beyond_undoing = False  # a tensor that was there before has another history of gradients now
         self._attribute_nodes: dict[int, TensorValue] = {}
         self._by_fake: dict[int, TensorValue] = {}
@@ -292,6 +293,8 @@ class GraphBuilder:
             self.watched = True
             if self.beyond_undoing:
                 raise Break("unsupported-operation", f"{_name_of(target)} may raise after a write that can't be undone")
+        if _name_of(target).removeprefix("linalg_") in _REFUSING and interp.is_watched():
+            self.refusals_caught = True
         if isinstance(target, Nested):
             self.inference.check_nested(fakes)
         self.inference.check_used(fakes)
@@ -340,6 +343,8 @@ class GraphBuilder:
             raise Break("unsupported-operation", "a tensor is given a history of gradients after its data was set")
         if any(fake.requires_grad for fake in written):
             self.beyond_undoing = not all(value.differs_in_data() for value in self.changed())
+        if self.refusals_caught and self.beyond_undoing and self.uncounted():
+            raise Break("unsupported-operation", "calls that may raise are followed by a write that can't be undone")
         if target is operator.setitem and not _is_basic(args[1]):
             fakes = []  # a scatter looks only at the memory that it writes to
         elif target is operator.setitem:
