@@ -302,11 +302,17 @@ EMPTY_UNINITIALIZED = frozenset(
     {"nn.functional.multilabel_margin_loss", "nn.functional.multi_margin_loss", "resize_", "resize_as_"}
 )
 """Operators whose result for no rows is memory that eager's kernel doesn't write."""
+BROADCAST_UNINITIALIZED = frozenset({"masked.median", "median", "nanmedian"})
+"""Operators whose result along an expanded dim is memory that eager's kernel doesn't write."""
 
 
 def is_unwritten(name: str, case: Case) -> bool:
     """Whether eager's result is memory that it doesn't write."""
-    return name in UNINITIALIZED or (name in EMPTY_UNINITIALIZED and case.name.startswith("empty"))
+    return (
+        name in UNINITIALIZED
+        or (name in EMPTY_UNINITIALIZED and case.name.startswith("empty"))
+        or (name in BROADCAST_UNINITIALIZED and case.name.startswith("broadcast"))
+    )
 
 
 OTHER_LAYOUT = frozenset({"nn.functional.max_pool1d", "nn.functional.one_hot"})

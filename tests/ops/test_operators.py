@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.ops.cases import DTYPES, cases, operators  # noqa: E402
 from tests.ops.compare import (  # noqa: E402
+    BROADCAST_UNINITIALIZED,
     EMPTY_UNINITIALIZED,
     OTHER_LAYOUT,
     TOLERANCE,
@@ -30,7 +31,7 @@ from tests.ops.errors import check_errors, error_cases, spoiled_cases  # noqa: E
 
 OPERATORS = operators()
 SEED, PARTS = int(os.environ["OPERATOR_SEED"]), 12
-APART = {*EMPTY_UNINITIALIZED, *OTHER_LAYOUT, *TOLERANCE, *UNINITIALIZED}
+APART = {*BROADCAST_UNINITIALIZED, *EMPTY_UNINITIALIZED, *OTHER_LAYOUT, *TOLERANCE, *UNINITIALIZED}
 """What is compared in ways of its own, an operator at a time."""
 
 
