@@ -80,6 +80,10 @@ class SizesDecided(SizesRefused):
     """All sizes of a graph that could vary became numbers on the way."""
 
 
+class DataDecides(LoweringError):
+    """A number is needed while a graph is made that only the data of its tensors tell."""
+
+
 class WrapperRefused(LoweringError):
     """A graph with tensors of a class that has a `__torch_dispatch__` is not compiled: plain Python runs its frame."""
 

@@ -23,6 +23,7 @@ from firebrick.backends.aten import run_aten
 from firebrick.capture.wrappers import Unwrap, Wrap
 from firebrick.errors import (
     CompileError,
+    DataDecides,
     FirebrickError,
     InternalError,
     PassError,
@@ -35,12 +36,13 @@ from firebrick.extend.claimed_group import groups_in
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.fakes.mode import function_modes_paused
 from firebrick.fakes.node_values import number_nodes, release, values_for
+from firebrick.fakes.segments import Segments, is_cut, of_data, segments
 from firebrick.gc_pause import collector_paused
 from firebrick.ir.graph.calls import is_mutating
 from firebrick.ir.graph.equal_layers import NotAlike, find_repeat, shortened
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
-from firebrick.ir.graph.segments import Segments, is_cut, segments
+from firebrick.ir.index.index_text import parse
 from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import Sizes, has_symbols
 from firebrick.ir.kernels.schedule import Launch
@@ -110,8 +112,6 @@ def compile_graph(
         return _eager(gm)
     compiler = _Training if trace.needs_grad(gm, example_inputs) else _Inference
     try:
-        if is_cut(gm) and _sizes_of(gm) is not None:
-            raise SizesRefused("a graph with branches or loops of tensors is compiled in parts")
         starts = _bucket_starts(gm) if buckets and compiler is _Training else frozenset()
         if starts or is_cut(gm):
             return _compile_segments(gm, config, user_passes, starts)
@@ -127,6 +127,10 @@ def compile_graph(
         return _eager(gm)
     except SizesRefused:
         raise
+    except DataDecides as error:
+        recorder.count("graphs run eagerly: sizes that data decide")
+        recorder.reason("size that data decide", str(error))
+        return _eager(gm)
     except Exception as error:
         if any(isinstance(node.target, (Wrap, Unwrap)) for node in gm.graph.nodes):
             raise WrapperRefused(f"{type(error).__name__}: {error}") from error
@@ -169,9 +173,11 @@ def _with_symbols(gm: fx.GraphModule, run: Callable[[], Any]) -> Any:
                 sizes.fix(error.expr)
                 recorder.count("sizes compiled as numbers")
                 recorder.reason("size as a number", str(error))
-            except SizesRefused:
+            except (SizesRefused, DataDecides):
                 raise
             except Exception as error:  # whatever it is, numbers may do
+                if of_data(gm):
+                    raise DataDecides(f"{type(error).__name__}: {error}") from error
                 raise SizesRefused(f"{type(error).__name__}: {error}") from error
     raise SizesDecided(str(why))
 
@@ -240,6 +246,9 @@ def _compile_segments(
         examples = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
         return compile_graph(graph, examples, config, user_passes, buckets=False)
 
+    sizes = _sizes_of(gm)
+    if sizes is not None:
+        sizes.undecided = DataDecides
     parts = segments(gm, starts)
     for part in parts:
         for node in part.apart:
@@ -354,6 +363,7 @@ class _Compile:
                 if any(map(is_mutating, self.gm.graph.nodes)):
                     sizes.enforce()  # what eager has as a view where a size is 1 is written to
                 more["facts"] = sizes.to_json(before)
+                more["nonempty"] = [e.show() for e in sizes.nonempty]
             return artifact.with_extra(**more, **extra())
 
         if self.content is None or any(recorder.wants(self.config, level) for level in _BEHIND_THE_CACHE):
@@ -366,6 +376,8 @@ class _Compile:
                 content["values"] = repr(sizes.hints)
                 artifact = cache.fetch(runtime.make_key(content, _name(self.gm)), make)
                 sizes.take(artifact.extra.get("facts", ()))
+            if sizes is not None:
+                sizes.nonempty |= {parse(text, sizes.symbols): None for text in artifact.extra.get("nonempty", ())}
         return artifact, literals.read(artifact.extra.get("literals", {}))
 
     def deferred(self) -> runtime.Deferred | None:

@@ -207,8 +207,10 @@ class Capture:
             history.tell(one.tracer, code, floats)
             one.tracer.graph.keeps_sizes = getattr(self.backend, "keeps_sizes", False)
             one.tracer.symbols.dynamic = self.config.dynamic if symbols else False
+            one.tracer.symbols.sizes.takes_data = symbols
             try:
                 one.run()
+                one.tracer.symbols.sizes.takes_data = False
                 one.tracer.symbols.check_marks()
                 made = self._finish(frame, one, reason, attempt)
                 history.note_numbers(code, one.tracer.symbols)
@@ -228,7 +230,8 @@ class Capture:
                 if one.tracer.numbers and error.kind.name == "changing-value" and not self._is_left_to_python(code):
                     floats = False  # they are constants, then: the break would be for them
                     continue
-                if one.tracer.symbols.in_use() and (error.kind.name == "fake-tensor-failed" or self.config.fullgraph):
+                retry = error.kind.name == "fake-tensor-failed" or (self.config.fullgraph and not error.is_of_data())
+                if one.tracer.symbols.in_use() and retry:
                     symbols = history.note_numbers(code, one.tracer.symbols) or history.give_up_symbols(code, error)
                     continue
                 reason = reason or error

@@ -37,6 +37,8 @@ from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.capture.values.wrapper import WrapperValue
 from firebrick.capture.wrappers import Wrap, is_wrapper, leaves_of
+from firebrick.errors import DataDecides
+from firebrick.fakes.data_sizes import as_size, fake_size
 from firebrick.fakes.layer_shapes import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing, with_kernels_in_python
 from firebrick.fakes.strides import dense_strides
@@ -298,8 +300,10 @@ class GraphBuilder:
         if isinstance(target, Nested):
             self.inference.check_nested(fakes)
         self.inference.check_used(fakes)
+        before = len(self.sizes.sizes.data)
         with self.inference.saving_none(fakes):
             out = self._run(op, target, fake_args, fake_kwargs)
+        data_sized = len(self.sizes.sizes.data) > before
         mutated = versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))
         if mutated:
             self._note_written(
@@ -316,6 +320,8 @@ class GraphBuilder:
                 return known.owner or known
         node = self.graph.create_node(op, target, node_args, node_kwargs)
         node.meta["stack"], node.meta["module"] = interp.user_stack(), interp.module
+        if data_sized:
+            node.meta["data_sized"] = True
         self.op_count += 1
         return self._result(interp, node, out)
 
@@ -380,6 +386,8 @@ class GraphBuilder:
             with _versions_kept(), refusing(self.mode), self.mode:
                 if op == "call_method":
                     return with_kernels_in_python(lambda: getattr(args[0], target)(*args[1:], **kwargs))
+                if target is as_size:
+                    return fake_size(self.sizes.sizes, *args)
                 return with_kernels_in_python(lambda: SHAPES.get(target, target)(*args, **kwargs))
         except DataDependentOutputException as error:
             raise Break("data-dependent-value", f"{_name_of(target)} reads data ({error.func})") from error
@@ -387,6 +395,8 @@ class GraphBuilder:
             raise Break("data-dependent-shape", f"the result of {_name_of(target)}") from error
         except UnsupportedOperatorException as error:
             raise Break("fake-tensor-failed", f"{error.func} has no fake implementation") from error
+        except DataDecides as error:
+            raise Break("data-dependent-branch", f"{_name_of(target)}: {error} of a size that data decide") from error
         except Exception as error:
             text = str(error).split("\n", 1)[0]
             broken = Break("fake-tensor-failed", f"{_name_of(target)}: {type(error).__name__}: {text}")
@@ -429,6 +439,7 @@ class GraphBuilder:
         value = TensorValue(node, fake)
         self._by_fake[id(fake)] = value
         self.inference.note(node, fake)
+        self.sizes.read_data(value)
         return value
 
     # -- results ----------------------------------------------------------------

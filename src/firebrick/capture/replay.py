@@ -182,7 +182,7 @@ class Repeats:
         tracer = self._tracer
         graph, effects = tracer.graph, tracer.effects
         unfinished = sum(not generator.frame.finished for _, generator in tracer.generators)
-        return (effects.outside, unfinished, len(graph.inputs), len(tracer.prelude))
+        return (effects.outside, unfinished, len(graph.inputs), len(tracer.prelude), len(graph.sizes.sizes.data))
 
     def _knows_reach(self) -> bool:
         """Whether all new objects are known that others hold: a call might find and change them."""

@@ -32,6 +32,7 @@ from torch._subclasses.fake_tensor import (
 from torch.nested._internal.nested_int import NestedIntNode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from firebrick.fakes.data_sizes import DATA_SIZED, is_data_sized
 from firebrick.fakes.foreach import calls_of, op_of
 from firebrick.fakes.refusals import check_accepted
 from firebrick.fakes.shape_rules import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
@@ -171,6 +172,9 @@ class _FakeMode(FakeTensorMode):
                 raise AskedForNumbers
             return _CONCRETE[func](args[0])
         args, kwargs = tuple(args), dict(kwargs)
+        if self.sizes.takes_data and is_data_sized(func, args) and not _all_known(args):
+            with self:
+                return DATA_SIZED[func.name()](self.sizes, *args, **kwargs)
         path = _PATHS.get(func)
         if path is None:
             path = _PATHS[func] = _choose(func)

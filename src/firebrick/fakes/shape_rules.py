@@ -25,7 +25,8 @@ from firebrick.fakes.strides import (
     packed,
 )
 from firebrick.fakes.view_rules import VIEWS, view
-from firebrick.ir.index.sizes import has_symbols
+from firebrick.ir.index.expr import as_expr
+from firebrick.ir.index.sizes import Sizes, has_symbols, size_of, sizes_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,8 +45,10 @@ class Spec(NamedTuple):
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape that shapes broadcast to."""
-    first = shapes[0]
+    """Return the shape that shapes broadcast to; what data decide is taken to fit."""
+    first, sizes = shapes[0], sizes_in(n for s in shapes for n in s)
+    if sizes is not None and sizes.data:
+        _fit([list(map(size_of, s)) for s in shapes], sizes)
     if all(len(s) == len(first) and s == first for s in shapes):
         return first
     rank = max(len(s) for s in shapes)
@@ -60,6 +63,14 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
                     raise NoRule
         result.append(size)
     return tuple(result)
+
+
+def _fit(shapes: list[list[Any]], sizes: Sizes) -> None:
+    for i in range(-max(map(len, shapes)), 0):
+        wide = [as_expr(s[i]) for s in shapes if len(s) >= -i and s[i] != 1]
+        for n in wide[1:]:
+            if sizes.of_data(n - wide[0]):
+                sizes.ask("==", n, wide[0], "expected")
 
 
 def elementwise(tensors: Sequence[torch.Tensor], strides: Sequence[Shape] | None = None) -> tuple[Shape, Shape]:

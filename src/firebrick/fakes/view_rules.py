@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from firebrick.fakes.promotion import NoRule
+from firebrick.ir.index.expr import as_expr, maximum
+from firebrick.ir.index.sizes import size_of, sizes_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,6 +117,10 @@ def _transpose(x: torch.Tensor, a: int, b: int) -> Seen:
 def _select(x: torch.Tensor, dim: int, index: Any) -> Seen:
     shape, strides, offset = _of(x)
     d = dim % len(shape)
+    sizes = sizes_in((index, shape[d]))
+    if sizes is not None and sizes.of_data(as_expr(size_of(index)) - size_of(shape[d])):
+        sizes.ask("<=", 0, size_of(index), "expected")
+        sizes.ask("<", size_of(index), size_of(shape[d]), "expected")
     if index < 0:
         index = index + shape[d]
     if not (index >= 0 and index < shape[d]):
@@ -126,6 +132,10 @@ def _bounded(index: Any, size: Any) -> Any:
     """An end of a slice as a place in the dimension."""
     if isinstance(index, int) and index >= 1 << 62:
         return size
+    sizes = sizes_in((index, size))
+    place = None if sizes is None else sizes.bounded(size_of(index), size_of(size))
+    if sizes is not None and place is not None:
+        return sizes.size(place)
     index = index + size if index < 0 else index
     if index < 0:
         return 0
@@ -137,7 +147,11 @@ def _slice(x: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, st
     d = dim % len(shape)
     first = 0 if start is None else _bounded(start, shape[d])
     last = shape[d] if end is None else _bounded(end, shape[d])
-    if last < first:
+    sizes = sizes_in((first, last))
+    if sizes is not None and sizes.of_data(as_expr(size_of(last)) - size_of(first)):
+        if last is not shape[d] and not sizes.holds("<=", size_of(first), size_of(last)):
+            last = sizes.size(maximum(size_of(first), size_of(last)))
+    elif last < first:
         last = first
     count = (last - first + step - 1) // step
     made = (*strides[:d], strides[d] * step, *strides[d + 1 :])
@@ -162,7 +176,11 @@ def _squeeze(x: torch.Tensor, dims: Any = None) -> Seen:
 def _parts(x: torch.Tensor, sizes: Sequence[Any], dim: int = 0) -> list[Seen]:
     shape, strides, offset = _of(x)
     d = dim % len(shape)
-    if sum(sizes) != shape[d]:
+    total, symbols = sum(sizes), sizes_in((*sizes, shape[d]))
+    if symbols is not None and symbols.of_data(as_expr(size_of(total)) - size_of(shape[d])):
+        for sign, right, left in (("==", total, shape[d]), *(("<=", size, 0) for size in sizes)):
+            symbols.ask(sign, size_of(left), size_of(right), "expected")
+    elif total != shape[d]:
         raise NoRule
     made = []
     for size in sizes:

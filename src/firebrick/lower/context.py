@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, exprs, total, var
+from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, exprs, maximum, minimum, total, var
 from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import FloatNode, exprs_in, size_of, sizes_in
 from firebrick.ir.loops.bounds import CHECK, span
@@ -408,6 +408,14 @@ def place_of(position: int | Expr, size: Expr) -> Expr:
     if at.lo < 0 <= at.hi:
         raise NeedsNumber(at)
     return at if at.lo >= 0 else size + at
+
+
+def end_of(index: int | Expr, size: Expr | int) -> Expr:
+    """The place in a dimension where a slice begins or ends."""
+    at = as_expr(index)
+    if at.lo < 0:  # from the end, or from where the sign tells
+        at = maximum(at + size * (1 if at.hi < 0 else minimum(maximum(-at, 0), 1)), 0)
+    return minimum(at, size)
 
 
 def broadcast(shape: Sequence[Expr], to: Sequence[Expr]) -> Callable[[tuple[Expr, ...]], tuple[Expr, ...]]:

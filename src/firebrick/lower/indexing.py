@@ -12,7 +12,7 @@ from firebrick.ir.index.sizes import FloatNode
 from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, masked, op, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Ref
-from firebrick.lower.context import Declined, Lowering, place_of, rules, shape_of, strides_of
+from firebrick.lower.context import Declined, Lowering, end_of, place_of, rules, shape_of, strides_of
 from firebrick.lower.pointwise import float_value
 from firebrick.lower.tensors import TensorValue
 
@@ -188,22 +188,22 @@ def _slice_scatter(
     x: TensorValue,
     source: TensorValue,
     dim: int = 0,
-    start: int | None = None,
-    end: int | None = None,
+    start: int | Expr | None = None,
+    end: int | Expr | None = None,
     step: int = 1,
 ) -> TensorValue:
     d = dim % x.rank
     if not x.shape[d].is_const:
         raise Declined
     size = x.shape[d].const
-    first, last, _ = slice(start, end, step).indices(size)
+    first, last = end_of(0 if start is None else start, size), end_of(size if end is None else end, size)
     dtype = x.dtype
-    if first >= last:
+    if (first - last).lo >= 0:
         return lw.formula(x.at, x.cost)
 
     def formula(index: tuple[Expr, ...]) -> Value:
         i = index[d]
-        cond = _within(i, as_expr(first), as_expr(last), as_expr(size))
+        cond = _within(i, first, last, as_expr(size))
         if step != 1:
             cond = op("and", cond, op("eq", index_value((i - first) % step), constant(0, "i64")))
         at = (*index[:d], (i - first) // step, *index[d + 1 :])

@@ -6,10 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, const, maximum, minimum, total
+from firebrick.ir.index.expr import ONE, ZERO, Expr, const, total
 from firebrick.ir.loops.dtypes import BY_TORCH
 from firebrick.ir.loops.program import Ref
-from firebrick.lower.context import Declined, Lowering, broadcast, count_of, place_of, rules, shape_of, strides_of
+from firebrick.lower.context import (
+    Declined,
+    Lowering,
+    broadcast,
+    count_of,
+    end_of,
+    place_of,
+    rules,
+    shape_of,
+    strides_of,
+)
 from firebrick.lower.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -199,8 +209,7 @@ def _slice(
 ) -> TensorValue:
     d = dim % x.rank
     size = x.shape[d]
-    start = 0 if start is None else start
-    first = minimum(start, size) if as_expr(start).lo >= 0 else maximum(size + start, 0)
+    first = end_of(0 if start is None else start, size)
     return restride(lw, x, lambda: _with_dim(d, lambda i: i * step + first))
 
 

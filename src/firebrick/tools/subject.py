@@ -21,8 +21,8 @@ from firebrick.capture import hook
 from firebrick.config import Config
 from firebrick.errors import ConfigError, FirebrickError, UserLocation
 from firebrick.extend.verify import example_tensors
+from firebrick.fakes.segments import is_cut, segments
 from firebrick.ir.graph.nested import Nested
-from firebrick.ir.graph.segments import is_cut, segments
 from firebrick.tools.models import check_name, load_target
 
 if TYPE_CHECKING:

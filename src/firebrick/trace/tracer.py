@@ -19,7 +19,7 @@ from firebrick.errors import LoweringError
 from firebrick.fakes.foreach import calls_of, op_of
 from firebrick.fakes.mode import dispatches_itself, fake_of
 from firebrick.fakes.node_values import tensors_in
-from firebrick.ir.graph.segments import COLLECTIVES
+from firebrick.fakes.segments import COLLECTIVES
 from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.ir.operators.recurrent_op import recorded_lstm
 from firebrick.runtime.bits import bits_of, toggled

@@ -166,6 +166,10 @@ class Break(Exception):
         self.raises: Callable[[], bool] = lambda: name == "exception-escapes"  # whether it is the program that raises
         super().__init__(f"break {self.kind.number} {name}: {detail}")
 
+    def is_of_data(self) -> bool:
+        """Whether the data of tensors would have to be known."""
+        return self.kind.name.startswith("data-dependent")
+
     def unsupported(self) -> Unsupported:
         """The error that `fullgraph=True` raises instead of breaking."""
         what = f"graph break {self.kind.number} ({self.kind.name}): {self.detail}; {self.kind.cause}"

@@ -112,7 +112,7 @@ class Symbols:
 
     def in_use(self) -> bool:
         """Whether there are any."""
-        return bool(self._leaves)
+        return bool(self._leaves or self.sizes.data)
 
     def layout(self, tensor: torch.Tensor, symbols: Mapping[int, Var]) -> tuple[list[Expr], list[Expr]]:
         """Sizes and strides of a tensor; those of dimensions that lie side by side follow from its sizes."""
@@ -141,6 +141,8 @@ class Symbols:
         yield from self._guards
         for fact in self.sizes.facts.values():
             d = fact.difference
+            if self.sizes.of_data(d):
+                continue  # each call looks
             left = sum((a * c for a, c in d.terms if c > 0), as_expr(max(d.const, 0)))
             right = left - d
             if fact.sign == "==":

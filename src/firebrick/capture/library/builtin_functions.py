@@ -28,7 +28,7 @@ from firebrick.capture.values.object import MISSING, ObjectValue, converted, ove
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.superclass import SuperValue
-from firebrick.capture.values.tensor import TensorValue
+from firebrick.capture.values.tensor import TensorValue, read_integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -315,7 +315,8 @@ def _refused(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(len)
 def _len(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(args[0].realize().length(interp))
+    value = args[0].realize()
+    return value.length_value(interp) if isinstance(value, TensorValue) else ConstantValue(value.length(interp))
 
 
 @handles(iter)
@@ -595,7 +596,13 @@ def _number(cls: type, method: str) -> Any:
         if args:
             value = args[0].realize()
             if isinstance(value, (TensorValue, ArrayValue)):
+                if cls is int and isinstance(value, TensorValue) and len(args) == 1:
+                    size = read_integer(interp, value)
+                    if size is not None:
+                        return size
                 raise Break("data-dependent-value", f"{cls.__name__}() of a tensor or array")
+            if isinstance(value, SizeValue) and cls is int and len(args) == 1:
+                return value
             if isinstance(value, NumberValue) and cls is not complex and len(args) == 1:
                 return value.converted(interp, cls)
             if isinstance(value, ObjectValue):

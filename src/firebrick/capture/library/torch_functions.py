@@ -15,6 +15,7 @@ import torch.jit._trace
 import torch.nn.functional
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.interpreter import operators
 from firebrick.capture.interpreter.overrides import overridden, overrides_calls
 from firebrick.capture.library.known_callables import (
     FOLDABLE,
@@ -32,6 +33,7 @@ from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.made import NumberValue, tensor_of_number
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import TupleValue
+from firebrick.capture.values.size import HeldValue
 from firebrick.capture.values.subclass import SubclassValue, as_subclass, default_function, make_subclass
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
@@ -209,6 +211,9 @@ def _checks(check: Any, at: int) -> None:
         condition = (args[at] if len(args) > at else kwargs.get("cond", kwargs.get("condition", NONE))).realize()
         if isinstance(condition, TensorValue):
             raise Break("data-dependent-branch", f"{check.__name__}() of a tensor")
+        if isinstance(condition, HeldValue):
+            condition.expect()
+            return NONE
         if condition.truth(interp):
             return NONE
         message: Any = args[at + 1] if len(args) > at + 1 else kwargs.get("message")
@@ -221,6 +226,11 @@ def _checks(check: Any, at: int) -> None:
 for _check in ("_check", "_check_value", "_check_index", "_check_type", "_check_not_implemented", "_assert"):
     _checks(getattr(torch, _check), 0)
 _checks(torch._check_with, 1)
+
+
+@handles(torch._check_is_size)
+def _check_is_size(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.call(interp.tracer.known(torch._check), operators.compare(interp, ">=", args[0], ConstantValue(0)))
 
 
 @handles(torch.as_tensor, torch.asarray)

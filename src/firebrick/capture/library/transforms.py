@@ -28,6 +28,7 @@ from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.opaque import Pullback
 from firebrick.capture.values.sequence import ListValue, TupleValue
+from firebrick.capture.values.size import HeldValue
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.ir.graph.nested import CHECKPOINT, Body, Branch, Loop, Nested, Transform
 
@@ -354,6 +355,8 @@ def _fake_like(graph: GraphBuilder, like: torch.Tensor) -> torch.Tensor:
 def _cond(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     named = dict(zip(("pred", "true_fn", "false_fn", "operands"), args, strict=False)) | dict(kwargs)
     condition = named["pred"].realize()
+    if isinstance(condition, HeldValue):
+        condition = condition.tensor(interp).realize()
     operands = list(interp.iterate(named["operands"])) if "operands" in named else []
     branches = [named["true_fn"], named["false_fn"]]
     if not isinstance(condition, TensorValue):

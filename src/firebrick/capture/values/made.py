@@ -174,6 +174,13 @@ def number_beside(interp: Interpreter, value: Value, other: Value) -> Value:
     if other.cls not in (torch.Tensor, torch.nn.Parameter) or _dtype_beside(int, other.fake) is None:
         return value
     sizes = graph.sizes.sizes
+
+    def number_in_graph(value: SizeValue) -> Value:
+        kind = {"dtype": ConstantValue(_dtype_beside(int, other.fake)), "device": ConstantValue(other.fake.device)}
+        return graph.call(interp, "call_function", torch.scalar_tensor, [value], kind)
+
+    if sizes.of_data(sizes.settled(value.expr)):
+        return number_in_graph(value)
     for symbol in sizes.settled(value.expr).vars():
         sizes.ask("<", symbol, 1 << 31, "exactly")
     expr = sizes.settled(value.expr)
@@ -181,8 +188,7 @@ def number_beside(interp: Interpreter, value: Value, other: Value) -> Value:
     if not expr.terms or largest >= _LARGEST:
         return value
     if graph.keeps_sizes:
-        kind = {"dtype": ConstantValue(_dtype_beside(int, other.fake)), "device": ConstantValue(other.fake.device)}
-        return graph.call(interp, "call_function", torch.scalar_tensor, [value], kind)
+        return number_in_graph(value)
     return NumberValue(int, graph.sizes.operand(expr), largest)
 
 

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, Item
+from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import ConstantValue
+from firebrick.ir.graph.nested import Held
 from firebrick.ir.index.expr import Expr, Var, as_expr, floordiv, maximum, minimum, mod
 from firebrick.ir.index.operation import operation
+from firebrick.ir.index.sizes import expressions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,8 +30,13 @@ if TYPE_CHECKING:
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
     from firebrick.capture.values.tensor import TensorValue
+
+
+_FIX = (
+    "state what always holds of it, torch._check(n >= 0), choose by torch.cond, or leave the number to code behind the "
+    "compiled function"
+)
 
 
 class SizeValue(ConstantValue):
@@ -42,7 +51,7 @@ class SizeValue(ConstantValue):
     @property
     def value(self) -> int:  # type: ignore[override]
         """The number, which is guarded from here on."""
-        return self.nodes.sizes.number(self.expr)
+        return self.nodes.number(self.expr)
 
     def python_type(self) -> type:
         """Int."""
@@ -66,7 +75,7 @@ class SizeValue(ConstantValue):
 
     def truth(self, interp: Interpreter) -> bool:
         """Whether it is not 0."""
-        return self.nodes.sizes.ask("!=", self.expr, 0)
+        return self.nodes.asked("!=", self.expr, 0)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Compute it of the sizes of the tensors that the frame was given."""
@@ -76,12 +85,51 @@ class SizeValue(ConstantValue):
         return f"SizeValue({self.expr.show()})"
 
 
+class HeldValue(Value):
+    """A comparison of sizes that data decide. What must know it breaks, but `torch._check` and `torch.cond`."""
+
+    __slots__ = ("left", "nodes", "right", "sign")
+
+    def __init__(self, sign: str, left: Expr, right: Expr, nodes: SizeNodes) -> None:
+        super().__init__(None)
+        self.sign, self.left, self.right, self.nodes = sign, left, right, nodes
+
+    def python_type(self) -> type:
+        """Bool."""
+        return bool
+
+    def truth(self, interp: Interpreter) -> bool:
+        """Unknown."""
+        return self.nodes.asked(self.sign, self.left, self.right)
+
+    def children(self) -> Sequence[Value]:
+        """None that is a tensor."""
+        return ()
+
+    def expect(self) -> None:
+        """Take it for true from here on; each call looks whether it is."""
+        self.nodes.sizes.ask(self.sign, self.left, self.right, "expected")
+
+    def tensor(self, interp: Interpreter) -> Value:
+        """The answer as a tensor of the graph."""
+        sides = [SizeValue(e, self.nodes) if e.terms else ConstantValue(e.const) for e in (self.left, self.right)]
+        return self.nodes.graph.call(interp, "call_function", Held(self.sign), sides, {})
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Compare the numbers."""
+        self.nodes.emit(emitter, self.left)
+        self.nodes.emit(emitter, self.right)
+        emitter.compare_op(self.sign)
+
+
 class SizeNodes:
-    """What computes sizes in a graph and in new code: symbols are read from the tensors that the frame was given."""
+    """What computes sizes in a graph and in new code: symbols are read from the tensors that the frame was given, and
+    those that data decide from what the graph has made."""
 
     def __init__(self, graph: GraphBuilder) -> None:
         self.graph, self.sizes = graph, graph.mode.sizes  # type: ignore[attr-defined]
         self.leaves: dict[str, tuple[TensorValue, fx.Node, int]] = {}
+        self.data: dict[str, tuple[TensorValue, int, Expr]] = {}  # tensor, dimension, and its size
         self.integers: dict[str, Source] = {}
         self.prelude: Prelude
         self._nodes: dict[Expr, fx.Node] = {}
@@ -90,6 +138,28 @@ class SizeNodes:
         """Read symbols that are new from an input."""
         for dim, symbol in symbols.items():
             self.leaves.setdefault(symbol.name, (tensor, tensor.node, dim))
+
+    def read_data(self, tensor: TensorValue) -> None:
+        """Read symbols of data that are new from a tensor of the graph."""
+        for dim, size in enumerate(expressions(tensor.fake.shape) if self.sizes.data else ()):
+            if isinstance(size, Expr) and len(size.terms) == 1 and size.terms[0][1] == 1:
+                symbol = size.terms[0][0]
+                if isinstance(symbol, Var) and symbol in self.sizes.data:
+                    self.data.setdefault(symbol.name, (tensor, dim, size))
+
+    def asked(self, sign: str, left: Expr | int, right: Expr | int) -> bool:
+        """The program's own question.
+
+        Raises:
+            Break: only data tell.
+        """
+        if self.sizes.of_data(self.sizes.settled(as_expr(left) - right)):
+            if self.sizes.holds(sign, left, right) or self.sizes.holds(_CONTRARY[sign], left, right):
+                return self.sizes.holds(sign, left, right)
+            raise Break(
+                "data-dependent-branch", f"whether a size that data decide is {sign} another number is asked", fix=_FIX
+            )
+        return self.sizes.ask(sign, left, right)
 
     def integer(self, symbol: Var, source: Source) -> SizeValue:
         """An integer of Python that varies."""
@@ -118,16 +188,27 @@ class SizeNodes:
         if not expr.terms:
             return expr.const
         if self.graph.outer is not None or not all(map(self._is_shown, expr.vars())):
-            return self.sizes.number(expr)
+            return self.number(expr)
         found = self._nodes.get(expr)
         if found is None:
             found = self._nodes[expr] = self._compute(expr)
             found.meta["val"], found.meta["stack"] = self.sizes.size(expr), ()
         return found
 
+    def number(self, expr: Expr) -> int:
+        """The number, which is guarded from here on.
+
+        Raises:
+            Break: data decide it.
+        """
+        if self.sizes.of_data(self.sizes.settled(expr)):
+            text = "a size that data decide is used where its number must be known"
+            raise Break("data-dependent-value", text, fix=_FIX)
+        return self.sizes.number(expr)
+
     def _is_shown(self, symbol: Var) -> bool:
         """Whether the tensor that had a size first still has it."""
-        if symbol.name in self.integers:
+        if symbol.name in self.integers or symbol.name in self.data:
             return True
         tensor, _, dim = self.leaves[symbol.name]
         size: Any = tensor.fake.shape[dim] if dim < tensor.fake.dim() else 0
@@ -141,6 +222,11 @@ class SizeNodes:
                 example = _as_size(self.sizes.hint(expr))
                 self.graph.mode.from_layout(example, [expr], [as_expr(0)])  # type: ignore[attr-defined]
                 return graph.call_method("size", (self.graph.made("number", number, example).node, 0))
+            if expr.name in self.data:
+                tensor, dim, size = self.data[expr.name]
+                seen = graph.call_method("size", (tensor.node, dim))
+                seen.meta["val"], seen.meta["stack"] = self.sizes.size(size), ()
+                return graph.call_function(operator.sub, (seen, size.const)) if size.const else seen
             _, node, dim = self.leaves[expr.name]
             return graph.call_method("size", (node, dim))
         target, parts = operation(expr)
@@ -154,7 +240,16 @@ class SizeNodes:
         """Write code that computes it."""
         expr = self.sizes.settled(expr)
         if not expr.terms or not all(map(self._is_shown, expr.vars())):
-            emitter.load_const(self.sizes.number(expr))
+            emitter.load_const(self.number(expr))
+        elif isinstance(expr, Var) and expr.name in self.data:
+            tensor, dim, size = self.data[expr.name]
+            emitter.load(tensor)
+            emitter.load_attr("shape")
+            emitter.load_const(dim)
+            emitter.load_subscr()
+            if size.const:
+                emitter.load_const(size.const)
+                emitter.binary_op("-")
         elif isinstance(expr, Var) and expr.name in self.integers:
             emitter.load_source(self.integers[expr.name])
         elif isinstance(expr, Var):
@@ -200,6 +295,9 @@ _ARITHMETIC: Mapping[str, Callable[[Expr, Expr], Expr]] = {
 }
 
 
+_CONTRARY = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+
+
 def _as_size(number: int) -> torch.Tensor:
     return _ONE.expand(number)
 
@@ -228,8 +326,11 @@ def of_sizes(symbol: str, left: Value, right: Value) -> Value | None:
     a, b = _exprs((left, right))
     if nodes is None or a is None or b is None:
         return None
-    if symbol in ("<", "<=", "==", "!=", ">", ">="):
-        return ConstantValue(nodes.sizes.ask(symbol, a, b))
+    if symbol in _CONTRARY:
+        sizes = nodes.sizes
+        if sizes.of_data(a - b) and not sizes.holds(symbol, a, b) and not sizes.holds(_CONTRARY[symbol], a, b):
+            return HeldValue(symbol, a, b, nodes)
+        return ConstantValue(nodes.asked(symbol, a, b))
     function = _ARITHMETIC.get(symbol.removesuffix("="))
     if function is None or (symbol[0] in "/%" and not (b.lo > 0 or b.hi < 0)):
         return None

@@ -16,7 +16,8 @@ from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.sequence import ListValue, TupleValue
-from firebrick.capture.values.size import SizeValue
+from firebrick.capture.values.size import SizeValue, size_value
+from firebrick.fakes.data_sizes import SHIFT, as_size, is_integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -290,7 +291,11 @@ class TensorValue(Value):
             return self._metadata(interp, name, args, kwargs)
         self._check_arguments(interp, name, args, kwargs)
         if name in _READS:
-            raise Break("data-dependent-value", _READS[name])
+            read = read_integer(interp, self) if name in ("item", "__int__", "__index__") else None
+            read = _list(interp, self) if name == "tolist" else read
+            if read is None:
+                raise Break("data-dependent-value", _READS[name])
+            return read
         method = TENSOR_METHODS.get(name)
         if method is not None:
             return method(interp, self, args, kwargs)
@@ -343,9 +348,13 @@ class TensorValue(Value):
 
     def length(self, interp: Interpreter) -> int:
         """Size of the first dimension."""
+        return int(self.length_value(interp).as_constant())
+
+    def length_value(self, interp: Interpreter) -> Value:
+        """The same, which may be a symbol."""
         if self.fake.ndim == 0:
             interp.raise_new(TypeError, "len() of a 0-d tensor")
-        return int(self.fake.shape[0])
+        return interp.tracer.known(self.fake.shape[0])
 
     def truth(self, interp: Interpreter) -> bool:
         """Depends on data."""
@@ -415,6 +424,37 @@ def _is_inference(interp: Interpreter, value: TensorValue, args: Sequence[Value]
     return ConstantValue(is_inference(value.fake))
 
 
+def read_integer(interp: Interpreter, value: TensorValue) -> Value | None:
+    """The integer in a tensor as a size that data decide; None where it can't be one."""
+    graph = interp.tracer.graph
+    if not graph.sizes.sizes.takes_data or graph.outer is not None or graph.inference.in_region:
+        return None
+    if value.cls is not torch.Tensor or not is_integer(value.fake) or getattr(value.fake, "constant", None) is not None:
+        return None
+    made = graph.call(interp, "call_function", as_size, [value], {}).realize()
+    assert isinstance(made, TensorValue)
+    return size_value(made.fake.shape[0] - SHIFT, graph.sizes)
+
+
+_MOST_READ = 16
+"""Elements that `tolist` reads one by one."""
+
+
+def _list(interp: Interpreter, value: TensorValue) -> Value | None:
+    """`tolist` of few integers."""
+    shape = value.fake.shape
+    if not shape:
+        return read_integer(interp, value)
+    if len(shape) > 1 or type(shape[0]) is not int or not 0 < shape[0] <= _MOST_READ or _has_value(value):
+        return None
+    items = [read_integer(interp, value.get_item(interp, ConstantValue(i)).realize()) for i in range(shape[0])]  # type: ignore[arg-type]
+    return None if None in items else ListValue([item for item in items if item is not None])
+
+
+def _has_value(value: TensorValue) -> bool:
+    return value.fake.is_floating_point() or value.fake.is_complex() or value.fake.dtype == torch.bool
+
+
 def _defines(cls: type, name: str) -> bool:
     """Whether instances have an attribute by their class: what only its metaclass has is none of theirs."""
     return any(name in vars(base) for base in cls.__mro__)
@@ -432,7 +472,7 @@ def _contains(interp: Interpreter, value: TensorValue, args: Sequence[Value], kw
 
 
 def _length(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return ConstantValue(value.length(interp))
+    return value.length_value(interp)
 
 
 def _get(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:

@@ -5,6 +5,7 @@ A body is a graph of its own. What it uses from outside comes as arguments: `lif
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -113,3 +114,27 @@ class Loop(Nested):
         while test(values, lifted[0]):
             values = step(values, lifted[1])
         return tuple(values)
+
+
+class Held:
+    """A comparison of sizes that data decide, as a graph function: it may be looked at by `torch.cond`."""
+
+    def __init__(self, sign: str) -> None:
+        self.sign = sign
+        self.__name__ = self.__qualname__ = f"holds_{_SIGNS[sign].__name__}"
+
+    def __call__(self, left: Any, right: Any) -> torch.Tensor:
+        """Whether it holds."""
+        if isinstance(left, torch.SymInt) or isinstance(right, torch.SymInt):
+            return torch.empty((), dtype=torch.bool)
+        return torch.tensor(_SIGNS[self.sign](left, right))
+
+
+_SIGNS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}

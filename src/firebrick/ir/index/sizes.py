@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from firebrick.errors import LoweringError, SizesRefused
+from firebrick.errors import DataDecides, LoweringError, SizesRefused
 from firebrick.ir.index.expr import Expr, Mul, Var, as_expr, floordiv, maximum, minimum, mod, product, var
 from firebrick.ir.index.index_text import parse
 
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 _MOST = (1 << 62) - 1
 """No size is larger."""
+_ANY = 1009
+"""What a size that data decide is taken to be, for choices that are right either way."""
+
+
+class SizesDisagree(ValueError):
+    """What was taken for true of sizes that data decide is not so in this call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,17 @@ class Fact:
     difference: Expr
     truth: bool
     where: str = ""
+
+    def check(self, values: Mapping[str, int]) -> None:
+        """Look whether it holds of a call.
+
+        Raises:
+            SizesDisagree: it does not.
+        """
+        value = self.difference.evaluate(values)
+        if (value == 0 if self.sign == "==" else value < 0) is not self.truth:
+            text = f"{self.difference.show()} {self.sign} 0 was taken to be {self.truth}"
+            raise SizesDisagree(f"{text}{f' at {self.where}' if self.where else ''}, with {dict(values)}")
 
 
 _CERTAIN: Mapping[str, Callable[[Expr], bool | None]] = {
@@ -100,6 +117,10 @@ class Sizes:
     def __init__(self) -> None:
         self.symbols: dict[str, Var] = {}
         self.hints: dict[str, int] = {}
+        self.data: set[Var] = set()  # symbols that no input has: the data of tensors decide them
+        self.nonempty: dict[Expr, None] = {}  # of data, and taken to be 1 or more: other code runs where they are not
+        self.takes_data = False  # whether there may be such
+        self.undecided: Callable[[str], Exception] = DataDecides
         self.facts: dict[tuple[str, Expr], Fact] = {}
         self.assumed: dict[tuple[str, Expr], bool] = {}
         self.replaced: dict[Var, Expr] = {}
@@ -115,6 +136,35 @@ class Sizes:
         made = var(f"s{len(self.hints)}", lo, hi)
         self.symbols[made.name], self.hints[made.name] = made, hint
         return made
+
+    def from_data(self, lo: int = 0, hi: int = _MOST) -> Var:
+        """A new symbol for what only the data of tensors tell; its value at hand is any."""
+        made = var(f"u{len(self.hints)}", lo, hi)
+        self.symbols[made.name], self.hints[made.name] = made, max(min(_ANY + 2 * len(self.data), hi), lo)
+        self.data.add(made)
+        return made
+
+    def of_data(self, e: Expr | int) -> bool:
+        """Whether data decide an expression."""
+        return bool(self.data) and isinstance(e, Expr) and not self.data.isdisjoint(e.vars())
+
+    def bounded(self, index: Expr | int, size: Expr | int) -> Expr | None:
+        """An end of a slice as a place in a dimension, without a question; None where questions may be asked."""
+        index, size = self.settled(as_expr(index)), self.settled(as_expr(size))
+        if not self.of_data(index - size):
+            return None
+        if not self.holds("<=", 0, index):
+            index = index + size * minimum(maximum(-index, 0), 1)
+        low = index if self.holds("<=", 0, index) else maximum(index, 0)
+        return low if self.holds("<=", low, size) else minimum(low, size)
+
+    def holds(self, sign: str, left: Expr | int, right: Expr | int) -> bool:
+        """Whether `left sign right` is certain, or a fact."""
+        base, swap, negated = _SIGNS[sign]
+        d = _reduced(self.settled(as_expr(right) - left if swap else as_expr(left) - right))
+        fact = self.facts.get((base, d))
+        truth = _CERTAIN[base](d) if fact is None else fact.truth
+        return truth is not None and truth is not negated
 
     def size(self, value: Expr | int) -> Any:
         """What stands for a size in the shape of a tensor: a SymInt, or the number that it is."""
@@ -136,6 +186,7 @@ class Sizes:
 
         how: "exactly"; "ones": equality with 1 is answered as for large sizes; "layout": that with 0 too; "generally":
         and all else as for sizes of 2 and more, if that is certain then; "certainly": no, unless it is certain;
+        "expected": yes, where anything else is an error, which for data is looked for in each call;
         "loosely": sizes are different unless it is certain that they are not, and which is larger is told from the
         values at hand, for choices that are right either way.
         """
@@ -154,7 +205,29 @@ class Sizes:
                 found = _CERTAIN[base](_least(d, 2))
             if found is not None:
                 self.assumed[base, d] = found
+        if found is None and how in _SMALL and self.of_data(d):
+            found = self._of_nonempty(base, d)
+        if found is None and how == "expected" and self.of_data(d) and (base, d) not in self.facts:
+            self._check_open(base, d)
+            self.add(Fact(base, d, not negated, self.where()))
         return (self._decide(base, d) if found is None else found) is not negated
+
+    def _of_nonempty(self, base: str, d: Expr) -> bool | None:
+        """The answer where what data decide is 1 or more; numbers that may be negative are an error then."""
+        atoms = [atom for atom, _ in d.terms if self.of_data(atom)]
+        for atom in atoms:
+            if atom.lo < 0:
+                self.ask("<=", 0, atom, "expected")
+        d = self.settled(d)
+        atoms = [atom for atom, _ in d.terms if self.of_data(atom)]
+        larger = {atom: var(f"n{i}", max(atom.lo, 1), max(atom.hi, 1)) for i, atom in enumerate(atoms)}
+        answer = _CERTAIN[base](sum((larger.get(a, a) * c for a, c in d.terms), as_expr(d.const)))
+        if answer is None and atoms:  # all of it, then
+            atoms = [d - d.const]
+            answer = _CERTAIN[base](var("n", 1, max(atoms[0].hi, 1)) + d.const)
+        if answer is not None:
+            self.nonempty.update(dict.fromkeys(atoms))
+        return answer
 
     @contextmanager
     def asked(self, how: str) -> Iterator[None]:
@@ -203,21 +276,26 @@ class Sizes:
         known = self.facts.get((sign, d))
         if known is not None:
             return known.truth
-        if self.frozen:
-            raise SizesRefused(f"whether {d} {sign} 0 is asked when the guards are written")
+        self._check_open(sign, d)
+        if self.of_data(d):
+            raise self.undecided(f"whether {d.show()} {sign} 0 is asked")
         truth = self.hint(d) == 0 if sign == "==" else self.hint(d) < 0
         self.add(Fact(sign, d, truth, self.where()))
         return truth
+
+    def _check_open(self, sign: str, d: Expr) -> None:
+        if self.frozen:
+            raise SizesRefused(f"whether {d} {sign} 0 is asked when the guards are written")
 
     def add(self, fact: Fact) -> None:
         """Take a fact for true, and draw conclusions."""
         self.facts[fact.sign, fact.difference] = fact
         d = fact.difference
         if fact.sign == "==" and fact.truth:
-            for atom, factor in d.terms:
+            for atom, factor in sorted(d.terms, key=lambda term: term[0] not in self.data):
                 if isinstance(atom, Var) and (abs(factor) == 1 or len(d.terms) == 1):
                     rest = d - atom * factor
-                    if atom not in rest.vars():
+                    if atom not in rest.vars() and (atom in self.data or not self.of_data(rest)):
                         self._replace(atom, floordiv(-rest, factor))
                         return
         elif len(d.terms) == 1 and isinstance(d.terms[0][0], Var):
@@ -229,6 +307,8 @@ class Sizes:
 
     def _replace(self, v: Var, by: Expr) -> None:
         self.version += 1
+        if v in self.data and isinstance(by, Var) and by.name == v.name:
+            self.data.add(by)
         self.replaced = {old: e.subs({v: by}) for old, e in self.replaced.items()}
         self.replaced[v] = by
 
@@ -241,9 +321,19 @@ class Sizes:
     def take(self, rows: Iterable[list[Any]]) -> bool:
         """Take facts over that another compile of the same graph has found; False if one does not hold here."""
         made = [(sign, parse(text, self.symbols), truth) for sign, text, truth, _ in rows]
-        if any((self.hint(d) == 0 if sign == "==" else self.hint(d) < 0) != truth for sign, d, truth in made):
+        if any(
+            not self.of_data(d) and (self.hint(d) == 0 if sign == "==" else self.hint(d) < 0) != truth
+            for sign, d, truth in made
+        ):
             return False
-        return all(self.ask(sign, d, 0, "exactly") is truth for sign, d, truth in made)
+        return all(
+            self.ask(sign if truth else _CONTRARY[sign], d, 0, "expected" if self.of_data(d) else "exactly")
+            for sign, d, truth in made
+        )
+
+    def of_calls(self) -> list[Fact]:
+        """Facts about what data decide: each call has to look whether they hold."""
+        return [fact for fact in self.facts.values() if self.of_data(fact.difference)]
 
 
 _SIGNS: Mapping[str, tuple[str, bool, bool]] = {
@@ -561,11 +651,24 @@ class TestNode(_Node):
 
     def expect_true(self, *_: Any) -> bool:
         """The answer, where another one is an error."""
-        return self._test("exactly")
+        return self._test("expected")
 
     def guard_or_false(self, *_: Any) -> bool:
         """The answer where either will do."""
-        return self._test("generally")
+        return self._or(False)
+
+    def guard_or_true(self, *_: Any) -> bool:
+        """The same."""
+        return self._or(True)
+
+    def _or(self, otherwise: bool) -> bool:
+        before, self.sizes.undecided = self.sizes.undecided, DataDecides
+        try:
+            return self._test("generally")
+        except DataDecides:
+            return otherwise
+        finally:
+            self.sizes.undecided = before
 
     def guard_bool(self, *_: Any) -> bool:
         """The answer for torch's own code, to which a size of 1 is in question only for strides and broadcasting."""
@@ -585,7 +688,6 @@ class TestNode(_Node):
         """What answers for torch's own functions in Python."""
         return _ENVIRONMENT
 
-    guard_or_true = guard_or_false
     guard_size_oblivious = guard_bool
 
     def sym_not(self) -> TestNode:
