@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from firebrick.capture.graph import GraphBuilder
-    from firebrick.capture.guards.sources import Source
 
 
 class ValueEmitter(Emitter):
@@ -96,33 +95,6 @@ class ValueEmitter(Emitter):
         if found is None:
             found = self._made_temps[index] = self.new_temp()
         return found
-
-    def load_source(self, source: Source) -> None:
-        """Push what a source gives in this frame."""
-        for what, operand in source.steps():
-            match what:
-                case "fast":
-                    if operand in self.code.co_cellvars:
-                        self.load_deref(operand)
-                    else:
-                        self.load_fast(operand)
-                case "cell":
-                    self.load_deref(operand)
-                case "global":
-                    self.load_global(operand)
-                case "const":
-                    self.load_const(operand)
-                case "attr":
-                    self.load_attr(operand)
-                case "item":
-                    self.load_const(operand)
-                    self.load_subscr()
-                case "apply":
-                    temp = self.new_temp()
-                    self.store_fast(temp)
-                    self.load_callable(operand)
-                    self.load_fast(temp)
-                    self.call(1)
 
     def load_to_temp(self, value: Value | list[Value]) -> str:
         """Load a value, or a tuple of values, into a new temporary."""

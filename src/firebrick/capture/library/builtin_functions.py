@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.interpreter import operators
-from firebrick.capture.library.known_callables import FOLDABLE, FOLDABLE_MODULES, OPAQUE_MODULES, handles, key_of
+from firebrick.capture.library.known_callables import (
+    FOLDABLE,
+    FOLDABLE_MODULES,
+    OPAQUE_MODULES,
+    handles,
+    handles_all,
+    key_of,
+)
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.classes import ClassValue
@@ -145,11 +152,6 @@ def _callable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(interp.lookup(value.python_type(), "__call__")[0] is not MISSING)
 
 
-@handles(id)
-def _id(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(id(_pinned(interp, args[0].realize(), "id")))
-
-
 def _pinned(interp: Interpreter, value: Value, asked: str) -> object:
     """The object that a value is, in every call."""
     value.compare()
@@ -212,11 +214,6 @@ def _getattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         raise
 
 
-@handles(hasattr)
-def _hasattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(interp.has_attr(args[0], _text(args[1])))
-
-
 @handles(setattr)
 def _setattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     args[0].realize().set_attr(interp, _text(args[1]), args[2])
@@ -251,11 +248,6 @@ def _generic_delattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(value, ObjectValue):
         raise Break("unsupported-attribute", f"attribute of {value.describe()} is deleted")
     value.generic_del_attr(interp, _text(args[1]))
-    return NONE
-
-
-@handles(object.__init__)
-def _object_init(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return NONE
 
 
@@ -311,11 +303,6 @@ def _refused(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 
 # -- iteration -----------------------------------------------------------------------------------
-
-
-@handles(len)
-def _len(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(args[0].realize().length(interp))
 
 
 @handles(iter)
@@ -446,21 +433,6 @@ def _reversed(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return IteratorValue(iter(list(value.iterate(interp))[::-1]), reversed)
 
 
-@handles(sorted)
-def _sorted(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ListValue(interp.sorted_items(list(interp.iterate(args[0])), kwargs.get("key"), kwargs.get("reverse")))
-
-
-@handles(any)
-def _any(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(any(item.realize().truth(interp) for item in interp.iterate(args[0])))
-
-
-@handles(all)
-def _all(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(all(item.realize().truth(interp) for item in interp.iterate(args[0])))
-
-
 @handles(sum)
 def _sum(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     total = args[1] if len(args) > 1 else kwargs.get("start", ConstantValue(0))
@@ -508,21 +480,6 @@ def _tuple(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if args and isinstance(args[0].realize(), TupleValue) and args[0].python_type() is tuple:
         return args[0]
     return TupleValue(list(interp.iterate(args[0])) if args else [])
-
-
-@handles(list)
-def _list(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ListValue(list(interp.iterate(args[0])) if args else [])
-
-
-@handles(set)
-def _set(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return SetValue.of(interp, interp.iterate(args[0]) if args else iter(()))
-
-
-@handles(frozenset)
-def _frozenset(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return SetValue.of(interp, interp.iterate(args[0]) if args else iter(()), frozenset)
 
 
 def _mapping(cls: type) -> Any:
@@ -582,11 +539,6 @@ def _slice(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return SliceValue(args[0], args[1], args[2] if len(args) > 2 else NONE)
 
 
-@handles(range)
-def _range(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.fold(range, [ConstantValue(interp.index_of(arg)) for arg in args], {})
-
-
 # -- numbers and text ----------------------------------------------------------------------------------
 
 
@@ -614,11 +566,6 @@ handles(float)(_number(float, "__float__"))
 handles(complex)(_number(complex, "__complex__"))
 
 
-@handles(bytes)
-def _bytes(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.fold(bytes, args, kwargs, copied=True)
-
-
 @handles(types.SimpleNamespace)
 def _simple_namespace(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     namespace = ObjectValue(types.SimpleNamespace)
@@ -629,26 +576,11 @@ def _simple_namespace(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return namespace
 
 
-@handles(bool)
-def _bool(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(args[0].realize().truth(interp) if args else False)
-
-
 @handles(str)
 def _str(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1 and not kwargs:
         return interp.formatted(args[0], "s", "")
     return interp.fold(str, args, kwargs)
-
-
-@handles(repr)
-def _repr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.formatted(args[0], "r", "")
-
-
-@handles(format)
-def _format(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.formatted(args[0], "", args[1].realize().as_constant() if len(args) > 1 else "")
 
 
 def _unary(function: Any, method: str) -> None:
@@ -725,11 +657,6 @@ def _partial(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return PartialValue(function, args[1:], kwargs)
 
 
-@handles(types.MethodType)
-def _method_type(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return BoundMethodValue(args[0], args[1])
-
-
 @handles(itertools.count)
 def _count(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0] if args else kwargs.get("start", ConstantValue(0))
@@ -742,3 +669,37 @@ def _count(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
             yield before
 
     return IteratorValue(items(), itertools.count, lambda emitter: _remake(emitter, itertools.count, [value, step]))
+
+
+handles_all(
+    {
+        id: lambda interp, args, kwargs: ConstantValue(id(_pinned(interp, args[0].realize(), "id"))),
+        hasattr: lambda interp, args, kwargs: ConstantValue(interp.has_attr(args[0], _text(args[1]))),
+        object.__init__: lambda interp, args, kwargs: NONE,
+        len: lambda interp, args, kwargs: ConstantValue(args[0].realize().length(interp)),
+        sorted: lambda interp, args, kwargs: ListValue(
+            interp.sorted_items(list(interp.iterate(args[0])), kwargs.get("key"), kwargs.get("reverse"))
+        ),
+        any: lambda interp, args, kwargs: ConstantValue(
+            any(item.realize().truth(interp) for item in interp.iterate(args[0]))
+        ),
+        all: lambda interp, args, kwargs: ConstantValue(
+            all(item.realize().truth(interp) for item in interp.iterate(args[0]))
+        ),
+        list: lambda interp, args, kwargs: ListValue(list(interp.iterate(args[0])) if args else []),
+        set: lambda interp, args, kwargs: SetValue.of(interp, interp.iterate(args[0]) if args else iter(())),
+        frozenset: lambda interp, args, kwargs: SetValue.of(
+            interp, interp.iterate(args[0]) if args else iter(()), frozenset
+        ),
+        range: lambda interp, args, kwargs: interp.fold(
+            range, [ConstantValue(interp.index_of(arg)) for arg in args], {}
+        ),
+        bytes: lambda interp, args, kwargs: interp.fold(bytes, args, kwargs, copied=True),
+        bool: lambda interp, args, kwargs: ConstantValue(args[0].realize().truth(interp) if args else False),
+        repr: lambda interp, args, kwargs: interp.formatted(args[0], "r", ""),
+        format: lambda interp, args, kwargs: interp.formatted(
+            args[0], "", args[1].realize().as_constant() if len(args) > 1 else ""
+        ),
+        types.MethodType: lambda interp, args, kwargs: BoundMethodValue(args[0], args[1]),
+    }
+)
