@@ -40,12 +40,9 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.library.known_callables import Args, Kwargs
 
-
-_NO_KEYWORDS: Kwargs = {}
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
@@ -348,16 +345,7 @@ def _zip(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
                 row.append(item)
             yield TupleValue(row)
 
-    return IteratorValue(
-        items(), zip, lambda emitter: _remake(emitter, zip, iterators, {"strict": ConstantValue(strict)})
-    )
-
-
-def _remake(emitter: ValueEmitter, cls: type, args: Args, kwargs: Kwargs = _NO_KEYWORDS) -> None:
-    emitter.load_callable(cls)
-    for arg in (*args, *kwargs.values()):
-        emitter.load(arg)
-    emitter.call(len(args), tuple(kwargs))
+    return IteratorValue(items(), zip, lambda emitter: emitter.load_call(zip, *iterators, strict, keywords=["strict"]))
 
 
 def _check_strict(interp: Interpreter, iterators: list[Value], index: int) -> None:
@@ -382,9 +370,7 @@ def _enumerate(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
             index += 1
             yield TupleValue([ConstantValue(index - 1), item])
 
-    return IteratorValue(
-        items(), enumerate, lambda emitter: _remake(emitter, enumerate, [source, ConstantValue(index)])
-    )
+    return IteratorValue(items(), enumerate, lambda emitter: emitter.load_call(enumerate, source, index))
 
 
 @handles(map)
@@ -401,7 +387,7 @@ def _map(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
                 row.append(item)
             yield function.call(interp, row, {})
 
-    return IteratorValue(items(), map, lambda emitter: _remake(emitter, map, [function, *iterators]))
+    return IteratorValue(items(), map, lambda emitter: emitter.load_call(map, function, *iterators))
 
 
 @handles(filter)
@@ -414,7 +400,7 @@ def _filter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
             if (item if plain else function.call(interp, [item], {})).realize().truth(interp):
                 yield item
 
-    return IteratorValue(items(), filter, lambda emitter: _remake(emitter, filter, [function, source]))
+    return IteratorValue(items(), filter, lambda emitter: emitter.load_call(filter, function, source))
 
 
 @handles(reversed)
@@ -668,7 +654,7 @@ def _count(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
             before, value = value, operators.binary(interp, "+", value, step)
             yield before
 
-    return IteratorValue(items(), itertools.count, lambda emitter: _remake(emitter, itertools.count, [value, step]))
+    return IteratorValue(items(), itertools.count, lambda emitter: emitter.load_call(itertools.count, value, step))
 
 
 handles_all(

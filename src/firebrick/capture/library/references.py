@@ -56,9 +56,7 @@ class WeakReferenceValue(Value):
         """`weakref.ref(target)`; a continuation would not hold a target made here as long as the frame does."""
         if getattr(self.target, "obj", None) is None:
             raise SkipFrame("a weak reference to a new object is alive at a graph break", always=True)
-        emitter.load_callable(weakref.ref)
-        emitter.load(self.target)
-        emitter.call(1)
+        emitter.load_call(weakref.ref, self.target)
 
 
 def _check_held(interp: Interpreter, target: Value) -> None:

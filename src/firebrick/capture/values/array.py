@@ -156,15 +156,9 @@ class ArrayValue(Value):
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`tensor.numpy()`."""
         if self.scalar:
-            emitter.load_callable(_scalar_of)
-            emitter.load(self.tensor)
-            emitter.call(1)
+            emitter.load_call(_scalar_of, self.tensor)
         else:
-            emitter.begin_call()
-            emitter.load(self.tensor)
-            emitter.load_attr("numpy")
-            emitter.ready_call()
-            emitter.call(0)
+            emitter.call_method_on(self.tensor, "numpy", keep=True)
 
 
 ARRAY_METHODS: dict[str, Any] = {}

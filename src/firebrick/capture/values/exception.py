@@ -129,11 +129,7 @@ class ExceptionValue(ObjectValue):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`cls.__new__(cls, *args)`, then attributes, cause and context."""
-        emitter.load_callable(self.cls.__new__)
-        emitter.load_const(self.cls)
-        for arg in self.args:
-            emitter.load(arg)
-        emitter.call(1 + len(self.args))
+        emitter.load_call(self.cls.__new__, self.cls, *self.args)
         emitter.remember(self)
         extra: dict[str, Value] = {name: value for name, value in self.fields.items() if isinstance(name, str)}
         chained = {"__cause__": self.cause, "__context__": self.context}

@@ -61,14 +61,10 @@ class CellValue(Value):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """A frame's own cell, or a new one that is filled once it is known."""
-        emitter.load_callable(types.CellType)
-        emitter.call(0)
+        emitter.load_call(types.CellType)
         emitter.remember(self)
         if self.content is not None:
-            emitter.dup()
-            emitter.load(self.content)
-            emitter.swap(2)
-            emitter.store_attr("cell_contents")
+            emitter.set_attributes({"cell_contents": self.content})
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """Load the new content; the function returned stores it."""
@@ -310,9 +306,7 @@ class FunctionValue(Value):
         else:
             emitter.load_const(None)
         if self.closure:
-            for cell in self.closure:
-                emitter.load(cell)
-            emitter.build_tuple(len(self.closure))
+            emitter.load_tuple(self.closure)
         else:
             emitter.load_const(None)
         emitter.call(5)
@@ -322,11 +316,7 @@ class FunctionValue(Value):
             attributes.setdefault("__annotations__", self.annotated())
         if self.kwdefaults:
             attributes["__kwdefaults__"] = DictValue.of(self.kwdefaults)
-        for name, item in attributes.items():
-            emitter.dup()
-            emitter.load(item)
-            emitter.swap(2)
-            emitter.store_attr(name)
+        emitter.set_attributes(attributes)
 
 
 _OF_METHODS = frozenset(vars(types.MethodType)) - {"__doc__"}
@@ -374,10 +364,7 @@ class BoundMethodValue(Value):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`MethodType(function, owner)`."""
-        emitter.load_callable(types.MethodType)
-        emitter.load(self.function)
-        emitter.load(self.owner)
-        emitter.call(2)
+        emitter.load_call(types.MethodType, self.function, self.owner)
 
 
 class PartialValue(Value):
@@ -427,16 +414,10 @@ class PartialValue(Value):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`partial(function, *args, **kwargs)`."""
-        emitter.load_callable(functools.partial)
-        emitter.load(self.function)
-        for item in (*self.args, *self.kwargs.values()):
-            emitter.load(item)
-        emitter.call(1 + len(self.args), tuple(self.kwargs))
-        for name, item in self.attributes.items():
-            emitter.dup()
-            emitter.load(item)
-            emitter.swap(2)
-            emitter.store_attr(name)
+        emitter.load_call(
+            functools.partial, self.function, *self.args, *self.kwargs.values(), keywords=tuple(self.kwargs)
+        )
+        emitter.set_attributes(self.attributes)
 
 
 def bind_arguments(

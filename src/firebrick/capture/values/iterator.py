@@ -41,14 +41,7 @@ class Cursor:
         real = self.over.obj
         if real is not None and self.index > len(real) - self.backwards:
             raise Break("no-reconstruction", "an iterator that is beyond what its list was")
-        emitter.load_callable(_iterator_at)
-        if self.ended:
-            emitter.load_const(())
-        else:
-            emitter.load(self.over)
-        emitter.load_const(self.index)
-        emitter.load_const(self.backwards)
-        emitter.call(3)
+        emitter.load_call(_iterator_at, () if self.ended else self.over, self.index, self.backwards)
 
 
 def _iterator_at(items: Any, index: int, backwards: bool) -> Any:
@@ -102,9 +95,7 @@ class IteratorValue(Value):
             raise Break("no-reconstruction", f"a {self.cls.__name__} that raises leaves the captured code") from None
         self.items = iter(rest)
         emitter.load_callable(iter)
-        for item in rest:
-            emitter.load(item)
-        emitter.build_tuple(len(rest))
+        emitter.load_tuple(rest)
         emitter.call(1)
 
 
@@ -155,20 +146,17 @@ class GeneratorValue(Value):
                 return self
             case "__next__" | "send":
                 item = self.frame.resume_generator(args[0] if args else NONE, interp)
-                if item is None:
-                    result = self.frame.result
-                    interp.raise_value(StopIteration, [result] if result is not NONE and result is not None else [])
-                return item
             case "throw":
                 item = self.frame.throw_generator(args, interp)
-                if item is None:
-                    result = self.frame.result
-                    interp.raise_value(StopIteration, [result] if result is not NONE and result is not None else [])
-                return item
             case "close":
                 self.frame.close_generator(interp)
                 return NONE
-        return super().call_method(interp, name, args, kwargs)
+            case _:
+                return super().call_method(interp, name, args, kwargs)
+        if item is None:
+            result = self.frame.result
+            interp.raise_value(StopIteration, [result] if result is not NONE and result is not None else [])
+        return item
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Only one that has not started could be made again."""

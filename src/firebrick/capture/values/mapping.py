@@ -211,10 +211,7 @@ class DictValue(Value):
         if self.cls is dict:
             emitter.build_map(0)
         else:
-            emitter.load_callable(self.cls)
-            if self.cls is defaultdict:
-                emitter.load(self.factory or NONE)
-            emitter.call(1 if self.cls is defaultdict else 0)
+            emitter.load_call(self.cls, *([self.factory or NONE] if self.cls is defaultdict else []))
         emitter.remember(self)
         if not self.entries:
             return
@@ -242,11 +239,7 @@ class DictValue(Value):
         emitter.store_fast(temp)
 
         def store() -> None:
-            emitter.load_callable(replace_entries)
-            emitter.load(self)
-            emitter.load_fast(temp)
-            emitter.call(2)
-            emitter.pop()
+            emitter.run_call(replace_entries, self, temps=[temp])
 
         return store
 

@@ -516,10 +516,7 @@ def _store(emitter: ValueEmitter, owner: Value, name: str, load: Callable[[], No
     if found is not MISSING and not isinstance(found, _MEMBERS) and _is_data_descriptor(found):
         if load is not None:
             load()
-        emitter.load_callable(object.__getattribute__)
-        emitter.load(owner)
-        emitter.load_const("__dict__")
-        emitter.call(2)
+        emitter.load_call(object.__getattribute__, owner, "__dict__")
         emitter.load_const(name)
         (emitter.delete_subscr if load is None else emitter.store_subscr)()
     elif load is not None and class_lookup(cls, "__setattr__")[1] is object:
@@ -540,20 +537,12 @@ def _fill(made: ObjectValue, emitter: ValueEmitter, storage: DictValue | ListVal
     kind: Any = builtin_base(made.cls)
     if isinstance(storage, DictValue):
         # OrderedDict.update calls the class's own __setitem__, which must not run again
-        put = kind.__setitem__
         for key, value in storage.entries.values():
-            emitter.load_callable(put)
-            emitter.load(made)
-            emitter.load(key)
-            emitter.load(value)
-            emitter.call(3)
-            emitter.pop()
+            emitter.run_call(kind.__setitem__, made, key, value)
         return
     emitter.load_callable(kind.extend if isinstance(storage, ListValue) else kind.update)
     emitter.load(made)
-    for item in storage.children():
-        emitter.load(item)
-    emitter.build_tuple(len(storage.children()))
+    emitter.load_tuple(storage.children())
     emitter.call(2)
     emitter.pop()
 

@@ -156,9 +156,7 @@ class TupleValue(SequenceValue):
             emitter.load_callable(tuple.__new__ if fields else self.cls)
             if fields:
                 emitter.load_const(self.cls)
-        for item in self.items:
-            emitter.load(item)
-        emitter.build_tuple(len(self.items))
+        emitter.load_tuple(self.items)
         if self.cls is not tuple:
             emitter.call(2 if fields else 1)
 
@@ -246,9 +244,7 @@ class ListValue(SequenceValue):
         emitter.build_list(0)
         emitter.remember(self)
         if self.items:
-            for item in self.items:
-                emitter.load(item)
-            emitter.build_tuple(len(self.items))
+            emitter.load_tuple(self.items)
             emitter.list_extend()
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
@@ -327,9 +323,7 @@ class DequeValue(ListValue):
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`deque(items, maxlen)`."""
         emitter.load_callable(deque)
-        for item in self.items:
-            emitter.load(item)
-        emitter.build_tuple(len(self.items))
+        emitter.load_tuple(self.items)
         emitter.load_const(self.maxlen)
         emitter.call(2)
 

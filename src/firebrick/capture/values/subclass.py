@@ -151,10 +151,7 @@ class SubclassValue(ObjectValue):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`plain.as_subclass(cls)`, then its attributes."""
-        emitter.load_callable(_subclassed)
-        emitter.load(self.plain)
-        emitter.load_const(self.cls)
-        emitter.call(2)
+        emitter.load_call(_subclassed, self.plain, self.cls)
         emitter.remember(self)
         store_fields(emitter, self, self.fields)
 

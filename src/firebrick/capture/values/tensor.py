@@ -277,10 +277,7 @@ class TensorValue(Value):
                 emitter.store_attr(name)
             if self.data_version is not None:
                 for _ in range(self.fake._version - self.data_version):
-                    emitter.load_callable(torch.autograd.graph.increment_version)
-                    emitter.load_fast(own)
-                    emitter.call(1)
-                    emitter.pop()
+                    emitter.run_call(torch.autograd.graph.increment_version, temps=[own])
 
         return store
 
@@ -386,9 +383,7 @@ class TruthValue(Value):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`bool(tensor)`."""
-        emitter.load_callable(bool)
-        emitter.load(self.tensor)
-        emitter.call(1)
+        emitter.load_call(bool, self.tensor)
 
 
 def _requires_grad(
