@@ -26,10 +26,7 @@ class TracebackValue(Value):
     """The traceback of an exception that was raised in captured code: it is there, and no more is known."""
 
     __slots__ = ()
-
-    def python_type(self) -> type:
-        """The class of tracebacks."""
-        return types.TracebackType
+    cls = types.TracebackType
 
 
 class ExceptionValue(ObjectValue):
@@ -118,10 +115,6 @@ class ExceptionValue(ObjectValue):
             self.traceback = value
         else:
             super().store(interp, name, value)
-
-    def as_constant(self) -> Any:
-        """Exceptions have identity."""
-        return super().as_constant()
 
     def children(self) -> Sequence[Value]:
         """Arguments and attributes."""
