@@ -505,7 +505,7 @@ for _name in _KINDS:
 for _name in _SCALARS:
     _handle_scalar(getattr(np, _name))
 _RULES = {function: _handle_ufunc(function, row) for function, row in UFUNCS.items()}
-_BY_FUNCTION = {row.function: function for function, row in reversed(UFUNCS.items())}
+_BY_FUNCTION = {row.function: function for function, row in reversed([*UFUNCS.items()])}
 _OPERATORS: Mapping[str, np.ufunc] = {
     **{symbol: _BY_FUNCTION[row.function] for symbol, row in operators.BINARY.items() if symbol != "@"},
     **{symbol: _BY_FUNCTION[row[0]] for symbol, row in operators.COMPARE.items()},

@@ -49,9 +49,9 @@ def _natural(number: Any) -> bool:
 
 
 _SAME_NAMES: Mapping[str, str] = {
-    "f": "arccos arccosh arcsin arcsinh arctan arctan2 arctanh ceil copysign cos cosh deg2rad exp exp2 expm1 floor fmax "
-    "fmin fmod hypot log log10 log1p log2 logaddexp logaddexp2 nextafter rad2deg reciprocal signbit sin sinh sqrt tan "
-    "tanh trunc",
+    "f": "arccos arccosh arcsin arcsinh arctan arctan2 arctanh ceil copysign cos cosh deg2rad exp exp2 expm1 floor "
+    "fmax fmin fmod hypot log log10 log1p log2 logaddexp logaddexp2 nextafter rad2deg reciprocal signbit sin sinh sqrt "
+    "tan tanh trunc",
     "iuf": "isfinite isinf isnan",
     "iufc": "matmul square",
     "biuf": "logical_and logical_not logical_or logical_xor maximum minimum",
