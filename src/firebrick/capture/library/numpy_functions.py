@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
+    from firebrick.capture.values.base import Args, Kwargs
 
 
 _FUNCTIONS = (
@@ -509,8 +509,11 @@ _BY_FUNCTION = {row.function: function for function, row in reversed([*UFUNCS.it
 _OPERATORS: Mapping[str, np.ufunc] = {
     **{symbol: _BY_FUNCTION[row.function] for symbol, row in operators.BINARY.items() if symbol != "@"},
     **{symbol: _BY_FUNCTION[row[0]] for symbol, row in operators.COMPARE.items()},
-    "@": np.matmul, "__neg__": np.negative, "__pos__": np.positive,
-    "__invert__": np.invert, "__abs__": np.absolute,
+    "@": np.matmul,
+    "__neg__": np.negative,
+    "__pos__": np.positive,
+    "__invert__": np.invert,
+    "__abs__": np.absolute,
 }
 for _symbol, _function in _OPERATORS.items():
     ARRAY_METHODS[_symbol] = _RULES[_function]

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 
 # -- the graph's functions ---------------------------------------------------------------------

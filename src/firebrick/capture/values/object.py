@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
 
 class Overridden(Exception):
@@ -354,14 +355,14 @@ class ObjectValue(ComparedValue):
                 return _ItemOrMissing(self, self.storage, interp.tracer.function(hook))
         return MethodValue(self.storage, name)
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`__call__`."""
         method = self.special(interp, "__call__")
         if method is None:
             interp.raise_new(TypeError, f"{self.cls.__name__!r} object is not callable")
         return method.call(interp, args, kwargs)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Special methods are looked up in the class, others as attributes."""
         if name.startswith("__") and name.endswith("__"):
             method = self.special(interp, name)
@@ -464,9 +465,7 @@ def overriding(interp: Interpreter, value: ObjectValue, name: str) -> bool:
     return value.storage is None or not (found is MISSING or isinstance(found, _BUILTIN_METHODS))
 
 
-def converted(
-    interp: Interpreter, value: ObjectValue, name: str, use: Callable[[Any], Any], args: Sequence[Value] = ()
-) -> Value:
+def converted(interp: Interpreter, value: ObjectValue, name: str, use: Callable[[Any], Any], args: Args = ()) -> Value:
     """What a built-in makes of what the class's special method gives: Python checks it, on a stand-in."""
     found, owner = interp.lookup(value.cls, name)
     assert owner is not None
@@ -558,7 +557,7 @@ class _ItemOrMissing(Value):
         super().__init__(None)
         self.owner, self.storage, self.hook = owner, storage, hook
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """The item, or what `__missing__` gives for the key."""
         found = self.storage.lookup(interp, args[0])
         return self.hook.call(interp, [self.owner, args[0]], {}) if found is None else found
@@ -614,7 +613,7 @@ class InstanceDictValue(Value):
         """Bound methods of dict."""
         return MethodValue(self, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Methods of dict."""
         match name:
             case "__contains__":
@@ -643,7 +642,7 @@ class InstanceDictValue(Value):
                 raise Break("unsupported-call", f"__dict__.{name}() of {self.owner.describe()}")
         return self.snapshot(interp).call_method(interp, name, args, kwargs)
 
-    def _default(self, interp: Interpreter, name: str, args: Sequence[Value]) -> Value:
+    def _default(self, interp: Interpreter, name: str, args: Args) -> Value:
         """`setdefault` and `pop`."""
         key = args[0].realize().as_constant()
         found = self.owner.own(interp, key)
