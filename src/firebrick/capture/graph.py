@@ -593,33 +593,10 @@ def _is_in_place(target: Any, kwargs: Kwargs) -> bool:
 
 
 PURE: frozenset[Any] = frozenset(
-    {
-        operator.add,
-        operator.and_,
-        operator.eq,
-        operator.floordiv,
-        operator.ge,
-        operator.gt,
-        operator.invert,
-        operator.le,
-        operator.lt,
-        operator.matmul,
-        operator.mod,
-        operator.mul,
-        operator.ne,
-        operator.neg,
-        operator.or_,
-        operator.sub,
-        operator.truediv,
-        torch.arange,
-        torch.cat,
-        torch.matmul,
-        torch.ones,
-        torch.sym_max,
-        torch.sym_min,
-        torch.zeros,
-        getattr,
-    }
+    (operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.matmul)
+    + (operator.and_, operator.or_, operator.neg, operator.invert)
+    + (operator.eq, operator.ne, operator.ge, operator.gt, operator.le, operator.lt, getattr)
+    + (torch.arange, torch.cat, torch.matmul, torch.ones, torch.sym_max, torch.sym_min, torch.zeros)
 )
 """Functions whose calls may be dropped if nothing uses the result."""
 

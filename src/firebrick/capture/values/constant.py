@@ -23,21 +23,8 @@ if TYPE_CHECKING:
     from firebrick.capture.values.base import Args, Kwargs
 
 LITERAL_TYPES: frozenset[type] = frozenset(
-    {
-        int,
-        float,
-        complex,
-        bool,
-        str,
-        bytes,
-        type(None),
-        type(Ellipsis),
-        type(NotImplemented),
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-    }
+    (int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
+    + (torch.dtype, torch.device, torch.layout, torch.memory_format)
 )
 """Exact types whose objects are guarded by equality."""
 

@@ -32,30 +32,11 @@ if TYPE_CHECKING:
 
 _METADATA = frozenset(
     {
-        "device",
-        "dtype",
-        "is_cpu",
-        "is_cuda",
-        "is_leaf",
-        "is_meta",
-        "is_mkldnn",
-        "is_mps",
-        "is_nested",
-        "is_quantized",
-        "is_sparse",
-        "is_sparse_csr",
-        "is_xla",
-        "is_xpu",
-        "itemsize",
-        "layout",
-        "names",
-        "nbytes",
-        "ndim",
-        "requires_grad",
-        "retains_grad",
-        "shape",
+        "device", "dtype", "is_cpu", "is_cuda", "is_leaf", "is_meta", "is_mkldnn", "is_mps", "is_nested",
+        "is_quantized", "is_sparse", "is_sparse_csr", "is_xla", "is_xpu", "itemsize", "layout", "names", "nbytes",
+        "ndim", "requires_grad", "retains_grad", "shape",
     }
-)
+)  # fmt: skip
 """Attributes that the fake tensor answers."""
 
 _VIEWS = frozenset({"H", "T", "data", "imag", "mH", "mT", "real"})
@@ -63,27 +44,11 @@ _VIEWS = frozenset({"H", "T", "data", "imag", "mH", "mT", "real"})
 
 _METADATA_METHODS = frozenset(
     {
-        "dim",
-        "dim_order",
-        "element_size",
-        "get_device",
-        "has_names",
-        "is_complex",
-        "is_conj",
-        "is_contiguous",
-        "is_floating_point",
-        "is_neg",
-        "is_shared",
-        "is_signed",
-        "ndimension",
-        "nelement",
-        "numel",
-        "size",
-        "storage_offset",
-        "stride",
-        "type",
+        "dim", "dim_order", "element_size", "get_device", "has_names", "is_complex", "is_conj", "is_contiguous",
+        "is_floating_point", "is_neg", "is_shared", "is_signed", "ndimension", "nelement", "numel", "size",
+        "storage_offset", "stride", "type",
     }
-)
+)  # fmt: skip
 """Methods that the fake tensor answers, where they give no tensor."""
 
 _READS = {
