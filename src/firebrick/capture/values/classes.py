@@ -11,7 +11,7 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr
-from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find
+from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find, is_known
 from firebrick.capture.values.base import KnownValue, Value
 from firebrick.capture.values.constant import ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
@@ -110,7 +110,7 @@ class ClassValue(KnownValue):
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Make an instance."""
-        if interp.handler(self.obj) is not None or interp.is_graph_function(self.obj) or interp.has_polyfill(self.obj):
+        if is_known(self.obj):
             return interp.call_known(self.obj, self, args, kwargs)
         if issubclass(self.obj, enum.Enum) or self.obj.__module__ in FOLDABLE_MODULES:
             return interp.fold(self.obj, args, kwargs)
