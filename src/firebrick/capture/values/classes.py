@@ -145,7 +145,7 @@ class ClassValue(KnownValue):
         if isinstance(initialize, types.FunctionType):
             interp.tracer.function(initialize).call(interp, [instance, *args], kwargs)
         elif isinstance(instance, ObjectValue) and instance.storage is not None:
-            self._fill(interp, instance.storage, args, kwargs)
+            fill(interp, instance.storage, args, kwargs)
         elif initialize is not object.__init__ and not isinstance(instance, (ExceptionValue, TupleValue)):
             raise Break("unsupported-call", f"{self.describe()} is called")
         elif (args or kwargs) and interp.lookup(cls, "__new__")[1] is object:
@@ -193,10 +193,12 @@ class ClassValue(KnownValue):
             return ExceptionValue(cls, list(args))
         raise Break("unsupported-call", f"{self.describe()} is called")
 
-    def _fill(self, interp: Interpreter, storage: Value, args: Args, kwargs: Kwargs) -> None:
-        if isinstance(storage, DictValue):
-            if storage.cls is defaultdict and args:
-                storage.factory, args = args[0], args[1:]
-            storage.call_method(interp, "update", args, kwargs)
-        elif isinstance(storage, (ListValue, SetValue)) and args:
-            storage.call_method(interp, "extend" if isinstance(storage, ListValue) else "update", args, {})
+
+def fill(interp: Interpreter, storage: Value, args: Args, kwargs: Kwargs) -> None:
+    """What `__init__` of a built-in container does."""
+    if isinstance(storage, DictValue):
+        if storage.cls is defaultdict and args:
+            storage.factory, args = args[0], args[1:]
+        storage.call_method(interp, "update", args, kwargs)
+    elif isinstance(storage, (ListValue, SetValue)) and args:
+        storage.call_method(interp, "extend" if isinstance(storage, ListValue) else "update", args, {})
