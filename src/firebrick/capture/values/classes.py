@@ -176,12 +176,9 @@ class ClassValue(KnownValue):
         base = builtin_base(cls)
         if base is object:
             return ObjectValue(cls)
-        if base in (dict, OrderedDict, defaultdict):
-            return ObjectValue(cls, storage=DictValue({}, cls=base))
-        if base is list:
-            return ObjectValue(cls, storage=ListValue([]))
-        if base is set:
-            return ObjectValue(cls, storage=SetValue({}))
+        if base in (dict, OrderedDict, defaultdict, list, set):
+            storage = ListValue([]) if base is list else SetValue({}) if base is set else DictValue({}, cls=base)
+            return ObjectValue(cls, storage=storage)
         if base is tuple:
             items = list(interp.iterate(args[0])) if args else []
             if hasattr(cls, "_fields") and cls.__dict__.get("__slots__") == ():

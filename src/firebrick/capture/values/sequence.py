@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -61,17 +61,25 @@ class SequenceValue(BuiltinValue):
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """An item or, by slice, a new sequence."""
         key = key.realize()
-        if isinstance(key, SliceValue):
-            return self.copy_with(self.items[key.as_slice(interp)])
-        if key.is_constant() and not hasattr(key.python_type(), "__index__"):
-            kind, other = self.python_type().__name__, key.python_type().__name__
-            text = f"{kind} indices must be integers or slices, not {other}"
-            interp.raise_new(TypeError, f"sequence index must be integer, not {other!r}" if kind == "deque" else text)
+        place = self.place(interp, key)
+        if isinstance(place, slice):
+            return self.copy_with(self.items[place])
         try:
-            return self.items[interp.index_of(key)]
+            return self.items[place]
         except IndexError as error:
             text = str(error).replace("'int'", repr(key.python_type().__name__))
             interp.raise_new(IndexError, text.replace("list index", f"{self.python_type().__name__} index"))
+
+    def place(self, interp: Interpreter, key: Value) -> Any:
+        """What indexes the host list: a number, or a slice but for deques, which have none."""
+        deques = isinstance(self, DequeValue)
+        if isinstance(key, SliceValue) and not deques:
+            return key.as_slice(interp)
+        if isinstance(key, SliceValue) or (key.is_constant() and not hasattr(key.python_type(), "__index__")):
+            kind, other = self.python_type().__name__, key.python_type().__name__
+            text = f"{kind} indices must be integers or slices, not {other}"
+            interp.raise_new(TypeError, f"sequence index must be integer, not {other!r}" if deques else text)
+        return interp.index_of(key)
 
     def copy_with(self, items: list[Value]) -> Value:
         """What a slice of this sequence is."""
@@ -186,30 +194,25 @@ class ListValue(SequenceValue):
     def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
         """Assign an item or a slice."""
         interp.tracer.effects.mutated(self)
-        key = key.realize()
-        if isinstance(key, SliceValue):
-            try:
-                self.items[key.as_slice(interp)] = list(interp.iterate(value))
-            except ValueError as error:
-                interp.raise_real(error)
-            return
+        place = self.place(interp, key.realize())
         try:
-            self.items[interp.index_of(key)] = value
-        except IndexError as error:
-            if isinstance(self, DequeValue):
-                interp.raise_new(IndexError, "deque index out of range")
-            interp.raise_real(error)
+            self.items[place] = list(interp.iterate(value)) if isinstance(place, slice) else value  # type: ignore[assignment]
+        except (IndexError, ValueError) as error:
+            self._refuse(interp, error)
 
     def del_item(self, interp: Interpreter, key: Value) -> None:
         """Delete an item or a slice."""
         interp.tracer.effects.mutated(self)
-        key = key.realize()
+        place = self.place(interp, key.realize())
         try:
-            del self.items[key.as_slice(interp) if isinstance(key, SliceValue) else interp.index_of(key)]
+            del self.items[place]
         except IndexError as error:
-            if isinstance(self, DequeValue):
-                interp.raise_new(IndexError, "deque index out of range")
-            interp.raise_real(error)
+            self._refuse(interp, error)
+
+    def _refuse(self, interp: Interpreter, error: Exception) -> NoReturn:
+        if isinstance(self, DequeValue):
+            interp.raise_new(IndexError, "deque index out of range")
+        interp.raise_real(error)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """A new list, registered before its items are loaded, so that it may hold itself."""
@@ -259,25 +262,6 @@ class DequeValue(ListValue):
     def copy_with(self, items: list[Value]) -> Value:
         """A deque of the same length at most."""
         return DequeValue(items, maxlen=self.maxlen)
-
-    def get_item(self, interp: Interpreter, key: Value) -> Value:
-        """An item; deques have no slices."""
-        self._refuse_slice(interp, key)
-        return super().get_item(interp, key)
-
-    def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
-        """Set an item."""
-        self._refuse_slice(interp, key)
-        super().set_item(interp, key, value)
-
-    def del_item(self, interp: Interpreter, key: Value) -> None:
-        """Delete an item."""
-        self._refuse_slice(interp, key)
-        super().del_item(interp, key)
-
-    def _refuse_slice(self, interp: Interpreter, key: Value) -> None:
-        if isinstance(key.realize(), SliceValue):
-            interp.raise_new(TypeError, "sequence index must be integer, not 'slice'")
 
     def trim(self, *, left: bool) -> None:
         """Keep `maxlen` items, dropping those on the left or the right."""
