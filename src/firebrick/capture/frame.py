@@ -24,7 +24,7 @@ from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.breaks.continuation import is_rest, origin
 from firebrick.capture.breaks.regions import last_on_numbers
 from firebrick.capture.breaks.resume import can_break, emit_break, emit_plain
-from firebrick.capture.bytecode.assemble import Handler
+from firebrick.capture.bytecode.assemble import Handler, Label
 from firebrick.capture.bytecode.control_flow import flow
 from firebrick.capture.bytecode.instructions import decode
 from firebrick.capture.bytecode.liveness import live_slots
@@ -627,7 +627,7 @@ class Attempt:
                 else:
                     assert value.source is not None
                     head.load_source(value.source)
-            caught = head.label()
+            caught = Label()
             if again or checks_constants:
                 head.handler = Handler(caught, 0, False)
             head.call(len(arguments(graph)))
@@ -707,7 +707,7 @@ class Attempt:
 
         A graph whose constants have changed has done nothing; it is not used again.
         """
-        leave, again, other = emitter.label(), emitter.label(), emitter.label()
+        leave, again, other = Label(), Label(), Label()
         emitter.handler, emitter.position = None, (self.code.co_firstlineno,) * 2 + (None, None)
         plain = ValueEmitter(self.code, emitter, self.tracer.graph, {})
         start = emit_plain(plain, self.code)

@@ -12,7 +12,7 @@ from firebrick.capture.values.function import CallableValue, CellValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from types import CodeType
 
     from firebrick.capture.graph import GraphBuilder
@@ -121,6 +121,13 @@ class ValueEmitter(Emitter):
         for item in items:
             self.load(item)
         self.build_tuple(len(items))
+
+    def load_map(self, entries: Collection[tuple[Value, Value]]) -> None:
+        """Push a new dict of keys and items."""
+        for key, item in entries:
+            self.load(key)
+            self.load(item)
+        self.build_map(len(entries))
 
     def set_attributes(self, attributes: Mapping[str, Value]) -> None:
         """Give attributes to the object on top, which stays there."""

@@ -29,7 +29,7 @@ from firebrick.capture.library.known_callables import (
 from firebrick.capture.library.polyfills import index_by_tensors
 from firebrick.capture.library.torch_settings import told
 from firebrick.capture.values.array import ArrayValue
-from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue
+from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue, is_none
 from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.made import NumberValue, tensor_of_number
 from firebrick.capture.values.object import ObjectValue
@@ -200,7 +200,7 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
         raise Break("unsupported-call", "torch.tensor() of a tensor with such arguments")
     if copy and isinstance(first, TensorValue):
         interp.tracer.effects.later(warnings.warn, [ConstantValue(_COPIES)], {})
-    wanted = [value for name in ("device", "dtype") if not _is_none(value := kwargs.get(name, NONE))]
+    wanted = [value for name in ("device", "dtype") if not is_none(value := kwargs.get(name, NONE))]
     if copy or isinstance(first, ArrayValue):
         tensor, scalar = (first.tensor, first.scalar) if isinstance(first, ArrayValue) else (first, False)
         if not copy and not scalar:
@@ -211,10 +211,6 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
     for value in wanted:
         first = first.call_method(interp, "to", [value], {}).realize()
     return first
-
-
-def _is_none(value: Value) -> bool:
-    return value.realize() is NONE or (value.is_constant() and value.as_constant() is None)
 
 
 # -- modes of the thread ---------------------------------------------------------------------------
@@ -345,7 +341,7 @@ def _default_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         return ConstantValue(NotImplemented)
     given = list(interp.iterate(rest[0] if rest else kwargs["args"])) if rest or "args" in kwargs else []
     named = (rest[1] if len(rest) > 1 else kwargs.get("kwargs", NONE)).realize()
-    keywords = {} if named is NONE or _is_none(named) else _keywords(interp, named)
+    keywords = {} if is_none(named) else _keywords(interp, named)
     return default_function(interp, own, function, given, keywords)
 
 

@@ -39,6 +39,11 @@ def is_literal(obj: object) -> bool:
     return kind is range
 
 
+def is_none(value: Value) -> bool:
+    """Whether a value is None."""
+    return value.realize().python_type() is type(None)
+
+
 class ConstantValue(Value):
     """A literal, or an object of a class whose instances never change."""
 

@@ -213,10 +213,7 @@ class DictValue(BuiltinValue):
         if ordered:
             emitter.load_callable(replace_entries)
             emitter.load(self)
-        for key, item in self.entries.values():
-            emitter.load(key)
-            emitter.load(item)
-        emitter.build_map(len(self.entries))
+        emitter.load_map(self.entries.values())
         if ordered:
             emitter.call(2)
             emitter.pop()
@@ -225,10 +222,7 @@ class DictValue(BuiltinValue):
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """Load the new entries; the function returned stores them."""
-        for key, item in self.entries.values():
-            emitter.load(key)
-            emitter.load(item)
-        emitter.build_map(len(self.entries))
+        emitter.load_map(self.entries.values())
         temp = emitter.new_temp()
         emitter.store_fast(temp)
 
