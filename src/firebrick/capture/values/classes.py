@@ -127,7 +127,7 @@ class ClassValue(Value):
         own = self._of_metaclass(interp, "__getitem__")
         if own is not None and not issubclass(self.obj, enum.Enum):
             return interp.call(interp.tracer.function(own), self, key)
-        return interp.fold(lambda cls, index: cls[index], [self, key.realize()], {})
+        return interp.fold(lambda cls, index: cls[index], [self, key.realize()], {}, copied=True)
 
     def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """Make an instance."""
