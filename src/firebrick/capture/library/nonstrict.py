@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 
 class _Input(int):

@@ -129,6 +129,15 @@ def _optimized_module(interp: Interpreter, function: Any, args: Args, kwargs: Kw
     return inner.realize().call(interp, args[1:], kwargs)
 
 
+def _compiled_module(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    """A call of a module that was compiled on its own: it is captured with the caller, whatever stance that has."""
+    state = args[0].realize().get_attr(interp, "_firebrick").realize()
+    original = state.get_attr(interp, "original").realize()
+    if function.__code__.co_name == "forward":
+        original = original.get_attr(interp, "forward").realize()
+    return original.call(interp, args[1:], kwargs)
+
+
 def _unwrapped(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     return interp.tracer.known(function.__wrapped__).call(interp, args, kwargs)
 
@@ -180,6 +189,8 @@ NAMED.update(
         ("torch._dynamo.external_utils", "is_compiling"): _true,
         ("torch._dynamo.external_utils", "wrap_numpy.<locals>.wrap"): _on_arrays,
         ("firebrick.api.compiling", "compile"): lambda interp, _, args, kwargs: _compile_inside(interp, args, kwargs),
+        ("firebrick.api.compiled_module", "_call"): _compiled_module,
+        ("firebrick.api.compiled_module", "_forward_like.<locals>.forward"): _compiled_module,
         ("torch._dynamo.mutation_guard", "install_generation_tagging_init.<locals>.patched_init"): _patched,
         ("torch._dynamo.eval_frame", "OptimizedModule.__call__"): _optimized_module,
         ("torch.compiler", "cudagraph_mark_step_begin"): _nothing,
