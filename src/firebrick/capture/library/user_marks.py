@@ -7,6 +7,7 @@ their names and attributes, since the module that defines them is not imported f
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch._compile
@@ -14,7 +15,7 @@ import torch._compile
 from firebrick._native import Wrapped
 from firebrick.capture import marks
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles, unwrapped
 from firebrick.capture.library.nonstrict import call_nonstrict
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
     from firebrick.capture.values.base import Args, Kwargs, Value
 
 
-@handles(marks.is_compiling)
-def _is_compiling(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(True)
+handles(marks.is_compiling)(lambda interp, args, kwargs: ConstantValue(True))
 
 
 @handles(marks.graph_break)
@@ -80,13 +79,9 @@ def _forbidden(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -
     raise Break("unsupported-call", f"{function.__qualname__}() is called, which says how functions are compiled")
 
 
-def _instead(mark: str) -> Any:
+def _instead(mark: str, interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     """A function with another as attribute, which is looked into: what it was before it was compiled, or stands for."""
-
-    def rule(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-        return interp.tracer.known(function.__dict__[mark]).call(interp, args, kwargs)
-
-    return rule
+    return interp.tracer.known(function.__dict__[mark]).call(interp, args, kwargs)
 
 
 MARKED.update(
@@ -98,7 +93,10 @@ MARKED.update(
         marks.IN_GRAPH: _in_graph,
         marks.NONSTRICT: call_nonstrict,
         "_dynamo_forbidden": _forbidden,
-        **{mark: _instead(mark) for mark in (marks.ORIGINAL, "_torchdynamo_inline", "__torch_dynamo_polyfill__")},
+        **{
+            mark: partial(_instead, mark)
+            for mark in (marks.ORIGINAL, "_torchdynamo_inline", "__torch_dynamo_polyfill__")
+        },
     }
 )
 
@@ -138,12 +136,8 @@ def _compiled_module(interp: Interpreter, function: Any, args: Args, kwargs: Kwa
     return original.call(interp, args[1:], kwargs)
 
 
-def _unwrapped(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.known(function.__wrapped__).call(interp, args, kwargs)
-
-
 _wrapper: Any = torch._compile._disable_dynamo(time.time)
-CODE_HANDLERS[_wrapper.__code__] = _unwrapped  # torch's own functions: what is wrapped is looked into
+CODE_HANDLERS[_wrapper.__code__] = unwrapped  # torch's own functions: what is wrapped is looked into
 
 
 # -- functions of torch._dynamo, by name -----------------------------------------------------------
@@ -153,18 +147,6 @@ def _torch_break(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs)
     if str(interp.globals.get("__name__")).startswith("torch.optim"):
         return NONE  # asked for by how torch's own compiler treats gradients being off
     raise Break("requested", "torch._dynamo.graph_break()")
-
-
-def _nothing(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return NONE
-
-
-def _true(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(True)
-
-
-def _first(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return args[0]
 
 
 def _on_arrays(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
@@ -179,6 +161,7 @@ def _patched(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> 
 
 
 _DECORATORS = "torch._dynamo.decorators"
+_nothing: Any = lambda interp, function, args, kwargs: NONE  # noqa: E731
 NAMED.update(
     {
         (_DECORATORS, "graph_break"): _torch_break,
@@ -186,7 +169,7 @@ NAMED.update(
             (_DECORATORS, name): _nothing
             for name in ("mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked")
         },
-        ("torch._dynamo.external_utils", "is_compiling"): _true,
+        ("torch._dynamo.external_utils", "is_compiling"): lambda interp, function, args, kwargs: ConstantValue(True),
         ("torch._dynamo.external_utils", "wrap_numpy.<locals>.wrap"): _on_arrays,
         ("firebrick.api.compiling", "compile"): lambda interp, _, args, kwargs: _compile_inside(interp, args, kwargs),
         ("firebrick.api.compiled_module", "_call"): _compiled_module,
@@ -194,6 +177,6 @@ NAMED.update(
         ("torch._dynamo.mutation_guard", "install_generation_tagging_init.<locals>.patched_init"): _patched,
         ("torch._dynamo.eval_frame", "OptimizedModule.__call__"): _optimized_module,
         ("torch.compiler", "cudagraph_mark_step_begin"): _nothing,
-        ("torch.compiler", "nested_compile_region"): _first,
+        ("torch.compiler", "nested_compile_region"): lambda interp, function, args, kwargs: args[0],
     }
 )
