@@ -29,8 +29,7 @@ from firebrick.capture.values.function import BoundMethodValue, CallableValue, F
 from firebrick.capture.values.object import ObjectValue
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 def real_callable(value: Value) -> Any:

@@ -34,9 +34,7 @@ from firebrick.ir.graph.nested import CHECKPOINT, Body, Branch, Loop, Nested, Tr
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
 _MAKERS: tuple[Callable[..., Any], ...] = (

@@ -15,8 +15,7 @@ from firebrick.capture.library.known_callables import (
 from firebrick.capture.values.wrapper import call_with_objects
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 _DISTRIBUTED = "torch.distributed.tensor"
 
