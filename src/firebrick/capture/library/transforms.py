@@ -413,9 +413,7 @@ def _scan_loop(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return graph.add(interp, Scan(body, len(carried)), given, pytree.tree_unflatten(fakes, body.spec))
 
 
-handles(flex_attention)(
-    lambda interp, args, kwargs: interp.inline(interp.stand_in("flex_attention"), args, kwargs),
-)
+handles(flex_attention)(lambda interp, args, kwargs: interp.inline(interp.stand_in("flex_attention"), args, kwargs))
 
 
 # -- modules with other tensors ---------------------------------------------------------------------

@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.library.known_callables import (
-    FOLDABLE_MODULES,
-    GRAPH_FUNCTIONS,
-    NAMED,
-    TRANSPARENT_MODULES,
-)
+from firebrick.capture.library.known_callables import FOLDABLE_MODULES, GRAPH_FUNCTIONS, NAMED, TRANSPARENT_MODULES
 from firebrick.capture.values.wrapper import call_with_objects
 
 if TYPE_CHECKING:
