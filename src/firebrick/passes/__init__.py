@@ -67,7 +67,7 @@ PASSES: tuple[Callable[..., AtenGraph], ...] = (
     prepack_linear,
 )
 """What the compiler itself does to every graph, in order."""
-TUNED = frozenset({batch_products, prepack_linear})
+TUNED = frozenset({batch_products, prepack_convolution, prepack_linear})
 """Those that choose among kernels, and take what measures them."""
 
 
