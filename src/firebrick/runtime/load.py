@@ -135,10 +135,12 @@ def load(
     """
     with recorder.timed("load"):
         libraries: list[Any] = []
-        cards = [int(row[5].partition(":")[2]) for row in artifact.table["slots"] if row[5].startswith("cuda")]
-        if cards:  # also of a program that only calls torch
-            _open_driver()
-        device = cards[0] if cards else 0
+        cards = sorted({row[5] for row in artifact.table["slots"] if row[5].startswith("cuda")})
+        try:
+            if cards:  # also of a program that only calls torch
+                _open_driver()
+        except OSError as error:
+            raise CompileError(f"{artifact.name} needs a GPU: {error}") from None
         driven, kernels = driven or {}, dict[str, int]()
         for loaded in driven.values():
             kernels.update(loaded.numbers)
@@ -149,9 +151,10 @@ def load(
             try:
                 code = artifact.code[unit.name]
                 if unit.builder == "triton":
-                    module = cuda_module(code, device)
-                    kernels[unit.kernels[0]] = module.kernel()
-                    libraries.append(module)
+                    for card in cards:
+                        module = cuda_module(code, int(card.partition(":")[2]))
+                        kernels[f"{unit.kernels[0]} {card}"] = module.kernel()
+                        libraries.append(module)
                     continue
                 library = _native.Library(code, f"firebrick:{artifact.name}:{unit.name}")
                 kernels.update((name, library.symbol(name)) for name in unit.kernels)
@@ -159,6 +162,9 @@ def load(
                 raise CompileError(f"unit {unit.name} of {artifact.name} can't be loaded: {error}") from None
             libraries.append(library)
         table = dict(artifact.table)
+        table["steps"] = [
+            [*s[:1], f"{s[1]} {s[4]}", *s[2:]] if s[0] == "kernel" and s[4] in cards else s for s in table["steps"]
+        ]
         if uncounted:
             slots = dict(enumerate([*range(len(table["inputs"])), *table["consts"]]))
             table["mutated"] = [slot for slot in table["mutated"] if slots[slot] not in uncounted]
