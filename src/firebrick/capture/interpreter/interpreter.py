@@ -44,6 +44,8 @@ class BreakHere(Exception):
 class Interpreter(Operations):
     """Symbolic execution of one frame."""
 
+    slots: dict[str, Value]
+
     def __init__(
         self,
         tracer: Tracer,

@@ -164,7 +164,7 @@ class Operations:
         if replacement is not None:
             made = self.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs)).realize()
             if isinstance(obj, type) and isinstance(made, (FunctionValue, GeneratorValue)):
-                made.kind = obj
+                made.cls = obj
             return made
         if known_callables.is_foldable(obj):
             return self.fold(obj, args, kwargs, copied=True)

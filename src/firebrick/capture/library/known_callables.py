@@ -64,6 +64,12 @@ def handles(*objects: Any) -> Callable[[Handler], Handler]:
     return register
 
 
+def handles_all(rules: Mapping[Any, Handler]) -> None:
+    """Register a rule for each object of a table."""
+    for obj, handler in rules.items():
+        handles(obj)(handler)
+
+
 def replaces(*objects: Any) -> Callable[[Any], Any]:
     """Register the decorated Python function as what is inlined in place of `objects`."""
 

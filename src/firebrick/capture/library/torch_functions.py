@@ -22,6 +22,7 @@ from firebrick.capture.library.known_callables import (
     GRAPH_TYPES,
     TRANSPARENT,
     handles,
+    handles_all,
     key_of,
 )
 from firebrick.capture.library.polyfills import index_by_tensors
@@ -182,21 +183,6 @@ def _has_torch_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Valu
     )
 
 
-@handles(torch.is_inference_mode_enabled)
-def _is_inference_mode_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(interp.tracer.graph.inference.on)
-
-
-@handles(torch.is_inference)
-def _is_inference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return args[0].realize().call_method(interp, "is_inference", args[1:], kwargs)
-
-
-@handles(torch.is_tensor)
-def _is_tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(isinstance(args[0].realize(), (TensorValue, SubclassValue)))
-
-
 @handles(torch.Size)
 def _size(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     items = list(interp.iterate(args[0])) if args else []
@@ -221,16 +207,6 @@ def _checks(check: Any, at: int) -> None:
 for _check in ("_check", "_check_value", "_check_index", "_check_type", "_check_not_implemented", "_assert"):
     _checks(getattr(torch, _check), 0)
 _checks(torch._check_with, 1)
-
-
-@handles(torch.as_tensor, torch.asarray)
-def _tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return _new_tensor(interp, args, kwargs, copy=False)
-
-
-@handles(torch.tensor)
-def _copied_tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return _new_tensor(interp, args, kwargs, copy=True)
 
 
 _COPIES = (
@@ -389,11 +365,6 @@ def _index_by_tensors(interp: Interpreter) -> Callable[[Interpreter], None]:
     return leave
 
 
-@handles(index_by_tensors)
-def _indexing(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ContextValue(_none, [], _index_by_tensors)
-
-
 def _switches_overrides(cls: Any) -> None:
     @handles(cls)
     def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
@@ -435,26 +406,6 @@ def _default_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 def _keywords(interp: Interpreter, named: Value) -> dict[str, Value]:
     return {key.realize().as_constant(): named.get_item(interp, key) for key in interp.iterate(named)}
-
-
-@handles(torch._C._is_torch_function_enabled)
-def _is_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(not interp.tracer.overrides_off)
-
-
-@handles(torch.overrides.handle_torch_function)
-def _handle(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return overridden(interp, args[0].realize().as_constant(), args[2:], kwargs)
-
-
-@handles(torch.autograd.profiler.record_function.__enter__)
-def _enter_name(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return args[0]
-
-
-@handles(torch.autograd.profiler.record_function.__exit__)
-def _leave_name(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return NONE
 
 
 def _none() -> Any:
@@ -574,3 +525,28 @@ for _name, _plain in (
     FOLDABLE[key_of(getattr(torch, _name, getattr(torch, f"_{_name}", _plain)))] = _plain
 
 FOLDABLE.update({key_of(obj): obj for obj in (torch._C._get_privateuse1_backend_name, torch._C._get_accelerator)})
+
+
+handles_all(
+    {
+        torch.is_inference_mode_enabled: lambda interp, args, kwargs: ConstantValue(interp.tracer.graph.inference.on),
+        torch.is_inference: lambda interp, args, kwargs: (
+            args[0].realize().call_method(interp, "is_inference", args[1:], kwargs)
+        ),
+        torch.is_tensor: lambda interp, args, kwargs: ConstantValue(
+            isinstance(args[0].realize(), (TensorValue, SubclassValue))
+        ),
+        torch.as_tensor: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=False),
+        torch.asarray: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=False),
+        torch.tensor: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=True),
+        index_by_tensors: lambda interp, args, kwargs: ContextValue(_none, [], _index_by_tensors),
+        torch._C._is_torch_function_enabled: lambda interp, args, kwargs: ConstantValue(
+            not interp.tracer.overrides_off
+        ),
+        torch.overrides.handle_torch_function: lambda interp, args, kwargs: overridden(
+            interp, args[0].realize().as_constant(), args[2:], kwargs
+        ),
+        torch.autograd.profiler.record_function.__enter__: lambda interp, args, kwargs: args[0],
+        torch.autograd.profiler.record_function.__exit__: lambda interp, args, kwargs: NONE,
+    }
+)

@@ -99,10 +99,7 @@ class _SettingValue(ContextValue):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Set it."""
-        emitter.load_callable(self.make)
-        for arg in self.args:
-            emitter.load(arg)
-        emitter.call(len(self.args))
+        emitter.load_call(self.make, *self.args)
 
 
 def _sets(name: Any, read: Callable[..., tuple[Any, ...]], asked: int = 0, setter: Any = None) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import enum
 import types
 from collections import OrderedDict, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr
 from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import KnownValue, Value
 from firebrick.capture.values.constant import ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
@@ -25,33 +25,15 @@ from firebrick.capture.values.wrapper import is_wrapper_class, make_wrapper
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
 
 _ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 
 
-class ClassValue(Value):
+class ClassValue(KnownValue):
     """A class."""
 
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: type, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.obj = obj
-
-    def python_type(self) -> type:
-        """Its metaclass."""
-        return type(self.obj)
-
-    def identity(self) -> object:
-        """The class."""
-        return self.obj
-
-    def as_constant(self) -> Any:
-        """The class."""
-        return self.obj
+    __slots__ = ()
 
     def describe(self) -> str:
         """Its name."""
@@ -95,10 +77,6 @@ class ClassValue(Value):
             none = ConstantValue(None)
             return tracer.known(found).call_method(interp, "__get__", [none, self], {})
         return tracer.known(getattr(self.obj, name))
-
-    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
-        """Changing classes breaks."""
-        raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Members of an enum."""
@@ -223,7 +201,3 @@ class ClassValue(Value):
             storage.call_method(interp, "update", args, kwargs)
         elif isinstance(storage, (ListValue, SetValue)) and args:
             storage.call_method(interp, "extend" if isinstance(storage, ListValue) else "update", args, {})
-
-    def reconstruct(self, emitter: ValueEmitter) -> None:
-        """Load the class."""
-        emitter.load_const(self.obj)

@@ -81,10 +81,7 @@ class ContextValue(Value):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Make the context manager; one that was entered is entered again."""
-        emitter.load_callable(self.make)
-        for arg in self.args:
-            emitter.load(arg)
-        emitter.call(len(self.args))
+        emitter.load_call(self.make, *self.args)
         if self.leave is not None:
             emitter.remember(self)
             emitter.call_method_on(self, "__enter__")

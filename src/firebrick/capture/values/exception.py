@@ -26,10 +26,7 @@ class TracebackValue(Value):
     """The traceback of an exception that was raised in captured code: it is there, and no more is known."""
 
     __slots__ = ()
-
-    def python_type(self) -> type:
-        """The class of tracebacks."""
-        return types.TracebackType
+    cls = types.TracebackType
 
 
 class ExceptionValue(ObjectValue):
@@ -119,21 +116,13 @@ class ExceptionValue(ObjectValue):
         else:
             super().store(interp, name, value)
 
-    def as_constant(self) -> Any:
-        """Exceptions have identity."""
-        return super().as_constant()
-
     def children(self) -> Sequence[Value]:
         """Arguments and attributes."""
         return [*self.args, self.cause, self.context, *super().children()]
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`cls.__new__(cls, *args)`, then attributes, cause and context."""
-        emitter.load_callable(self.cls.__new__)
-        emitter.load_const(self.cls)
-        for arg in self.args:
-            emitter.load(arg)
-        emitter.call(1 + len(self.args))
+        emitter.load_call(self.cls.__new__, self.cls, *self.args)
         emitter.remember(self)
         extra: dict[str, Value] = {name: value for name, value in self.fields.items() if isinstance(name, str)}
         chained = {"__cause__": self.cause, "__context__": self.context}

@@ -53,23 +53,19 @@ class NumberInGraph(Break):
 class NumberValue(Value):
     """A Python int or float that differs from call to call. What needs to know it now breaks."""
 
-    __slots__ = ("kind", "largest", "operand")
+    __slots__ = ("cls", "largest", "operand")
 
-    def __init__(self, kind: type, operand: Made | Source, largest: float = math.inf) -> None:
+    def __init__(self, cls: type, operand: Made | Source, largest: float = math.inf) -> None:
         super().__init__(operand if isinstance(operand, Source) else None)
-        self.kind, self.operand = kind, operand
+        self.cls, self.operand = cls, operand
         self.largest = largest  # it is no further from 0
-
-    def python_type(self) -> type:
-        """Int or float."""
-        return self.kind
 
     def is_constant(self) -> bool:
         """No."""
         return False
 
     def _unknown(self) -> NoReturn:
-        raise Break("changing-value", f"another {self.kind.__name__} in each call is used where it must be known")
+        raise Break("changing-value", f"another {self.cls.__name__} in each call is used where it must be known")
 
     def as_constant(self) -> Any:
         """Never known now."""
@@ -77,7 +73,7 @@ class NumberValue(Value):
 
     def as_argument(self) -> Any:
         """It goes into a graph as a tensor without dimensions, where one is taken: see `call_with_numbers`."""
-        raise NumberInGraph("changing-value", f"another {self.kind.__name__} in each call is given to a torch function")
+        raise NumberInGraph("changing-value", f"another {self.cls.__name__} in each call is given to a torch function")
 
     def identity(self) -> object:
         """Small integers are one object, others are not."""
@@ -125,8 +121,8 @@ class NumberValue(Value):
 
     def converted(self, interp: Interpreter, function: Callable[[Any], Any]) -> Value:
         """`int`, `float`, `abs` or `round` of it."""
-        kind = {abs: self.kind, float: float}.get(function, int)  # type: ignore[dict-item]
-        if kind is not self.kind and not self.largest < _LARGEST:
+        kind = {abs: self.cls, float: float}.get(function, int)  # type: ignore[dict-item]
+        if kind is not self.cls and not self.largest < _LARGEST:
             self._unknown()
         return NumberValue(kind, interp.tracer.prelude.add(function, [self.operand]), self.largest + 1)
 
@@ -134,7 +130,7 @@ class NumberValue(Value):
         """`-self`."""
         if symbol != "-":
             self._unknown()
-        return NumberValue(self.kind, interp.tracer.prelude.add(operator.neg, [self.operand]), self.largest)
+        return NumberValue(self.cls, interp.tracer.prelude.add(operator.neg, [self.operand]), self.largest)
 
 
 _EXACT: Mapping[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
@@ -203,7 +199,7 @@ def call_with_numbers(
         if isinstance(number, NumberValue):
             options = {"dtype": ConstantValue(_dtype_alone(number)), **kwargs}
             made = graph.call(interp, "call_function", torch.empty, args[:1], options)
-            filled = number_tensor(interp, number, torch.float64 if number.kind is float else torch.int64)
+            filled = number_tensor(interp, number, torch.float64 if number.cls is float else torch.int64)
             return graph.call(interp, "call_method", "fill_", [made, filled], {})
     return graph.call(interp, op, target, _with_tensors(interp, target, args, kwargs), {})
 
@@ -216,7 +212,7 @@ def _with_tensors(interp: Interpreter, target: Any, args: Sequence[Value], kwarg
     if name not in _WITH_NUMBERS or kwargs or len(operands) != 2 or len(tensors) != 1 or len(numbers) != 1:
         raise Break("changing-value", f"a number that differs from call to call is given to {name}()")
     tensor, number = tensors[0], numbers[0]
-    dtype = _dtype_beside(number.kind, tensor.fake)
+    dtype = _dtype_beside(number.cls, tensor.fake)
     if dtype is None or tensor.cls not in (torch.Tensor, torch.nn.Parameter):
         raise Break("changing-value", f"another number in each call meets a tensor of {tensor.fake.dtype}")
     made = number_tensor(interp, number, dtype, tensor.fake.device)
@@ -234,14 +230,14 @@ def tensor_of_number(interp: Interpreter, number: NumberValue, kwargs: Mapping[s
 
 
 def _dtype_alone(number: NumberValue) -> torch.dtype:
-    return torch.get_default_dtype() if number.kind is float else torch.int64
+    return torch.get_default_dtype() if number.cls is float else torch.int64
 
 
 def number_tensor(
     interp: Interpreter, number: NumberValue, dtype: torch.dtype, device: torch.device = _CPU
 ) -> TensorValue:
     """A tensor without dimensions of a number."""
-    if number.kind is int and not number.largest < _LARGEST:
+    if number.cls is int and not number.largest < _LARGEST:
         raise Break("changing-value", "a number that differs from call to call may be too large for a tensor")
     if interp.tracer.graph.outer is not None:
         raise Break("changing-value", "a number that differs from call to call is used in a nested function")

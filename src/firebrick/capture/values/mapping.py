@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.values.base import NotConstant, Value
+from firebrick.capture.values.base import BuiltinValue, NotConstant, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, TupleValue
 
@@ -81,7 +81,7 @@ def replace_entries(target: dict[Any, Any], entries: dict[Any, Any]) -> None:
         kind.__setitem__(target, key, item)
 
 
-class DictValue(Value):
+class DictValue(BuiltinValue):
     """A dict, OrderedDict, defaultdict or Counter.
 
     `entries` maps a key's host equivalent to the key and item values. One read from outside is
@@ -106,10 +106,6 @@ class DictValue(Value):
     def of(cls, items: Mapping[str, Value]) -> DictValue:
         """A new dict with text keys."""
         return cls({name: (ConstantValue(name), item) for name, item in items.items()})
-
-    def python_type(self) -> type:
-        """The dictionary's class."""
-        return self.cls
 
     def as_argument(self) -> Any:
         """A dict of graph arguments, keyed by constants."""
@@ -193,14 +189,11 @@ class DictValue(Value):
         """Bound methods."""
         if name == "default_factory" and self.cls is defaultdict:
             return self.factory or NONE
-        return interp.method(self, name)
+        return super().get_attr(interp, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """Methods by table."""
-        method = DICT_METHODS.get(name)
-        if method is None:
-            return interp.fallback_method(self, name, args, kwargs)
-        return method(interp, self, args, kwargs)
+    def methods(self) -> Mapping[str, Method]:
+        """Methods of dictionaries."""
+        return DICT_METHODS
 
     def children(self) -> Sequence[Value]:
         """Keys and items."""
@@ -211,10 +204,7 @@ class DictValue(Value):
         if self.cls is dict:
             emitter.build_map(0)
         else:
-            emitter.load_callable(self.cls)
-            if self.cls is defaultdict:
-                emitter.load(self.factory or NONE)
-            emitter.call(1 if self.cls is defaultdict else 0)
+            emitter.load_call(self.cls, *([self.factory or NONE] if self.cls is defaultdict else []))
         emitter.remember(self)
         if not self.entries:
             return
@@ -242,16 +232,12 @@ class DictValue(Value):
         emitter.store_fast(temp)
 
         def store() -> None:
-            emitter.load_callable(replace_entries)
-            emitter.load(self)
-            emitter.load_fast(temp)
-            emitter.call(2)
-            emitter.pop()
+            emitter.run_call(replace_entries, self, temps=[temp])
 
         return store
 
 
-class SetValue(Value):
+class SetValue(BuiltinValue):
     """A set or frozenset; `entries` maps a member's host equivalent to it."""
 
     __slots__ = ("cls", "entries", "obj")
@@ -272,10 +258,6 @@ class SetValue(Value):
         except TypeError as error:
             interp.raise_real(error)
         return cls(entries, cls=kind)
-
-    def python_type(self) -> type:
-        """Set or frozenset."""
-        return self.cls
 
     def as_constant(self) -> Any:
         """A frozenset of constants; sets can change."""
@@ -303,16 +285,9 @@ class SetValue(Value):
             return iter(list(self.entries.values()))
         return iter([self.entries[item] for item in order])
 
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Bound methods."""
-        return interp.method(self, name)
-
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """Methods by table."""
-        method = SET_METHODS.get(name)
-        if method is None:
-            return interp.fallback_method(self, name, args, kwargs)
-        return method(interp, self, args, kwargs)
+    def methods(self) -> Mapping[str, Method]:
+        """Methods of sets."""
+        return SET_METHODS
 
     def children(self) -> Sequence[Value]:
         """Members."""
@@ -339,10 +314,11 @@ class SetValue(Value):
         return store
 
 
-class ViewValue(Value):
+class ViewValue(BuiltinValue):
     """`keys()`, `values()` or `items()` of a dictionary."""
 
     __slots__ = ("kind", "owner")
+    held = ("owner",)
 
     def __init__(self, owner: DictValue, kind: str) -> None:
         super().__init__(None)
@@ -369,10 +345,6 @@ class ViewValue(Value):
         except RuntimeError as error:
             interp.raise_real(error)
 
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Bound methods."""
-        return interp.method(self, name)
-
     def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """Set methods of key views."""
         if self.kind == "keys" and name == "__contains__":
@@ -386,10 +358,6 @@ class ViewValue(Value):
         if self.kind != "values" and name in SET_METHODS:
             return SET_METHODS[name](interp, SetValue.of(interp, self.iterate(interp)), args, kwargs)
         return interp.fallback_method(self, name, args, kwargs)
-
-    def children(self) -> Sequence[Value]:
-        """The dictionary."""
-        return (self.owner,)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Ask the dictionary for it."""

@@ -14,7 +14,7 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Global, InstanceAttr, ModuleItem, Namespace
-from firebrick.capture.values.base import Raised, Value
+from firebrick.capture.values.base import KnownValue, Raised, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.object import MISSING, ObjectValue
 
@@ -238,26 +238,10 @@ def _has_global_hooks(interp: Interpreter, name: str) -> bool:
     return bool(hooks)
 
 
-class PythonModuleValue(Value):
+class PythonModuleValue(KnownValue):
     """A Python module; its attributes are guarded by identity unless it is a library's."""
 
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: types.ModuleType, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.obj = obj
-
-    def python_type(self) -> type:
-        """Module."""
-        return types.ModuleType
-
-    def identity(self) -> object:
-        """The module."""
-        return self.obj
-
-    def as_constant(self) -> Any:
-        """The module."""
-        return self.obj
+    __slots__ = ()
 
     def describe(self) -> str:
         """Its name."""
@@ -278,7 +262,3 @@ class PythonModuleValue(Value):
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Write a module's global as an effect."""
         interp.tracer.effects.set_global(self.obj.__dict__, name, value)
-
-    def reconstruct(self, emitter: ValueEmitter) -> None:
-        """Load the module."""
-        emitter.load_const(self.obj)

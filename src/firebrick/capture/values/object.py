@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, InstanceAttr, InstanceDict
-from firebrick.capture.values.base import NotConstant, Raised, Value
+from firebrick.capture.values.base import BuiltinValue, ComparedValue, NotConstant, Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
 from firebrick.capture.values.mapping import DictValue, SetValue
@@ -126,14 +126,14 @@ _ONE_SLOT = {"__setitem__": "__delitem__", "__delitem__": "__setitem__"}
 """Methods that share a slot of the class: where it has the other one, it lacks this one as an attribute."""
 
 
-class ObjectValue(Value):
+class ObjectValue(ComparedValue):
     """An instance. `obj` is the real one, None if captured code made it.
 
     `fields` overlays the instance's attributes: what was read or written so far. Instances of
     subclasses of built-in containers keep the container's part in `storage`.
     """
 
-    __slots__ = ("_compared", "changed", "cls", "fields", "fixed", "obj", "storage")
+    __slots__ = ("changed", "cls", "fields", "fixed", "obj", "storage")
 
     def __init__(
         self,
@@ -149,23 +149,10 @@ class ObjectValue(Value):
         self.fields: dict[str, Any] = {}
         self.changed: dict[str, bool] = {}
         """Attributes to store; whether each is to be deleted first, which moves it to the end."""
-        self._compared = False
-
-    def python_type(self) -> type:
-        """Its class."""
-        return self.cls
 
     def identity(self) -> object:
         """The real object, or this value."""
         return self if self.obj is None else self.obj
-
-    def compare(self) -> None:
-        """Keep in mind."""
-        self._compared = True
-
-    def is_compared(self) -> bool:
-        """Whether its identity was looked at."""
-        return self._compared
 
     def as_constant(self) -> Any:
         """The real object, where it is known by identity."""
@@ -240,9 +227,7 @@ class ObjectValue(Value):
             return value
         if found is not MISSING:
             assert owner is not None
-            if self.storage is not None and isinstance(found, _BUILTIN_METHODS) and hasattr(self.storage, "methods"):
-                return self.storage_method(interp, name)
-            if isinstance(found, _BUILTIN_METHODS) and isinstance(self.storage, (DictValue, SetValue)):
+            if isinstance(found, _BUILTIN_METHODS) and isinstance(self.storage, BuiltinValue):
                 return self.storage_method(interp, name)
             return bind(interp, found, owner, self, name)
         return self._missing(interp, name, None)
@@ -516,10 +501,7 @@ def _store(emitter: ValueEmitter, owner: Value, name: str, load: Callable[[], No
     if found is not MISSING and not isinstance(found, _MEMBERS) and _is_data_descriptor(found):
         if load is not None:
             load()
-        emitter.load_callable(object.__getattribute__)
-        emitter.load(owner)
-        emitter.load_const("__dict__")
-        emitter.call(2)
+        emitter.load_call(object.__getattribute__, owner, "__dict__")
         emitter.load_const(name)
         (emitter.delete_subscr if load is None else emitter.store_subscr)()
     elif load is not None and class_lookup(cls, "__setattr__")[1] is object:
@@ -540,20 +522,12 @@ def _fill(made: ObjectValue, emitter: ValueEmitter, storage: DictValue | ListVal
     kind: Any = builtin_base(made.cls)
     if isinstance(storage, DictValue):
         # OrderedDict.update calls the class's own __setitem__, which must not run again
-        put = kind.__setitem__
         for key, value in storage.entries.values():
-            emitter.load_callable(put)
-            emitter.load(made)
-            emitter.load(key)
-            emitter.load(value)
-            emitter.call(3)
-            emitter.pop()
+            emitter.run_call(kind.__setitem__, made, key, value)
         return
     emitter.load_callable(kind.extend if isinstance(storage, ListValue) else kind.update)
     emitter.load(made)
-    for item in storage.children():
-        emitter.load(item)
-    emitter.build_tuple(len(storage.children()))
+    emitter.load_tuple(storage.children())
     emitter.call(2)
     emitter.pop()
 
@@ -578,14 +552,11 @@ class _ItemOrMissing(Value):
     """`dict.__getitem__` of an instance whose class has a `__missing__`."""
 
     __slots__ = ("hook", "owner", "storage")
+    cls = types.BuiltinMethodType
 
     def __init__(self, owner: ObjectValue, storage: DictValue, hook: Value) -> None:
         super().__init__(None)
         self.owner, self.storage, self.hook = owner, storage, hook
-
-    def python_type(self) -> type:
-        """A bound method of dict."""
-        return types.BuiltinMethodType
 
     def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         """The item, or what `__missing__` gives for the key."""
@@ -597,14 +568,11 @@ class InstanceDictValue(Value):
     """`obj.__dict__`: reads and writes go to the object's own attributes."""
 
     __slots__ = ("owner",)
+    cls = dict
 
     def __init__(self, owner: ObjectValue) -> None:
         super().__init__(None if owner.source is None else InstanceDict(owner.source))
         self.owner = owner
-
-    def python_type(self) -> type:
-        """Dict."""
-        return dict
 
     def snapshot(self, interp: Interpreter) -> DictValue:
         """A dict of all own attributes as they are now."""

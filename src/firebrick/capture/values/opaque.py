@@ -59,14 +59,11 @@ class OpaqueValue(Value):
     """The function; it is called in the graph that made it and can't leave."""
 
     __slots__ = ("node",)
+    cls = types.FunctionType
 
     def __init__(self, node: fx.Node) -> None:
         super().__init__(None)
         self.node = node
-
-    def python_type(self) -> type:
-        """Function."""
-        return types.FunctionType
 
     def as_argument(self) -> Any:
         """The node."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import BuiltinValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Method = Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]
 
 
-class SequenceValue(Value):
+class SequenceValue(BuiltinValue):
     """What tuples and lists share."""
 
     __slots__ = ("items",)
@@ -76,21 +76,6 @@ class SequenceValue(Value):
         """What a slice of this sequence is."""
         return type(self)(items)
 
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Bound methods."""
-        return interp.method(self, name)
-
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """Methods by table."""
-        method = self.methods().get(name)
-        if method is None:
-            return interp.fallback_method(self, name, args, kwargs)
-        return method(interp, self, args, kwargs)
-
-    def methods(self) -> Mapping[str, Method]:
-        """Method name -> function."""
-        return SEQUENCE_METHODS
-
 
 class TupleValue(SequenceValue):
     """A tuple, or an instance of `cls`: a named tuple, torch.Size or torch.return_types."""
@@ -100,10 +85,6 @@ class TupleValue(SequenceValue):
     def __init__(self, items: list[Value], source: Source | None = None, cls: type = tuple) -> None:
         super().__init__(items, source)
         self.cls = cls
-
-    def python_type(self) -> type:
-        """The tuple's class."""
-        return self.cls
 
     def build(self, items: list[Any]) -> Any:
         """A real tuple of the class."""
@@ -122,10 +103,6 @@ class TupleValue(SequenceValue):
     def as_constant(self) -> Any:
         """A real tuple, if all items are constant."""
         return self.build([item.as_constant() for item in self.items])
-
-    def identity(self) -> object:
-        """Tuples of one source are one object."""
-        return self
 
     def copy_with(self, items: list[Value]) -> Value:
         """Slices of torch.Size keep their class, of named tuples do not."""
@@ -156,9 +133,7 @@ class TupleValue(SequenceValue):
             emitter.load_callable(tuple.__new__ if fields else self.cls)
             if fields:
                 emitter.load_const(self.cls)
-        for item in self.items:
-            emitter.load(item)
-        emitter.build_tuple(len(self.items))
+        emitter.load_tuple(self.items)
         if self.cls is not tuple:
             emitter.call(2 if fields else 1)
 
@@ -174,6 +149,7 @@ class ListValue(SequenceValue):
     """
 
     __slots__ = ("_items", "_read", "obj")
+    cls: type = list
 
     def __init__(
         self,
@@ -200,10 +176,6 @@ class ListValue(SequenceValue):
     def add(self, items: list[Value]) -> None:
         """Put items at the end, without a look at what is there."""
         self._items += items
-
-    def python_type(self) -> type:
-        """List."""
-        return list
 
     def build(self, items: list[Any]) -> Any:
         """A real list."""
@@ -246,9 +218,7 @@ class ListValue(SequenceValue):
         emitter.build_list(0)
         emitter.remember(self)
         if self.items:
-            for item in self.items:
-                emitter.load(item)
-            emitter.build_tuple(len(self.items))
+            emitter.load_tuple(self.items)
             emitter.list_extend()
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
@@ -272,16 +242,13 @@ class DequeValue(ListValue):
     """A collections.deque."""
 
     __slots__ = ("maxlen",)
+    cls = deque
 
     def __init__(
         self, items: list[Value], source: Source | None = None, obj: Any = None, maxlen: int | None = None
     ) -> None:
         super().__init__(items if maxlen is None else items[max(len(items) - maxlen, 0) :], source, obj)
         self.maxlen = maxlen
-
-    def python_type(self) -> type:
-        """Deque."""
-        return deque
 
     def as_argument(self) -> Any:
         """Deques are no graph arguments."""
@@ -327,9 +294,7 @@ class DequeValue(ListValue):
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`deque(items, maxlen)`."""
         emitter.load_callable(deque)
-        for item in self.items:
-            emitter.load(item)
-        emitter.build_tuple(len(self.items))
+        emitter.load_tuple(self.items)
         emitter.load_const(self.maxlen)
         emitter.call(2)
 
@@ -348,14 +313,12 @@ class SliceValue(Value):
     """A slice object."""
 
     __slots__ = ("start", "step", "stop")
+    cls = slice
+    held = ("start", "stop", "step")
 
     def __init__(self, start: Value, stop: Value, step: Value = NONE, source: Source | None = None) -> None:
         super().__init__(source)
         self.start, self.stop, self.step = start, stop, step
-
-    def python_type(self) -> type:
-        """Slice."""
-        return slice
 
     def as_constant(self) -> Any:
         """A real slice of constants."""
@@ -384,10 +347,6 @@ class SliceValue(Value):
         if name == "indices":
             return interp.tracer.known(self.as_slice(interp).indices(interp.index_of(args[0])))
         return super().call_method(interp, name, args, kwargs)
-
-    def children(self) -> Sequence[Value]:
-        """Start, stop and step."""
-        return (self.start, self.stop, self.step)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Build from the three parts."""

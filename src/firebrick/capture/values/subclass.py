@@ -121,14 +121,6 @@ class SubclassValue(ObjectValue):
         """Special methods that the class itself defines."""
         return None if self._of_tensor(interp, name) is not MISSING else super().special(interp, name)
 
-    def get_item(self, interp: Interpreter, key: Value) -> Value:
-        """`self[key]`."""
-        return self.call_method(interp, "__getitem__", [key], {})
-
-    def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
-        """`self[key] = value`."""
-        self.call_method(interp, "__setitem__", [key, value], {})
-
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Rows."""
         if self._of_tensor(interp, "__iter__") is MISSING:
@@ -151,10 +143,7 @@ class SubclassValue(ObjectValue):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`plain.as_subclass(cls)`, then its attributes."""
-        emitter.load_callable(_subclassed)
-        emitter.load(self.plain)
-        emitter.load_const(self.cls)
-        emitter.call(2)
+        emitter.load_call(_subclassed, self.plain, self.cls)
         emitter.remember(self)
         store_fields(emitter, self, self.fields)
 

@@ -12,10 +12,10 @@ import torch
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr
 from firebrick.capture.inference_mode import is_inference
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import ComparedValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.sequence import ListValue, TupleValue
+from firebrick.capture.values.sequence import CONTAINER_METHODS, ListValue, TupleValue
 from firebrick.capture.values.size import SizeValue
 
 if TYPE_CHECKING:
@@ -100,10 +100,10 @@ _READS = {
 """Methods that need the tensor's data now."""
 
 
-class TensorValue(Value):
+class TensorValue(ComparedValue):
     """A tensor; `node` computes it and `fake` has its shape, strides, dtype and device."""
 
-    __slots__ = ("_compared", "attributes", "cls", "data_version", "fake", "node", "obj", "owner")
+    __slots__ = ("attributes", "cls", "data_version", "fake", "node", "obj", "owner")
 
     def __init__(
         self,
@@ -118,11 +118,6 @@ class TensorValue(Value):
         self.attributes: dict[str, Value] | None = None  # those that captured code has set
         self.data_version: int | None = None  # if `data` was set: what the fake tensor's would be without writes since
         self.owner: Value | None = None  # the tensor of another class that this is the plain one of
-        self._compared = False
-
-    def python_type(self) -> type:
-        """torch.Tensor, or Parameter."""
-        return self.cls
 
     def differs_in_data(self) -> bool:
         """Whether the graph has changed nothing of a tensor from outside but its data."""
@@ -139,14 +134,6 @@ class TensorValue(Value):
         """Stand for what another value is from here on, as the same object."""
         assert isinstance(other, TensorValue)
         self.node, self.fake = other.node, other.fake
-
-    def compare(self) -> None:
-        """Keep in mind."""
-        self._compared = True
-
-    def is_compared(self) -> bool:
-        """Whether its identity was looked at."""
-        return self._compared
 
     def as_argument(self) -> Any:
         """Its node.
@@ -277,10 +264,7 @@ class TensorValue(Value):
                 emitter.store_attr(name)
             if self.data_version is not None:
                 for _ in range(self.fake._version - self.data_version):
-                    emitter.load_callable(torch.autograd.graph.increment_version)
-                    emitter.load_fast(own)
-                    emitter.call(1)
-                    emitter.pop()
+                    emitter.run_call(torch.autograd.graph.increment_version, temps=[own])
 
         return store
 
@@ -367,28 +351,20 @@ class TruthValue(Value):
     """`bool(tensor)`, as the instructions before a branch make it; the branch itself breaks."""
 
     __slots__ = ("tensor",)
+    cls = bool
+    held = ("tensor",)
 
     def __init__(self, tensor: TensorValue) -> None:
         super().__init__(None)
         self.tensor = tensor
 
-    def python_type(self) -> type:
-        """Bool."""
-        return bool
-
     def truth(self, interp: Interpreter) -> bool:
         """Depends on data."""
         return self.tensor.truth(interp)
 
-    def children(self) -> Sequence[Value]:
-        """The tensor."""
-        return (self.tensor,)
-
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`bool(tensor)`."""
-        emitter.load_callable(bool)
-        emitter.load(self.tensor)
-        emitter.call(1)
+        emitter.load_call(bool, self.tensor)
 
 
 def _requires_grad(
@@ -420,23 +396,11 @@ def _defines(cls: type, name: str) -> bool:
     return any(name in vars(base) for base in cls.__mro__)
 
 
-def _breaks(name: str) -> Method:
+def _breaks(kind: str, detail: str) -> Method:
     def rule(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        raise Break("unsupported-call", f"Tensor.{name}() is called")
+        raise Break(kind, detail)
 
     return rule
-
-
-def _contains(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    raise Break("data-dependent-branch", "`in` on a tensor")
-
-
-def _length(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return ConstantValue(value.length(interp))
-
-
-def _get(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return value.get_item(interp, args[0])
 
 
 def _places(interp: Interpreter, key: Value) -> list[Value]:
@@ -453,26 +417,21 @@ def _places(interp: Interpreter, key: Value) -> list[Value]:
     ]
 
 
-def _set(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    value.set_item(interp, args[0], args[1])
-    return NONE
-
-
 _ARITIES = {"__contains__": 1, "__getitem__": 1, "__len__": 0, "__setitem__": 2, "as_subclass": 1}
 """Methods with a rule that looks at arguments by place -> how many they take."""
 
 TENSOR_METHODS: dict[str, Method] = {
-    "__contains__": _contains,
-    "__getitem__": _get,
-    "__len__": _length,
-    "__setitem__": _set,
+    "__contains__": _breaks("data-dependent-branch", "`in` on a tensor"),
+    **{name: CONTAINER_METHODS[name] for name in ("__getitem__", "__len__", "__setitem__")},
     "detach_": _detach,
     "is_inference": _is_inference,
-    **{name: _breaks(name) for name in ("register_hook", "register_post_accumulate_grad_hook")},
     "requires_grad_": _requires_grad,
     **{
-        name: _breaks(name)
-        for name in ("_is_view", "backward", "resize_", "resize_as_", "retain_grad", "set_", "share_memory_")
+        name: _breaks("unsupported-call", f"Tensor.{name}() is called")
+        for name in (
+            *("_is_view", "backward", "register_hook", "register_post_accumulate_grad_hook", "resize_", "resize_as_"),
+            *("retain_grad", "set_", "share_memory_"),
+        )
     },
 }
 """Methods of tensors that are no plain nodes -> their rules."""

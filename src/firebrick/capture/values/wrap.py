@@ -250,6 +250,10 @@ def _module(tracer: Tracer, obj: torch.nn.Module, source: Source, pinned: bool) 
     return ModuleValue(obj, source, tracer.module_path(source))
 
 
+_ENDED = -2
+"""Level of a tensor that outlives its transform: eager unwraps it at each operation, it has no storage of its own."""
+
+
 def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> Value:
     if is_lazy(obj):
         raise SkipFrame(f"{source} is made by the first call")
@@ -262,6 +266,8 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
         return tracer.graph.attribute(obj, path, source)
     if obj.is_nested:
         raise Break("unsupported-operation", f"{source} is a nested tensor")
+    if torch._C._functorch.maybe_get_level(obj) == _ENDED:
+        raise Break("unsupported-operation", f"{source} was made within a transform of torch.func that has ended")
     varying = tracer.symbols.of(obj, source)
     tracer.guards.tensor(source, obj, varying)
     if not varying:

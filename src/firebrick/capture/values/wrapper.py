@@ -109,12 +109,7 @@ class WrapperValue(TensorValue):
         """Make it of the plain tensors in it."""
         layout = Layout(self.fake)
         gradients, leaves = _apart(emitter.graph, self, layout)
-        emitter.load_callable(_WRAPPED)
-        emitter.load_const(layout)
-        emitter.load_const(gradients)
-        for leaf in leaves:
-            emitter.load(leaf)
-        emitter.call(2 + len(leaves))
+        emitter.load_call(_WRAPPED, layout, gradients, *leaves)
         emitter.remember(self)
 
 
