@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 
 # -- the graph's functions ---------------------------------------------------------------------
@@ -100,51 +99,30 @@ GRAPH_TYPES.extend((torch._ops.OpOverload, torch._ops.OpOverloadPacket))
 # -- state that can be asked ---------------------------------------------------------------------
 
 
-def _asks(*functions: Any) -> None:
+def _asks(*functions: Any, state: str = "") -> None:
+    """Functions that are called now; what they tell is guarded at all times, or as a kind of state."""
     for function in functions:
 
         @handles(function)
         def rule(interp: Interpreter, args: Args, kwargs: Kwargs, function: Any = function) -> Value:
+            if state:
+                interp.tracer.guards.state(state)
             return interp.fold(function, args, kwargs)
 
 
 _asks(
-    torch.is_grad_enabled,
-    torch.get_default_dtype,
-    torch.is_autocast_enabled,
-    torch.get_autocast_dtype,
-    torch.is_autocast_cache_enabled,
-    torch.are_deterministic_algorithms_enabled,
-    torch.is_deterministic_algorithms_warn_only_enabled,
-    torch.get_default_device,
-    torch.cuda.is_available,
-    torch.cuda.device_count,
-    torch.cuda.is_current_stream_capturing,
-    torch.backends.mps.is_available,
-    torch.distributed.is_available,
-    torch.distributed.is_initialized,
-    torch.finfo,
-    torch.iinfo,
-    torch.device,
-    torch.dtype,
-    torch.is_warn_always_enabled,
-    torch.promote_types,
-    torch._C._nn._parse_to,
-    torch.can_cast,
-    torch._C._get_tracing_state,
-    torch._C._functorch.maybe_current_level,
+    *(torch.is_grad_enabled, torch.get_default_dtype, torch.get_default_device, torch.is_warn_always_enabled),
+    *(torch.is_autocast_enabled, torch.get_autocast_dtype, torch.is_autocast_cache_enabled),
+    *(torch.are_deterministic_algorithms_enabled, torch.is_deterministic_algorithms_warn_only_enabled),
+    *(torch.cuda.is_available, torch.cuda.device_count, torch.cuda.is_current_stream_capturing),
+    *(torch.backends.mps.is_available, torch.distributed.is_available, torch.distributed.is_initialized),
+    *(torch.finfo, torch.iinfo, torch.device, torch.dtype, torch.promote_types, torch.can_cast),
+    *(torch._C._nn._parse_to, torch._C._get_tracing_state, torch._C._functorch.maybe_current_level),
 )
 
 
-def _asks_state(function: Any, kind: str) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        interp.tracer.guards.state(kind)
-        return interp.fold(function, args, kwargs)
-
-
-_asks_state(torch.get_num_threads, "THREADS")
-_asks_state(torch.get_float32_matmul_precision, "MATMUL_PRECISION")
+_asks(torch.get_num_threads, state="THREADS")
+_asks(torch.get_float32_matmul_precision, state="MATMUL_PRECISION")
 
 
 def _constant(value: Any, *functions: Any) -> None:
@@ -153,11 +131,7 @@ def _constant(value: Any, *functions: Any) -> None:
         return ConstantValue(value)
 
 
-_constant(
-    True,
-    torch.compiler.is_compiling,
-    torch.compiler.is_dynamo_compiling,
-)
+_constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 _constant(
     False,
     torch._jit_internal.is_scripting,
@@ -265,20 +239,15 @@ def _grad_switch(mode: bool) -> Callable[[Interpreter], Callable[[Interpreter], 
     return enter
 
 
-def _grad_context(make: Any, args: Args, mode: bool) -> Value:
-    return ContextValue(make, args, _grad_switch(mode))
+def _switches_grad(make: Any, mode: bool) -> None:
+    @handles(make)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        context = ContextValue(make, [], _grad_switch(mode))
+        return interp.decorate_with(context, args[0]) if args else context
 
 
-@handles(torch.no_grad)
-def _no_grad(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    context = _grad_context(torch.no_grad, [], False)
-    return interp.decorate_with(context, args[0]) if args else context
-
-
-@handles(torch.enable_grad)
-def _enable_grad(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    context = _grad_context(torch.enable_grad, [], True)
-    return interp.decorate_with(context, args[0]) if args else context
+_switches_grad(torch.no_grad, False)
+_switches_grad(torch.enable_grad, True)
 
 
 @handles(torch.set_grad_enabled)
@@ -293,12 +262,6 @@ def _set_grad_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     context = ContextValue(torch.set_grad_enabled, [ConstantValue(mode)], enter, before)
     context.leave = enter(interp)
     return context
-
-
-@handles(torch._C._set_grad_enabled)
-def _set_grad_enabled_now(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    set_grad_mode(interp, interp.flag(args[0], True))
-    return NONE
 
 
 @handles(torch.inference_mode)
@@ -333,6 +296,11 @@ def _inference_switch(mode: bool) -> Callable[[Interpreter], Callable[[Interpret
     return enter
 
 
+def _set_now(interp: Interpreter, mode: Value) -> Value:
+    set_grad_mode(interp, interp.flag(mode, True))
+    return NONE
+
+
 TRANSPARENT.update((torch.inference_mode.clone, torch.set_grad_enabled.clone))
 
 
@@ -356,39 +324,19 @@ def _function_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return args[0] if len(args) == 1 else NONE
 
 
-def _index_by_tensors(interp: Interpreter) -> Callable[[Interpreter], None]:
-    interp.tracer.index_by_tensors += 1
+def _counts(name: str) -> Callable[[Interpreter], Callable[[Interpreter], None]]:
+    """A context in which one of the tracer's counters is higher."""
 
-    def leave(at: Interpreter) -> None:
-        at.tracer.index_by_tensors -= 1
+    def enter(interp: Interpreter) -> Callable[[Interpreter], None]:
+        setattr(interp.tracer, name, getattr(interp.tracer, name) + 1)
+        return lambda at: setattr(at.tracer, name, getattr(at.tracer, name) - 1)
 
-    return leave
-
-
-def _switches_overrides(cls: Any) -> None:
-    @handles(cls)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return ContextValue(cls, [], _switch_overrides_off)
+    return enter
 
 
-def _switch_overrides_off(interp: Interpreter) -> Callable[[Interpreter], None]:
-    tracer = interp.tracer
-    tracer.overrides_off += 1
-
-    def leave(at: Interpreter) -> None:
-        tracer.overrides_off -= 1
-
-    return leave
-
-
-_switches_overrides(torch._C.DisableTorchFunction)
-_switches_overrides(torch._C.DisableTorchFunctionSubclass)
+for _cls in (torch._C.DisableTorchFunction, torch._C.DisableTorchFunctionSubclass):
+    handles(_cls)(lambda interp, args, kwargs, cls=_cls: ContextValue(cls, [], _counts("overrides_off")))  # type: ignore[misc]
 TENSOR_METHODS["as_subclass"] = as_subclass
-
-
-@handles(torch.Tensor._make_subclass)
-def _make_subclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return make_subclass(interp, args, kwargs)
 
 
 @handles(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
@@ -539,13 +487,15 @@ handles_all(
         torch.as_tensor: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=False),
         torch.asarray: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=False),
         torch.tensor: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=True),
-        index_by_tensors: lambda interp, args, kwargs: ContextValue(_none, [], _index_by_tensors),
+        index_by_tensors: lambda interp, args, kwargs: ContextValue(_none, [], _counts("index_by_tensors")),
         torch._C._is_torch_function_enabled: lambda interp, args, kwargs: ConstantValue(
             not interp.tracer.overrides_off
         ),
         torch.overrides.handle_torch_function: lambda interp, args, kwargs: overridden(
             interp, args[0].realize().as_constant(), args[2:], kwargs
         ),
+        torch._C._set_grad_enabled: lambda interp, args, kwargs: _set_now(interp, args[0]),
+        torch.Tensor._make_subclass: make_subclass,
         torch.autograd.profiler.record_function.__enter__: lambda interp, args, kwargs: args[0],
         torch.autograd.profiler.record_function.__exit__: lambda interp, args, kwargs: NONE,
     }

@@ -13,11 +13,12 @@ from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.method import MethodValue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
     from firebrick.capture.values.tensor import TensorValue
 
 _DTYPES: Mapping[np.dtype[Any], torch.dtype] = {
@@ -65,12 +66,7 @@ class ArrayValue(ComparedValue):
     held = ("tensor",)
 
     def __init__(
-        self,
-        tensor: TensorValue,
-        source: Source | None = None,
-        obj: Any = None,
-        *,
-        scalar: bool = False,
+        self, tensor: TensorValue, source: Source | None = None, obj: Any = None, *, scalar: bool = False
     ) -> None:
         super().__init__(source)
         self.tensor, self.obj, self.scalar = tensor, obj, scalar
@@ -116,7 +112,7 @@ class ArrayValue(ComparedValue):
         """Changing an array's form breaks."""
         raise Break("numpy", f"{name} of {self.describe()} is set")
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """By the table of methods."""
         method = ARRAY_METHODS.get(name)
         if method is None:

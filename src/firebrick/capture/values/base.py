@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.interpreter.interpreter import Interpreter
 
+    Args = Sequence["Value"]
+    Kwargs = Mapping[str, "Value"]
+
 
 class NotConstant(Exception):
     """`as_constant` was asked of a value that has parts unknown until the program runs."""
@@ -102,7 +105,7 @@ class Value:
 
     # -- what can be done with it ---------------------------------------------
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`self(*args, **kwargs)`."""
         raise Break("unsupported-call", f"{self.describe()} is called")
 
@@ -118,7 +121,7 @@ class Value:
         """`del self.name`."""
         raise Break("unsupported-attribute", f"{name} of {self.describe()} is deleted")
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`self.name(*args, **kwargs)`."""
         return self.get_attr(interp, name).realize().call(interp, args, kwargs)
 
@@ -265,7 +268,7 @@ class BuiltinValue(Value):
         """Bound methods."""
         return interp.method(self, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """By the table."""
         method = self.methods().get(name)
         if method is None:

@@ -23,9 +23,10 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.wrapper import is_wrapper_class, make_wrapper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
 _ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 
@@ -107,7 +108,7 @@ class ClassValue(KnownValue):
             return interp.call(interp.tracer.function(own), self, key)
         return interp.fold(lambda cls, index: cls[index], [self, key.realize()], {})
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Make an instance."""
         if interp.handler(self.obj) is not None or interp.is_graph_function(self.obj) or interp.has_polyfill(self.obj):
             return interp.call_known(self.obj, self, args, kwargs)
@@ -117,9 +118,7 @@ class ClassValue(KnownValue):
             return make_wrapper(interp, self.obj, args, kwargs)
         return self.construct(interp, args, kwargs)
 
-    def construct(
-        self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value], *, plain: bool = False
-    ) -> Value:
+    def construct(self, interp: Interpreter, args: Args, kwargs: Kwargs, *, plain: bool = False) -> Value:
         """`__new__` and `__init__`, or the metaclass's own `__call__` unless `plain`."""
         cls = self.obj
         if any("__del__" in vars(base) for base in cls.__mro__):
@@ -153,7 +152,7 @@ class ClassValue(KnownValue):
             interp.raise_new(TypeError, f"{cls.__name__}() takes no arguments")
         return instance
 
-    def new(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def new(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`cls.__new__(cls, ...)`."""
         maker, _ = interp.lookup(self.obj, "__new__")
         if isinstance(maker, staticmethod):
@@ -162,7 +161,7 @@ class ClassValue(KnownValue):
             return interp.tracer.function(maker).call(interp, [self, *args], kwargs)
         return self.blank(interp, args)
 
-    def blank(self, interp: Interpreter, args: Sequence[Value]) -> Value:
+    def blank(self, interp: Interpreter, args: Args) -> Value:
         """A new instance by the built-in `__new__` below the class."""
         cls = self.obj
         if cls.__flags__ & _ABSTRACT:
@@ -194,7 +193,7 @@ class ClassValue(KnownValue):
             return ExceptionValue(cls, list(args))
         raise Break("unsupported-call", f"{self.describe()} is called")
 
-    def _fill(self, interp: Interpreter, storage: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+    def _fill(self, interp: Interpreter, storage: Value, args: Args, kwargs: Kwargs) -> None:
         if isinstance(storage, DictValue):
             if storage.cls is defaultdict and args:
                 storage.factory, args = args[0], args[1:]

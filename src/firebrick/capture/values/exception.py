@@ -13,10 +13,11 @@ from firebrick.capture.values.object import ObjectValue, class_lookup, store_fie
 from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
 _KEYWORDS = {ImportError: ("name", "path"), NameError: ("name",), AttributeError: ("name", "obj")}
 """Classes of exceptions that take keyword arguments -> these."""
@@ -52,7 +53,7 @@ class ExceptionValue(ObjectValue):
                     made.fields[name] = ConstantValue(getattr(error, name))
         return made
 
-    def initialize(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+    def initialize(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> None:
         """The built-in `__init__`."""
         self.args = list(args)
         known = next((names for cls, names in _KEYWORDS.items() if issubclass(self.cls, cls)), ())
@@ -90,7 +91,7 @@ class ExceptionValue(ObjectValue):
             return NONE
         return super().member(interp, found, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`add_note` and `with_traceback`, then as for any object."""
         if class_lookup(self.cls, name)[1] is BaseException:
             if name == "with_traceback":

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _NOTHING: Any = lambda: None  # noqa: E731  only its code is wanted
@@ -35,11 +36,7 @@ class CellValue(Value):
     cls = types.CellType
 
     def __init__(
-        self,
-        content: Value | None,
-        name: str,
-        source: Source | None = None,
-        obj: types.CellType | None = None,
+        self, content: Value | None, name: str, source: Source | None = None, obj: types.CellType | None = None
     ) -> None:
         super().__init__(source)
         self.content, self.name, self.obj = content, name, obj
@@ -88,7 +85,7 @@ class CallableValue(KnownValue):
         """Its name."""
         return f"{getattr(self.obj, '__module__', '') or ''}.{getattr(self.obj, '__qualname__', self.obj)}".strip(".")
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """By the tables of known functions."""
         return interp.call_known(self.obj, self, args, kwargs)
 
@@ -184,7 +181,7 @@ class FunctionValue(Value):
         """Its name."""
         return f"function {self.code.co_qualname}"
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """By the tables of known functions, else inlined."""
         if self.obj is not None:
             return interp.call_known(self.obj, self, args, kwargs)
@@ -311,7 +308,7 @@ class BoundMethodValue(Value):
         """Its function's name."""
         return self.function.describe()
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Call the function with the owner first."""
         return self.function.realize().call(interp, [self.owner, *args], kwargs)
 
@@ -341,18 +338,13 @@ class PartialValue(Value):
     cls = functools.partial
 
     def __init__(
-        self,
-        function: Value,
-        args: Sequence[Value],
-        kwargs: Mapping[str, Value],
-        source: Source | None = None,
-        obj: Any = None,
+        self, function: Value, args: Args, kwargs: Kwargs, source: Source | None = None, obj: Any = None
     ) -> None:
         super().__init__(source)
         self.function, self.args, self.kwargs, self.obj = function, list(args), dict(kwargs), obj
         self.attributes: dict[str, Value] = {}
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Call the function with the arguments joined."""
         return self.function.realize().call(interp, [*self.args, *args], {**self.kwargs, **kwargs})
 
@@ -384,9 +376,7 @@ class PartialValue(Value):
         emitter.set_attributes(self.attributes)
 
 
-def bind_arguments(
-    interp: Interpreter, function: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> dict[str, Value]:
+def bind_arguments(interp: Interpreter, function: FunctionValue, args: Args, kwargs: Kwargs) -> dict[str, Value]:
     """Parameters of a call by name, as CPython binds them; raises the user's TypeError."""
     code = function.code
     names, count, keyword_only = code.co_varnames, code.co_argcount, code.co_kwonlyargcount
@@ -419,7 +409,7 @@ def bind_arguments(
     return bound
 
 
-def _refuse(interp: Interpreter, function: FunctionValue, count: int, kwargs: Mapping[str, Value]) -> NoReturn:
+def _refuse(interp: Interpreter, function: FunctionValue, count: int, kwargs: Kwargs) -> NoReturn:
     """Raise what CPython raises for such a call: of a function with the same parameters and nothing in it."""
     code = function.code
     flags = code.co_flags & (_VARARGS | _VARKEYWORDS)

@@ -10,10 +10,11 @@ from firebrick.capture.values.base import BuiltinValue, Raised, Value
 from firebrick.capture.values.constant import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
     from firebrick.capture.values.sequence import ListValue
 
 
@@ -68,7 +69,7 @@ class IteratorValue(BuiltinValue):
         """What is left."""
         return self.items
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`__next__` and `__iter__`."""
         if name == "__iter__":
             return self
@@ -123,7 +124,7 @@ class GeneratorValue(BuiltinValue):
         # since 3.12 every generator has a handler of its own around it, for StopIteration
         return frame.instructions[entry.target].opname != "CALL_INTRINSIC_1"
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`__next__`, `send`, `throw`, `close`."""
         match name:
             case "__iter__":

@@ -17,12 +17,13 @@ from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from torch import fx
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
 
 class MadeTensor(TensorValue):
@@ -87,7 +88,7 @@ class NumberValue(Value):
         """Nothing is read from it."""
         self._unknown()
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Nor called."""
         self._unknown()
 
@@ -182,9 +183,7 @@ def number_beside(interp: Interpreter, value: Value, other: Value) -> Value:
     return NumberValue(int, graph.sizes.operand(expr), largest)
 
 
-def call_with_numbers(
-    interp: Interpreter, op: str, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> Value:
+def call_with_numbers(interp: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Value:
     """Call a graph function with tensors for numbers that differ from call to call.
 
     A number takes part in type promotion by its category alone, as does a tensor without dimensions beside one that
@@ -204,7 +203,7 @@ def call_with_numbers(
     return graph.call(interp, op, target, _with_tensors(interp, target, args, kwargs), {})
 
 
-def _with_tensors(interp: Interpreter, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Value]:
+def _with_tensors(interp: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> list[Value]:
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     operands = [arg.realize() for arg in args]
     tensors = [arg for arg in operands if isinstance(arg, TensorValue)]
@@ -219,7 +218,7 @@ def _with_tensors(interp: Interpreter, target: Any, args: Sequence[Value], kwarg
     return [made if arg is number else arg for arg in operands]
 
 
-def tensor_of_number(interp: Interpreter, number: NumberValue, kwargs: Mapping[str, Value]) -> Value:
+def tensor_of_number(interp: Interpreter, number: NumberValue, kwargs: Kwargs) -> Value:
     """`torch.tensor(number)`."""
     wanted = kwargs["dtype"].realize().as_constant() if "dtype" in kwargs else _dtype_alone(number)
     if {*kwargs} - {"dtype"} or wanted not in (torch.float32, torch.float64, _dtype_alone(number)):

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
-    Method = Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]
+    Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
 
 DICT_CLASSES = (dict, OrderedDict, defaultdict, Counter)
 """Dictionary classes that are represented in full by `DictValue`."""
@@ -345,7 +346,7 @@ class ViewValue(BuiltinValue):
         except RuntimeError as error:
             interp.raise_real(error)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Set methods of key views."""
         if self.kind == "keys" and name == "__contains__":
             return ConstantValue(self.owner.lookup(interp, args[0]) is not None)
@@ -367,13 +368,13 @@ class ViewValue(BuiltinValue):
 # -- methods of dictionaries ------------------------------------------------------
 
 
-def _get(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _get(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     item = value.lookup(interp, args[0])
     default = args[1] if len(args) > 1 else kwargs.get("default", NONE)
     return default if item is None else item
 
 
-def _set_default(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _set_default(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     item = value.lookup(interp, args[0])
     if item is not None:
         return item
@@ -382,7 +383,7 @@ def _set_default(interp: Interpreter, value: DictValue, args: Sequence[Value], k
     return default
 
 
-def _pop(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _pop(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     item = value.lookup(interp, args[0])
     if item is not None:
         del value.mutate(interp)[key_of(args[0], interp)]
@@ -394,7 +395,7 @@ def _pop(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: M
     interp.raise_value(KeyError, [args[0]])
 
 
-def _pop_item(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _pop_item(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     entries = value.mutate(interp)
     if not entries:
         interp.raise_new(KeyError, "popitem(): dictionary is empty")
@@ -424,7 +425,7 @@ def pairs_of(interp: Interpreter, other: Value) -> Iterator[tuple[Value, Value]]
         yield items[0], items[1]
 
 
-def _update(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _update(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     if value.cls is Counter:
         return interp.fallback_method(value, "update", args, kwargs)
     for other in args:
@@ -435,7 +436,7 @@ def _update(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs
     return NONE
 
 
-def _clear(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _clear(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     value.mutate(interp).clear()
     return NONE
 
@@ -444,7 +445,7 @@ def _view(kind: str) -> Method:
     return lambda interp, value, args, kwargs: ViewValue(value, kind)
 
 
-def _move_to_end(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _move_to_end(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     entries = value.mutate(interp)
     host = key_of(args[0], interp, entries)
     if host not in entries:
@@ -486,7 +487,7 @@ def _changing(interp: Interpreter, value: SetValue) -> dict[Hashable, Value]:
     return value.entries
 
 
-def _add(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _add(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     try:
         _changing(interp, value).setdefault(key_of(args[0], interp, value.entries), args[0])
     except TypeError as error:
@@ -494,18 +495,18 @@ def _add(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Ma
     return NONE
 
 
-def _discard(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _discard(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     _changing(interp, value).pop(key_of(args[0], interp, value.entries), None)
     return NONE
 
 
-def _remove(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _remove(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     if _changing(interp, value).pop(key_of(args[0], interp, value.entries), None) is None:
         interp.raise_value(KeyError, [args[0]])
     return NONE
 
 
-def _clear_set(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _clear_set(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     _changing(interp, value).clear()
     return NONE
 
@@ -517,7 +518,7 @@ def _members(interp: Interpreter, others: Sequence[Value]) -> list[dict[Hashable
 def _algebra(name: str) -> Method:
     """A new set, of the members that a real set of their host equivalents would have."""
 
-    def combined(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def combined(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
         others = _members(interp, args)
         kept = getattr(set(value.entries), name)(*others)
         every = dict(value.entries)
@@ -529,7 +530,7 @@ def _algebra(name: str) -> Method:
 
 
 def _in_place(method: Callable[..., Any]) -> Method:
-    def changed(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def changed(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
         entries = method(interp, value, args, kwargs).entries
         _changing(interp, value)
         value.entries = dict(entries)
@@ -539,14 +540,14 @@ def _in_place(method: Callable[..., Any]) -> Method:
 
 
 def _relation(test: Callable[[Any, Any], bool]) -> Method:
-    def related(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def related(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
         (other,) = _members(interp, args)
         return ConstantValue(test(value.entries.keys(), other.keys()))
 
     return related
 
 
-def _pop_member(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _pop_member(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     entries = _changing(interp, value)
     if not entries:
         interp.raise_new(KeyError, "pop from an empty set")

@@ -9,10 +9,9 @@ from firebrick.capture.library.arity import fit_method
 from firebrick.capture.values.base import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
 
 class MethodValue(Value):
@@ -26,7 +25,7 @@ class MethodValue(Value):
         super().__init__(None)
         self.owner, self.name = owner, name
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Call the owner's method."""
         args, kwargs = fit_method(self.owner.python_type(), self.name, args, kwargs)
         return self.owner.call_method(interp, self.name, args, kwargs)

@@ -19,11 +19,12 @@ from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.object import MISSING, ObjectValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -131,11 +132,11 @@ class ModuleValue(ObjectValue):
             if name in table.entries:
                 table.entries[name] = (table.entries[name][0], value)
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """As it was called before, if a module like it was; else executed."""
         return interp.tracer.repeats.call(self, args, kwargs, lambda: self.execute(interp, args, kwargs))
 
-    def execute(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def execute(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`forward` and its hooks, if the class does not override `__call__`."""
         if interp.lookup(self.cls, "__call__")[0] is not _CALL:
             return super().call(interp, args, kwargs)
@@ -195,7 +196,7 @@ class NewModuleValue(ObjectValue):
 
     __slots__ = ()
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`forward` and its hooks, if the class does not override `__call__`."""
         if interp.lookup(self.cls, "__call__")[0] is not _CALL:
             return super().call(interp, args, kwargs)
@@ -207,9 +208,7 @@ class NewModuleValue(ObjectValue):
         return hooks is not MISSING and hooks.truth(interp)
 
 
-def _call_forward(
-    interp: Interpreter, module: ModuleValue | NewModuleValue, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> Value:
+def _call_forward(interp: Interpreter, module: ModuleValue | NewModuleValue, args: Args, kwargs: Kwargs) -> Value:
     """Call a module whose class has torch's own `__call__`.
 
     Raises:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
-    Method = Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]
+    Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
 
 
 class SequenceValue(BuiltinValue):
@@ -152,10 +153,7 @@ class ListValue(SequenceValue):
     cls: type = list
 
     def __init__(
-        self,
-        items: list[Value] | Callable[[], list[Value]],
-        source: Source | None = None,
-        obj: list[Any] | None = None,
+        self, items: list[Value] | Callable[[], list[Value]], source: Source | None = None, obj: list[Any] | None = None
     ) -> None:
         self._read = items if callable(items) else None
         super().__init__([] if callable(items) else items, source)
@@ -342,7 +340,7 @@ class SliceValue(Value):
             return MethodValue(self, name)
         return super().get_attr(interp, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`indices(length)`."""
         if name == "indices":
             return interp.tracer.known(self.as_slice(interp).indices(interp.index_of(args[0])))
@@ -365,7 +363,7 @@ _TEXTS_OF_DEQUES: Mapping[str, str] = {
 def _mutating(function: Callable[..., Any], *, trims: bool | None = None) -> Method:
     """A method that changes the host list by `function(items, *args)`."""
 
-    def method(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def method(interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs) -> Value:
         interp.tracer.effects.mutated(value)
         try:
             result = function(interp, value.items, *args)
@@ -394,7 +392,7 @@ def _insert(interp: Interpreter, items: list[Value], index: Value, item: Value) 
 def _adding(function: Callable[..., list[Value]]) -> Method:
     """A method that puts what `function(*args)` gives at the end."""
 
-    def method(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def method(interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs) -> Value:
         interp.tracer.effects.mutated(value)
         try:
             value.add(function(interp, *args))
@@ -430,13 +428,13 @@ def _rotate(interp: Interpreter, items: list[Value], count: Value | None = None)
         items[:] = items[len(items) - steps :] + items[: len(items) - steps]
 
 
-def _sort(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _sort(interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs) -> Value:
     interp.tracer.effects.mutated(value)
     value.items[:] = interp.sorted_items(value.items, kwargs.get("key"), kwargs.get("reverse"))
     return NONE
 
 
-def _index(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _index(interp: Interpreter, value: SequenceValue, args: Args, kwargs: Kwargs) -> Value:
     bounds = [interp.index_of(arg.realize()) for arg in args[1:]]
     places = range(len(value.items))[slice(*bounds, *([None] * (2 - len(bounds))))]
     index = _find(interp, [value.items[place] for place in places], args[0])
@@ -447,7 +445,7 @@ def _index(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwa
     interp.raise_new(ValueError, f"{shown} {'not' if kind == 'tuple' else 'is not'} in {kind}")
 
 
-def _replace(interp: Interpreter, value: TupleValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _replace(interp: Interpreter, value: TupleValue, args: Args, kwargs: Kwargs) -> Value:
     names = value.cls._fields  # type: ignore[attr-defined]
     return TupleValue([kwargs.get(name, item) for name, item in zip(names, value.items, strict=True)], cls=value.cls)
 
@@ -492,9 +490,7 @@ LIST_METHODS: Mapping[str, Method] = {
 }
 
 
-def _insert_in_deque(
-    interp: Interpreter, value: DequeValue, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> Value:
+def _insert_in_deque(interp: Interpreter, value: DequeValue, args: Args, kwargs: Kwargs) -> Value:
     if value.maxlen is not None and len(value.items) >= value.maxlen:
         interp.raise_new(IndexError, "deque already at its maximum size")
     return LIST_METHODS["insert"](interp, value, args, kwargs)

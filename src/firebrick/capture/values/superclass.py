@@ -20,9 +20,8 @@ from firebrick.capture.values.object import ObjectValue, bind
 from firebrick.capture.values.sequence import ListValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
 
 class SuperValue(Value):
@@ -106,7 +105,7 @@ class _Raw(Value):
         super().__init__(None)
         self.owner, self.kind = owner, kind
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Do what the built-in method does."""
         owner = self.owner
         match self.kind:

@@ -19,42 +19,24 @@ from firebrick.capture.values.sequence import CONTAINER_METHODS, ListValue, Tupl
 from firebrick.capture.values.size import SizeValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from torch import fx
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
-    Method = Callable[["Interpreter", "TensorValue", Sequence[Value], Mapping[str, Value]], Value]
+    Method = Callable[["Interpreter", "TensorValue", Args, Kwargs], Value]
 
 _METADATA = frozenset(
     {
-        "device",
-        "dtype",
-        "is_cpu",
-        "is_cuda",
-        "is_leaf",
-        "is_meta",
-        "is_mkldnn",
-        "is_mps",
-        "is_nested",
-        "is_quantized",
-        "is_sparse",
-        "is_sparse_csr",
-        "is_xla",
-        "is_xpu",
-        "itemsize",
-        "layout",
-        "names",
-        "nbytes",
-        "ndim",
-        "requires_grad",
-        "retains_grad",
-        "shape",
+        "device", "dtype", "is_cpu", "is_cuda", "is_leaf", "is_meta", "is_mkldnn", "is_mps", "is_nested",
+        "is_quantized", "is_sparse", "is_sparse_csr", "is_xla", "is_xpu", "itemsize", "layout", "names", "nbytes",
+        "ndim", "requires_grad", "retains_grad", "shape",
     }
-)
+)  # fmt: skip
 """Attributes that the fake tensor answers."""
 
 _VIEWS = frozenset({"H", "T", "data", "imag", "mH", "mT", "real"})
@@ -62,27 +44,11 @@ _VIEWS = frozenset({"H", "T", "data", "imag", "mH", "mT", "real"})
 
 _METADATA_METHODS = frozenset(
     {
-        "dim",
-        "dim_order",
-        "element_size",
-        "get_device",
-        "has_names",
-        "is_complex",
-        "is_conj",
-        "is_contiguous",
-        "is_floating_point",
-        "is_neg",
-        "is_shared",
-        "is_signed",
-        "ndimension",
-        "nelement",
-        "numel",
-        "size",
-        "storage_offset",
-        "stride",
-        "type",
+        "dim", "dim_order", "element_size", "get_device", "has_names", "is_complex", "is_conj", "is_contiguous",
+        "is_floating_point", "is_neg", "is_shared", "is_signed", "ndimension", "nelement", "numel", "size",
+        "storage_offset", "stride", "type",
     }
-)
+)  # fmt: skip
 """Methods that the fake tensor answers, where they give no tensor."""
 
 _READS = {
@@ -268,7 +234,7 @@ class TensorValue(ComparedValue):
 
         return store
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Metadata are evaluated now; what reads data breaks; the rest are nodes."""
         if name in _METADATA_METHODS and not (name == "type" and (args or kwargs)):
             return self._metadata(interp, name, args, kwargs)
@@ -287,9 +253,7 @@ class TensorValue(ComparedValue):
                 interp.raise_new(TypeError, text.replace(type(self.fake).__name__, "TensorBase", 1))
             raise
 
-    def _check_arguments(
-        self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]
-    ) -> None:
+    def _check_arguments(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> None:
         """Raise what Python raises, or break, where a method that has a rule is called with what it does not take."""
         method = getattr(self.cls, name, None)
         if (name in _READS or name in ("detach_", "is_inference")) and isinstance(method, types.MethodDescriptorType):
@@ -299,7 +263,7 @@ class TensorValue(ComparedValue):
         elif name in _ARITIES and (kwargs or len(args) != _ARITIES[name]):
             raise Break("unsupported-call", f"Tensor.{name}() is called with arguments that it does not take")
 
-    def _metadata(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def _metadata(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         self._guard(interp)
         if not args and not kwargs:
             return interp.tracer.known(getattr(self.fake, name)())
@@ -367,16 +331,14 @@ class TruthValue(Value):
         emitter.load_call(bool, self.tensor)
 
 
-def _requires_grad(
-    interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> Value:
+def _requires_grad(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     wanted = args[0] if args else kwargs.get("requires_grad")
     if interp.flag(wanted, True) is value.get_attr(interp, "requires_grad").as_constant():
         return value
     raise Break("unsupported-call", "Tensor.requires_grad_() is called")
 
 
-def _detach(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _detach(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     if value._wants_gradient():
         if value.obj is not None:
             raise Break("unsupported-call", "Tensor.detach_() is called on a tensor made elsewhere")
@@ -384,7 +346,7 @@ def _detach(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwar
     return value
 
 
-def _is_inference(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _is_inference(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     if interp.tracer.graph.outer is not None:
         raise Break("unsupported-call", "is_inference() is asked in a function that is transformed or a branch")
     value._guard(interp)
@@ -397,7 +359,7 @@ def _defines(cls: type, name: str) -> bool:
 
 
 def _breaks(kind: str, detail: str) -> Method:
-    def rule(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def rule(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
         raise Break(kind, detail)
 
     return rule
