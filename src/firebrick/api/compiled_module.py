@@ -70,23 +70,12 @@ def compile_module(module: nn.Module, settings: Settings) -> nn.Module:
 
 def original_of(module: nn.Module) -> nn.Module:
     """Return the module that a compiled one was made from; any other module itself."""
-    state = _state_of(module)
+    state = state_of(module)
     return module if state is None else state.original
 
 
-def settings_of(module: nn.Module) -> Settings | None:
-    """Return how a module was compiled, None if it was not."""
-    state = _state_of(module)
-    return None if state is None else state.settings
-
-
-def calls_of(module: nn.Module) -> Calls | None:
-    """Return the calls that a module was compiled for, None if it was not compiled."""
-    state = _state_of(module)
-    return None if state is None else state.calls
-
-
-def _state_of(module: nn.Module) -> _State | None:
+def state_of(module: nn.Module) -> _State | None:
+    """Return what a compiled module knows, None if it was not compiled."""
     slot = getattr(type(module), _STATE, None)
     return slot.__get__(module) if isinstance(slot, MemberDescriptorType) else None
 

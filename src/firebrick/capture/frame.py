@@ -736,8 +736,7 @@ class Attempt:
         emitter.jump(start)
         emitter.place(leave)
         emitter.emit("RERAISE", 0)
-        for item in plain.items:
-            emitter.append(item)
+        emitter.items.extend(plain.items)
 
 
 def _unasked() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -52,14 +53,7 @@ _KEEP: list[Any] = []
 
 def handles(*objects: Any) -> Callable[[Handler], Handler]:
     """Register the decorated function as the rule of `objects`."""
-
-    def register(handler: Handler) -> Handler:
-        for obj in objects:
-            _KEEP.append(obj)
-            _HANDLERS[key_of(obj)] = handler
-        return handler
-
-    return register
+    return functools.partial(_register, _HANDLERS, objects)
 
 
 def handles_all(rules: Mapping[Any, Handler]) -> None:
@@ -68,16 +62,25 @@ def handles_all(rules: Mapping[Any, Handler]) -> None:
         handles(obj)(handler)
 
 
-def replaces(*objects: Any) -> Callable[[Any], Any]:
-    """Register the decorated Python function as what is inlined in place of `objects`."""
+def handles_each(*objects: Any) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
+    """Register the decorated function as the rule of each of `objects`; it is given the object first."""
 
-    def register(function: Any) -> Any:
-        for obj in objects:
-            _KEEP.append(obj)
-            POLYFILLS[key_of(obj)] = function
-        return function
+    def register(handler: Callable[..., Value]) -> Callable[..., Value]:
+        handles_all({obj: functools.partial(handler, obj) for obj in objects})
+        return handler
 
     return register
+
+
+def replaces(*objects: Any) -> Callable[[Any], Any]:
+    """Register the decorated Python function as what is inlined in place of `objects`."""
+    return functools.partial(_register, POLYFILLS, objects)
+
+
+def _register(table: dict[Any, Any], objects: tuple[Any, ...], rule: Any) -> Any:
+    _KEEP.extend(objects)
+    table.update({key_of(obj): rule for obj in objects})
+    return rule
 
 
 def find(obj: Any) -> Handler | None:
@@ -93,6 +96,16 @@ def polyfill(obj: Any) -> Any:
 def is_graph_function(obj: Any) -> bool:
     """Whether calls go into the graph."""
     return id(obj) in GRAPH_FUNCTIONS or (type(obj) in GRAPH_TYPES and id(obj) not in POLYFILLS)
+
+
+def is_known(obj: Any) -> bool:
+    """Whether calls of it have a rule, go into the graph or are those of a stand-in."""
+    return find(obj) is not None or is_graph_function(obj) or polyfill(obj) is not None
+
+
+def unwrapped(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    """The rule of a wrapper that means nothing where code is captured."""
+    return interp.tracer.known(function.__wrapped__).call(interp, args, kwargs)
 
 
 def is_special(function: FunctionType) -> bool:

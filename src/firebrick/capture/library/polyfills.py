@@ -96,8 +96,7 @@ def tee(iterable, n=2):
 
 @replaces(itertools.chain)
 def chain(*iterables):
-    for iterable in iterables:
-        yield from iterable
+    return chain_from_iterable(iterables)
 
 
 @replaces(itertools.chain.from_iterable)
@@ -390,14 +389,9 @@ def methodcaller(name, /, *args, **kwargs):
     return lambda obj: getattr(obj, name)(*args, **kwargs)
 
 
-@replaces(operator.call)
-def call(obj, /, *args, **kwargs):
-    return obj(*args, **kwargs)
-
-
-@replaces(operator.concat)
-def concat(a, b):
-    return a + b
+replaces(operator.call)(lambda obj, /, *args, **kwargs: obj(*args, **kwargs))
+replaces(operator.concat)(lambda a, b: a + b)
+replaces(torch_map)(lambda f, xs, *args: scan(lambda carry, row: ((), f(row, *args)), (), xs)[1])
 
 
 @replaces(operator.iconcat)
@@ -506,11 +500,6 @@ def scan(combine_fn, init, xs, *, dim=0, reverse=False):
     return carry, pytree.tree_unflatten(stacked, shape)
 
 
-@replaces(torch_map)
-def map_over(f, xs, *args):
-    return scan(lambda carry, row: ((), f(row, *args)), (), xs)[1]
-
-
 def index_by_tensors():
     """A context in which `x[i]` by a tensor of one element does not read the element; a rule knows it."""
     raise NotImplementedError
@@ -560,12 +549,11 @@ def linearize(func, *primals):
 
 
 @replaces(torch.ops.quantized.linear_dynamic, torch.ops.quantized.linear_dynamic.default)
-def linear_dynamic(x, packed, reduce_range=False):
+def linear_dynamic(x, packed, reduce_range=False, relu=False):
     parts = (packed.weight, packed.scales, packed.points, packed.bias, packed.axis)
-    return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, False)
+    return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, relu)
 
 
 @replaces(torch.ops.quantized.linear_relu_dynamic, torch.ops.quantized.linear_relu_dynamic.default)
 def linear_relu_dynamic(x, packed, reduce_range=False):
-    parts = (packed.weight, packed.scales, packed.points, packed.bias, packed.axis)
-    return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, True)
+    return linear_dynamic(x, packed, reduce_range, True)

@@ -7,6 +7,7 @@ their names and attributes, since the module that defines them is not imported f
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch._compile
@@ -14,7 +15,7 @@ import torch._compile
 from firebrick._native import Wrapped
 from firebrick.capture import marks
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles, unwrapped
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.module import ModuleValue
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     from firebrick.capture.values.base import Args, Kwargs, Value
 
 
-@handles(marks.is_compiling)
-def _is_compiling(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(True)
+handles(marks.is_compiling)(lambda interp, args, kwargs: ConstantValue(True))
 
 
 @handles(marks.graph_break)
@@ -69,13 +68,9 @@ def _in_graph(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) ->
     return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
 
 
-def _compiled(mark: str) -> Any:
+def _compiled(mark: str, interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     """A function that was compiled on its own, by Firebrick or by torch.compile: its original is looked into."""
-
-    def rule(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-        return interp.tracer.known(function.__dict__[mark]).call(interp, args, kwargs)
-
-    return rule
+    return interp.tracer.known(function.__dict__[mark]).call(interp, args, kwargs)
 
 
 MARKED.update(
@@ -85,7 +80,7 @@ MARKED.update(
         marks.CONSTANT: _constant,
         "_dynamo_marked_constant": _constant,
         marks.IN_GRAPH: _in_graph,
-        **{mark: _compiled(mark) for mark in (marks.ORIGINAL, "_torchdynamo_inline")},
+        **{mark: partial(_compiled, mark) for mark in (marks.ORIGINAL, "_torchdynamo_inline")},
     }
 )
 
@@ -105,12 +100,8 @@ def _optimized_module(interp: Interpreter, function: Any, args: Args, kwargs: Kw
     return inner.realize().call(interp, args[1:], kwargs)
 
 
-def _unwrapped(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.known(function.__wrapped__).call(interp, args, kwargs)
-
-
 _wrapper: Any = torch._compile._disable_dynamo(time.time)
-CODE_HANDLERS[_wrapper.__code__] = _unwrapped  # torch's own functions: what is wrapped is looked into
+CODE_HANDLERS[_wrapper.__code__] = unwrapped  # torch's own functions: what is wrapped is looked into
 
 
 # -- functions of torch._dynamo, by name -----------------------------------------------------------
@@ -122,24 +113,13 @@ def _torch_break(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs)
     raise Break("requested", "torch._dynamo.graph_break()")
 
 
-def _nothing(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return NONE
-
-
-def _true(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(True)
-
-
-def _first(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return args[0]
-
-
 def _patched(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     return interp.tracer.known(cells["init"].cell_contents).call(interp, args, kwargs)
 
 
 _DECORATORS = "torch._dynamo.decorators"
+_nothing: Any = lambda interp, function, args, kwargs: NONE  # noqa: E731
 NAMED.update(
     {
         (_DECORATORS, "graph_break"): _torch_break,
@@ -147,10 +127,10 @@ NAMED.update(
             (_DECORATORS, name): _nothing
             for name in ("mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked")
         },
-        ("torch._dynamo.external_utils", "is_compiling"): _true,
+        ("torch._dynamo.external_utils", "is_compiling"): lambda interp, function, args, kwargs: ConstantValue(True),
         ("torch._dynamo.mutation_guard", "install_generation_tagging_init.<locals>.patched_init"): _patched,
         ("torch._dynamo.eval_frame", "OptimizedModule.__call__"): _optimized_module,
         ("torch.compiler", "cudagraph_mark_step_begin"): _nothing,
-        ("torch.compiler", "nested_compile_region"): _first,
+        ("torch.compiler", "nested_compile_region"): lambda interp, function, args, kwargs: args[0],
     }
 )
