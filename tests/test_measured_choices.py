@@ -303,3 +303,21 @@ def test_batches_take_the_fastest_form(form, fastest, tmp_path, caplog):
     torch.testing.assert_close(run(x, y), x @ y)
     assert [op for op, _ in asked] == ["aten::bmm"]
     assert ("firebrick.linear" in caplog.text) is (form == "own")
+
+
+@pytest.mark.parametrize("form", ["own", "panels", "call"])
+@pytest.mark.parametrize("model", [Layer, Turned])
+def test_training_takes_the_fastest_form(form, model, fastest, tmp_path):
+    asked = fastest(form)
+    x, layer = torch.randn(40, 48, requires_grad=True), model()
+    results = {}
+    for dtype in (torch.float32, torch.float64):
+        module, given = (layer, x) if dtype is torch.float32 else (layer.double(), x.double())
+        run = compiled(module.train(), tmp_path) if dtype is torch.float32 else module
+        out = run(given)
+        results[dtype] = [out, *torch.autograd.grad(out.square().sum(), [given, *module.parameters()])]
+    for ours, exact in zip(*results.values(), strict=True):
+        torch.testing.assert_close(ours, exact.float(), atol=2e-4, rtol=1e-4)
+    assert [next(iter(forms)) for _, forms in asked] == ["call"] * (6 if model is Layer else 3)
+    assert {form} <= set.union(*(set(forms) for _, forms in asked))
+    assert any(f": {form} (" in line for line in firebrick.stats()["reasons"]["tuned"])
