@@ -133,9 +133,9 @@ def ordered(roots: Iterable[Value], skip: Callable[[Value], bool]) -> list[Value
     return list(out)
 
 
-def loads_of(roots: Iterable[Value]) -> list[Load]:
-    """All distinct loads in the roots."""
-    return [v for v in walk(roots) if isinstance(v, Load)]
+def values_of(*roots: Value) -> list[Value]:
+    """Every value under `roots`, arguments before their users."""
+    return ordered(roots, lambda _: False)
 
 
 class Rewriter:
