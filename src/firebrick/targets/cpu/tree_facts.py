@@ -9,7 +9,7 @@ from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Store
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
-from firebrick.ir.loops.values import children_of, values_of
+from firebrick.ir.loops.values import children_of, roots_of, values_of
 from firebrick.targets.cpu.plan import NEAR_STRIDES
 
 if TYPE_CHECKING:
@@ -32,11 +32,8 @@ def roots(body: Iterable[Stmt]) -> list[Value]:
     """The values that the statements of a tree compute."""
     out: list[Value] = []
     for s in all_statements(body):
-        if isinstance(s, (Let, Fold)):
-            out.append(s.value)
-        elif isinstance(s, Store):
-            out.append(s.value)
-            out.extend(b for _, b in s.binds)
+        if isinstance(s, (Let, Fold, Store)):
+            out.extend(roots_of(s) if isinstance(s, Store) else [s.value])
     return out
 
 
