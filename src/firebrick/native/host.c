@@ -33,26 +33,6 @@ void fb_torch_error(const char *what) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, text == NULL || *text == 0 ? what : text);
 }
 
-PyObject *fb_wrap(FbHandle handle) {
-    static PyObject *steal;
-    if (fb_host.wrap != NULL) return fb_host.wrap(handle);
-    FbHandle owned;
-    if (steal == NULL) {
-        PyObject *module = PyImport_ImportModule("torch._C._aoti");
-        steal = module == NULL ? NULL : PyObject_GetAttrString(module, "alloc_tensor_by_stealing_from_void_ptr");
-        Py_XDECREF(module);
-        if (steal == NULL) return NULL;
-    }
-    if (fb_host.new_handle(handle, &owned) != 0) {
-        fb_torch_error("a tensor could not be shared");
-        return NULL;
-    }
-    PyObject *capsule = PyCapsule_New(owned, NULL, NULL);
-    PyObject *tensor = capsule == NULL ? NULL : PyObject_CallOneArg(steal, capsule);
-    Py_XDECREF(capsule);
-    return tensor;
-}
-
 /* ---- spaces ----------------------------------------------------------------- */
 
 static void drop_arena(const Program *program, Space *space);

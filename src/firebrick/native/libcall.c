@@ -324,6 +324,26 @@ static int call_dispatcher(const Program *program, Space *space, const Call *cal
 
 /* ---- Python ------------------------------------------------------------------------------ */
 
+PyObject *fb_wrap(FbHandle handle) {
+    static PyObject *steal;
+    if (fb_host.wrap != NULL) return fb_host.wrap(handle);
+    FbHandle owned;
+    if (steal == NULL) {
+        PyObject *module = PyImport_ImportModule("torch._C._aoti");
+        steal = module == NULL ? NULL : PyObject_GetAttrString(module, "alloc_tensor_by_stealing_from_void_ptr");
+        Py_XDECREF(module);
+        if (steal == NULL) return NULL;
+    }
+    if (fb_host.new_handle(handle, &owned) != 0) {
+        fb_torch_error("a tensor could not be shared");
+        return NULL;
+    }
+    PyObject *capsule = PyCapsule_New(owned, NULL, NULL);
+    PyObject *tensor = capsule == NULL ? NULL : PyObject_CallOneArg(steal, capsule);
+    Py_XDECREF(capsule);
+    return tensor;
+}
+
 static PyObject *python_arg(const Program *program, Space *space, const Arg *arg) {
     switch (arg->kind) {
     case ARG_NONE: Py_RETURN_NONE;
