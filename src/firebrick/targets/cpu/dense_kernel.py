@@ -161,25 +161,6 @@ static __attribute__((noinline)) const float* fb_window_{v}(const float* w, int6
 """Some channels of a panel, from a weight that is as torch keeps it: rows of n weights, the places of the window
 innermost, become rows of {columns} results, the channels innermost. Columns beyond n up to a whole vector are zeros."""
 
-_INSIDE = """\
-            const int64_t skip = 0, live = runs, *const places = at;
-            const float* const a = x + r / {rows} * {x_image} + r % {rows} * {x_row} + i * {x_step};"""
-
-_PADDED = """\
-            const int64_t top = r % {rows} * {stride} - {pad_top}, left = i * {x_step} - {pad_left};
-            const int64_t *const row = {name}_rows + piece[2], *const column = {name}_columns + piece[2];
-            int64_t skip = 0, live = runs;
-            while (live && top + row[skip] < 0) skip++, live--;
-            while (live && top + row[skip + live - 1] >= {height}) live--;
-            const float* const image = x + r / {rows} * {x_image};
-            const bool border = left < 0 || left + (count - 1) * {x_step} + {reach} > {line};
-            for (int64_t h = 0; border && h < live; h++)
-              fb_clip(patch + h * {patch_row}, image + (top + row[skip + h]) * {x_line}, left + column[skip + h],
-                      (count - 1) * {x_step} + part, {line});
-            const int64_t* const places = border ? {name}_patch : at + skip;
-            const float* const a = border ? patch : image + top * {x_line} + left;"""
-"""Runs above and below the image are left out; a tile at its left or right end has its runs copied, with zeros."""
-
 _SHARED = """\
 struct fb_given {
   int64_t place, offset;
