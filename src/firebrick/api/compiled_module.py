@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.api.recorded_calls import Calls
-from firebrick.api.switches import blocks, call_switched
+from firebrick.api.switches import blocks, call_switched, loaded
 from firebrick.capture import hook
+from firebrick.capture.stance import FRONT_END
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,7 @@ class _State:
     It lies in a slot of the object and no reference leads back to it, so it dies with the object: classes die later.
     """
 
-    __slots__ = ("call", "calls", "forward", "original", "settings")
+    __slots__ = ("call", "calls", "forced", "forward", "original", "settings")
 
     def __init__(self, original: nn.Module, settings: Settings) -> None:
         scope = hook.Scope()
@@ -42,6 +43,7 @@ class _State:
         self.original, self.settings = original, settings
         self.call = hook.Wrapped(original, capturer, scope)
         self.forward = hook.Wrapped(original.forward, capturer, scope)
+        self.forced = functools.cache(settings.forced)
 
 
 def compile_module(module: nn.Module, settings: Settings) -> nn.Module:
@@ -82,8 +84,8 @@ def state_of(module: nn.Module) -> _State | None:
 
 def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
     state = self._firebrick
-    if blocks.open:
-        return call_switched(state.original, state.call, args, kwargs)
+    if blocks.open or FRONT_END in loaded:
+        return call_switched(state.original, state.call, state.forced, args, kwargs)
     return state.call(*args, **kwargs)
 
 
@@ -93,8 +95,8 @@ def _forward_like(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original, updated=())
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = self._firebrick
-        if blocks.open:
-            return call_switched(state.original.forward, state.forward, args, kwargs)
+        if blocks.open or FRONT_END in loaded:
+            return call_switched(state.original.forward, state.forward, state.forced, args, kwargs)
         return state.forward(*args, **kwargs)
 
     return forward

@@ -12,10 +12,11 @@ from firebrick import backends
 from firebrick.api.compiled_module import compile_module, original_of, state_of
 from firebrick.api.recorded_calls import Calls
 from firebrick.api.settings import Settings, check_flag
-from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched, later
+from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched, later, loaded
 from firebrick.capture import hook
 from firebrick.capture.entry import entry_of
 from firebrick.capture.marks import DISABLED, ORIGINAL
+from firebrick.capture.stance import FRONT_END, current
 from firebrick.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -121,11 +122,13 @@ def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[...
     """Return a function that runs `fn` compiled."""
     fn = getattr(fn, ORIGINAL, fn)
     scope = hook.Scope()
-    calls = Calls(fn)
+    calls, forced = Calls(fn), functools.cache(lambda backend, fn: settings.forced(backend, entry_of(fn)))
     call = hook.Wrapped(entry_of(fn), calls.watched(settings.capturer(scope)), scope)
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        return call_switched(fn, call, args, kwargs) if blocks.open else call(*args, **kwargs)
+        if blocks.open or FRONT_END in loaded:
+            return call_switched(fn, call, forced, args, kwargs)
+        return call(*args, **kwargs)
 
     compiled = later(fn) or compiled
     if hasattr(fn, "__name__"):
@@ -183,7 +186,8 @@ class optimize:
         return compiled
 
     def __enter__(self) -> optimize:
-        block = hook.installed(self._capturer, self._scope)
+        plain = current().name == "force_eager"
+        block = hook.disabled() if plain else hook.installed(self._capturer, self._scope)
         block.__enter__()
         self._active.append(block)
         return self

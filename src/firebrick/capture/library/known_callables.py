@@ -7,7 +7,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture.marks import IN_GRAPH
+from firebrick.capture.marks import IN_GRAPH, NONSTRICT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,6 +36,7 @@ FOLDABLE_MODULES: set[str] = set()
 """Modules whose built-in functions have no effect."""
 
 
+_C_OR_PYTHON = (types.BuiltinFunctionType, types.FunctionType)
 _BOUND = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 
 
@@ -88,8 +89,14 @@ def find(obj: Any) -> Handler | None:
 
 
 def polyfill(obj: Any) -> Any:
-    """The Python stand-in of a callable, or None."""
-    return POLYFILLS.get(key_of(obj))
+    """The Python stand-in of a callable, or None; the last that users gave `torch.compiler.substitute_in_graph`."""
+    own = POLYFILLS.get(key_of(obj))
+    functions = sys.modules.get("torch._dynamo.variables.functions")
+    if own is not None or functions is None or not isinstance(obj, _C_OR_PYTHON):
+        return own
+    traced = functions.PolyfilledFunctionVariable._get_polyfill_handlers().get(obj)
+    found = getattr(traced, "__torch_dynamo_polyfill__", None)
+    return None if str(getattr(found, "__module__", "torch.")).startswith("torch.") else found
 
 
 def is_graph_function(obj: Any) -> bool:
@@ -119,9 +126,15 @@ def rule_of(function: FunctionType) -> Any:
         for name in MARKED:
             if name in function.__dict__:
                 return MARKED[name]
-    rule = CODE_HANDLERS.get(function.__code__) or NAMED.get((function.__module__, function.__qualname__))
-    if rule is None and (rules := sys.modules.get("torch._dynamo.trace_rules")) is not None:
-        return MARKED[IN_GRAPH] if id(function) in rules._allowed_callable_ids else None
+    code = function.__code__
+    rule = (
+        CODE_HANDLERS.get(code)
+        or NAMED.get((function.__module__, function.__qualname__))
+        or NAMED.get((str(function.__globals__.get("__name__")), code.co_qualname))  # a wrapper with another's names
+    )
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rule is None and rules is not None and id(function) in rules._allowed_callable_ids:
+        rule = MARKED[NONSTRICT if id(function) in rules._nonstrict_trace_callable_ids else IN_GRAPH]
     return rule
 
 

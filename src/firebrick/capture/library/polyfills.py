@@ -15,6 +15,7 @@ import math
 import operator
 import types
 
+import numpy as np
 import torch
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan as torch_scan
@@ -35,6 +36,27 @@ def decorate_with(context, function):
 
 
 POLYFILLS["decorate_with"] = decorate_with
+
+
+def as_it_is(function):
+    return function
+
+
+POLYFILLS["as_it_is"] = as_it_is
+
+
+@replaces(pytree.map_only)  # whose annotations are evaluated at each call
+def map_only(kinds, /):
+    is_one = (lambda leaf: isinstance(leaf, kinds)) if isinstance(kinds, (type, tuple, types.UnionType)) else kinds
+    return lambda function: lambda leaf: function(leaf) if is_one(leaf) else leaf
+
+
+def on_arrays(function, /, *args, **kwargs):
+    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.numpy(), (args, kwargs))
+    return pytree.tree_map_only(np.ndarray, lambda array: torch.as_tensor(array), function(*args, **kwargs))
+
+
+POLYFILLS["on_arrays"] = on_arrays
 
 
 @replaces(functools.reduce)

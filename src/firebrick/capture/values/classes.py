@@ -105,7 +105,7 @@ class ClassValue(KnownValue):
         own = self._of_metaclass(interp, "__getitem__")
         if own is not None and not issubclass(self.obj, enum.Enum):
             return interp.call(interp.tracer.function(own), self, key)
-        return interp.fold(lambda cls, index: cls[index], [self, key.realize()], {})
+        return interp.fold(lambda cls, index: cls[index], [self, key.realize()], {}, copied=True)
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Make an instance."""
