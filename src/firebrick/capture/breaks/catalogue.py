@@ -59,10 +59,7 @@ _ROWS: Mapping[str, tuple[str, ...]] = {
         "this Python statement can't be captured",
         "move the statement out of the compiled function",
     ),
-    "requested": (
-        "graph_break() was called",
-        "remove the call",
-    ),
+    "requested": ("graph_break() was called", "remove the call"),
     "disabled-function": (
         "a function marked with disable() was called",
         "remove the mark, or call the function outside the compiled region",

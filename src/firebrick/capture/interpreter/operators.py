@@ -27,8 +27,7 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args
+    from firebrick.capture.values.base import Args, Interpreter
 
 
 @dataclass(frozen=True, slots=True)

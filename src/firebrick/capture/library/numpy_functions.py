@@ -34,8 +34,7 @@ from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 _FUNCTIONS = (

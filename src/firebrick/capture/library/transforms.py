@@ -34,9 +34,7 @@ from firebrick.ir.graph.nested import CHECKPOINT, Body, Branch, Loop, Nested, Tr
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
 _MAKERS: tuple[Callable[..., Any], ...] = (
@@ -415,9 +413,7 @@ def _scan_loop(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return graph.add(interp, Scan(body, len(carried)), given, pytree.tree_unflatten(fakes, body.spec))
 
 
-handles(flex_attention)(
-    lambda interp, args, kwargs: interp.inline(interp.stand_in("flex_attention"), args, kwargs),
-)
+handles(flex_attention)(lambda interp, args, kwargs: interp.inline(interp.stand_in("flex_attention"), args, kwargs))
 
 
 # -- modules with other tensors ---------------------------------------------------------------------

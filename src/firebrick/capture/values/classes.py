@@ -25,8 +25,7 @@ from firebrick.capture.values.wrapper import is_wrapper_class, make_wrapper
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 _ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 

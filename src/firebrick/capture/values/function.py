@@ -17,11 +17,8 @@ from firebrick.errors import InternalError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _NOTHING: Any = lambda: None  # noqa: E731  only its code is wanted

@@ -20,10 +20,8 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.emit.prelude import Made
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 
 
 class Draws(Break):

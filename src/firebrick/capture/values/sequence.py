@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -14,10 +15,7 @@ from firebrick.capture.values.method import MethodValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
     Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
 
@@ -373,18 +371,16 @@ def _insert(interp: Interpreter, items: list[Value], index: Value, item: Value) 
     items.insert(interp.index_of(index.realize()), item)
 
 
-def _adding(function: Callable[..., list[Value]]) -> Method:
+def _add(
+    function: Callable[..., list[Value]], interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs
+) -> Value:
     """A method that puts what `function(*args)` gives at the end."""
-
-    def method(interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs) -> Value:
-        interp.tracer.effects.mutated(value)
-        try:
-            value.add(function(interp, *args))
-        except TypeError as error:
-            interp.raise_real(error)
-        return NONE
-
-    return method
+    interp.tracer.effects.mutated(value)
+    try:
+        value.add(function(interp, *args))
+    except TypeError as error:
+        interp.raise_real(error)
+    return NONE
 
 
 def _extend_left(interp: Interpreter, items: list[Value], others: Value) -> None:
@@ -462,10 +458,10 @@ SIZE_METHODS: Mapping[str, Method] = {
 LIST_METHODS: Mapping[str, Method] = {
     **SEQUENCE_METHODS,
     **CONTAINER_METHODS,
-    "append": _adding(lambda interp, item: [item]),
+    "append": partial(_add, lambda interp, item: [item]),
     "clear": _mutating(lambda interp, items: items.clear()),
     "copy": lambda interp, value, args, kwargs: value.copy_with(list(value.items)),
-    "extend": _adding(lambda interp, others: list(interp.iterate(others))),
+    "extend": partial(_add, lambda interp, others: list(interp.iterate(others))),
     "insert": _mutating(_insert),
     "pop": _mutating(_pop),
     "remove": _mutating(_remove),

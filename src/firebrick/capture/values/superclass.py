@@ -18,8 +18,7 @@ from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.object import ObjectValue, bind
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 class SuperValue(Value):

@@ -48,9 +48,8 @@ from firebrick.runtime.quantized import unpacked
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Source, Value
 
     Wrapper = Callable[[Tracer, Any, Source, bool], Value]
 
