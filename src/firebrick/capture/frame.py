@@ -673,22 +673,16 @@ class Attempt:
                 assert value.source is not None
                 head.load_source(value.source)
             head.call(len(changed))
-            copies = head.new_temp()
-            head.store_fast(copies)
-            kept[copies] = _put_back
+            kept[head.store_temp()] = _put_back
             changed = []
         for value in changed:
             assert value.source is not None
             head.load_source(value.source)
             head.load_attr("_version")
-            version = head.new_temp()
-            kept[version] = value.source
-            head.store_fast(version)
+            kept[head.store_temp()] = value.source
         if getattr(self.tracer.graph.mode, "has_drawn", False):  # the last, for it undoes what the others only look at
             head.load_call(torch.get_rng_state)
-            state = head.new_temp()
-            head.store_fast(state)
-            kept[state] = torch.set_rng_state
+            kept[head.store_temp()] = torch.set_rng_state
         return kept
 
     def _start_again(

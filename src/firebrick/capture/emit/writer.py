@@ -86,6 +86,12 @@ class _Writer:
             if name.startswith(_TEMP):
                 self.emit("DELETE_FAST", name)
 
+    def store_temp(self) -> str:
+        """Pop into a local that nothing else uses."""
+        name = self.new_temp()
+        self.emit("STORE_FAST", name)
+        return name
+
     def new_temp(self) -> str:
         """A local that nothing else uses."""
         name = f"{_TEMP}{self._temps[0]}"

@@ -72,8 +72,8 @@ class Interpreter(Operations):
         self.finished = False
         self.steps = 0
         self.statement_steps: list[int] = []
-        found = variables.get("__builtins__", builtins)
-        self.builtins: dict[str, Any] = found if isinstance(found, dict) else found.__dict__
+        module = variables.get("__builtins__", builtins)
+        self.builtins: dict[str, Any] = module if isinstance(module, dict) else module.__dict__
         self._callers: tuple[UserLocation, ...] | None = None
         first = slots.get(code.co_varnames[0]) if code.co_varnames else None
         above = "" if parent is None else parent.module

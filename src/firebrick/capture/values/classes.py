@@ -60,12 +60,9 @@ class ClassValue(KnownValue):
                 tracer.guards.equals(Attr(tracer.const_source(self.obj), name), attribute)
             return tracer.known(attribute)
         assert owner is not None
-        if isinstance(found, types.FunctionType):
-            return tracer.function(found)
-        if isinstance(found, staticmethod):
-            return tracer.known(found.__func__)
-        if isinstance(found, classmethod):
-            return BoundMethodValue(tracer.known(found.__func__), self)
+        method = self.method(interp, found)
+        if method is not None:
+            return method
         if isinstance(found, types.ClassMethodDescriptorType):
             if find(found) is not None:
                 return BoundMethodValue(CallableValue(found), self)
@@ -77,6 +74,14 @@ class ClassValue(KnownValue):
             none = ConstantValue(None)
             return tracer.known(found).call_method(interp, "__get__", [none, self], {})
         return tracer.known(getattr(self.obj, name))
+
+    def method(self, interp: Interpreter, found: object) -> Value | None:
+        """What a function, static method or class method among a class's entries is, read from this class."""
+        if isinstance(found, classmethod):
+            return BoundMethodValue(interp.tracer.known(found.__func__), self)
+        if isinstance(found, staticmethod):
+            return interp.tracer.known(found.__func__)
+        return interp.tracer.function(found) if isinstance(found, types.FunctionType) else None
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Members of an enum."""

@@ -221,8 +221,7 @@ class DictValue(BuiltinValue):
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """Load the new entries; the function returned stores them."""
         emitter.load_map(self.entries.values())
-        temp = emitter.new_temp()
-        emitter.store_fast(temp)
+        temp = emitter.store_temp()
 
         def store() -> None:
             emitter.run_call(replace_entries, self, temps=[temp])

@@ -83,13 +83,7 @@ class SuperValue(Value):
             return _Raw(owner, "construct")
         if name == "__new__" and not isinstance(raw, staticmethod):
             return CallableValue(base.__new__)
-        if isinstance(raw, classmethod):
-            return BoundMethodValue(interp.tracer.known(raw.__func__), owner)
-        if isinstance(raw, staticmethod):
-            return interp.tracer.known(raw.__func__)
-        if isinstance(raw, types.FunctionType):
-            return interp.tracer.function(raw)
-        return interp.tracer.known(getattr(super(self.cls, owner.obj), name))
+        return owner.method(interp, raw) or interp.tracer.known(getattr(super(self.cls, owner.obj), name))
 
 
 class _Raw(Value):
