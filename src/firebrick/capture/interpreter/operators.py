@@ -82,6 +82,7 @@ COMPARE: Mapping[str, tuple[Callable[[Any, Any], Any], str, str]] = {
 }
 """Operator text -> function, special method, its reflection."""
 
+_BY_COMPARISON = {method: symbol for symbol, (_, method, _) in COMPARE.items()}
 _BY_METHOD = {row.method(): row.symbol for row in BINARY.values()}
 _SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
 
@@ -127,16 +128,11 @@ def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
     if isinstance(value, SizeValue) and symbol in "+-":
         return binary(interp, symbol, ConstantValue(0), value)
     function, method = UNARY[symbol]
-    if isinstance(value, SubclassValue):
-        own = value.special(interp, method)
-        return (
-            own.call(interp, [], {})
-            if own
-            else interp.tracer.graph.call(interp, "call_function", function, [value], {})
-        )
+    if isinstance(value, SubclassValue) and (own := value.special(interp, method)):
+        return own.call(interp, [], {})
     if isinstance(value, ArrayValue):
         return value.call_method(interp, method, [], {})
-    if isinstance(value, TensorValue):
+    if isinstance(value, (TensorValue, SubclassValue)):
         return interp.tracer.graph.call(interp, "call_function", function, (value,), {})
     if isinstance(value, ObjectValue) and overriding(interp, value, method) and value.special(interp, method):
         return value.call_method(interp, method, [], {})
@@ -320,9 +316,8 @@ def special_method(interp: Interpreter, value: Value, name: str, args: Args) -> 
     """An operator that is called by the name of its special method on a built-in kind; None if it is none."""
     if name in _BY_METHOD and len(args) == 1:
         return binary(interp, _BY_METHOD[name], value, args[0])
-    for symbol, (_, method, _) in COMPARE.items():
-        if method == name and len(args) == 1:
-            return compare(interp, symbol, value, args[0])
+    if name in _BY_COMPARISON and len(args) == 1:
+        return compare(interp, _BY_COMPARISON[name], value, args[0])
     if name == "__len__":
         return ConstantValue(value.length(interp))
     if name == "__bool__":

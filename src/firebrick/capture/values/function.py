@@ -250,14 +250,10 @@ class FunctionValue(Value):
 
     def children(self) -> Sequence[Value]:
         """Defaults and cells of new functions."""
-        return (
-            ()
-            if self.obj is not None
-            else (
-                *(*self.defaults, *self.kwdefaults.values(), *self.closure, *self.attributes.values()),
-                *(() if self.annotations is None else (self.annotations,)),
-            )
-        )
+        if self.obj is not None:
+            return ()
+        parts = (*self.defaults, *self.kwdefaults.values(), *self.closure, *self.attributes.values())
+        return parts if self.annotations is None else (*parts, self.annotations)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`FunctionType(code, globals, name, defaults, closure)`, then the rest as attributes."""
@@ -268,14 +264,11 @@ class FunctionValue(Value):
         emitter.load_const(self.code)
         emitter.load_const(self.globals)
         emitter.load_const(self.name)
-        if self.defaults:
-            emitter.load(TupleValue(list(self.defaults)))
-        else:
-            emitter.load_const(None)
+        emitter.load(TupleValue(list(self.defaults)) if self.defaults else NONE)
         if self.closure:
             emitter.load_tuple(self.closure)
         else:
-            emitter.load_const(None)
+            emitter.load(NONE)
         emitter.call(5)
         emitter.remember(self)
         attributes = dict(self.attributes)

@@ -342,23 +342,23 @@ _TEXTS_OF_DEQUES: Mapping[str, str] = {
 """What a list says -> what a deque says."""
 
 
+def _mutate(trims: bool | None, function: Any, interp: Interpreter, value: ListValue, args: Args, _: Kwargs) -> Value:
+    """A method that changes the host list by `function(items, *args)`; a deque is trimmed, on the left or not."""
+    interp.tracer.effects.mutated(value)
+    try:
+        result = function(interp, value.items, *args)
+    except (IndexError, TypeError, ValueError) as error:
+        if isinstance(value, DequeValue) and str(error) in _TEXTS_OF_DEQUES:
+            shown = interp.formatted(args[0], "r", "").as_constant() if args else ""
+            interp.raise_new(type(error), _TEXTS_OF_DEQUES[str(error)].format(shown))
+        interp.raise_real(error)
+    if trims is not None and isinstance(value, DequeValue):
+        value.trim(left=trims)
+    return NONE if result is None else result
+
+
 def _mutating(function: Callable[..., Any], *, trims: bool | None = None) -> Method:
-    """A method that changes the host list by `function(items, *args)`."""
-
-    def method(interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs) -> Value:
-        interp.tracer.effects.mutated(value)
-        try:
-            result = function(interp, value.items, *args)
-        except (IndexError, TypeError, ValueError) as error:
-            if isinstance(value, DequeValue) and str(error) in _TEXTS_OF_DEQUES:
-                shown = interp.formatted(args[0], "r", "").as_constant() if args else ""
-                interp.raise_new(type(error), _TEXTS_OF_DEQUES[str(error)].format(shown))
-            interp.raise_real(error)
-        if trims is not None and isinstance(value, DequeValue):
-            value.trim(left=trims)
-        return NONE if result is None else result
-
-    return method
+    return partial(_mutate, trims, function)
 
 
 def _pop(interp: Interpreter, items: list[Value], index: Value | None = None) -> Value:
