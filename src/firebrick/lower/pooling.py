@@ -66,12 +66,15 @@ class _Window:
         """The offsets of each element in the window, whether it is inside of the tensor, and where it is."""
         for offsets in product(*(range(n) for n in self.size)):
             parts = [side.element(i, const(k)) for side, i, k in zip(sides, index[-self.rank :], offsets, strict=True)]
-            inside = reduce_values(lambda a, b: op("and", a, b), [part for part, _ in parts], TRUE)
+            inside: Value = TRUE
+            for part, _ in parts:
+                inside = op("and", inside, part)
             yield offsets, inside, (*index[: -self.rank], *(at for _, at in parts))
 
     def unrolled(self, name: str, compute: str) -> Callable[[tuple[Expr, ...]], Value]:
         """The maximum of the window's elements or their sum, which begins with 0, as a formula."""
-        sides, start = self.sides(), [] if name == "max" else [constant(0.0, compute)]
+        sides = self.sides()
+        start: list[Value] = [] if name == "max" else [constant(0.0, compute)]
         empty = reduction_identity(name, self.x.dtype) if name == "max" else 0.0
 
         def formula(index: tuple[Expr, ...]) -> Value:
