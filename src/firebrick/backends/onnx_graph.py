@@ -37,11 +37,16 @@ _DTYPES = {
 """torch dtype -> ONNX TensorProto.DataType."""
 
 
-def _onnx() -> Any:
+def library(name: str, fix: str) -> Any:
+    """The one place that imports an engine's package.
+
+    Raises:
+        BackendError: it is not installed, or can't be loaded.
+    """
     try:
-        return importlib.import_module("onnx")
-    except ImportError as error:
-        raise BackendError("the package onnx is missing", fix="pip install onnx") from error
+        return importlib.import_module(name)
+    except (ImportError, OSError) as error:
+        raise BackendError(f"the package {name} is missing or can't be loaded: {error}", fix=fix) from error
 
 
 LOOKUPS = frozenset({"embedding", "gather"})
@@ -93,7 +98,8 @@ class _Model:
         foreign: bool = False,
         about: Callable[[fx.Node], tuple[str, dict[str, str]]] | None = None,
     ) -> None:
-        self.gm, self.onnx, self.foreign, self.about = gm, _onnx(), foreign, about
+        self.gm, self.foreign, self.about = gm, foreign, about
+        self.onnx = library("onnx", "pip install onnx")
         self.names: dict[fx.Node, Any] = {}
         self.taken: Counter[str] = Counter()
         self.nodes: list[Any] = []

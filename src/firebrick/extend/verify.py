@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from firebrick.errors import UserLocation
 
@@ -125,7 +125,7 @@ def compare(
     state = torch.random.get_rng_state()
     sides = []
     for call in (reference, changed):
-        copies = [i.clone() if isinstance(i, torch.Tensor) else i for i in inputs]
+        copies = copies_of(inputs)
         torch.random.set_rng_state(state)
         with torch.no_grad():
             sides.append((copies, _flat(call(*copies))))
@@ -163,14 +163,22 @@ def _compare_values(name: str, a: Any, b: Any, tolerance: float | None) -> Diffe
     return error
 
 
-class _Recorder(fx.Interpreter):
-    def __init__(self, gm: fx.GraphModule, graph: fx.Graph) -> None:
+def copies_of(inputs: Iterable[Any]) -> list[Any]:
+    """The inputs of a call that may write to them."""
+    return [i.detach().clone() if isinstance(i, torch.Tensor) else i for i in inputs]
+
+
+class ValueRecorder(fx.Interpreter):
+    """Runs a graph and keeps the value of each node as it was before later calls wrote to it."""
+
+    def __init__(self, gm: fx.GraphModule, graph: fx.Graph | None = None) -> None:
         super().__init__(gm, garbage_collect_values=False, graph=graph)
         self.values: dict[str, Any] = {}
 
     def run_node(self, n: fx.Node) -> Any:
+        """Run and keep it."""
         value = super().run_node(n)
-        self.values[n.name] = value.clone() if isinstance(value, torch.Tensor) else value
+        self.values[n.name] = value.detach().clone() if isinstance(value, torch.Tensor) else value
         return value
 
 
@@ -201,10 +209,10 @@ def blame(
     sides = []
     state = torch.random.get_rng_state()
     for graph in (reference, gm.graph):
-        recorder = _Recorder(gm, graph)
+        recorder = ValueRecorder(gm, graph)
         torch.random.set_rng_state(state)
         with torch.no_grad():
-            recorder.run(*[i.clone() if isinstance(i, torch.Tensor) else i for i in inputs])
+            recorder.run(*copies_of(inputs))
         sides.append(recorder.values)
     old, new = sides
     for node in gm.graph.nodes:

@@ -15,7 +15,7 @@ from firebrick.ir.graph.calls import is_mutating
 from firebrick.ir.index.sizes import has_symbols
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 def drop_dead(graph: fx.Graph) -> None:
@@ -145,11 +145,16 @@ def values_for(gm: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     known = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
     if all(_alike(a, b) for a, b in zip(known, inputs, strict=True)):
         return gm
+    return set_fake_values(plain_copy(gm, keep=lambda name: name != "val"), inputs)
+
+
+def plain_copy(gm: fx.GraphModule, keep: Callable[[str], bool] = lambda _: False) -> fx.GraphModule:
+    """A copy of a graph without our metadata, but for those names that are to be kept."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     for node in graph.nodes:
-        node.meta = {k: v for k, v in node.meta.items() if k != "val"}
-    return set_fake_values(fx.GraphModule(gm, graph), inputs)
+        node.meta = {k: v for k, v in node.meta.items() if keep(k)}
+    return fx.GraphModule(gm, graph)
 
 
 def _alike(a: Any, b: Any) -> bool:

@@ -319,6 +319,11 @@ def _embedding(weight: Any, indices: Any, *args: Any) -> Spec:
     return Spec((*indices.shape, weight.shape[1]), weight.dtype)
 
 
+def at(row: Sequence[int], i: int) -> int:
+    """The number of a dimension; one alone is that of all."""
+    return row[i] if len(row) > 1 else row[0]
+
+
 def convolution_shape(
     x: Any,
     weight: Any,
@@ -337,10 +342,6 @@ def convolution_shape(
     channels = (weight.shape[0], weight.shape[1] * groups)
     if x.dim() != weight.dim() or x.shape[1] != channels[not transposed] or channels[0] % groups:
         raise NoRule
-
-    def at(row: Sequence[int], i: int) -> int:
-        return row[i] if len(row) > 1 else row[0]
-
     sizes = []
     for i, (size, window) in enumerate(zip(x.shape[2:], weight.shape[2:], strict=True)):
         step, border, reach = at(stride, i), at(padding, i), at(dilation, i) * (window - 1)
@@ -360,46 +361,22 @@ def _laid_out_as(x: Any, shape: Shape, dtype: torch.dtype | None = None) -> Spec
     return Spec(shape, dtype or x.dtype, channels_last(shape) if is_channels_last(x) else None)
 
 
-def _max_pool(
-    x: Any,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> tuple[Spec, Spec]:
-    spec = _pool(x, kernel, stride, padding, dilation, ceil_mode)
+def _max_pool(*args: Any) -> tuple[Spec, Spec]:
+    spec = _pool(*args)
     return spec, spec._replace(dtype=torch.int64)
 
 
-def _avg_pool(
-    x: Any,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Spec:
-    if divisor_override == 0:
+def _avg_pool(x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), ceil_mode: bool = False, *how: Any) -> Spec:
+    if how[1:] == (0,):  # divided by zero
         raise NoRule
     return _pool(x, kernel, stride, padding, (1,), ceil_mode)
 
 
 def _pool(
-    x: Any,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
+    x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,), ceil_mode: bool = False
 ) -> Spec:
     if ceil_mode or x.dim() < 3:
         raise NoRule
-
-    def at(row: Sequence[int], i: int) -> int:
-        return row[i] if len(row) > 1 else row[0]
-
     if any(not 0 <= 2 * at(padding, i) <= at(dilation, i) * (at(kernel, i) - 1) + 1 for i in range(2)):
         raise NoRule  # PyTorch's code says what is wrong
     sizes = [

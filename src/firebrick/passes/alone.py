@@ -11,7 +11,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.ir.graph.aten import AtenGraph
-from firebrick.passes.recipe import is_view
+from firebrick.ir.graph.calls import shows_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ def factors_of(part: AtenGraph) -> tuple[Any, ...] | None:
 def calls_in(part: AtenGraph) -> int:
     """How often a part goes over its results."""
     calls = part.gm.graph.find_nodes(op="call_function", target=aten.reshape.default)
-    return sum(node.op == "call_function" and not is_view(node) for node in part.gm.graph.nodes) - len(calls)
+    return sum(node.op == "call_function" and not shows_memory(node) for node in part.gm.graph.nodes) - len(calls)
 
 
 def text_of(part: AtenGraph) -> str:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.passes.recipe import RecipeBuilder, is_view
+from firebrick.ir.graph.calls import shows_memory
+from firebrick.passes.recipe import RecipeBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,9 +52,9 @@ def fold_constants(graph: AtenGraph, targets: Mapping[str, Target], config: Conf
     recipe = RecipeBuilder(graph)
     changed = False
     for node in list(graph.gm.graph.nodes):
-        if node.op != "call_function" or is_view(node) or not recipe.is_constant(node):
+        if node.op != "call_function" or shows_memory(node) or not recipe.is_constant(node):
             continue
-        if all(recipe.is_constant(user) and not is_view(user) for user in node.users):
+        if all(recipe.is_constant(user) and not shows_memory(user) for user in node.users):
             continue  # folded with what reads it
         readers = _readers(node, recipe)
         if readers is not None and _worth(node, readers):
@@ -74,7 +75,7 @@ def _readers(node: fx.Node, recipe: RecipeBuilder) -> list[fx.Node] | None:
         user = stack.pop()
         if user.op == "output":
             return None
-        if is_view(user):
+        if shows_memory(user):
             stack.extend(user.users)
         elif not recipe.is_constant(user):
             found.append(user)

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.fakes.node_values import absorb, device_of
+from firebrick.ir.graph.calls import shows_memory
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.passes.alone import alone
 from firebrick.passes.layout import laid_out, propagate_layouts
-from firebrick.passes.recipe import RecipeBuilder, is_view
+from firebrick.passes.recipe import RecipeBuilder
 from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ def _activation(node: fx.Node, choice: Choice) -> tuple[fx.Node | None, PostOp]:
     reader = node
     while len(reader.users) == 1:
         reader = next(iter(reader.users))
-        if is_view(reader):
+        if shows_memory(reader):
             continue
         fused = post_op(reader, choice) if reader.op == "call_function" else None
         # Of a view with gaps the result has none.
@@ -314,7 +315,7 @@ def readable(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.Node
 
     Only one whose columns and rows both have gaps is copied.
     """
-    if weight.op == "get_attr" or not is_view(weight):
+    if weight.op == "get_attr" or not shows_memory(weight):
         made = weight if weight.op == "get_attr" else recipe.use(recipe.copy(weight), before)
     else:
         base = readable(weight.args[0], recipe, before)  # type: ignore[arg-type]

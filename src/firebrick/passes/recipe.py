@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from firebrick.ir.graph.aten import AtenGraph
 
 
-def is_view(node: fx.Node) -> bool:
-    """Whether a node only looks at the memory of its first argument."""
-    return isinstance(node.target, OpOverload) and node.target.is_view
-
-
 class RecipeBuilder:
     """Extends the recipe of one graph. Equal calls are made once."""
 

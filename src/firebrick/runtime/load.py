@@ -67,12 +67,17 @@ class TorchViews:
         with torch.no_grad():
             for i, (place, is_leaf) in self.base_of.items():
                 like, base = results[i], inputs[place] if isinstance(place, int) else place
-                seen = (base if is_leaf else base.detach()).as_strided(like.shape, like.stride(), like.storage_offset())
-                results[i] = toggled(seen, [a != b for a, b in zip(bits_of(seen), bits_of(like), strict=True)])
+                results[i] = _as(like, base if is_leaf else base.detach())
         for i, base in self.apart:
             if results[i] is results[base]:
                 results[i] = results[base].view_as(results[base])
         return tuple(results)
+
+
+def _as(like: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """A view of `base` that shows what `like` does."""
+    view = base.as_strided(like.shape, like.stride(), like.storage_offset())
+    return toggled(view, [a != b for a, b in zip(bits_of(view), bits_of(like), strict=True)])
 
 
 class ViewRow(NamedTuple):
@@ -101,8 +106,7 @@ class AutogradViews:
                 one, other = like.untyped_storage(), base.untyped_storage()
                 if like.dtype != base.dtype or one.data_ptr() != other.data_ptr():
                     continue
-                seen = base.as_strided(like.shape, like.stride(), like.storage_offset())
-                like = results[at] = toggled(seen, [a != b for a, b in zip(bits_of(seen), bits_of(like), strict=True)])
+                like = results[at] = _as(like, base)
             if creation != autograd.CreationMeta.DEFAULT and like._is_view():
                 autograd._set_creation_meta(like, creation)
         return tuple(results)

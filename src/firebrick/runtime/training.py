@@ -102,22 +102,12 @@ class TrainingPlan:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrainingPlan:
         """Read what `to_json` gave, also after a round trip through a file."""
-        fields = {k: _tuples(v) for k, v in data.items()}
-        return cls(
-            results=fields["results"],
-            outputs=tuple((Place(*place), grad) for place, grad in fields["outputs"]),
-            saved=tuple(Place(*row) for row in fields["saved"]),
-            tangents=tuple(Tangent(Place(*of), *rest) for of, *rest in fields["tangents"]),
-            dirty=tuple(Place(*row) for row in fields["dirty"]),
-            wrt=tuple(Place(*row) for row in fields["wrt"]),
-            bytes_saved=fields["bytes_saved"],
-            reach=fields["reach"],
-            reads=fields["reads"],
-            draws=fields["draws"],
-            parts=tuple(Part(*row) for row in fields["parts"]),
-            uses=fields["uses"],
-            symbols=fields["symbols"],
-        )
+        values = {name: _tuples(value) for name, value in data.items()}
+        for name in ("saved", "dirty", "wrt"):
+            values[name] = tuple([Place(*row) for row in values[name]])
+        values["outputs"] = tuple([(Place(*place), grad) for place, grad in values["outputs"]])
+        values["tangents"] = tuple([Tangent(Place(*of), *rest) for of, *rest in values["tangents"]])
+        return cls(**{**values, "parts": tuple([Part(*row) for row in values["parts"]])})
 
 
 def _tuples(value: Any) -> Any:

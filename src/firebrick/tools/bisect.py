@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from bisect import bisect_left
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -267,9 +268,5 @@ class Bisection:
             settings = {"stages": "capture", "skip_frames": ",".join(skipped[count:])}
             return bool(self.run(f"with {count} of {len(skipped)} frames", settings).differs(plain))
 
-        low, high = 1, len(skipped)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if is_wrong(middle) else (middle + 1, high)
-        place = skipped[high - 1]
+        place = skipped[bisect_left(range(1, len(skipped)), True, key=is_wrong)]
         return Culprit("capture", text, {"frame": frames[place], "place": place})

@@ -13,6 +13,7 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
+from firebrick.extend.verify import copies_of
 from firebrick.fakes.node_values import tensors_in
 from firebrick.ir.kernels.tree import Loop
 from firebrick.ir.loops.dtypes import DTYPES
@@ -119,7 +120,7 @@ def node_flops(gm: fx.GraphModule, inputs: Sequence[Any]) -> list[int]:
     """Floating-point operations of each node of a graph, by running it."""
     with CostMode() as mode, torch.no_grad():
         counting = _Counting(gm, mode)
-        counting.run(*[i.clone() if isinstance(i, torch.Tensor) else i for i in inputs])
+        counting.run(*copies_of(inputs))
     return counting.found
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from firebrick.errors import ConfigError, FirebrickError
+from firebrick.extend.verify import ValueRecorder, copies_of
 from firebrick.fakes.node_values import attribute_of
 from firebrick.tools.probe import Prober, Problem
 
@@ -96,21 +97,13 @@ def _values_of(gm: fx.GraphModule, inputs: tuple[Any, ...]) -> tuple[dict[str, A
 
     They end where eager raises, with its error.
     """
-    values: dict[str, Any] = {}
-
-    class Keep(fx.Interpreter):
-        def run_node(self, n: fx.Node) -> Any:
-            result = super().run_node(n)
-            values[n.name] = result.detach().clone() if isinstance(result, torch.Tensor) else result
-            return result
-
+    recorder = ValueRecorder(gm)
     try:
         with torch.no_grad():
-            copies = [i.clone() if isinstance(i, torch.Tensor) else i for i in inputs]
-            Keep(gm, garbage_collect_values=False).run(*copies)
+            recorder.run(*copies_of(inputs))
     except Exception as error:  # noqa: BLE001  the program's own
-        return values, error
-    return values, None
+        return recorder.values, error
+    return recorder.values, None
 
 
 class _Search:

@@ -20,7 +20,7 @@ import torch
 
 import firebrick
 from firebrick.errors import InternalError
-from firebrick.extend.verify import Difference, compare, tolerance_of
+from firebrick.extend.verify import Difference, compare, copies_of, tolerance_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,13 +67,13 @@ def check(model: torch.nn.Module, args: Sequence[Any], backend: str = "firebrick
     tolerance = max((tolerance_of(a.dtype) for a in args if isinstance(a, torch.Tensor)), default=0.0) or 2e-5
     refused: Exception | None = None
     try:
-        model(*_copies(args))
+        model(*copies_of(args))
     except Exception as error:  # noqa: BLE001  what eager refuses must be refused
         refused = error
     try:
         compiled = firebrick.compile(model, backend=found, options=options)
         if refused is not None:
-            compiled(*_copies(args))
+            compiled(*copies_of(args))
             return Problem("accepts", f"eager raises {_first_line(refused)}")
         result = compare(model, compiled, args, tolerance=_LOOSE * tolerance, aliasing=False)
     except Exception as error:  # noqa: BLE001  it is what the caller looks for
@@ -85,10 +85,6 @@ def check(model: torch.nn.Module, args: Sequence[Any], backend: str = "firebrick
         text = _first_line(cause)
         return Problem("raises", text if refused is None else f"{text}, where eager raises {_first_line(refused)}")
     return Problem("differs", result.text) if isinstance(result, Difference) else None
-
-
-def _copies(args: Sequence[Any]) -> list[Any]:
-    return [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
 
 
 def _first_line(error: BaseException) -> str:

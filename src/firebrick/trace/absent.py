@@ -17,7 +17,7 @@ from torch import fx
 from firebrick.ir.graph.calls import copy_node
 from firebrick.ir.index.sizes import expressions
 from firebrick.runtime import Part
-from firebrick.trace.joint_split import SIZES
+from firebrick.trace.joint_split import SIZES, zeros_node
 from firebrick.trace.tape import module_of
 
 if TYPE_CHECKING:
@@ -147,14 +147,4 @@ class _Absent:
 
     def null(self, val: Any, shape: Sequence[int]) -> fx.Node:
         """Zeros of a dtype and device."""
-        options: dict[str, Any] = {
-            "dtype": val.dtype,
-            "layout": val.layout,
-            "device": val.fake_device,
-            "pin_memory": False,
-        }
-        node = self.graph.call_function(aten.full.default)
-        node.args, node.kwargs = (list(shape), 0), {**options}  # behind, since torch warns of sizes that are symbols
-        with val.fake_mode:
-            node.meta["val"] = aten.full.default(list(shape), 0, **options)
-        return node
+        return zeros_node(self.graph, val.fake_mode, list(shape), val.dtype, val.fake_device, val.layout)

@@ -94,7 +94,6 @@ _ALSO: tuple[str, ...] = (
     "leaky_relu.default",
     "elu.default",
     "split_with_sizes.default",
-    "log_sigmoid_forward.default",
     "isnan.default",
     "addmv.default",
     *(f"{name}{n}d.default" for n in (1, 3) for name in ("upsample_nearest", "_upsample_nearest_exact")),
@@ -222,37 +221,9 @@ def _native_batch_norm(
     return (_laid_out_as(out, like) if x.device.type == "cpu" else out), mean, rstd
 
 
-def _batch_norm_no_stats(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _native_batch_norm(x, weight, bias, None, None, training, momentum, eps)
-
-
-def _cudnn_batch_norm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    results = _native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-    return *results, x.new_empty(0, dtype=torch.uint8)
-
-
-def _batch_norm_with_update(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    results = _native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
-    return *results, x.new_empty(0, dtype=torch.uint8)
+def _with_reserve(batch_norm: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """The op as libraries have it, which return memory of their own for the backward."""
+    return lambda x, *rest: (*batch_norm(x, *rest), x.new_empty(0, dtype=torch.uint8))
 
 
 def _fill_diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
@@ -429,10 +400,10 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.stack.default: _stack,
     aten.native_batch_norm.default: _native_batch_norm,
     aten._native_batch_norm_legit.default: _native_batch_norm,
-    aten._native_batch_norm_legit.no_stats: _batch_norm_no_stats,
-    aten.cudnn_batch_norm.default: _cudnn_batch_norm,
-    aten.miopen_batch_norm.default: lambda *args: _cudnn_batch_norm(*args)[:3],
-    aten._batch_norm_with_update.default: _batch_norm_with_update,
+    aten._native_batch_norm_legit.no_stats: lambda x, w, b, *how: _native_batch_norm(x, w, b, None, None, *how),
+    aten.cudnn_batch_norm.default: _with_reserve(_native_batch_norm),
+    aten.miopen_batch_norm.default: _native_batch_norm,
+    aten._batch_norm_with_update.default: _with_reserve(lambda *x: _native_batch_norm(*(*x[:5], True, *x[5:]))),
     aten.fill_diagonal_.default: _fill_diagonal,
     aten.nll_loss2d_forward.default: _nll_loss2d,
     aten.channel_shuffle.default: _channel_shuffle,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from firebrick.fakes.node_values import attribute_of
 from firebrick.ir.graph.nested import Nested
 from firebrick.ir.index.sizes import expressions, size_of
 
@@ -120,9 +121,7 @@ def constants_of(gm: fx.GraphModule) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for node in gm.graph.nodes:
         if node.op == "get_attr":
-            value: Any = gm
-            for part in str(node.target).split("."):
-                value = getattr(value, part)
+            value = attribute_of(gm, str(node.target))
             if isinstance(value, torch.Tensor):
                 found[str(node.target).replace(".", "_")] = value
         elif node.op == "call_module":

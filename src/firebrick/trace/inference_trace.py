@@ -14,6 +14,7 @@ from torch.fx.immutable_collections import immutable_list
 
 from firebrick.errors import LoweringError
 from firebrick.fakes.mode import dispatches_itself, hooks_paused, new_fake_mode, with_kernels_in_python
+from firebrick.fakes.node_values import attribute_of, tensors_in
 from firebrick.fakes.strides import is_dense
 from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.ir.graph.calls import is_mutating
@@ -50,7 +51,8 @@ def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     if torch.is_inference_mode_enabled() or (not torch.is_grad_enabled() and not switches):
         return False
     tensors = [t for t in example_inputs if isinstance(t, torch.Tensor)]
-    tensors += [t for n in gm.graph.nodes if n.op == "get_attr" and isinstance(t := _attribute(gm, n), torch.Tensor)]
+    captured = (attribute_of(gm, str(n.target)) for n in gm.graph.nodes if n.op == "get_attr")
+    tensors += [t for t in captured if isinstance(t, torch.Tensor)]
     if any(n.op == "call_module" for n in gm.graph.nodes):
         tensors += list(gm.parameters())
     if not any(t.requires_grad for t in tensors):
@@ -68,20 +70,9 @@ def _outputs_require_grad(gm: fx.GraphModule) -> bool:
             val = source.meta.get("val")
             if val is None:
                 return True
-            if node.op == "output" and any(isinstance(v, torch.Tensor) and v.requires_grad for v in _leaves(val)):
+            if node.op == "output" and any(v.requires_grad for v in tensors_in(val)):
                 return True
     return any(map(is_mutating, gm.graph.nodes))  # a tensor of the caller's may have a history then
-
-
-def _leaves(value: Any) -> list[Any]:
-    return [x for v in value for x in _leaves(v)] if isinstance(value, (tuple, list)) else [value]
-
-
-def _attribute(gm: fx.GraphModule, node: fx.Node) -> Any:
-    found: Any = gm
-    for part in str(node.target).split("."):
-        found = getattr(found, part)
-    return found
 
 
 def trace_inference(
@@ -183,7 +174,7 @@ class Trace:
         return value
 
     def _get_attr(self, node: fx.Node) -> Any:
-        found = _attribute(self.gm, node)
+        found = attribute_of(self.gm, str(node.target))
         if not isinstance(found, torch.Tensor):
             return found
         fake = node.meta.get("val")
@@ -218,16 +209,7 @@ class Trace:
 
     def _resolve(self, arg: Any) -> Any:
         """Replace nodes by what they stand for."""
-        if isinstance(arg, fx.Node):
-            return self.env[arg]
-        if isinstance(arg, (tuple, list)):
-            items = [self._resolve(a) for a in arg]
-            return items if isinstance(arg, immutable_list) else _rebuild(arg, items)
-        if isinstance(arg, dict):
-            return {k: self._resolve(v) for k, v in arg.items()}
-        if isinstance(arg, slice):
-            return slice(self._resolve(arg.start), self._resolve(arg.stop), self._resolve(arg.step))
-        return arg
+        return _mapped(arg, fx.Node, self.env.__getitem__)
 
     def _dispatch(self, target: Any, node: fx.Node) -> Any:
         """Call for real, on fake tensors, under the tracer."""
@@ -244,24 +226,24 @@ class Trace:
         return self._values(result)
 
     def _bound(self, arg: Any) -> Any:
-        if isinstance(arg, Value):
-            return self.tracer.bind(arg)
-        if isinstance(arg, (tuple, list)):
-            return _rebuild(arg, [self._bound(a) for a in arg])
-        if isinstance(arg, dict):
-            return {k: self._bound(v) for k, v in arg.items()}
-        if isinstance(arg, slice):
-            return slice(self._bound(arg.start), self._bound(arg.stop), self._bound(arg.step))
-        return arg
+        return _mapped(arg, Value, self.tracer.bind)
 
     def _values(self, result: Any) -> Any:
-        if isinstance(result, torch.Tensor):
-            return result if dispatches_itself(type(result)) else self.tracer.value_of(result)
-        if isinstance(result, (tuple, list)):
-            return _rebuild(result, [self._values(r) for r in result])
-        if isinstance(result, dict):
-            return {k: self._values(v) for k, v in result.items()}
-        return result
+        known = self.tracer.value_of
+        return _mapped(result, torch.Tensor, lambda t: t if dispatches_itself(type(t)) else known(t))
+
+
+def _mapped(arg: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """An argument or result with a function of what is of this kind in its place."""
+    if isinstance(arg, kind):
+        return function(arg)
+    if isinstance(arg, (tuple, list)):
+        return _rebuild(arg, [_mapped(a, kind, function) for a in arg])
+    if isinstance(arg, dict):
+        return {k: _mapped(v, kind, function) for k, v in arg.items()}
+    if isinstance(arg, slice):
+        return slice(*[_mapped(end, kind, function) for end in (arg.start, arg.stop, arg.step)])
+    return arg
 
 
 def _fake_mode(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> FakeTensorMode:
@@ -275,13 +257,11 @@ def _fake_mode(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> FakeTensorM
 def _rebuild(value: Any, items: list[Any]) -> Any:
     """Make a sequence of `value`'s type from `items`."""
     kind = type(value)
-    if kind in (tuple, list):
-        return kind(items)
-    if kind is torch.Size:
-        return tuple(items) if any(isinstance(i, Value) for i in items) else kind(items)
-    if hasattr(kind, "_fields"):
-        return kind(*items)
-    return kind(items)
+    if kind is immutable_list:
+        return items
+    if kind is torch.Size and any(isinstance(i, Value) for i in items):
+        return tuple(items)
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
 
 
 class Finish:
@@ -431,7 +411,7 @@ class Finish:
             record = switched(record, bits_of(value.fake), self.tracer.emit)
         record = restrided(record, value.fake, self.tracer.emit)
         root = record
-        while root.op not in ("placeholder", "get_attr") and _is_view(root.op):
+        while isinstance(root.op, torch._ops.OpOverload) and root.op.is_view:
             root = root.args[0]
         if root.op in ("placeholder", "get_attr") or any(record is r for r in self.flat):
             return self.tracer.emit(aten.clone.default, record)
@@ -444,10 +424,6 @@ def _whole(record: Record, storage: Storage) -> Record:
     if not is_dense(storage.base.shape, strides) and tuple(record.val.stride()) != strides:
         raise LoweringError("several results are views of memory with gaps that was written")
     return record
-
-
-def _is_view(op: Any) -> bool:
-    return isinstance(op, torch._ops.OpOverload) and op.is_view
 
 
 def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:

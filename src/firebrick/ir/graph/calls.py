@@ -320,6 +320,11 @@ def is_pointwise(name: str) -> bool:
     return name in _POINTWISE
 
 
+def shows_memory(node: Any) -> bool:
+    """Whether a node only looks at the memory of its first argument."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+
+
 def is_view(name: str) -> bool:
     """Whether the op only rearranges its tensor."""
     return name in VIEWS
