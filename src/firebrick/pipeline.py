@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import platform
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ from firebrick.trace.trace_state import TracingState, fakes_of
 from firebrick.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from firebrick.config import Config
     from firebrick.extend import PassReport
@@ -70,16 +71,8 @@ _NOT_IN_KEY = frozenset(
     {
         *("strict", "check", "stages", "skip_frames", "debug", "dump", "recompile_limit"),
         *("dynamic", "fullgraph", "graphs", "background"),
-        *(
-            "cache",
-            "cache_dir",
-            "cache_size_mb",
-            "keep_memory",
-            "build_workers",
-            "build_timeout",
-            "remote_cache",
-            "remote_cache_key",
-        ),
+        *("cache", "cache_dir", "cache_size_mb", "remote_cache", "remote_cache_key"),
+        *("keep_memory", "build_workers", "build_timeout"),
     }
 )
 """Settings that change nothing in what is generated."""
@@ -199,6 +192,17 @@ def _eager(gm: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
     return gm.forward
 
 
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Whatever else is raised in the block is a broken invariant."""
+    try:
+        yield
+    except FirebrickError:
+        raise
+    except Exception as error:
+        raise InternalError(f"{type(error).__name__}: {error}") from error
+
+
 def compile_ahead(
     gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config
 ) -> tuple[Artifact, dict[str, torch.Tensor]]:
@@ -207,17 +211,12 @@ def compile_ahead(
     Raises:
         FirebrickError: it can't be compiled.
     """
-    try:
+    with _own_errors(), collector_paused():
         if is_cut(gm):
             raise CompileError("a graph with branches or loops can't be compiled ahead of time")
-        with collector_paused():
-            one = _Inference(gm, example_inputs, config, ())
-            one.begin()
-            artifact, made = one.built("inference", one.trace_alone)
-    except FirebrickError:
-        raise
-    except Exception as error:
-        raise InternalError(f"{type(error).__name__}: {error}") from error
+        one = _Inference(gm, example_inputs, config, ())
+        one.begin()
+        artifact, made = one.built("inference", one.trace_alone)
     return artifact, {name: one.captured[name] for name in artifact.table["consts"] if name not in made}
 
 
@@ -295,12 +294,8 @@ def inspect_graph(
     Raises:
         FirebrickError: the graph can't be compiled.
     """
-    try:
+    with _own_errors():
         return _Inference(gm, example_inputs, config, user_passes).stages()
-    except FirebrickError:
-        raise
-    except Exception as error:
-        raise InternalError(f"{type(error).__name__}: {error}") from error
 
 
 class _Compile:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,9 +10,10 @@ from torch.fx.node import map_aggregate
 
 from firebrick import runtime, trace
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import Expr, Var
-from firebrick.ir.index.sizes import expressions, float_of, size_of
+from firebrick.ir.index.expr import Expr
+from firebrick.ir.index.sizes import float_of, size_of
 from firebrick.trace import graph_key
+from firebrick.trace.joint_split import symbol_places
 from firebrick.trace.trace_state import fakes_of
 
 if TYPE_CHECKING:
@@ -91,11 +91,8 @@ class _SizesOf:
     """The symbols in the sizes of a graph's inputs, and the graph as a function of the numbers that they are."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
-        self.gm, self.places = gm, dict[str, tuple[int, int]]()
-        for i, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder"):
-            for dim, size in enumerate(expressions(node.meta["val"].shape) if "val" in node.meta else ()):
-                if isinstance(size, Var):
-                    self.places.setdefault(size.name, (i, dim))
+        self.gm = gm
+        self.places = symbol_places(n for n in gm.graph.nodes if n.op == "placeholder")
 
     def known(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
         """The numbers."""
@@ -128,10 +125,7 @@ def _number(size: Any, known: Mapping[str, int]) -> int:
     return size.evaluate(known) if isinstance(size, Expr) else size  # type: ignore[no-any-return]
 
 
-def seen_as(base: torch.Tensor, alias: Alias, known: Mapping[str, int] = MappingProxyType({})) -> torch.Tensor:
+def seen_as(base: torch.Tensor, alias: Alias, sizes: Mapping[str, int]) -> torch.Tensor:
     """Return `base` itself, or the view of it that `alias` describes."""
-    shape, strides = (tuple([_number(size, known) for size in row]) for row in (alias.shape, alias.strides))
-    offset = _number(alias.offset, known)
-    if offset == 0 and tuple(base.shape) == shape and base.stride() == strides:
-        return base
-    return base.as_strided(shape, strides, base.storage_offset() + offset)
+    shape, strides = (tuple([_number(size, sizes) for size in row]) for row in (alias.shape, alias.strides))
+    return runtime.seen(base, (shape, strides, _number(alias.offset, sizes)), {})

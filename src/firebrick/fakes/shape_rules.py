@@ -565,14 +565,6 @@ def _shaped(size: Sequence[int], *args: Any, dtype: Any = None, **kwargs: Any) -
     return Spec(tuple(size), dtype or torch.get_default_dtype())
 
 
-def _integers(*args: Any, dtype: Any = None, **kwargs: Any) -> Spec:
-    return Spec(tuple(args[-1]), dtype or torch.int64)
-
-
-def _full(size: Sequence[int], value: Any, dtype: Any = None, **kwargs: Any) -> Spec:
-    return Spec(tuple(size), dtype or category_of(value))
-
-
 def _arange(*args: Any, dtype: Any = None, **kwargs: Any) -> Spec:
     start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
     if dtype is None:
@@ -585,10 +577,6 @@ def _arange(*args: Any, dtype: Any = None, **kwargs: Any) -> Spec:
     whole = all(isinstance(n, (int, torch.SymInt)) for n in (start, end, step))
     count = (end - start + step - (1 if step > 0 else -1)) // step if whole else math.ceil((end - start) / step)
     return Spec((count,), dtype)
-
-
-def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **kwargs: Any) -> Spec:
-    return Spec((steps,), dtype or torch.get_default_dtype())
 
 
 def _multi_head_attention(
@@ -620,13 +608,13 @@ CONSTRUCTORS: dict[Any, Callable[..., Spec]] = {
     aten.ones.default: _shaped,
     aten.rand.default: _shaped,
     aten.randn.default: _shaped,
-    aten.randint.default: _integers,
-    aten.randint.low: _integers,
-    aten.full.default: _full,
+    aten.randint.default: lambda _, size, dtype=None, **__: _shaped(size, dtype=dtype or torch.int64),
+    aten.randint.low: lambda _, __, size, dtype=None, **___: _shaped(size, dtype=dtype or torch.int64),
+    aten.full.default: lambda size, value, dtype=None, **_: _shaped(size, dtype=dtype or category_of(value)),
     aten.arange.default: _arange,
     aten.arange.start: _arange,
     aten.arange.start_step: _arange,
-    aten.linspace.default: _linspace,
+    aten.linspace.default: lambda _, __, steps, **named: _shaped((steps,), **named),
 }
 """Op that makes a tensor from numbers -> rule of its arguments."""
 

@@ -14,7 +14,7 @@ from firebrick.runtime.cache import (
 from firebrick.runtime.deferred import Deferred, OutOfDate
 from firebrick.runtime.load import AutogradViews, Executable, TorchViews, ViewRow, load
 from firebrick.runtime.source import source_digest
-from firebrick.runtime.training import Part, Place, Tangent, Training, TrainingPlan
+from firebrick.runtime.training import Part, Place, Tangent, Training, TrainingPlan, seen
 
 __all__ = [
     "AutogradViews",
@@ -40,6 +40,7 @@ __all__ = [
     "find_compiler",
     "load",
     "make_key",
+    "seen",
     "source_digest",
     "why_miss",
 ]

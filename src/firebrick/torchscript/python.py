@@ -20,6 +20,7 @@ from torch import nn
 
 from firebrick.errors import Unsupported
 from firebrick.torchscript.operations import PYTHON, TENSOR_FACTS
+from firebrick.torchscript.rewriting import overload_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,21 +88,9 @@ def layout_number(tensor: torch.Tensor) -> int:
     return 0 if tensor.layout == torch.strided else 1
 
 
-_DTYPES = {
-    torch.uint8: 0,
-    torch.int8: 1,
-    torch.int16: 2,
-    torch.int32: 3,
-    torch.int64: 4,
-    torch.float16: 5,
-    torch.float32: 6,
-    torch.float64: 7,
-    torch.complex32: 8,
-    torch.complex64: 9,
-    torch.complex128: 10,
-    torch.bool: 11,
-    torch.bfloat16: 15,
-}
+_NUMBERED = "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool"
+_DTYPES = {getattr(torch, name): number for number, name in enumerate(_NUMBERED.split())} | {torch.bfloat16: 15}
+"""Dtype -> its number in TorchScript (c10's ScalarType)."""
 
 
 class _Writer:
@@ -363,12 +352,10 @@ class _Method:
         namespace, _, name = schema.name.partition("::")
         if name == "to" and schema.overload_name in ("prim_Device", "prim_dtype"):
             return self._move(node, schema.overload_name, values)
-        overload = schema.overload_name or "default"
-        packet = getattr(getattr(torch.ops, namespace), name, None)
-        op = getattr(packet, overload, None) if packet is not None else None
+        op = overload_of(node)
         if op is None:
             raise Unsupported(f"TorchScript operation {schema_text} is no operator", fix=f"used at {_place(node)}")
-        short = f"{namespace}_{name}_{overload}"
+        short = f"{namespace}_{name}_{schema.overload_name or 'default'}"
         self.writer.ops[short] = op
         words = [
             f"{argument.name}={value}" if argument.kwarg_only else value

@@ -148,6 +148,16 @@ def nodes_of(graph: Any, kind: str | None = None) -> list[Any]:
     return found
 
 
+def overload_of(node: Any) -> Any:
+    """The operator that a node calls; None where torch has no such one for Python."""
+    if node.schema() == "(no schema)":
+        return None
+    schema = torch._C.parse_schema(node.schema())
+    namespace, _, name = schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    return getattr(packet, schema.overload_name or "default", None)
+
+
 class OptimizedScript(nn.Module):
     """A TorchScript program after passes: call it like the module. `reports` tells what each pass did."""
 

@@ -20,7 +20,7 @@ from firebrick.extend import partition
 from firebrick.extend.claimed_group import group_op
 from firebrick.fakes.mode import new_fake_mode
 from firebrick.torchscript.python import to_module
-from firebrick.torchscript.rewriting import OptimizedScript, frozen_graph, nodes_of
+from firebrick.torchscript.rewriting import OptimizedScript, frozen_graph, nodes_of, overload_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +118,7 @@ class Mirror:
             self.values[node.output().unique()] = value
 
     def _call(self, node: Any, inputs: list[Any]) -> fx.Node:
-        op = _overload(node)
+        op = overload_of(node) if node.kind().startswith("aten::") else None
         if op is None:
             return self.fx.call_function(_Opaque(node), tuple(inputs))
         arguments = list(zip(op._schema.arguments, inputs, strict=False))
@@ -224,15 +224,6 @@ class _Opaque:
 
     def __call__(self, *args: Any) -> Any:
         raise PassError(f"{self.kind} runs in TorchScript only")
-
-
-def _overload(node: Any) -> Any:
-    text = node.schema() if node.kind().startswith("aten::") else "(no schema)"
-    if text == "(no schema)":
-        return None
-    schema = torch._C.parse_schema(text)
-    packet = getattr(torch.ops.aten, schema.name.partition("::")[2], None)
-    return getattr(packet, schema.overload_name or "default", None)
 
 
 def _name(value: Any) -> str:

@@ -76,7 +76,7 @@ class _Divider:
     def __init__(self, joint: JointGraph, saved: Iterable[fx.Node], keys: Sequence[Any]) -> None:
         self.joint, self.phases = joint, Phases(joint)
         self.inputs, self.tangents = joint.placeholders()
-        self.symbols = self._symbols()
+        self.symbols = tuple([(name, *at) for name, at in symbol_places(self.inputs).items()])
         self.literals = {n for n in joint.gm.graph.nodes if n.op == "get_attr" and str(n.target).startswith("_literal")}
         self.keys = self._keys()
         node_of = {key: node for node, key in self.keys.items()}
@@ -154,15 +154,6 @@ class _Divider:
             draws=tuple(sorted({str(t.device) for n in forward.gm.graph.nodes for t in _drawn(n)})),
         )
         return Division(forward, backward, plan, order, tuple([self.keys[n] for n in self.saved]), sizes)
-
-    def _symbols(self) -> tuple[tuple[str, int, int], ...]:
-        """Where the symbols of sizes are found among the inputs."""
-        symbols: dict[str, tuple[int, int]] = {}
-        for i, node in enumerate(self.inputs):
-            for dim, size in enumerate(expressions(node.meta["val"].shape)):
-                if isinstance(size, Var):
-                    symbols.setdefault(size.name, (i, dim))
-        return tuple([(name, *at) for name, at in symbols.items()])
 
     def _sizes(self) -> fx.Node:
         """Make the tensor that has the symbols as its sizes."""
@@ -302,6 +293,16 @@ def _layout(val: torch.Tensor, whole: torch.Tensor) -> tuple[tuple[Any, ...], tu
     sizes, strides = ([as_data(size) for size in expressions(row)] for row in (val.shape, val.stride()))
     offset = size_of(val.storage_offset()) - size_of(whole.storage_offset())
     return tuple(sizes), tuple(strides), as_data(offset)
+
+
+def symbol_places(inputs: Iterable[fx.Node]) -> dict[str, tuple[int, int]]:
+    """Where the symbols of sizes are found: the number of an input, and its dimension."""
+    places: dict[str, tuple[int, int]] = {}
+    for i, node in enumerate(inputs):
+        for dim, size in enumerate(expressions(node.meta["val"].shape) if "val" in node.meta else ()):
+            if isinstance(size, Var):
+                places.setdefault(size.name, (i, dim))
+    return places
 
 
 def zeros_node(
