@@ -149,8 +149,8 @@ class _Model:
         outputs = [f"{node.name}_{i}" for i in range(len(value_of(node)))] if many else [node.name]
         inputs = [n for source in node.all_input_nodes if isinstance(n := self.names[source], str)]
         kind = str(getattr(node.target, "_opname", node.target))
-        made = self.onnx.helper.make_node(kind, inputs, outputs, domain="aten", doc_string=str(node.format_node()))
-        self.nodes.append(made)
+        proto = self.onnx.helper.make_node(kind, inputs, outputs, domain="aten", doc_string=str(node.format_node()))
+        self.nodes.append(proto)
         return outputs if many else outputs[0]
 
     def _note(self, node: fx.Node, protos: list[Any]) -> None:

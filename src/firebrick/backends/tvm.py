@@ -38,8 +38,8 @@ class _Machine:
         self.convert = _library("tvm.runtime").from_dlpack if hasattr(_library("tvm.runtime"), "from_dlpack") else None
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        given = [self._enter(t.detach().contiguous()) for t in tensors]
-        result = self.vm["main"](*given)
+        arguments = [self._enter(t.detach().contiguous()) for t in tensors]
+        result = self.vm["main"](*arguments)
         parts = result if hasattr(result, "__len__") and not hasattr(result, "shape") else [result]
         return tuple(torch.utils.dlpack.from_dlpack(parts[i]) for i in range(len(parts)))
 

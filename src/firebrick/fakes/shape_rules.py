@@ -428,27 +428,27 @@ def _index_select(x: Any, dim: int, index: Any) -> Spec:
 def _index(x: Any, indices: Sequence[Any]) -> Spec:
     """Integer index tensors next to each other; their broadcast shape takes the place of the dimensions."""
     places = [i for i, index in enumerate(indices) if index is not None]
-    found = [indices[i] for i in places]
+    tensors = [indices[i] for i in places]
     start, end = places[0], places[0] + len(places)
-    if places != list(range(start, end)) or any(t.dtype not in (torch.int64, torch.int32) for t in found):
+    if places != list(range(start, end)) or any(t.dtype not in (torch.int64, torch.int32) for t in tensors):
         raise NoRule
-    shape = broadcast([tuple(t.shape) for t in found])
+    shape = broadcast([tuple(t.shape) for t in tensors])
     after = x.dim() - end
-    made = (*x.shape[:start], *shape, *x.shape[end:])
-    if len(made) < 2:
-        return Spec(made, x.dtype)
-    if 0 in made:
+    sizes = (*x.shape[:start], *shape, *x.shape[end:])
+    if len(sizes) < 2:
+        return Spec(sizes, x.dtype)
+    if 0 in sizes:
         raise NoRule
     whole = (*[1] * start, *shape, *[1] * after)
-    if any(map(has_symbols, found)):
-        laid = [(*[1] * start, *broadcast_strides(tuple(t.shape), t.stride(), shape), *[1] * after) for t in found]
+    if any(map(has_symbols, tensors)):
+        laid = [(*[1] * start, *broadcast_strides(tuple(t.shape), t.stride(), shape), *[1] * after) for t in tensors]
     else:
         with torch._C._DisableTorchDispatch():
-            plain = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in found]
+            plain = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in tensors]
             laid = [t.expand(shape).reshape(whole).stride() for t in plain]
-    operands = [broadcast_strides(whole, strides, made) for strides in laid]
+    operands = [broadcast_strides(whole, strides, sizes) for strides in laid]
     source = (*x.stride()[:start], *[0] * len(shape), *x.stride()[end:])
-    return Spec(made, x.dtype, packed(made, [source, *operands]))
+    return Spec(sizes, x.dtype, packed(sizes, [source, *operands]))
 
 
 def _like_first(x: Any, *args: Any, **kwargs: Any) -> Spec:
@@ -722,9 +722,9 @@ LAYOUTS: dict[Any, Callable[..., Shape]] = {
 
 def find_rule(func: Any) -> Callable[..., Any] | None:
     """Return the rule of an op that makes new tensors or writes its first argument, None if there is none."""
-    found = RULES.get(func)
-    if found is not None:
-        return found
+    rule = RULES.get(func)
+    if rule is not None:
+        return rule
     if func.namespace != "aten" or func._overloadname.endswith("out"):
         return None
     return _pointwise_rule(func._opname.removesuffix("_"))

@@ -90,8 +90,8 @@ def _masked_scatter(lw: Lowering, x: TensorValue, mask: TensorValue, source: Ten
         at, row = index[:rank], (_flat(index[: rank - 1], lead[:-1]),)
         number = op("add", op("sub", before.at(row), totals.at(row)), counts.at(at))
         slot, binds = place(op("sub", number, constant(1, "i64")), const(size // tail), "x0", wrap=False)
-        found = unfold((slot * tail + _flat(index[rank:], shape[rank:]),))
-        flat = ref.offset + total(i * s for i, s in zip(found, ref.strides, strict=True))
+        indices = unfold((slot * tail + _flat(index[rank:], shape[rank:]),))
+        flat = ref.offset + total(i * s for i, s in zip(indices, ref.strides, strict=True))
         return where(mask.at(of_mask(index)), load(ref.buffer, x.dtype, flat, binds), x.at(of_x(index)))
 
     return lw.formula(formula, x.cost + mask.cost + 12)

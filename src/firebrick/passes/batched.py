@@ -42,13 +42,13 @@ def batch_products(
         forms = [c.name for c in _choices(node, targets)]
         if choose is None or len(forms) < 2:
             return forms[0]
-        rewrites = {form: partial(_rewrite, form_of=partial(_given, form)) for form in forms}
+        rewrites = {form: partial(_rewrite, form_of=partial(_form_of, form)) for form in forms}
         return choose(alone([node], lambda _: False), rewrites)
 
     return _rewrite(graph, form_of)
 
 
-def _given(form: str, _node: fx.Node) -> str:
+def _form_of(form: str, _node: fx.Node) -> str:
     return form
 
 
@@ -57,9 +57,9 @@ def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node], str]) -> AtenGraph:
     for node in nodes.find_nodes(op="call_function", target=aten.bmm.default):
         if form_of(node) == "own":
             with nodes.inserting_before(node):
-                made = nodes.call_function(linear_op, (*node.args, None, None, None, "none", []))
-            made.meta = dict(node.meta)
-            node.replace_all_uses_with(made)
+                product = nodes.call_function(linear_op, (*node.args, None, None, None, "none", []))
+            product.meta = dict(node.meta)
+            node.replace_all_uses_with(product)
             nodes.erase_node(node)
     return graph
 

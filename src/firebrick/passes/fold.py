@@ -69,7 +69,7 @@ def fold_constants(graph: AtenGraph, targets: Mapping[str, Target], config: Conf
 
 def _readers(node: fx.Node, recipe: RecipeBuilder) -> list[fx.Node] | None:
     """The nodes that are not constant and read `node`, through views or not; None when it is returned."""
-    found: list[fx.Node] = []
+    readers: list[fx.Node] = []
     stack = list(node.users)
     while stack:
         user = stack.pop()
@@ -78,15 +78,15 @@ def _readers(node: fx.Node, recipe: RecipeBuilder) -> list[fx.Node] | None:
         if shows_memory(user):
             stack.extend(user.users)
         elif not recipe.is_constant(user):
-            found.append(user)
-    return found
+            readers.append(user)
+    return readers
 
 
 def _worth(node: fx.Node, readers: list[fx.Node]) -> bool:
     if not readers:
         return False
     size = node.meta["val"].numel()
-    given = sum(n.meta["val"].numel() for n in node.all_input_nodes)
-    if size > _GROWTH * given + _SMALL:
+    operands = sum(n.meta["val"].numel() for n in node.all_input_nodes)
+    if size > _GROWTH * operands + _SMALL:
         return False
     return size <= _SMALL or any(reader.target in _LIBRARY for reader in readers)

@@ -154,9 +154,9 @@ class Bisection:
             changes = [f"{variable_of(name)}={value}" for name, value in (settings or {}).items()]
             printed, error = self._wait(["env", "PYTHONHASHSEED=0", *changes, *command])
             rows = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
-        made = Run(name, error, printed, rows)
-        made.error = error or made.last("end") or ""
-        return made
+        run = Run(name, error, printed, rows)
+        run.error = error or run.last("end") or ""
+        return run
 
     def _wait(self, command: list[str]) -> tuple[str, str]:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -41,14 +41,14 @@ cache_app = typer.Typer(help="Look at and clear the disk cache. Example: firebri
 app.add_typer(cache_app, name="cache")
 
 
-def _in_a_folder(found: Any) -> Any:
+def _in_a_folder(paths: Any) -> Any:
     """Make the folders of the files that a command is to write, before it begins."""
-    for path in found if isinstance(found, list) else [found] if found is not None else []:
+    for path in paths if isinstance(paths, list) else [paths] if paths is not None else []:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"can't write {path}: {error}") from error
-    return found
+    return paths
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -133,11 +133,11 @@ def profile(
 ) -> None:
     """Show where time and memory go, eager beside compiled, against what the machine reaches."""
     with progress.status(f"profiling {target}"):
-        found = profiling.profile_target(Target.load(target), trace=trace)
+        result = profiling.profile_target(Target.load(target), trace=trace)
     if as_json:
-        _print_json(asdict(found))
+        _print_json(asdict(result))
     else:
-        for table in profiling.tables(found, top, console.width):
+        for table in profiling.tables(result, top, console.width):
             console.print(table, width=None if console.is_terminal else 140)
 
 
@@ -180,14 +180,14 @@ def report(
 ) -> None:
     """Compile with an empty cache and again with a filled one, and report on all of it."""
     with progress.status(f"compiling {target}"):
-        made = reporting.make_report(Target.load(target), Config.from_env())
+        page = reporting.make_report(Target.load(target), Config.from_env())
     if out:
-        out.write_text(made.to_html(), encoding="utf-8")
+        out.write_text(page.to_html(), encoding="utf-8")
         _say(f"wrote {out}", progress)
     if as_json:
-        _print_json(made.to_dict())
+        _print_json(page.to_dict())
     elif not out:
-        console.print(made.show(), width=None if console.is_terminal else 140)
+        console.print(page.show(), width=None if console.is_terminal else 140)
 
 
 @app.command(epilog="Example: `firebrick minify bert -o repro.py`")
@@ -204,15 +204,15 @@ def minify(
     with progress.status(f"minifying {target}"):
         loaded = Target.load(target)
         captured = capture(loaded.submodule(module) if module else loaded, stages=False, errors=False)
-        found = minifying.minify(captured, backend, seconds=seconds, timeout=timeout)
-    found.write(out)
+        small = minifying.minify(captured, backend, seconds=seconds, timeout=timeout)
+    small.write(out)
     if as_json:
         _print_json(
-            {"problem": asdict(found.problem), "before": found.before, "after": found.after, "script": str(out)}
+            {"problem": asdict(small.problem), "before": small.before, "after": small.after, "script": str(out)}
         )
         return
-    _say(f"{found.problem}")
-    text = f"{found.before} ops cut down to {found.after} in {found.tries} tries; run: python {out}"
+    _say(f"{small.problem}")
+    text = f"{small.before} ops cut down to {small.after} in {small.tries} tries; run: python {out}"
     _say(text)
 
 

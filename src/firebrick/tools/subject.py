@@ -179,8 +179,8 @@ class Captured:
 
     def breaks(self) -> list[dict[str, str]]:
         """Place, cause and fix of each graph break."""
-        found = [r.break_ for r in self.reports if r.break_ is not None]
-        return [{"place": str(b.unsupported().where or ""), "cause": str(b), "fix": b.kind.fix} for b in found]
+        graph_breaks = [r.break_ for r in self.reports if r.break_ is not None]
+        return [{"place": str(b.unsupported().where or ""), "cause": str(b), "fix": b.kind.fix} for b in graph_breaks]
 
 
 @contextmanager

@@ -79,8 +79,8 @@ class Examination:
         try:
             with warnings.catch_warnings(), torch.set_grad_enabled(self.case.recording):
                 warnings.simplefilter("ignore")
-                given = accuracy.moved_copies(inputs)
-                compiled = accuracy.compile_unchecked(gm, given, config, self.case.passes)
+                arguments = accuracy.moved_copies(inputs)
+                compiled = accuracy.compile_unchecked(gm, arguments, config, self.case.passes)
                 checked = accuracy.Checked(compiled, replace(self.case, gm=gm))
                 for _ in range(_CALLS):
                     _, finding, _ = checked.run(accuracy.moved_copies(inputs))
@@ -130,9 +130,9 @@ class Examination:
         """The last op of the shortest beginning that is wrong, and those before it that it takes."""
         nodes = [n for n in self.case.gm.graph.nodes if n.op.startswith("call")]
         values = ValueRecorder(self.case.gm)
-        given = accuracy.moved_copies(self.case.inputs)
+        arguments = accuracy.moved_copies(self.case.inputs)
         with torch.no_grad():
-            values.run(*copies_of(given))
+            values.run(*copies_of(arguments))
 
         def is_wrong(start: int, end: int) -> bool:
             if (start, end) == (0, len(nodes)):
@@ -184,18 +184,18 @@ def _part(
     case: Case, nodes: list[fx.Node], start: int, end: int, kept: dict[str, Any]
 ) -> tuple[fx.GraphModule, list[Any]]:
     """The calls from `start` to `end` as a graph of what comes before; returns what is used behind."""
-    graph, known, inputs = fx.Graph(), dict[fx.Node, fx.Node](), list[Any]()
+    graph, copy_of, inputs = fx.Graph(), dict[fx.Node, fx.Node](), list[Any]()
     originals = dict(zip((n for n in case.gm.graph.nodes if n.op == "placeholder"), case.inputs, strict=True))
     inside = set(nodes[start:end])
 
     def mapped(node: fx.Node) -> fx.Node:
-        if node not in known and node.op == "get_attr":
-            known[node] = graph.node_copy(node)
-        elif node not in known:
-            known[node] = graph.placeholder(node.name)
-            known[node].meta = dict(node.meta)
+        if node not in copy_of and node.op == "get_attr":
+            copy_of[node] = graph.node_copy(node)
+        elif node not in copy_of:
+            copy_of[node] = graph.placeholder(node.name)
+            copy_of[node].meta = dict(node.meta)
             inputs.append(originals.get(node, kept.get(node.name)))
-        return known[node]
+        return copy_of[node]
 
     if start == 0:
         for node in originals:  # all of them, in their order
@@ -203,10 +203,10 @@ def _part(
     for node in nodes[start:end]:
         for argument in node.all_input_nodes:
             mapped(argument)
-        known[node] = graph.node_copy(node, mapped)
+        copy_of[node] = graph.node_copy(node, mapped)
     results = [n for n in nodes[start:end] if any(user not in inside for user in n.users)]
     results = [n for n in results if isinstance(kept.get(n.name), torch.Tensor)] or [nodes[end - 1]]
-    graph.output(tuple(known[n] for n in results)).meta = dict(case.gm.graph.output_node().meta)
+    graph.output(tuple(copy_of[n] for n in results)).meta = dict(case.gm.graph.output_node().meta)
     gm = fx.GraphModule(case.gm, graph)
     gm.meta.update(case.gm.meta)
     return gm, inputs

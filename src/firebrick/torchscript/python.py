@@ -66,8 +66,8 @@ def to_module(module: torch.jit.ScriptModule) -> ScriptModule:
     linecache.cache[file] = (len(text), None, [line + "\n" for line in text.splitlines()], file)
     scope = writer.scope()
     exec(compile(text, file, "exec"), scope)
-    made = type(name, (ScriptModule,), {n: scope[n] for n in names})
-    root.__class__ = made
+    cls = type(name, (ScriptModule,), {n: scope[n] for n in names})
+    root.__class__ = cls
     root.source = text
     root.train(module.training)
     return root
@@ -103,7 +103,7 @@ class _Writer:
 
     def scope(self) -> dict[str, Any]:
         """The globals of the generated functions."""
-        given = {
+        names = {
             "torch": torch,
             "math": math,
             "operator": operator,
@@ -112,7 +112,7 @@ class _Writer:
             "layout_number": layout_number,
             "__name__": "torchscript_as_python",
         }
-        return {**given, **self.constants, **self.ops}
+        return {**names, **self.constants, **self.ops}
 
     def method(self, name: str) -> str:
         """The text of one method, with everything that it calls inlined."""
@@ -149,9 +149,9 @@ class _Method:
     # ------------------------------------------------------------ names and values
 
     def _name(self, value: Any, wanted: str = "") -> str:
-        found = self.names.get(value.unique())
-        if found is not None:
-            return found
+        existing = self.names.get(value.unique())
+        if existing is not None:
+            return existing
         base = re.sub(r"\W", "_", wanted or value.debugName()).strip("_") or "v"
         if base[0].isdigit() or keyword.iskeyword(base) or base in ("self", "torch", "math", "operator"):
             base = f"v{base}"
@@ -177,8 +177,8 @@ class _Method:
             return f"[{', '.join(map(self._constant, value))}]"
         if isinstance(value, tuple) and value:
             return f"({', '.join(map(self._constant, value))},)"
-        for name, known in self.writer.constants.items():
-            if known is value:
+        for name, constant in self.writer.constants.items():
+            if constant is value:
                 return name
         name = f"constant_{len(self.writer.constants)}"
         self.writer.constants[name] = value
@@ -258,8 +258,8 @@ class _Method:
         message, *kind = node.inputs()
         name = kind[0].toIValue() if kind and kind[0].node().kind() == "prim::Constant" else None
         error = str(name or "builtins.RuntimeError").rpartition(".")[2]
-        known = {"ValueError", "RuntimeError", "AssertionError", "TypeError", "IndexError", "KeyError"}
-        self._line(depth, f"raise {error if error in known else 'RuntimeError'}({self._use(message)})")
+        raisable = {"ValueError", "RuntimeError", "AssertionError", "TypeError", "IndexError", "KeyError"}
+        self._line(depth, f"raise {error if error in raisable else 'RuntimeError'}({self._use(message)})")
 
     def _get_attribute(self, node: Any, depth: int) -> None:
         owner, name, value = node.input(), node.s("name"), node.output()

@@ -161,26 +161,26 @@ class Trace:
 
     def _placeholder(self, node: fx.Node) -> Any:
         index = len(self.inputs)
-        given = self.example_inputs[index]
-        if not isinstance(given, torch.Tensor):
-            raise LoweringError(f"graph input {node.name} is a {type(given).__name__}, not a tensor")
-        fake = given if isinstance(given, FakeTensor) else node.meta.get("val")
+        example = self.example_inputs[index]
+        if not isinstance(example, torch.Tensor):
+            raise LoweringError(f"graph input {node.name} is a {type(example).__name__}, not a tensor")
+        fake = example if isinstance(example, FakeTensor) else node.meta.get("val")
         if not isinstance(fake, FakeTensor) or fake.fake_mode is not self.tracer.fake_mode:
-            fake = fake_like(self.tracer.fake_mode, given)
+            fake = fake_like(self.tracer.fake_mode, example)
         if has_symbols(fake) or any(fake is v.fake for v in self.inputs):
             fake = fake_like(self.tracer.fake_mode, fake)
-        value = self.tracer.given("placeholder", fake, Origin("input", node.name, index))
+        value = self.tracer.value_from("placeholder", fake, Origin("input", node.name, index))
         self.inputs.append(value)
         return value
 
     def _get_attr(self, node: fx.Node) -> Any:
-        found = attribute_of(self.gm, str(node.target))
-        if not isinstance(found, torch.Tensor):
-            return found
+        attribute = attribute_of(self.gm, str(node.target))
+        if not isinstance(attribute, torch.Tensor):
+            return attribute
         fake = node.meta.get("val")
         if not isinstance(fake, FakeTensor) or fake.fake_mode is not self.tracer.fake_mode:
             fake = None
-        return self.tracer.constant(found, str(node.target).replace(".", "_"), fake)
+        return self.tracer.constant(attribute, str(node.target).replace(".", "_"), fake)
 
     def _call_module(self, node: fx.Node) -> Any:
         module = self.gm.get_submodule(str(node.target))
@@ -219,8 +219,8 @@ class Trace:
             if isinstance(target, str):
                 result = with_kernels_in_python(lambda: getattr(args[0], target)(*args[1:], **kwargs))
             else:
-                known = self.functions.get(target) if callable(target) else None
-                result = NotImplemented if known is None else known(*args, **kwargs)
+                recipe = self.functions.get(target) if callable(target) else None
+                result = NotImplemented if recipe is None else recipe(*args, **kwargs)
                 if result is NotImplemented:
                     result = with_kernels_in_python(lambda: target(*args, **kwargs))
         return self._values(result)
@@ -229,8 +229,8 @@ class Trace:
         return _mapped(arg, Value, self.tracer.bind)
 
     def _values(self, result: Any) -> Any:
-        known = self.tracer.value_of
-        return _mapped(result, torch.Tensor, lambda t: t if dispatches_itself(type(t)) else known(t))
+        value_of = self.tracer.value_of
+        return _mapped(result, torch.Tensor, lambda t: t if dispatches_itself(type(t)) else value_of(t))
 
 
 def _mapped(arg: Any, kind: type, function: Callable[[Any], Any]) -> Any:
@@ -247,9 +247,9 @@ def _mapped(arg: Any, kind: type, function: Callable[[Any], Any]) -> Any:
 
 
 def _fake_mode(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> FakeTensorMode:
-    for given in example_inputs:
-        if isinstance(given, FakeTensor):
-            return given.fake_mode
+    for example in example_inputs:
+        if isinstance(example, FakeTensor):
+            return example.fake_mode
     mode = gm.meta.get("fake_mode")
     return mode if isinstance(mode, FakeTensorMode) else new_fake_mode()
 
@@ -316,32 +316,32 @@ class Finish:
 
     def _mutations(self) -> dict[Origin, Storage]:
         """Return the storages of inputs and constants that were written, inputs first."""
-        found: dict[Origin, Storage] = {}
+        written: dict[Origin, Storage] = {}
         for value in (*self.trace.inputs, *self.tracer._constant_values.values()):
             origin = value.storage.origin
             if value.storage.version and origin is not None and origin.name not in self.tracer.literals:
-                found[origin] = value.storage
-        self._check_overlap(found)
-        for origin, storage in found.items():
+                written[origin] = value.storage
+        self._check_overlap(written)
+        for origin, storage in written.items():
             if overlaps(storage.base):
                 raise LoweringError(f"{origin.name} is written and holds several elements in one place")
-        return found
+        return written
 
-    def _check_overlap(self, found: dict[Origin, Storage]) -> None:
+    def _check_overlap(self, written: dict[Origin, Storage]) -> None:
         """Two tensors of the caller that share memory are two values here: right only while neither is written."""
-        if not found:
+        if not written:
             return
-        given = {
+        tensors = {
             ("input", n.name): t for n, t in zip(_placeholders(self.trace.gm), self.trace.example_inputs, strict=False)
         }
-        given |= {("const", name): t for name, t in self.tracer.constants.items()}
+        tensors |= {("const", name): t for name, t in self.tracer.constants.items()}
         owners: dict[int, int] = {}
-        for tensor in given.values():
+        for tensor in tensors.values():
             if tensor.layout == torch.strided:
                 pointer = tensor.untyped_storage()._cdata
                 owners[pointer] = owners.get(pointer, 0) + 1
-        for origin in found:
-            tensor = given[origin.kind, origin.name]
+        for origin in written:
+            tensor = tensors[origin.kind, origin.name]
             if owners.get(tensor.untyped_storage()._cdata, 0) > 1:
                 raise LoweringError(f"{origin.name} is written and shares memory with another tensor of the graph")
 

@@ -105,7 +105,7 @@ class _Divider:
     def _closed(self, saved: Iterable[fx.Node]) -> list[fx.Node]:
         """What is saved, with the inputs and constants that computing the rest again starts from."""
         chosen = {base_of(n) for n in saved} - self.literals
-        found, seen = [], set()
+        saved_nodes, seen = [], set()
         waiting = list(self.phases.needed)
         while waiting:
             node = waiting.pop()
@@ -113,7 +113,7 @@ class _Divider:
                 continue
             seen.add(node)
             if node in chosen or node.op in ("placeholder", "get_attr"):
-                found.append(node)
+                saved_nodes.append(node)
                 continue
             if is_random(node):
                 raise PassError(
@@ -122,7 +122,7 @@ class _Divider:
                 )
             waiting += node.all_input_nodes
         order = {n: i for i, n in enumerate(self.joint.gm.graph.nodes)}
-        return sorted(found, key=order.__getitem__)
+        return sorted(saved_nodes, key=order.__getitem__)
 
     def run(self) -> Division:
         results, gradients = self.joint.results()

@@ -105,9 +105,9 @@ def _segment(gm: fx.GraphModule, nodes: list[fx.Node], apart: bool) -> Segment:
     for n in (*(n for n in used if n.op == "get_attr"), *nodes):
         copies[n] = graph.node_copy(n, copies.__getitem__)
     graph.output(tuple(copies[n] for n in outputs))
-    made = fx.GraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return Segment(inputs, outputs, made, [])
+    module = fx.GraphModule(gm, graph)
+    module.meta.update(gm.meta)
+    return Segment(inputs, outputs, module, [])
 
 
 class Segments:
