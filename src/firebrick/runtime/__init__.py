@@ -15,32 +15,3 @@ from firebrick.runtime.deferred import Deferred, OutOfDate
 from firebrick.runtime.load import AutogradViews, Executable, TorchViews, ViewRow, load
 from firebrick.runtime.source import source_digest
 from firebrick.runtime.training import Part, Place, Tangent, Training, TrainingPlan, seen
-
-__all__ = [
-    "AutogradViews",
-    "Compiler",
-    "ConstantsChanged",
-    "Deferred",
-    "DiskCache",
-    "Executable",
-    "Key",
-    "OutOfDate",
-    "Part",
-    "Place",
-    "Tangent",
-    "TorchViews",
-    "Training",
-    "TrainingPlan",
-    "ViewRow",
-    "WithBits",
-    "build",
-    "cache_entries",
-    "cache_state",
-    "clear_cache",
-    "find_compiler",
-    "load",
-    "make_key",
-    "seen",
-    "source_digest",
-    "why_miss",
-]
