@@ -11,12 +11,12 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
 # Ceilings only fall. One folder may fill its room, all of them together may not.
-PACKAGE_LINES = 73_754  # gradients of gradients, distributed training: 800, in trace, runtime, api; wrapper tensors, export, capture: 1,900; measured kernels, int8: 700; bisect, accuracy: 1,300; sizes: 700
+PACKAGE_LINES = 72_892  # gradients of gradients, distributed training: 800, in trace, runtime, api; wrapper tensors, export, capture: 1,900; measured kernels, int8: 700; bisect, accuracy: 1,300; sizes: 700
 FOLDER_LINES = {
     "": 1_707,
     "api": 2_675,
     "backends": 1_456,
-    "capture": 23_370,
+    "capture": 22_508,
     "extend": 2_800,
     "fakes": 2_670,
     "fuse": 2_100,

@@ -690,8 +690,7 @@ class Attempt:
             kept[version] = value.source
             head.store_fast(version)
         if getattr(self.tracer.graph.mode, "has_drawn", False):  # the last, for it undoes what the others only look at
-            head.load_callable(torch.get_rng_state)
-            head.call(0)
+            head.load_call(torch.get_rng_state)
             state = head.new_temp()
             head.store_fast(state)
             kept[state] = torch.set_rng_state
@@ -715,9 +714,7 @@ class Attempt:
         if outdated is not None:
             emitter.check_exception(ConstantsChanged)
             emitter.emit("POP_JUMP_IF_FALSE", other)
-            emitter.load_callable(outdated)
-            emitter.call(0)
-            emitter.pop()
+            emitter.run_call(outdated)
             emitter.jump(again)
             emitter.place(other)
         emitter.check_exception(Exception if self._can_start_again() else ())
@@ -726,10 +723,7 @@ class Attempt:
         emitter.emit("POP_JUMP_IF_TRUE", leave)
         for temp, source in kept.items():
             if callable(source):
-                emitter.load_callable(source)
-                emitter.load_fast(temp)
-                emitter.call(1)
-                emitter.pop()
+                emitter.run_call(source, temps=[temp])
                 continue
             emitter.load_source(source)
             emitter.load_attr("_version")
@@ -765,10 +759,7 @@ def _is_number(value: Value) -> bool:
 def _switch_grad(emitter: ValueEmitter, now: bool, wanted: bool) -> None:
     """Switch the recording of gradients, if it is not as wanted."""
     if now != wanted:
-        emitter.load_callable(torch._C._set_grad_enabled)
-        emitter.load_const(wanted)
-        emitter.call(1)
-        emitter.pop()
+        emitter.run_call(torch._C._set_grad_enabled, wanted)
 
 
 def _copies(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:

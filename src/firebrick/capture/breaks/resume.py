@@ -25,7 +25,6 @@ from firebrick import _native
 from firebrick.capture.breaks.continuation import (
     MISSING,
     RECEIVER,
-    Origin,
     Shape,
     continuation,
     copied,
@@ -47,18 +46,6 @@ if TYPE_CHECKING:
 
     from firebrick.capture.breaks.regions import End, Region
     from firebrick.capture.emit.writer import Emitter
-
-__all__ = [
-    "HOLDERS",
-    "MISSING",
-    "Origin",
-    "can_break",
-    "continuation",
-    "emit_break",
-    "emit_plain",
-    "origin",
-    "stack_before",
-]
 
 
 def can_break(code: CodeType, index: int, stack: Sequence[bool] = ()) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Value
 
 
 class Effects:
@@ -68,7 +68,7 @@ class Effects:
         else:
             self._context[id(variable)] = (variable, value)
 
-    def later(self, function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+    def later(self, function: Any, args: Args, kwargs: dict[str, Value]) -> None:
         """Defer a call whose result nobody uses, such as print, to the end of the captured region."""
         self.count += 1
         self.outside += 1

@@ -12,10 +12,10 @@ from firebrick.capture.values.function import CallableValue, CellValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from types import CodeType
 
     from firebrick.capture.graph import GraphBuilder
-    from firebrick.capture.guards.sources import Source
 
 
 class ValueEmitter(Emitter):
@@ -97,39 +97,43 @@ class ValueEmitter(Emitter):
             found = self._made_temps[index] = self.new_temp()
         return found
 
-    def load_source(self, source: Source) -> None:
-        """Push what a source gives in this frame."""
-        for what, operand in source.steps():
-            match what:
-                case "fast":
-                    if operand in self.code.co_cellvars:
-                        self.load_deref(operand)
-                    else:
-                        self.load_fast(operand)
-                case "cell":
-                    self.load_deref(operand)
-                case "global":
-                    self.load_global(operand)
-                case "const":
-                    self.load_const(operand)
-                case "attr":
-                    self.load_attr(operand)
-                case "item":
-                    self.load_const(operand)
-                    self.load_subscr()
-                case "apply":
-                    temp = self.new_temp()
-                    self.store_fast(temp)
-                    self.load_callable(operand)
-                    self.load_fast(temp)
-                    self.call(1)
+    def load_call(
+        self, function: object, *args: object, temps: Sequence[str] = (), keywords: Sequence[str] = ()
+    ) -> None:
+        """Push what a function gives for arguments that are values or constants, then temporaries."""
+        self.load_callable(function)
+        for arg in args:
+            if isinstance(arg, Value):
+                self.load(arg)
+            else:
+                self.load_const(arg)
+        for temp in temps:
+            self.load_fast(temp)
+        self.call(len(args) + len(temps) - len(keywords), keywords)
+
+    def run_call(self, function: object, *args: object, temps: Sequence[str] = ()) -> None:
+        """Make such a call and drop the result."""
+        self.load_call(function, *args, temps=temps)
+        self.pop()
+
+    def load_tuple(self, items: Sequence[Value]) -> None:
+        """Push a new tuple of values."""
+        for item in items:
+            self.load(item)
+        self.build_tuple(len(items))
+
+    def set_attributes(self, attributes: Mapping[str, Value]) -> None:
+        """Give attributes to the object on top, which stays there."""
+        for name, item in attributes.items():
+            self.dup()
+            self.load(item)
+            self.swap(2)
+            self.store_attr(name)
 
     def load_to_temp(self, value: Value | list[Value]) -> str:
         """Load a value, or a tuple of values, into a new temporary."""
         if isinstance(value, list):
-            for item in value:
-                self.load(item)
-            self.build_tuple(len(value))
+            self.load_tuple(value)
         else:
             self.load(value)
         temp = self.new_temp()

@@ -80,10 +80,7 @@ class Prelude:
     def put_back(emitter: ValueEmitter, kept: Sequence[str]) -> None:
         """Emit what puts the states back that were kept."""
         for temp in kept:
-            emitter.load_callable(_State.put_back)
-            emitter.load_fast(temp)
-            emitter.call(1)
-            emitter.pop()
+            emitter.run_call(_State.put_back, temps=[temp])
 
     def emit(self, emitter: ValueEmitter) -> None:
         """Emit the calls."""

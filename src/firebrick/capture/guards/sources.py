@@ -288,13 +288,10 @@ class InstanceDict(Source):
 
     base: Source
 
-    shown = "{0.base}.__dict__"
+    name: ClassVar[str] = "__dict__"
 
     def _follow(self, value: Any) -> Any:
         return object.__getattribute__(value, "__dict__")
-
-    def _last_steps(self) -> tuple[Step, ...]:
-        return (("attr", "__dict__"),)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -354,11 +351,10 @@ class BuiltinItem(Source):
     def __str__(self) -> str:
         return f"{self.base}[{shown_key(self.key)}]"
 
-    def _follow(self, value: Any) -> Any:
-        return self.kind.__getitem__(value, self.key)
-
-    def _last_steps(self) -> tuple[Step, ...]:
-        return (("apply", _Getter(self.kind, self.key)),)
+    @property
+    def applied(self) -> Any:  # type: ignore[override]
+        """The container's own `__getitem__` with the key."""
+        return _Getter(self.kind, self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,10 +379,7 @@ class DictKey(Source):
         return list(dict.keys(value))[self.index]
 
     def _last_steps(self) -> tuple[Step, ...]:
-        return (
-            ("apply", list),
-            ("item", self.index),
-        )
+        return ("apply", list), ("item", self.index)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -418,11 +411,10 @@ class Fits(Source):
 
     shown = "{0.base} is a {0.layout}"
 
-    def _follow(self, value: Any) -> Any:
-        return self.layout.fits(value)
-
-    def _last_steps(self) -> tuple[Step, ...]:
-        return (("apply", self.layout.fits),)
+    @property
+    def applied(self) -> Any:  # type: ignore[override]
+        """The question."""
+        return self.layout.fits
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -442,11 +434,10 @@ class ClassAttr(Source):
     base: Source
     name: str
 
-    def _follow(self, value: Any) -> Any:
-        return _ClassGetter(self.name)(value)
-
-    def _last_steps(self) -> tuple[Step, ...]:
-        return (("apply", _ClassGetter(self.name)),)
+    @property
+    def applied(self) -> Any:  # type: ignore[override]
+        """The look through the bases."""
+        return _ClassGetter(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,16 +457,13 @@ class CellContents(Source):
 
     base: Source
 
-    shown = "{0.base}.cell_contents"
+    name: ClassVar[str] = "cell_contents"
 
     def _follow(self, value: Any) -> Any:
         try:
             return value.cell_contents
         except ValueError:
             raise LookupError(f"{self} is empty") from None
-
-    def _last_steps(self) -> tuple[Step, ...]:
-        return (("attr", "cell_contents"),)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -484,24 +472,19 @@ class FunctionPart(Source):
 
     base: Source
     name: str
+    kind: ClassVar[tuple[type, str]] = (types.FunctionType, "function")
 
     def _follow(self, value: Any) -> Any:
-        if not isinstance(value, types.FunctionType):
-            raise AttributeError(f"{self.base} is not a function")
+        if not isinstance(value, self.kind[0]):
+            raise AttributeError(f"{self.base} is not a {self.kind[1]}")
         return getattr(value, self.name)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class MethodPart(Source):
+class MethodPart(FunctionPart):
     """`__self__` or `__func__` of a bound method."""
 
-    base: Source
-    name: str
-
-    def _follow(self, value: Any) -> Any:
-        if not isinstance(value, types.MethodType):
-            raise AttributeError(f"{self.base} is not a bound method")
-        return getattr(value, self.name)
+    kind = (types.MethodType, "bound method")
 
 
 for _cls in Source.__subclasses__():

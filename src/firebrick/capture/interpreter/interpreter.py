@@ -25,12 +25,13 @@ from firebrick.capture.values.module import ModuleValue
 from firebrick.errors import UserLocation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from types import CodeType
 
     from firebrick.capture.bytecode.instructions import Instruction
     from firebrick.capture.guards.sources import Namespace
     from firebrick.capture.interpreter.frame_tracer import Tracer
+    from firebrick.capture.values.base import Args, Kwargs
 
 _GENERATOR = 0x20
 _ASYNC = 0x80 | 0x200
@@ -43,6 +44,8 @@ class BreakHere(Exception):
 
 class Interpreter(Operations):
     """Symbolic execution of one frame."""
+
+    slots: dict[str, Value]
 
     def __init__(
         self,
@@ -227,7 +230,7 @@ class Interpreter(Operations):
 
     # -- calls --------------------------------------------------------------------------
 
-    def inline(self, function: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def inline(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
         """Run a Python function symbolically in a frame of its own."""
         self.tracer.check_inline(function)
         if self.depth >= _MAX_DEPTH:
@@ -288,7 +291,7 @@ class Interpreter(Operations):
                 self.finished = True
                 return None
 
-    def throw_generator(self, args: Sequence[Value], caller: Interpreter) -> Value | None:
+    def throw_generator(self, args: Args, caller: Interpreter) -> Value | None:
         """Raise an exception at the yield where the generator is paused."""
         error = args[-1 if len(args) == 1 else 1].realize()
         if not isinstance(error, ExceptionValue):  # a class, and perhaps the argument that it is called with

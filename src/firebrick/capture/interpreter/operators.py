@@ -25,9 +25,10 @@ from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +328,7 @@ def _percent(interp: Interpreter, left: ConstantValue, right: Value) -> Value:
     return interp.fold(lambda text, *parts: text % parts, [left, *shown], {})
 
 
-def special_method(interp: Interpreter, value: Value, name: str, args: Sequence[Value]) -> Value | None:
+def special_method(interp: Interpreter, value: Value, name: str, args: Args) -> Value | None:
     """An operator that is called by the name of its special method on a built-in kind; None if it is none."""
     if name in _BY_METHOD and len(args) == 1:
         return binary(interp, _BY_METHOD[name], value, args[0])

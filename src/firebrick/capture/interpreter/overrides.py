@@ -14,10 +14,10 @@ from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 
 def overrides_calls(value: Value) -> bool:
@@ -26,7 +26,7 @@ def overrides_calls(value: Value) -> bool:
     return isinstance(value, ObjectValue) and value.overrides()
 
 
-def _overriding(args: Sequence[Value]) -> Iterator[ObjectValue]:
+def _overriding(args: Args) -> Iterator[ObjectValue]:
     for arg in args:
         value = arg.realize()
         if isinstance(value, (TupleValue, ListValue)):
@@ -71,7 +71,7 @@ def _kind(value: Value) -> str:
 
 
 def _function_of(
-    target: Callable[..., Any] | str, args: Sequence[Value], found: Sequence[ObjectValue]
+    target: Callable[..., Any] | str, args: Args, found: Sequence[ObjectValue]
 ) -> tuple[Any, Sequence[Value]]:
     if isinstance(target, str):
         return getattr(torch.Tensor, target), args
@@ -92,12 +92,7 @@ def _function_of(
     return behind[0], [args[place] for place in behind[1]]
 
 
-def overridden(
-    interp: Interpreter,
-    target: Callable[..., Any] | str,
-    args: Sequence[Value],
-    kwargs: Mapping[str, Value],
-) -> Value:
+def overridden(interp: Interpreter, target: Callable[..., Any] | str, args: Args, kwargs: Kwargs) -> Value:
     """`cls.__torch_function__(function, types, args, kwargs)` of the arguments, until one answers.
 
     Raises:

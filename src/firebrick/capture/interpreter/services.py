@@ -22,10 +22,11 @@ from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
 
 class Operations:
@@ -53,14 +54,7 @@ class Operations:
 
     # -- constants ----------------------------------------------------------------
 
-    def fold(
-        self,
-        function: Callable[..., Any],
-        args: Sequence[Value],
-        kwargs: Mapping[str, Value],
-        *,
-        copied: bool = False,
-    ) -> Value:
+    def fold(self, function: Callable[..., Any], args: Args, kwargs: Kwargs, *, copied: bool = False) -> Value:
         """Evaluate a function of constants now; one that only looks at its arguments is given `copied` containers.
 
         Raises:
@@ -131,7 +125,7 @@ class Operations:
         """Whether a Python stand-in is inlined for it."""
         return known_callables.polyfill(obj) is not None
 
-    def call_known(self, obj: Any, value: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_known(self, obj: Any, value: Value, args: Args, kwargs: Kwargs) -> Value:
         """Call an object that is known by identity: by its rule, in the graph, inlined or evaluated."""
         interp = self.interpreter
         handler = known_callables.find(obj)
@@ -164,7 +158,7 @@ class Operations:
         if replacement is not None:
             made = self.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs)).realize()
             if isinstance(obj, type) and isinstance(made, (FunctionValue, GeneratorValue)):
-                made.kind = obj
+                made.cls = obj
             return made
         if known_callables.is_foldable(obj):
             return self.fold(obj, args, kwargs, copied=True)
@@ -175,7 +169,7 @@ class Operations:
             return self.tracer.known(owner).call_method(interp, obj.__name__, args, kwargs)
         raise Break("unsupported-call", f"{value.describe()}() is called")
 
-    def _call_descriptor(self, obj: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def _call_descriptor(self, obj: Any, args: Args, kwargs: Kwargs) -> Value:
         """`dict.update(x, ...)`: the built-in method, even where x's class overrides it."""
         receiver = args[0].realize()
         rest, kwargs = arity.fit_method(obj.__objclass__, obj.__name__, args[1:], kwargs)
@@ -189,11 +183,11 @@ class Operations:
             raise Break("unsupported-call", f"{obj.__qualname__}() is called on {receiver.describe()}")
         return receiver.call_method(self.interpreter, obj.__name__, rest, kwargs)
 
-    def inline(self, function: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def inline(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
         """Run a Python function symbolically in a frame of its own."""
         raise NotImplementedError
 
-    def fallback_method(self, value: Value, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def fallback_method(self, value: Value, name: str, args: Args, kwargs: Kwargs) -> Value:
         """A method of a built-in kind that has no rule: an operator, a polyfill, or evaluated if all is constant."""
         interp = self.interpreter
         operator_result = operators.special_method(interp, value, name, args)

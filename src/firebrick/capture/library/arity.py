@@ -18,7 +18,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.library.known_callables import key_of
 
 if TYPE_CHECKING:
-    from firebrick.capture.library.known_callables import Args, Kwargs
+    from firebrick.capture.values.base import Args, Kwargs
 
 
 _NOTHING: Any = lambda: 0  # noqa: E731

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.interpreter import operators
-from firebrick.capture.library.known_callables import FOLDABLE, FOLDABLE_MODULES, OPAQUE_MODULES, handles, key_of
+from firebrick.capture.library.known_callables import (
+    FOLDABLE,
+    FOLDABLE_MODULES,
+    OPAQUE_MODULES,
+    handles,
+    handles_all,
+    key_of,
+)
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.classes import ClassValue
@@ -33,12 +40,9 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
+    from firebrick.capture.values.base import Args, Kwargs
 
-
-_NO_KEYWORDS: Kwargs = {}
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
@@ -145,11 +149,6 @@ def _callable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(interp.lookup(value.python_type(), "__call__")[0] is not MISSING)
 
 
-@handles(id)
-def _id(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(id(_pinned(interp, args[0].realize(), "id")))
-
-
 def _pinned(interp: Interpreter, value: Value, asked: str) -> object:
     """The object that a value is, in every call."""
     value.compare()
@@ -212,11 +211,6 @@ def _getattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         raise
 
 
-@handles(hasattr)
-def _hasattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(interp.has_attr(args[0], _text(args[1])))
-
-
 @handles(setattr)
 def _setattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     args[0].realize().set_attr(interp, _text(args[1]), args[2])
@@ -251,11 +245,6 @@ def _generic_delattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(value, ObjectValue):
         raise Break("unsupported-attribute", f"attribute of {value.describe()} is deleted")
     value.generic_del_attr(interp, _text(args[1]))
-    return NONE
-
-
-@handles(object.__init__)
-def _object_init(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return NONE
 
 
@@ -313,11 +302,6 @@ def _refused(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 # -- iteration -----------------------------------------------------------------------------------
 
 
-@handles(len)
-def _len(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(args[0].realize().length(interp))
-
-
 @handles(iter)
 def _iter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1:
@@ -361,16 +345,7 @@ def _zip(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
                 row.append(item)
             yield TupleValue(row)
 
-    return IteratorValue(
-        items(), zip, lambda emitter: _remake(emitter, zip, iterators, {"strict": ConstantValue(strict)})
-    )
-
-
-def _remake(emitter: ValueEmitter, cls: type, args: Args, kwargs: Kwargs = _NO_KEYWORDS) -> None:
-    emitter.load_callable(cls)
-    for arg in (*args, *kwargs.values()):
-        emitter.load(arg)
-    emitter.call(len(args), tuple(kwargs))
+    return IteratorValue(items(), zip, lambda emitter: emitter.load_call(zip, *iterators, strict, keywords=["strict"]))
 
 
 def _check_strict(interp: Interpreter, iterators: list[Value], index: int) -> None:
@@ -395,9 +370,7 @@ def _enumerate(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
             index += 1
             yield TupleValue([ConstantValue(index - 1), item])
 
-    return IteratorValue(
-        items(), enumerate, lambda emitter: _remake(emitter, enumerate, [source, ConstantValue(index)])
-    )
+    return IteratorValue(items(), enumerate, lambda emitter: emitter.load_call(enumerate, source, index))
 
 
 @handles(map)
@@ -414,7 +387,7 @@ def _map(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
                 row.append(item)
             yield function.call(interp, row, {})
 
-    return IteratorValue(items(), map, lambda emitter: _remake(emitter, map, [function, *iterators]))
+    return IteratorValue(items(), map, lambda emitter: emitter.load_call(map, function, *iterators))
 
 
 @handles(filter)
@@ -427,7 +400,7 @@ def _filter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
             if (item if plain else function.call(interp, [item], {})).realize().truth(interp):
                 yield item
 
-    return IteratorValue(items(), filter, lambda emitter: _remake(emitter, filter, [function, source]))
+    return IteratorValue(items(), filter, lambda emitter: emitter.load_call(filter, function, source))
 
 
 @handles(reversed)
@@ -444,21 +417,6 @@ def _reversed(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         cursor = Cursor(value, backwards=True)
         return IteratorValue(cursor, type(reversed([])), cursor.remake)
     return IteratorValue(iter(list(value.iterate(interp))[::-1]), reversed)
-
-
-@handles(sorted)
-def _sorted(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ListValue(interp.sorted_items(list(interp.iterate(args[0])), kwargs.get("key"), kwargs.get("reverse")))
-
-
-@handles(any)
-def _any(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(any(item.realize().truth(interp) for item in interp.iterate(args[0])))
-
-
-@handles(all)
-def _all(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(all(item.realize().truth(interp) for item in interp.iterate(args[0])))
 
 
 @handles(sum)
@@ -508,21 +466,6 @@ def _tuple(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if args and isinstance(args[0].realize(), TupleValue) and args[0].python_type() is tuple:
         return args[0]
     return TupleValue(list(interp.iterate(args[0])) if args else [])
-
-
-@handles(list)
-def _list(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ListValue(list(interp.iterate(args[0])) if args else [])
-
-
-@handles(set)
-def _set(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return SetValue.of(interp, interp.iterate(args[0]) if args else iter(()))
-
-
-@handles(frozenset)
-def _frozenset(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return SetValue.of(interp, interp.iterate(args[0]) if args else iter(()), frozenset)
 
 
 def _mapping(cls: type) -> Any:
@@ -582,11 +525,6 @@ def _slice(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return SliceValue(args[0], args[1], args[2] if len(args) > 2 else NONE)
 
 
-@handles(range)
-def _range(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.fold(range, [ConstantValue(interp.index_of(arg)) for arg in args], {})
-
-
 # -- numbers and text ----------------------------------------------------------------------------------
 
 
@@ -614,11 +552,6 @@ handles(float)(_number(float, "__float__"))
 handles(complex)(_number(complex, "__complex__"))
 
 
-@handles(bytes)
-def _bytes(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.fold(bytes, args, kwargs, copied=True)
-
-
 @handles(types.SimpleNamespace)
 def _simple_namespace(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     namespace = ObjectValue(types.SimpleNamespace)
@@ -629,26 +562,11 @@ def _simple_namespace(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return namespace
 
 
-@handles(bool)
-def _bool(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(args[0].realize().truth(interp) if args else False)
-
-
 @handles(str)
 def _str(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1 and not kwargs:
         return interp.formatted(args[0], "s", "")
     return interp.fold(str, args, kwargs)
-
-
-@handles(repr)
-def _repr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.formatted(args[0], "r", "")
-
-
-@handles(format)
-def _format(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.formatted(args[0], "", args[1].realize().as_constant() if len(args) > 1 else "")
 
 
 def _unary(function: Any, method: str) -> None:
@@ -725,11 +643,6 @@ def _partial(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return PartialValue(function, args[1:], kwargs)
 
 
-@handles(types.MethodType)
-def _method_type(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return BoundMethodValue(args[0], args[1])
-
-
 @handles(itertools.count)
 def _count(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0] if args else kwargs.get("start", ConstantValue(0))
@@ -741,4 +654,38 @@ def _count(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
             before, value = value, operators.binary(interp, "+", value, step)
             yield before
 
-    return IteratorValue(items(), itertools.count, lambda emitter: _remake(emitter, itertools.count, [value, step]))
+    return IteratorValue(items(), itertools.count, lambda emitter: emitter.load_call(itertools.count, value, step))
+
+
+handles_all(
+    {
+        id: lambda interp, args, kwargs: ConstantValue(id(_pinned(interp, args[0].realize(), "id"))),
+        hasattr: lambda interp, args, kwargs: ConstantValue(interp.has_attr(args[0], _text(args[1]))),
+        object.__init__: lambda interp, args, kwargs: NONE,
+        len: lambda interp, args, kwargs: ConstantValue(args[0].realize().length(interp)),
+        sorted: lambda interp, args, kwargs: ListValue(
+            interp.sorted_items(list(interp.iterate(args[0])), kwargs.get("key"), kwargs.get("reverse"))
+        ),
+        any: lambda interp, args, kwargs: ConstantValue(
+            any(item.realize().truth(interp) for item in interp.iterate(args[0]))
+        ),
+        all: lambda interp, args, kwargs: ConstantValue(
+            all(item.realize().truth(interp) for item in interp.iterate(args[0]))
+        ),
+        list: lambda interp, args, kwargs: ListValue(list(interp.iterate(args[0])) if args else []),
+        set: lambda interp, args, kwargs: SetValue.of(interp, interp.iterate(args[0]) if args else iter(())),
+        frozenset: lambda interp, args, kwargs: SetValue.of(
+            interp, interp.iterate(args[0]) if args else iter(()), frozenset
+        ),
+        range: lambda interp, args, kwargs: interp.fold(
+            range, [ConstantValue(interp.index_of(arg)) for arg in args], {}
+        ),
+        bytes: lambda interp, args, kwargs: interp.fold(bytes, args, kwargs, copied=True),
+        bool: lambda interp, args, kwargs: ConstantValue(args[0].realize().truth(interp) if args else False),
+        repr: lambda interp, args, kwargs: interp.formatted(args[0], "r", ""),
+        format: lambda interp, args, kwargs: interp.formatted(
+            args[0], "", args[1].realize().as_constant() if len(args) > 1 else ""
+        ),
+        types.MethodType: lambda interp, args, kwargs: BoundMethodValue(args[0], args[1]),
+    }
+)

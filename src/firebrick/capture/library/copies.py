@@ -20,8 +20,7 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 
 @handles(copy.copy)

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import BuiltinItem, Namespace, Variables
-from firebrick.capture.library.known_callables import CODE_HANDLERS, TRANSPARENT, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, TRANSPARENT, handles, handles_all
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
 from firebrick.capture.values.object import ObjectValue
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 
 def real_callable(value: Value) -> Any:
@@ -65,11 +64,6 @@ def _signature(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         interp.raise_real(error)
 
 
-@handles(inspect.getfullargspec)
-def _getfullargspec(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.fresh(inspect.getfullargspec(real_callable(args[0])))
-
-
 def _asks(test: Any) -> None:
     @handles(test)
     def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
@@ -84,11 +78,6 @@ for _test in (
     inspect.isgeneratorfunction,
 ):
     _asks(_test)
-
-
-@handles(inspect.unwrap)
-def _unwrap(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.known(inspect.unwrap(real_callable(args[0])))
 
 
 @handles(dataclasses.fields)
@@ -106,11 +95,6 @@ def _is_dataclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0].realize()
     cls = value.python_type() if isinstance(value, ObjectValue) else getattr(value, "obj", None)
     return ConstantValue(cls is not None and dataclasses.is_dataclass(cls))
-
-
-@handles(typing.cast)
-def _cast(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return args[1]
 
 
 def _evaluated(function: Any) -> None:
@@ -206,11 +190,16 @@ for _name, _level in _LEVELS.items():
     _logs(_name, _level)
 
 
-@handles(logging.Logger.isEnabledFor)
-def _is_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.fold(logging.Logger.isEnabledFor, args, kwargs)
-
-
-@handles(logging.getLogger)
-def _get_logger(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.fold(logging.getLogger, args, kwargs)
+handles_all(
+    {
+        inspect.getfullargspec: lambda interp, args, kwargs: interp.tracer.fresh(
+            inspect.getfullargspec(real_callable(args[0]))
+        ),
+        inspect.unwrap: lambda interp, args, kwargs: interp.tracer.known(inspect.unwrap(real_callable(args[0]))),
+        typing.cast: lambda interp, args, kwargs: args[1],
+        logging.Logger.isEnabledFor: lambda interp, args, kwargs: interp.fold(
+            logging.Logger.isEnabledFor, args, kwargs
+        ),
+        logging.getLogger: lambda interp, args, kwargs: interp.fold(logging.getLogger, args, kwargs),
+    }
+)

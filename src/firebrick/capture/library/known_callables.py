@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 from firebrick.capture.marks import IN_GRAPH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from types import FunctionType
 
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
     Handler = Callable[[Interpreter, Args, Kwargs], Value]
 
 _HANDLERS: dict[Any, Handler] = {}
@@ -62,6 +60,12 @@ def handles(*objects: Any) -> Callable[[Handler], Handler]:
         return handler
 
     return register
+
+
+def handles_all(rules: Mapping[Any, Handler]) -> None:
+    """Register a rule for each object of a table."""
+    for obj, handler in rules.items():
+        handles(obj)(handler)
 
 
 def replaces(*objects: Any) -> Callable[[Any], Any]:

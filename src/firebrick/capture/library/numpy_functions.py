@@ -7,6 +7,7 @@ do: exactly for what moves or compares data, within rounding for sums and transc
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
+    from firebrick.capture.values.base import Args, Kwargs
 
 
 _FUNCTIONS = (
@@ -138,11 +139,13 @@ def _join(interp: Interpreter, value: SequenceValue) -> Value:
 
 def _loop_type(value: ArrayValue | ConstantValue) -> Any:
     """How an operand counts in numpy's promotion: numbers of Python are weak."""
-    if isinstance(value, ArrayValue):
-        return value.dtype
-    if type(value.value) in (int, float, complex):
+    if isinstance(value, ConstantValue) and type(value.value) in (int, float, complex):
         return type(value.value)
-    return np.asarray(value.value).dtype
+    return _own_dtype(value)
+
+
+def _own_dtype(value: ArrayValue | ConstantValue) -> np.dtype[Any]:
+    return value.dtype if isinstance(value, ArrayValue) else np.asarray(value.value).dtype
 
 
 def _cast(interp: Interpreter, value: ArrayValue | ConstantValue, dtype: np.dtype[Any]) -> Value:
@@ -159,16 +162,19 @@ def _cast(interp: Interpreter, value: ArrayValue | ConstantValue, dtype: np.dtyp
     return ConstantValue(number.item())
 
 
+def _common_dtype(values: Sequence[ArrayValue | ConstantValue]) -> np.dtype[Any]:
+    return np.result_type(*[value.stand_in() if isinstance(value, ArrayValue) else value.value for value in values])
+
+
 def _promoted(interp: Interpreter, values: Sequence[ArrayValue | ConstantValue]) -> list[TensorValue]:
     """Operands as tensors of the dtype that numpy gives them together."""
-    samples = [value.stand_in() if isinstance(value, ArrayValue) else value.value for value in values]
-    dtype = np.result_type(*samples)
+    dtype = _common_dtype(values)
     return [_as_tensor(interp, value, dtype) for value in values]
 
 
 def _as_tensor(interp: Interpreter, value: ArrayValue | ConstantValue, dtype: np.dtype[Any] | None) -> TensorValue:
     if dtype is None:
-        dtype = value.dtype if isinstance(value, ArrayValue) else np.asarray(value.value).dtype
+        dtype = _own_dtype(value)
     operand = _cast(interp, value, dtype)
     return operand if isinstance(operand, TensorValue) else _literal(interp, np.array(operand.as_constant(), dtype))
 
@@ -193,12 +199,8 @@ def _call_ufunc(interp: Interpreter, function: np.ufunc, row: Ufunc, args: Args,
         raise Break("numpy", f"numpy.{function.__name__}() of {types[0]}")
     if row.constant is not None and kind in "iu" and not _holds(row, values[1]):
         raise Break("numpy", f"numpy.{function.__name__}() of integers, whose second operand is not known")
-    operands = [_cast(interp, value, dtype) for value, dtype in zip(values, types, strict=True)]
-    if row.function.__module__ != "_operator":
-        operands = [
-            item if isinstance(item, TensorValue) else _literal(interp, np.array(item.as_constant(), dtype))
-            for item, dtype in zip(operands, types, strict=True)
-        ]
+    convert: Any = _cast if row.function.__module__ == "_operator" else _as_tensor  # operators take numbers
+    operands = [convert(interp, value, dtype) for value, dtype in zip(values, types, strict=True)]
     result = interp.tracer.graph.call(interp, "call_function", row.function, operands, {}).realize()
     assert isinstance(result, TensorValue)
     array = ArrayValue(result, scalar=result.fake.ndim == 0)
@@ -209,11 +211,7 @@ def _holds(row: Ufunc, value: ArrayValue | ConstantValue) -> bool:
     return isinstance(value, ConstantValue) and row.constant is not None and row.constant(value.value)
 
 
-def _in_place_rule(function: Callable[..., Value]) -> Callable[..., Value]:
-    return lambda interp, args, kwargs: _in_place(interp, function, args)
-
-
-def _in_place(interp: Interpreter, function: Callable[..., Value], args: Args) -> Value:
+def _in_place(function: Callable[..., Value], interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`a += b`: an array is written to, all else is replaced."""
     left = args[0].realize()
     result = function(interp, args, {})
@@ -291,13 +289,12 @@ def _promote(interp: Interpreter, row: Row, arguments: dict[str, Any]) -> None:
     together = [one for name in row.promote if name in operands for one in _listed(operands[name])]
     common = None
     if together:
-        common = np.result_type(*[one.stand_in() if isinstance(one, ArrayValue) else one.value for one in together])
+        common = _common_dtype(together)
     for name, value in operands.items():
         dtype = common if name in row.promote else None
         tensors: list[Value] = []
         for one in _listed(value):
-            wanted = dtype if dtype is not None else one.dtype if isinstance(one, ArrayValue) else None
-            wanted = np.asarray(one.value).dtype if wanted is None else wanted
+            wanted = _own_dtype(one) if dtype is None else dtype
             if row.floating and wanted.kind in "biu":
                 wanted = np.dtype(np.float64)
             tensors.append(_as_tensor(interp, one, wanted))
@@ -492,11 +489,8 @@ def _handle_scalar(cls: type) -> None:
         return _result(ARRAY_METHODS["astype"](interp, [value, interp.tracer.known(cls)], {}).tensor, scalar=True)
 
 
-def _reads(name: str, text: str) -> None:
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        raise Break("data-dependent-value", text)
-
-    ARRAY_METHODS[name] = rule
+def _reads(text: str, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    raise Break("data-dependent-value", text)
 
 
 for _function, _row in ROWS.items():
@@ -511,26 +505,11 @@ for _name in _KINDS:
 for _name in _SCALARS:
     _handle_scalar(getattr(np, _name))
 _RULES = {function: _handle_ufunc(function, row) for function, row in UFUNCS.items()}
+_BY_FUNCTION = {row.function: function for function, row in reversed([*UFUNCS.items()])}
 _OPERATORS: Mapping[str, np.ufunc] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": np.true_divide,
-    "//": np.floor_divide,
-    "%": np.remainder,
-    "**": np.power,
+    **{symbol: _BY_FUNCTION[row.function] for symbol, row in operators.BINARY.items() if symbol != "@"},
+    **{symbol: _BY_FUNCTION[row[0]] for symbol, row in operators.COMPARE.items()},
     "@": np.matmul,
-    "&": np.bitwise_and,
-    "|": np.bitwise_or,
-    "^": np.bitwise_xor,
-    "<<": np.left_shift,
-    ">>": np.right_shift,
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-    "==": np.equal,
-    "!=": np.not_equal,
     "__neg__": np.negative,
     "__pos__": np.positive,
     "__invert__": np.invert,
@@ -539,9 +518,7 @@ _OPERATORS: Mapping[str, np.ufunc] = {
 for _symbol, _function in _OPERATORS.items():
     ARRAY_METHODS[_symbol] = _RULES[_function]
     if _symbol in operators.BINARY:
-        ARRAY_METHODS[f"{_symbol}="] = _in_place_rule(_RULES[_function])
-for _symbol in operators.COMPARE:
-    ARRAY_METHODS[_symbol] = _RULES[_OPERATORS[_symbol]]
+        ARRAY_METHODS[f"{_symbol}="] = functools.partial(_in_place, _RULES[_function])
 ARRAY_METHODS["__getitem__"], ARRAY_METHODS["__setitem__"] = _get_item, _set_item
 for _name, _text in {
     "item": "ndarray.item()",
@@ -551,4 +528,4 @@ for _name, _text in {
     "__index__": "an array used as an index",
     "tobytes": "ndarray.tobytes()",
 }.items():
-    _reads(_name, _text)
+    ARRAY_METHODS[_name] = functools.partial(_reads, _text)

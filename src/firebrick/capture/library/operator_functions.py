@@ -11,8 +11,7 @@ from firebrick.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 
 def _binary(symbol: str, function: Any) -> None:

@@ -22,8 +22,7 @@ from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 
 TRANSPARENT_MODULES.add(__name__)

@@ -22,6 +22,7 @@ from firebrick.capture.library.known_callables import (
     GRAPH_TYPES,
     TRANSPARENT,
     handles,
+    handles_all,
     key_of,
 )
 from firebrick.capture.library.polyfills import index_by_tensors
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 
 # -- the graph's functions ---------------------------------------------------------------------
@@ -99,51 +99,30 @@ GRAPH_TYPES.extend((torch._ops.OpOverload, torch._ops.OpOverloadPacket))
 # -- state that can be asked ---------------------------------------------------------------------
 
 
-def _asks(*functions: Any) -> None:
+def _asks(*functions: Any, state: str = "") -> None:
+    """Functions that are called now; what they tell is guarded at all times, or as a kind of state."""
     for function in functions:
 
         @handles(function)
         def rule(interp: Interpreter, args: Args, kwargs: Kwargs, function: Any = function) -> Value:
+            if state:
+                interp.tracer.guards.state(state)
             return interp.fold(function, args, kwargs)
 
 
 _asks(
-    torch.is_grad_enabled,
-    torch.get_default_dtype,
-    torch.is_autocast_enabled,
-    torch.get_autocast_dtype,
-    torch.is_autocast_cache_enabled,
-    torch.are_deterministic_algorithms_enabled,
-    torch.is_deterministic_algorithms_warn_only_enabled,
-    torch.get_default_device,
-    torch.cuda.is_available,
-    torch.cuda.device_count,
-    torch.cuda.is_current_stream_capturing,
-    torch.backends.mps.is_available,
-    torch.distributed.is_available,
-    torch.distributed.is_initialized,
-    torch.finfo,
-    torch.iinfo,
-    torch.device,
-    torch.dtype,
-    torch.is_warn_always_enabled,
-    torch.promote_types,
-    torch._C._nn._parse_to,
-    torch.can_cast,
-    torch._C._get_tracing_state,
-    torch._C._functorch.maybe_current_level,
+    *(torch.is_grad_enabled, torch.get_default_dtype, torch.get_default_device, torch.is_warn_always_enabled),
+    *(torch.is_autocast_enabled, torch.get_autocast_dtype, torch.is_autocast_cache_enabled),
+    *(torch.are_deterministic_algorithms_enabled, torch.is_deterministic_algorithms_warn_only_enabled),
+    *(torch.cuda.is_available, torch.cuda.device_count, torch.cuda.is_current_stream_capturing),
+    *(torch.backends.mps.is_available, torch.distributed.is_available, torch.distributed.is_initialized),
+    *(torch.finfo, torch.iinfo, torch.device, torch.dtype, torch.promote_types, torch.can_cast),
+    *(torch._C._nn._parse_to, torch._C._get_tracing_state, torch._C._functorch.maybe_current_level),
 )
 
 
-def _asks_state(function: Any, kind: str) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        interp.tracer.guards.state(kind)
-        return interp.fold(function, args, kwargs)
-
-
-_asks_state(torch.get_num_threads, "THREADS")
-_asks_state(torch.get_float32_matmul_precision, "MATMUL_PRECISION")
+_asks(torch.get_num_threads, state="THREADS")
+_asks(torch.get_float32_matmul_precision, state="MATMUL_PRECISION")
 
 
 def _constant(value: Any, *functions: Any) -> None:
@@ -152,11 +131,7 @@ def _constant(value: Any, *functions: Any) -> None:
         return ConstantValue(value)
 
 
-_constant(
-    True,
-    torch.compiler.is_compiling,
-    torch.compiler.is_dynamo_compiling,
-)
+_constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 _constant(
     False,
     torch._jit_internal.is_scripting,
@@ -180,21 +155,6 @@ def _has_torch_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Valu
     return ConstantValue(
         any(overrides_calls(value) for arg in args for value in (arg.realize(), *arg.realize().children()))
     )
-
-
-@handles(torch.is_inference_mode_enabled)
-def _is_inference_mode_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(interp.tracer.graph.inference.on)
-
-
-@handles(torch.is_inference)
-def _is_inference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return args[0].realize().call_method(interp, "is_inference", args[1:], kwargs)
-
-
-@handles(torch.is_tensor)
-def _is_tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(isinstance(args[0].realize(), (TensorValue, SubclassValue)))
 
 
 @handles(torch.Size)
@@ -221,16 +181,6 @@ def _checks(check: Any, at: int) -> None:
 for _check in ("_check", "_check_value", "_check_index", "_check_type", "_check_not_implemented", "_assert"):
     _checks(getattr(torch, _check), 0)
 _checks(torch._check_with, 1)
-
-
-@handles(torch.as_tensor, torch.asarray)
-def _tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return _new_tensor(interp, args, kwargs, copy=False)
-
-
-@handles(torch.tensor)
-def _copied_tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return _new_tensor(interp, args, kwargs, copy=True)
 
 
 _COPIES = (
@@ -289,20 +239,15 @@ def _grad_switch(mode: bool) -> Callable[[Interpreter], Callable[[Interpreter], 
     return enter
 
 
-def _grad_context(make: Any, args: Args, mode: bool) -> Value:
-    return ContextValue(make, args, _grad_switch(mode))
+def _switches_grad(make: Any, mode: bool) -> None:
+    @handles(make)
+    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        context = ContextValue(make, [], _grad_switch(mode))
+        return interp.decorate_with(context, args[0]) if args else context
 
 
-@handles(torch.no_grad)
-def _no_grad(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    context = _grad_context(torch.no_grad, [], False)
-    return interp.decorate_with(context, args[0]) if args else context
-
-
-@handles(torch.enable_grad)
-def _enable_grad(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    context = _grad_context(torch.enable_grad, [], True)
-    return interp.decorate_with(context, args[0]) if args else context
+_switches_grad(torch.no_grad, False)
+_switches_grad(torch.enable_grad, True)
 
 
 @handles(torch.set_grad_enabled)
@@ -317,12 +262,6 @@ def _set_grad_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     context = ContextValue(torch.set_grad_enabled, [ConstantValue(mode)], enter, before)
     context.leave = enter(interp)
     return context
-
-
-@handles(torch._C._set_grad_enabled)
-def _set_grad_enabled_now(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    set_grad_mode(interp, interp.flag(args[0], True))
-    return NONE
 
 
 @handles(torch.inference_mode)
@@ -357,6 +296,11 @@ def _inference_switch(mode: bool) -> Callable[[Interpreter], Callable[[Interpret
     return enter
 
 
+def _set_now(interp: Interpreter, mode: Value) -> Value:
+    set_grad_mode(interp, interp.flag(mode, True))
+    return NONE
+
+
 TRANSPARENT.update((torch.inference_mode.clone, torch.set_grad_enabled.clone))
 
 
@@ -380,44 +324,19 @@ def _function_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return args[0] if len(args) == 1 else NONE
 
 
-def _index_by_tensors(interp: Interpreter) -> Callable[[Interpreter], None]:
-    interp.tracer.index_by_tensors += 1
+def _counts(name: str) -> Callable[[Interpreter], Callable[[Interpreter], None]]:
+    """A context in which one of the tracer's counters is higher."""
 
-    def leave(at: Interpreter) -> None:
-        at.tracer.index_by_tensors -= 1
+    def enter(interp: Interpreter) -> Callable[[Interpreter], None]:
+        setattr(interp.tracer, name, getattr(interp.tracer, name) + 1)
+        return lambda at: setattr(at.tracer, name, getattr(at.tracer, name) - 1)
 
-    return leave
-
-
-@handles(index_by_tensors)
-def _indexing(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ContextValue(_none, [], _index_by_tensors)
+    return enter
 
 
-def _switches_overrides(cls: Any) -> None:
-    @handles(cls)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return ContextValue(cls, [], _switch_overrides_off)
-
-
-def _switch_overrides_off(interp: Interpreter) -> Callable[[Interpreter], None]:
-    tracer = interp.tracer
-    tracer.overrides_off += 1
-
-    def leave(at: Interpreter) -> None:
-        tracer.overrides_off -= 1
-
-    return leave
-
-
-_switches_overrides(torch._C.DisableTorchFunction)
-_switches_overrides(torch._C.DisableTorchFunctionSubclass)
+for _cls in (torch._C.DisableTorchFunction, torch._C.DisableTorchFunctionSubclass):
+    handles(_cls)(lambda interp, args, kwargs, cls=_cls: ContextValue(cls, [], _counts("overrides_off")))  # type: ignore[misc]
 TENSOR_METHODS["as_subclass"] = as_subclass
-
-
-@handles(torch.Tensor._make_subclass)
-def _make_subclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return make_subclass(interp, args, kwargs)
 
 
 @handles(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
@@ -435,26 +354,6 @@ def _default_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 def _keywords(interp: Interpreter, named: Value) -> dict[str, Value]:
     return {key.realize().as_constant(): named.get_item(interp, key) for key in interp.iterate(named)}
-
-
-@handles(torch._C._is_torch_function_enabled)
-def _is_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(not interp.tracer.overrides_off)
-
-
-@handles(torch.overrides.handle_torch_function)
-def _handle(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return overridden(interp, args[0].realize().as_constant(), args[2:], kwargs)
-
-
-@handles(torch.autograd.profiler.record_function.__enter__)
-def _enter_name(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return args[0]
-
-
-@handles(torch.autograd.profiler.record_function.__exit__)
-def _leave_name(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return NONE
 
 
 def _none() -> Any:
@@ -574,3 +473,30 @@ for _name, _plain in (
     FOLDABLE[key_of(getattr(torch, _name, getattr(torch, f"_{_name}", _plain)))] = _plain
 
 FOLDABLE.update({key_of(obj): obj for obj in (torch._C._get_privateuse1_backend_name, torch._C._get_accelerator)})
+
+
+handles_all(
+    {
+        torch.is_inference_mode_enabled: lambda interp, args, kwargs: ConstantValue(interp.tracer.graph.inference.on),
+        torch.is_inference: lambda interp, args, kwargs: (
+            args[0].realize().call_method(interp, "is_inference", args[1:], kwargs)
+        ),
+        torch.is_tensor: lambda interp, args, kwargs: ConstantValue(
+            isinstance(args[0].realize(), (TensorValue, SubclassValue))
+        ),
+        torch.as_tensor: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=False),
+        torch.asarray: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=False),
+        torch.tensor: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=True),
+        index_by_tensors: lambda interp, args, kwargs: ContextValue(_none, [], _counts("index_by_tensors")),
+        torch._C._is_torch_function_enabled: lambda interp, args, kwargs: ConstantValue(
+            not interp.tracer.overrides_off
+        ),
+        torch.overrides.handle_torch_function: lambda interp, args, kwargs: overridden(
+            interp, args[0].realize().as_constant(), args[2:], kwargs
+        ),
+        torch._C._set_grad_enabled: lambda interp, args, kwargs: _set_now(interp, args[0]),
+        torch.Tensor._make_subclass: make_subclass,
+        torch.autograd.profiler.record_function.__enter__: lambda interp, args, kwargs: args[0],
+        torch.autograd.profiler.record_function.__exit__: lambda interp, args, kwargs: NONE,
+    }
+)

@@ -15,11 +15,8 @@ from firebrick.capture.values.sequence import SequenceValue, TupleValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 
 @handles(torch.jit.annotate)
@@ -85,7 +82,7 @@ for _name, _dtype in _DTYPES.items():
 _constructs(torch.Tensor, None)
 
 
-def _type(interp: Interpreter, tensor: TensorValue, args: Sequence[Value], kwargs: Kwargs) -> Value:
+def _type(interp: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     """`Tensor.type`; a class of tensors is given by its name."""
     if not args and "dtype" not in kwargs:
         return ConstantValue(tensor.fake.type())

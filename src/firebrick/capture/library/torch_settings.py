@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 
 def constants(interp: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
@@ -99,10 +98,7 @@ class _SettingValue(ContextValue):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Set it."""
-        emitter.load_callable(self.make)
-        for arg in self.args:
-            emitter.load(arg)
-        emitter.call(len(self.args))
+        emitter.load_call(self.make, *self.args)
 
 
 def _sets(name: Any, read: Callable[..., tuple[Any, ...]], asked: int = 0, setter: Any = None) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
+    from firebrick.capture.values.base import Args, Kwargs
 
 
 _MAKERS = (
@@ -78,10 +78,7 @@ class TransformValue(Value):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Transform the function."""
-        emitter.load_callable(self.maker)
-        for item in self.children():
-            emitter.load(item)
-        emitter.call(1, tuple(self.options))
+        emitter.load_call(self.maker, *self.children(), keywords=tuple(self.options))
 
 
 def _makes(maker: Callable[..., Any]) -> None:

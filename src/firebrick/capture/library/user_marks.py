@@ -21,8 +21,7 @@ from firebrick.capture.values.module import ModuleValue
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 
 @handles(marks.is_compiling)

@@ -16,8 +16,7 @@ from firebrick.capture.values.wrapper import call_with_objects
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 _DISTRIBUTED = "torch.distributed.tensor"
 

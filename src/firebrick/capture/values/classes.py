@@ -5,14 +5,14 @@ from __future__ import annotations
 import enum
 import types
 from collections import OrderedDict, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr
 from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import KnownValue, Value
 from firebrick.capture.values.constant import ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
@@ -23,35 +23,18 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.wrapper import is_wrapper_class, make_wrapper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
 _ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 
 
-class ClassValue(Value):
+class ClassValue(KnownValue):
     """A class."""
 
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: type, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.obj = obj
-
-    def python_type(self) -> type:
-        """Its metaclass."""
-        return type(self.obj)
-
-    def identity(self) -> object:
-        """The class."""
-        return self.obj
-
-    def as_constant(self) -> Any:
-        """The class."""
-        return self.obj
+    __slots__ = ()
 
     def describe(self) -> str:
         """Its name."""
@@ -96,10 +79,6 @@ class ClassValue(Value):
             return tracer.known(found).call_method(interp, "__get__", [none, self], {})
         return tracer.known(getattr(self.obj, name))
 
-    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
-        """Changing classes breaks."""
-        raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
-
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Members of an enum."""
         if issubclass(self.obj, enum.Enum):
@@ -129,7 +108,7 @@ class ClassValue(Value):
             return interp.call(interp.tracer.function(own), self, key)
         return interp.fold(lambda cls, index: cls[index], [self, key.realize()], {})
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Make an instance."""
         if interp.handler(self.obj) is not None or interp.is_graph_function(self.obj) or interp.has_polyfill(self.obj):
             return interp.call_known(self.obj, self, args, kwargs)
@@ -139,9 +118,7 @@ class ClassValue(Value):
             return make_wrapper(interp, self.obj, args, kwargs)
         return self.construct(interp, args, kwargs)
 
-    def construct(
-        self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value], *, plain: bool = False
-    ) -> Value:
+    def construct(self, interp: Interpreter, args: Args, kwargs: Kwargs, *, plain: bool = False) -> Value:
         """`__new__` and `__init__`, or the metaclass's own `__call__` unless `plain`."""
         cls = self.obj
         if any("__del__" in vars(base) for base in cls.__mro__):
@@ -175,7 +152,7 @@ class ClassValue(Value):
             interp.raise_new(TypeError, f"{cls.__name__}() takes no arguments")
         return instance
 
-    def new(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def new(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`cls.__new__(cls, ...)`."""
         maker, _ = interp.lookup(self.obj, "__new__")
         if isinstance(maker, staticmethod):
@@ -184,7 +161,7 @@ class ClassValue(Value):
             return interp.tracer.function(maker).call(interp, [self, *args], kwargs)
         return self.blank(interp, args)
 
-    def blank(self, interp: Interpreter, args: Sequence[Value]) -> Value:
+    def blank(self, interp: Interpreter, args: Args) -> Value:
         """A new instance by the built-in `__new__` below the class."""
         cls = self.obj
         if cls.__flags__ & _ABSTRACT:
@@ -216,14 +193,10 @@ class ClassValue(Value):
             return ExceptionValue(cls, list(args))
         raise Break("unsupported-call", f"{self.describe()} is called")
 
-    def _fill(self, interp: Interpreter, storage: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+    def _fill(self, interp: Interpreter, storage: Value, args: Args, kwargs: Kwargs) -> None:
         if isinstance(storage, DictValue):
             if storage.cls is defaultdict and args:
                 storage.factory, args = args[0], args[1:]
             storage.call_method(interp, "update", args, kwargs)
         elif isinstance(storage, (ListValue, SetValue)) and args:
             storage.call_method(interp, "extend" if isinstance(storage, ListValue) else "update", args, {})
-
-    def reconstruct(self, emitter: ValueEmitter) -> None:
-        """Load the class."""
-        emitter.load_const(self.obj)

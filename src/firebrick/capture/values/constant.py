@@ -15,28 +15,16 @@ from firebrick.capture.values.base import Value
 from firebrick.capture.values.method import MethodValue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
 LITERAL_TYPES: frozenset[type] = frozenset(
-    {
-        int,
-        float,
-        complex,
-        bool,
-        str,
-        bytes,
-        type(None),
-        type(Ellipsis),
-        type(NotImplemented),
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-    }
+    (int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
+    + (torch.dtype, torch.device, torch.layout, torch.memory_format)
 )
 """Exact types whose objects are guarded by equality."""
 
@@ -98,13 +86,13 @@ class ConstantValue(Value):
             return MethodValue(self, name)
         return interp.tracer.known(found)
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Constants are not called."""
         if not callable(self.value):
             interp.raise_new(TypeError, f"{type(self.value).__name__!r} object is not callable")
         return super().call(interp, args, kwargs)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Methods on constant arguments are evaluated now."""
         method = getattr(self.value, name, None)
         if method is None:
@@ -160,12 +148,12 @@ class NumpyScalarValue(ConstantValue):
         return self.value.item()
 
 
-def _join(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _join(interp: Interpreter, value: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
     parts = [part.realize() for part in interp.iterate(args[0])]
     return interp.fold(lambda *texts: value.value.join(texts), parts, {})
 
 
-def _format(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _format(interp: Interpreter, value: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
     try:
         return interp.fold(value.value.format, args, kwargs, copied=True)
     except Break:
@@ -181,7 +169,7 @@ def _format(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kw
 
 
 def _view(name: str) -> Any:
-    def rule(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def rule(interp: Interpreter, value: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
         return interp.fold(lambda: tuple(getattr(value.value, name)()), args, kwargs)
 
     return rule

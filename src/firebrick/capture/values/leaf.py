@@ -13,10 +13,10 @@ from firebrick.capture.values.made import MadeTensor
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs
 
 
 def can_be_leaf(data: TensorValue) -> bool:
@@ -54,9 +54,7 @@ def make_leaf(interp: Interpreter, cls: type[torch.Tensor], data: TensorValue) -
     return leaf
 
 
-def leaf_by_option(
-    interp: Interpreter, function: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> TensorValue:
+def leaf_by_option(interp: Interpreter, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> TensorValue:
     """`torch.zeros(3, requires_grad=True)`.
 
     Raises:

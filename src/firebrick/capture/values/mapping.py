@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.values.base import NotConstant, Value
+from firebrick.capture.values.base import BuiltinValue, NotConstant, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, TupleValue
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
-    Method = Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]
+    Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
 
 DICT_CLASSES = (dict, OrderedDict, defaultdict, Counter)
 """Dictionary classes that are represented in full by `DictValue`."""
@@ -81,7 +82,7 @@ def replace_entries(target: dict[Any, Any], entries: dict[Any, Any]) -> None:
         kind.__setitem__(target, key, item)
 
 
-class DictValue(Value):
+class DictValue(BuiltinValue):
     """A dict, OrderedDict, defaultdict or Counter.
 
     `entries` maps a key's host equivalent to the key and item values. One read from outside is
@@ -106,10 +107,6 @@ class DictValue(Value):
     def of(cls, items: Mapping[str, Value]) -> DictValue:
         """A new dict with text keys."""
         return cls({name: (ConstantValue(name), item) for name, item in items.items()})
-
-    def python_type(self) -> type:
-        """The dictionary's class."""
-        return self.cls
 
     def as_argument(self) -> Any:
         """A dict of graph arguments, keyed by constants."""
@@ -193,14 +190,11 @@ class DictValue(Value):
         """Bound methods."""
         if name == "default_factory" and self.cls is defaultdict:
             return self.factory or NONE
-        return interp.method(self, name)
+        return super().get_attr(interp, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """Methods by table."""
-        method = DICT_METHODS.get(name)
-        if method is None:
-            return interp.fallback_method(self, name, args, kwargs)
-        return method(interp, self, args, kwargs)
+    def methods(self) -> Mapping[str, Method]:
+        """Methods of dictionaries."""
+        return DICT_METHODS
 
     def children(self) -> Sequence[Value]:
         """Keys and items."""
@@ -211,10 +205,7 @@ class DictValue(Value):
         if self.cls is dict:
             emitter.build_map(0)
         else:
-            emitter.load_callable(self.cls)
-            if self.cls is defaultdict:
-                emitter.load(self.factory or NONE)
-            emitter.call(1 if self.cls is defaultdict else 0)
+            emitter.load_call(self.cls, *([self.factory or NONE] if self.cls is defaultdict else []))
         emitter.remember(self)
         if not self.entries:
             return
@@ -242,16 +233,12 @@ class DictValue(Value):
         emitter.store_fast(temp)
 
         def store() -> None:
-            emitter.load_callable(replace_entries)
-            emitter.load(self)
-            emitter.load_fast(temp)
-            emitter.call(2)
-            emitter.pop()
+            emitter.run_call(replace_entries, self, temps=[temp])
 
         return store
 
 
-class SetValue(Value):
+class SetValue(BuiltinValue):
     """A set or frozenset; `entries` maps a member's host equivalent to it."""
 
     __slots__ = ("cls", "entries", "obj")
@@ -272,10 +259,6 @@ class SetValue(Value):
         except TypeError as error:
             interp.raise_real(error)
         return cls(entries, cls=kind)
-
-    def python_type(self) -> type:
-        """Set or frozenset."""
-        return self.cls
 
     def as_constant(self) -> Any:
         """A frozenset of constants; sets can change."""
@@ -303,16 +286,9 @@ class SetValue(Value):
             return iter(list(self.entries.values()))
         return iter([self.entries[item] for item in order])
 
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Bound methods."""
-        return interp.method(self, name)
-
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """Methods by table."""
-        method = SET_METHODS.get(name)
-        if method is None:
-            return interp.fallback_method(self, name, args, kwargs)
-        return method(interp, self, args, kwargs)
+    def methods(self) -> Mapping[str, Method]:
+        """Methods of sets."""
+        return SET_METHODS
 
     def children(self) -> Sequence[Value]:
         """Members."""
@@ -339,10 +315,11 @@ class SetValue(Value):
         return store
 
 
-class ViewValue(Value):
+class ViewValue(BuiltinValue):
     """`keys()`, `values()` or `items()` of a dictionary."""
 
     __slots__ = ("kind", "owner")
+    held = ("owner",)
 
     def __init__(self, owner: DictValue, kind: str) -> None:
         super().__init__(None)
@@ -369,11 +346,7 @@ class ViewValue(Value):
         except RuntimeError as error:
             interp.raise_real(error)
 
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Bound methods."""
-        return interp.method(self, name)
-
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Set methods of key views."""
         if self.kind == "keys" and name == "__contains__":
             return ConstantValue(self.owner.lookup(interp, args[0]) is not None)
@@ -387,10 +360,6 @@ class ViewValue(Value):
             return SET_METHODS[name](interp, SetValue.of(interp, self.iterate(interp)), args, kwargs)
         return interp.fallback_method(self, name, args, kwargs)
 
-    def children(self) -> Sequence[Value]:
-        """The dictionary."""
-        return (self.owner,)
-
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Ask the dictionary for it."""
         emitter.call_method_on(self.owner, self.kind, keep=True)
@@ -399,13 +368,13 @@ class ViewValue(Value):
 # -- methods of dictionaries ------------------------------------------------------
 
 
-def _get(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _get(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     item = value.lookup(interp, args[0])
     default = args[1] if len(args) > 1 else kwargs.get("default", NONE)
     return default if item is None else item
 
 
-def _set_default(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _set_default(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     item = value.lookup(interp, args[0])
     if item is not None:
         return item
@@ -414,7 +383,7 @@ def _set_default(interp: Interpreter, value: DictValue, args: Sequence[Value], k
     return default
 
 
-def _pop(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _pop(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     item = value.lookup(interp, args[0])
     if item is not None:
         del value.mutate(interp)[key_of(args[0], interp)]
@@ -426,7 +395,7 @@ def _pop(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: M
     interp.raise_value(KeyError, [args[0]])
 
 
-def _pop_item(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _pop_item(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     entries = value.mutate(interp)
     if not entries:
         interp.raise_new(KeyError, "popitem(): dictionary is empty")
@@ -456,7 +425,7 @@ def pairs_of(interp: Interpreter, other: Value) -> Iterator[tuple[Value, Value]]
         yield items[0], items[1]
 
 
-def _update(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _update(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     if value.cls is Counter:
         return interp.fallback_method(value, "update", args, kwargs)
     for other in args:
@@ -467,7 +436,7 @@ def _update(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs
     return NONE
 
 
-def _clear(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _clear(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     value.mutate(interp).clear()
     return NONE
 
@@ -476,7 +445,7 @@ def _view(kind: str) -> Method:
     return lambda interp, value, args, kwargs: ViewValue(value, kind)
 
 
-def _move_to_end(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _move_to_end(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     entries = value.mutate(interp)
     host = key_of(args[0], interp, entries)
     if host not in entries:
@@ -518,7 +487,7 @@ def _changing(interp: Interpreter, value: SetValue) -> dict[Hashable, Value]:
     return value.entries
 
 
-def _add(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _add(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     try:
         _changing(interp, value).setdefault(key_of(args[0], interp, value.entries), args[0])
     except TypeError as error:
@@ -526,18 +495,18 @@ def _add(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Ma
     return NONE
 
 
-def _discard(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _discard(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     _changing(interp, value).pop(key_of(args[0], interp, value.entries), None)
     return NONE
 
 
-def _remove(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _remove(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     if _changing(interp, value).pop(key_of(args[0], interp, value.entries), None) is None:
         interp.raise_value(KeyError, [args[0]])
     return NONE
 
 
-def _clear_set(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _clear_set(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     _changing(interp, value).clear()
     return NONE
 
@@ -549,7 +518,7 @@ def _members(interp: Interpreter, others: Sequence[Value]) -> list[dict[Hashable
 def _algebra(name: str) -> Method:
     """A new set, of the members that a real set of their host equivalents would have."""
 
-    def combined(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def combined(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
         others = _members(interp, args)
         kept = getattr(set(value.entries), name)(*others)
         every = dict(value.entries)
@@ -561,7 +530,7 @@ def _algebra(name: str) -> Method:
 
 
 def _in_place(method: Callable[..., Any]) -> Method:
-    def changed(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def changed(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
         entries = method(interp, value, args, kwargs).entries
         _changing(interp, value)
         value.entries = dict(entries)
@@ -571,14 +540,14 @@ def _in_place(method: Callable[..., Any]) -> Method:
 
 
 def _relation(test: Callable[[Any, Any], bool]) -> Method:
-    def related(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def related(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
         (other,) = _members(interp, args)
         return ConstantValue(test(value.entries.keys(), other.keys()))
 
     return related
 
 
-def _pop_member(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _pop_member(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     entries = _changing(interp, value)
     if not entries:
         interp.raise_new(KeyError, "pop from an empty set")

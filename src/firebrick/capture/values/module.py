@@ -14,16 +14,17 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Global, InstanceAttr, ModuleItem, Namespace
-from firebrick.capture.values.base import Raised, Value
+from firebrick.capture.values.base import KnownValue, Raised, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.object import MISSING, ObjectValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -131,11 +132,11 @@ class ModuleValue(ObjectValue):
             if name in table.entries:
                 table.entries[name] = (table.entries[name][0], value)
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """As it was called before, if a module like it was; else executed."""
         return interp.tracer.repeats.call(self, args, kwargs, lambda: self.execute(interp, args, kwargs))
 
-    def execute(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def execute(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`forward` and its hooks, if the class does not override `__call__`."""
         if interp.lookup(self.cls, "__call__")[0] is not _CALL:
             return super().call(interp, args, kwargs)
@@ -195,7 +196,7 @@ class NewModuleValue(ObjectValue):
 
     __slots__ = ()
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`forward` and its hooks, if the class does not override `__call__`."""
         if interp.lookup(self.cls, "__call__")[0] is not _CALL:
             return super().call(interp, args, kwargs)
@@ -207,9 +208,7 @@ class NewModuleValue(ObjectValue):
         return hooks is not MISSING and hooks.truth(interp)
 
 
-def _call_forward(
-    interp: Interpreter, module: ModuleValue | NewModuleValue, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> Value:
+def _call_forward(interp: Interpreter, module: ModuleValue | NewModuleValue, args: Args, kwargs: Kwargs) -> Value:
     """Call a module whose class has torch's own `__call__`.
 
     Raises:
@@ -238,26 +237,10 @@ def _has_global_hooks(interp: Interpreter, name: str) -> bool:
     return bool(hooks)
 
 
-class PythonModuleValue(Value):
+class PythonModuleValue(KnownValue):
     """A Python module; its attributes are guarded by identity unless it is a library's."""
 
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: types.ModuleType, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.obj = obj
-
-    def python_type(self) -> type:
-        """Module."""
-        return types.ModuleType
-
-    def identity(self) -> object:
-        """The module."""
-        return self.obj
-
-    def as_constant(self) -> Any:
-        """The module."""
-        return self.obj
+    __slots__ = ()
 
     def describe(self) -> str:
         """Its name."""
@@ -278,7 +261,3 @@ class PythonModuleValue(Value):
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Write a module's global as an effect."""
         interp.tracer.effects.set_global(self.obj.__dict__, name, value)
-
-    def reconstruct(self, emitter: ValueEmitter) -> None:
-        """Load the module."""
-        emitter.load_const(self.obj)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, InstanceAttr, InstanceDict
-from firebrick.capture.values.base import NotConstant, Raised, Value
+from firebrick.capture.values.base import BuiltinValue, ComparedValue, NotConstant, Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
 from firebrick.capture.values.mapping import DictValue, SetValue
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
 
 class Overridden(Exception):
@@ -31,10 +32,10 @@ class Overridden(Exception):
 MISSING: Any = object()
 """No such attribute."""
 
-_MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 WRITTEN = (types.FunctionType, staticmethod, classmethod, property)
 """What a class's own Python gives for a special method."""
-_BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 
 def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
@@ -91,7 +92,7 @@ def bind(interp: Interpreter, found: Any, owner: type, instance: Value, name: st
         if isinstance(instance, ObjectValue):
             instance.store(interp, name, value)
         return value
-    if isinstance(found, (*_BUILTIN_METHODS, _CACHED)) or type(found).__name__ == "instancemethod":  # of pybind11
+    if isinstance(found, (*BUILTIN_METHODS, _CACHED)) or type(found).__name__ == "instancemethod":  # of pybind11
         return BoundMethodValue(CallableValue(found), instance)
     if isinstance(found, types.BuiltinFunctionType):
         return CallableValue(found)
@@ -126,14 +127,14 @@ _ONE_SLOT = {"__setitem__": "__delitem__", "__delitem__": "__setitem__"}
 """Methods that share a slot of the class: where it has the other one, it lacks this one as an attribute."""
 
 
-class ObjectValue(Value):
+class ObjectValue(ComparedValue):
     """An instance. `obj` is the real one, None if captured code made it.
 
     `fields` overlays the instance's attributes: what was read or written so far. Instances of
     subclasses of built-in containers keep the container's part in `storage`.
     """
 
-    __slots__ = ("_compared", "changed", "cls", "fields", "fixed", "obj", "storage")
+    __slots__ = ("changed", "cls", "fields", "fixed", "obj", "storage")
 
     def __init__(
         self,
@@ -149,23 +150,10 @@ class ObjectValue(Value):
         self.fields: dict[str, Any] = {}
         self.changed: dict[str, bool] = {}
         """Attributes to store; whether each is to be deleted first, which moves it to the end."""
-        self._compared = False
-
-    def python_type(self) -> type:
-        """Its class."""
-        return self.cls
 
     def identity(self) -> object:
         """The real object, or this value."""
         return self if self.obj is None else self.obj
-
-    def compare(self) -> None:
-        """Keep in mind."""
-        self._compared = True
-
-    def is_compared(self) -> bool:
-        """Whether its identity was looked at."""
-        return self._compared
 
     def as_constant(self) -> Any:
         """The real object, where it is known by identity."""
@@ -228,7 +216,7 @@ class ObjectValue(Value):
         found, owner = interp.lookup(self.cls, name)
         if found is not MISSING:
             assert owner is not None
-            if isinstance(found, _MEMBERS):
+            if isinstance(found, MEMBERS):
                 return self.member(interp, found, name)
             if _is_data_descriptor(found):
                 try:
@@ -240,9 +228,7 @@ class ObjectValue(Value):
             return value
         if found is not MISSING:
             assert owner is not None
-            if self.storage is not None and isinstance(found, _BUILTIN_METHODS) and hasattr(self.storage, "methods"):
-                return self.storage_method(interp, name)
-            if isinstance(found, _BUILTIN_METHODS) and isinstance(self.storage, (DictValue, SetValue)):
+            if isinstance(found, BUILTIN_METHODS) and isinstance(self.storage, BuiltinValue):
                 return self.storage_method(interp, name)
             return bind(interp, found, owner, self, name)
         return self._missing(interp, name, None)
@@ -292,7 +278,7 @@ class ObjectValue(Value):
                 interp.raise_new(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no setter")
             interp.tracer.known(found.fset).call(interp, [self, value], {})
             return
-        if found is not MISSING and not isinstance(found, _MEMBERS) and _is_data_descriptor(found):
+        if found is not MISSING and not isinstance(found, MEMBERS) and _is_data_descriptor(found):
             setter, _ = interp.lookup(type(found), "__set__")
             if not isinstance(setter, types.FunctionType):
                 raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
@@ -300,7 +286,7 @@ class ObjectValue(Value):
             return
         if name == "__class__":
             raise Break("unsupported-attribute", f"__class__ of {self.describe()} is set")
-        if not self.cls.__dictoffset__ and not isinstance(found, _MEMBERS):
+        if not self.cls.__dictoffset__ and not isinstance(found, MEMBERS):
             _refuse(interp, self.cls, name, lambda blank: object.__setattr__(blank, name, None))
         self.store(interp, name, value)
 
@@ -330,7 +316,7 @@ class ObjectValue(Value):
                 interp.raise_new(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no deleter")
             interp.tracer.known(found.fdel).call(interp, [self], {})
             return
-        slot = isinstance(found, _MEMBERS)
+        slot = isinstance(found, MEMBERS)
         if found is not MISSING and not slot and _is_data_descriptor(found):
             interp.tracer.known(found).call_method(interp, "__delete__", [self], {})
             return
@@ -356,7 +342,7 @@ class ObjectValue(Value):
         if found is MISSING or found is None:
             return None
         assert owner is not None
-        if self.storage is not None and isinstance(found, _BUILTIN_METHODS):
+        if self.storage is not None and isinstance(found, BUILTIN_METHODS):
             return self.storage_method(interp, name)
         return bind(interp, found, owner, self, name)
 
@@ -369,14 +355,14 @@ class ObjectValue(Value):
                 return _ItemOrMissing(self, self.storage, interp.tracer.function(hook))
         return MethodValue(self.storage, name)
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`__call__`."""
         method = self.special(interp, "__call__")
         if method is None:
             interp.raise_new(TypeError, f"{self.cls.__name__!r} object is not callable")
         return method.call(interp, args, kwargs)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Special methods are looked up in the class, others as attributes."""
         if name.startswith("__") and name.endswith("__"):
             method = self.special(interp, name)
@@ -416,7 +402,7 @@ class ObjectValue(Value):
     def truth(self, interp: Interpreter) -> bool:
         """`__bool__`, `__len__`, else true."""
         found, _ = interp.lookup(self.cls, "__bool__")
-        if found is not MISSING and not isinstance(found, _BUILTIN_METHODS):
+        if found is not MISSING and not isinstance(found, BUILTIN_METHODS):
             return converted(interp, self, "__bool__", bool).truth(interp)
         own = found is MISSING and isinstance(interp.lookup(self.cls, "__len__")[0], WRITTEN)
         if self.storage is not None and not own:
@@ -476,12 +462,10 @@ class ObjectValue(Value):
 def overriding(interp: Interpreter, value: ObjectValue, name: str) -> bool:
     """Whether a special method is the class's own, and not that of the container's part."""
     found, _ = interp.lookup(value.cls, name)
-    return value.storage is None or not (found is MISSING or isinstance(found, _BUILTIN_METHODS))
+    return value.storage is None or not (found is MISSING or isinstance(found, BUILTIN_METHODS))
 
 
-def converted(
-    interp: Interpreter, value: ObjectValue, name: str, use: Callable[[Any], Any], args: Sequence[Value] = ()
-) -> Value:
+def converted(interp: Interpreter, value: ObjectValue, name: str, use: Callable[[Any], Any], args: Args = ()) -> Value:
     """What a built-in makes of what the class's special method gives: Python checks it, on a stand-in."""
     found, owner = interp.lookup(value.cls, name)
     assert owner is not None
@@ -513,13 +497,10 @@ def _store(emitter: ValueEmitter, owner: Value, name: str, load: Callable[[], No
     """Write an object's own attribute, or delete it (no `load`), past descriptors and methods of its class."""
     cls = owner.python_type()
     found, _ = class_lookup(cls, name)
-    if found is not MISSING and not isinstance(found, _MEMBERS) and _is_data_descriptor(found):
+    if found is not MISSING and not isinstance(found, MEMBERS) and _is_data_descriptor(found):
         if load is not None:
             load()
-        emitter.load_callable(object.__getattribute__)
-        emitter.load(owner)
-        emitter.load_const("__dict__")
-        emitter.call(2)
+        emitter.load_call(object.__getattribute__, owner, "__dict__")
         emitter.load_const(name)
         (emitter.delete_subscr if load is None else emitter.store_subscr)()
     elif load is not None and class_lookup(cls, "__setattr__")[1] is object:
@@ -540,20 +521,12 @@ def _fill(made: ObjectValue, emitter: ValueEmitter, storage: DictValue | ListVal
     kind: Any = builtin_base(made.cls)
     if isinstance(storage, DictValue):
         # OrderedDict.update calls the class's own __setitem__, which must not run again
-        put = kind.__setitem__
         for key, value in storage.entries.values():
-            emitter.load_callable(put)
-            emitter.load(made)
-            emitter.load(key)
-            emitter.load(value)
-            emitter.call(3)
-            emitter.pop()
+            emitter.run_call(kind.__setitem__, made, key, value)
         return
     emitter.load_callable(kind.extend if isinstance(storage, ListValue) else kind.update)
     emitter.load(made)
-    for item in storage.children():
-        emitter.load(item)
-    emitter.build_tuple(len(storage.children()))
+    emitter.load_tuple(storage.children())
     emitter.call(2)
     emitter.pop()
 
@@ -570,7 +543,7 @@ def _refuse(interp: Interpreter, cls: type, name: str, use: Callable[[Any], Any]
 
 def _had(value: ObjectValue, name: str) -> bool:
     """Whether the real object has an attribute of its own."""
-    slot = isinstance(class_lookup(value.cls, name)[0], _MEMBERS) and hasattr(value.obj, name)
+    slot = isinstance(class_lookup(value.cls, name)[0], MEMBERS) and hasattr(value.obj, name)
     return slot or name in getattr(value.obj, "__dict__", ())
 
 
@@ -578,16 +551,13 @@ class _ItemOrMissing(Value):
     """`dict.__getitem__` of an instance whose class has a `__missing__`."""
 
     __slots__ = ("hook", "owner", "storage")
+    cls = types.BuiltinMethodType
 
     def __init__(self, owner: ObjectValue, storage: DictValue, hook: Value) -> None:
         super().__init__(None)
         self.owner, self.storage, self.hook = owner, storage, hook
 
-    def python_type(self) -> type:
-        """A bound method of dict."""
-        return types.BuiltinMethodType
-
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """The item, or what `__missing__` gives for the key."""
         found = self.storage.lookup(interp, args[0])
         return self.hook.call(interp, [self.owner, args[0]], {}) if found is None else found
@@ -597,14 +567,11 @@ class InstanceDictValue(Value):
     """`obj.__dict__`: reads and writes go to the object's own attributes."""
 
     __slots__ = ("owner",)
+    cls = dict
 
     def __init__(self, owner: ObjectValue) -> None:
         super().__init__(None if owner.source is None else InstanceDict(owner.source))
         self.owner = owner
-
-    def python_type(self) -> type:
-        """Dict."""
-        return dict
 
     def snapshot(self, interp: Interpreter) -> DictValue:
         """A dict of all own attributes as they are now."""
@@ -646,7 +613,7 @@ class InstanceDictValue(Value):
         """Bound methods of dict."""
         return MethodValue(self, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Methods of dict."""
         match name:
             case "__contains__":
@@ -675,7 +642,7 @@ class InstanceDictValue(Value):
                 raise Break("unsupported-call", f"__dict__.{name}() of {self.owner.describe()}")
         return self.snapshot(interp).call_method(interp, name, args, kwargs)
 
-    def _default(self, interp: Interpreter, name: str, args: Sequence[Value]) -> Value:
+    def _default(self, interp: Interpreter, name: str, args: Args) -> Value:
         """`setdefault` and `pop`."""
         key = args[0].realize().as_constant()
         found = self.owner.own(interp, key)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.emit.prelude import Made
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Value
 
 
 class Draws(Break):
@@ -85,7 +85,7 @@ class GeneratorState(_RandomState):
             return ConstantValue(self.obj.device)
         return super().get_attr(interp, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """It is given a seed before the graph, in the order of its draws; what asks for its state breaks."""
         if name == "manual_seed" and len(args) == 1 and not kwargs and _is_seed(args[0]):
             seed = args[0].realize().as_constant()
@@ -107,7 +107,7 @@ def _constant(value: Value) -> Any:
         return None
 
 
-def make_generator(interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def make_generator(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`torch.Generator(device)`."""
     given = [value.realize().as_constant() for value in (*args, *kwargs.values())]
     named = dict(zip(kwargs, given[len(args) :], strict=True))
@@ -138,7 +138,7 @@ _FILLS = frozenset(
 """Methods of tensors that overwrite all elements by random numbers, whatever these were."""
 
 
-def drawn(interp: Interpreter, op: str, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def drawn(interp: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Value:
     """A call of a graph function with a `torch.Generator`: made before the graph.
 
     Raises:
@@ -157,9 +157,7 @@ def drawn(interp: Interpreter, op: str, target: Any, args: Sequence[Value], kwar
     return draw_tensor(interp, target, args, rest, state)
 
 
-def draw_tensor(
-    interp: Interpreter, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value], state: GeneratorState
-) -> Value:
+def draw_tensor(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs, state: GeneratorState) -> Value:
     """A tensor of random numbers, made before the graph by `function` of constants."""
     check_place(interp)
     given, named = _host(args), {name: _host([value])[0] for name, value in kwargs.items()}
@@ -183,7 +181,7 @@ def _like(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: 
     return made
 
 
-def _host(args: Sequence[Value]) -> list[Any]:
+def _host(args: Args) -> list[Any]:
     """Constants that a call before the graph is given.
 
     Raises:
@@ -202,9 +200,7 @@ def _host(args: Sequence[Value]) -> list[Any]:
     return found
 
 
-def _fill(
-    interp: Interpreter, name: str, state: GeneratorState, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> Value:
+def _fill(interp: Interpreter, name: str, state: GeneratorState, args: Args, kwargs: Kwargs) -> Value:
     """`x.normal_(generator=g)`: a tensor like x is filled before the graph, and copied."""
     tensor = args[0].realize()
     assert isinstance(tensor, TensorValue)
@@ -267,7 +263,7 @@ class RandomNumbers(_RandomState):
 
     __slots__ = ()
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """What gives a number, and `seed`, is called before the graph."""
         if name not in NUMBER_METHODS or (name == "choice" and len(args) != 1):
             raise Break("random-generator", f"{name}() of {self.describe()} is called")
@@ -305,7 +301,7 @@ def _largest(name: str, given: Sequence[Any]) -> float:
     return math.inf
 
 
-def make_numbers(interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def make_numbers(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`random.Random(seed)`."""
     check_place(interp)
     if len(args) != 1 or kwargs or _constant(args[0]) is None:
@@ -314,7 +310,7 @@ def make_numbers(interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str
     return RandomNumbers(random.Random(seed), None, interp.tracer.prelude.add(random.Random, [seed]))
 
 
-def seed_default(interp: Interpreter, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def seed_default(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     """`torch.manual_seed(seed)`: before the graph, unless the graph has drawn by then."""
     check_place(interp)
     if len(args) != 1 or kwargs or not _is_seed(args[0]) or getattr(interp.tracer.graph.mode, "has_drawn", False):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import BuiltinValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
-    Method = Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]
+    Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
 
 
-class SequenceValue(Value):
+class SequenceValue(BuiltinValue):
     """What tuples and lists share."""
 
     __slots__ = ("items",)
@@ -76,21 +77,6 @@ class SequenceValue(Value):
         """What a slice of this sequence is."""
         return type(self)(items)
 
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Bound methods."""
-        return interp.method(self, name)
-
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """Methods by table."""
-        method = self.methods().get(name)
-        if method is None:
-            return interp.fallback_method(self, name, args, kwargs)
-        return method(interp, self, args, kwargs)
-
-    def methods(self) -> Mapping[str, Method]:
-        """Method name -> function."""
-        return SEQUENCE_METHODS
-
 
 class TupleValue(SequenceValue):
     """A tuple, or an instance of `cls`: a named tuple, torch.Size or torch.return_types."""
@@ -100,10 +86,6 @@ class TupleValue(SequenceValue):
     def __init__(self, items: list[Value], source: Source | None = None, cls: type = tuple) -> None:
         super().__init__(items, source)
         self.cls = cls
-
-    def python_type(self) -> type:
-        """The tuple's class."""
-        return self.cls
 
     def build(self, items: list[Any]) -> Any:
         """A real tuple of the class."""
@@ -122,10 +104,6 @@ class TupleValue(SequenceValue):
     def as_constant(self) -> Any:
         """A real tuple, if all items are constant."""
         return self.build([item.as_constant() for item in self.items])
-
-    def identity(self) -> object:
-        """Tuples of one source are one object."""
-        return self
 
     def copy_with(self, items: list[Value]) -> Value:
         """Slices of torch.Size keep their class, of named tuples do not."""
@@ -156,9 +134,7 @@ class TupleValue(SequenceValue):
             emitter.load_callable(tuple.__new__ if fields else self.cls)
             if fields:
                 emitter.load_const(self.cls)
-        for item in self.items:
-            emitter.load(item)
-        emitter.build_tuple(len(self.items))
+        emitter.load_tuple(self.items)
         if self.cls is not tuple:
             emitter.call(2 if fields else 1)
 
@@ -174,12 +150,10 @@ class ListValue(SequenceValue):
     """
 
     __slots__ = ("_items", "_read", "obj")
+    cls: type = list
 
     def __init__(
-        self,
-        items: list[Value] | Callable[[], list[Value]],
-        source: Source | None = None,
-        obj: list[Any] | None = None,
+        self, items: list[Value] | Callable[[], list[Value]], source: Source | None = None, obj: list[Any] | None = None
     ) -> None:
         self._read = items if callable(items) else None
         super().__init__([] if callable(items) else items, source)
@@ -200,10 +174,6 @@ class ListValue(SequenceValue):
     def add(self, items: list[Value]) -> None:
         """Put items at the end, without a look at what is there."""
         self._items += items
-
-    def python_type(self) -> type:
-        """List."""
-        return list
 
     def build(self, items: list[Any]) -> Any:
         """A real list."""
@@ -246,9 +216,7 @@ class ListValue(SequenceValue):
         emitter.build_list(0)
         emitter.remember(self)
         if self.items:
-            for item in self.items:
-                emitter.load(item)
-            emitter.build_tuple(len(self.items))
+            emitter.load_tuple(self.items)
             emitter.list_extend()
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
@@ -272,16 +240,13 @@ class DequeValue(ListValue):
     """A collections.deque."""
 
     __slots__ = ("maxlen",)
+    cls = deque
 
     def __init__(
         self, items: list[Value], source: Source | None = None, obj: Any = None, maxlen: int | None = None
     ) -> None:
         super().__init__(items if maxlen is None else items[max(len(items) - maxlen, 0) :], source, obj)
         self.maxlen = maxlen
-
-    def python_type(self) -> type:
-        """Deque."""
-        return deque
 
     def as_argument(self) -> Any:
         """Deques are no graph arguments."""
@@ -327,9 +292,7 @@ class DequeValue(ListValue):
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`deque(items, maxlen)`."""
         emitter.load_callable(deque)
-        for item in self.items:
-            emitter.load(item)
-        emitter.build_tuple(len(self.items))
+        emitter.load_tuple(self.items)
         emitter.load_const(self.maxlen)
         emitter.call(2)
 
@@ -348,14 +311,12 @@ class SliceValue(Value):
     """A slice object."""
 
     __slots__ = ("start", "step", "stop")
+    cls = slice
+    held = ("start", "stop", "step")
 
     def __init__(self, start: Value, stop: Value, step: Value = NONE, source: Source | None = None) -> None:
         super().__init__(source)
         self.start, self.stop, self.step = start, stop, step
-
-    def python_type(self) -> type:
-        """Slice."""
-        return slice
 
     def as_constant(self) -> Any:
         """A real slice of constants."""
@@ -379,15 +340,11 @@ class SliceValue(Value):
             return MethodValue(self, name)
         return super().get_attr(interp, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`indices(length)`."""
         if name == "indices":
             return interp.tracer.known(self.as_slice(interp).indices(interp.index_of(args[0])))
         return super().call_method(interp, name, args, kwargs)
-
-    def children(self) -> Sequence[Value]:
-        """Start, stop and step."""
-        return (self.start, self.stop, self.step)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Build from the three parts."""
@@ -406,7 +363,7 @@ _TEXTS_OF_DEQUES: Mapping[str, str] = {
 def _mutating(function: Callable[..., Any], *, trims: bool | None = None) -> Method:
     """A method that changes the host list by `function(items, *args)`."""
 
-    def method(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def method(interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs) -> Value:
         interp.tracer.effects.mutated(value)
         try:
             result = function(interp, value.items, *args)
@@ -435,7 +392,7 @@ def _insert(interp: Interpreter, items: list[Value], index: Value, item: Value) 
 def _adding(function: Callable[..., list[Value]]) -> Method:
     """A method that puts what `function(*args)` gives at the end."""
 
-    def method(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def method(interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs) -> Value:
         interp.tracer.effects.mutated(value)
         try:
             value.add(function(interp, *args))
@@ -471,13 +428,13 @@ def _rotate(interp: Interpreter, items: list[Value], count: Value | None = None)
         items[:] = items[len(items) - steps :] + items[: len(items) - steps]
 
 
-def _sort(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _sort(interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs) -> Value:
     interp.tracer.effects.mutated(value)
     value.items[:] = interp.sorted_items(value.items, kwargs.get("key"), kwargs.get("reverse"))
     return NONE
 
 
-def _index(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _index(interp: Interpreter, value: SequenceValue, args: Args, kwargs: Kwargs) -> Value:
     bounds = [interp.index_of(arg.realize()) for arg in args[1:]]
     places = range(len(value.items))[slice(*bounds, *([None] * (2 - len(bounds))))]
     index = _find(interp, [value.items[place] for place in places], args[0])
@@ -488,7 +445,7 @@ def _index(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwa
     interp.raise_new(ValueError, f"{shown} {'not' if kind == 'tuple' else 'is not'} in {kind}")
 
 
-def _replace(interp: Interpreter, value: TupleValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _replace(interp: Interpreter, value: TupleValue, args: Args, kwargs: Kwargs) -> Value:
     names = value.cls._fields  # type: ignore[attr-defined]
     return TupleValue([kwargs.get(name, item) for name, item in zip(names, value.items, strict=True)], cls=value.cls)
 
@@ -533,9 +490,7 @@ LIST_METHODS: Mapping[str, Method] = {
 }
 
 
-def _insert_in_deque(
-    interp: Interpreter, value: DequeValue, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> Value:
+def _insert_in_deque(interp: Interpreter, value: DequeValue, args: Args, kwargs: Kwargs) -> Value:
     if value.maxlen is not None and len(value.items) >= value.maxlen:
         interp.raise_new(IndexError, "deque already at its maximum size")
     return LIST_METHODS["insert"](interp, value, args, kwargs)

@@ -20,15 +20,15 @@ from firebrick.capture.values.object import ObjectValue, bind
 from firebrick.capture.values.sequence import ListValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Kwargs
 
 
 class SuperValue(Value):
     """`super(cls, owner)`."""
 
     __slots__ = ("cls", "owner")
+    held = ("owner",)
 
     def __init__(self, cls: type, owner: Value) -> None:
         super().__init__(None)
@@ -94,25 +94,18 @@ class SuperValue(Value):
             return interp.tracer.function(raw)
         return interp.tracer.known(getattr(super(self.cls, owner.obj), name))
 
-    def children(self) -> Sequence[Value]:
-        """The owner."""
-        return (self.owner,)
-
 
 class _Raw(Value):
     """A built-in method reached through `super()`."""
 
     __slots__ = ("kind", "owner")
+    cls = types.MethodWrapperType
 
     def __init__(self, owner: Any, kind: str) -> None:
         super().__init__(None)
         self.owner, self.kind = owner, kind
 
-    def python_type(self) -> type:
-        """Method wrapper."""
-        return types.MethodWrapperType
-
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Do what the built-in method does."""
         owner = self.owner
         match self.kind:

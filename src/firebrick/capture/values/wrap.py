@@ -44,9 +44,9 @@ from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.iterator import IteratorValue
 from firebrick.capture.values.made import NumberValue
-from firebrick.capture.values.mapping import DictValue, SetValue, key_of
+from firebrick.capture.values.mapping import DICT_CLASSES, DictValue, SetValue, key_of
 from firebrick.capture.values.module import ModuleValue, PythonModuleValue
-from firebrick.capture.values.object import ObjectValue, builtin_base
+from firebrick.capture.values.object import BUILTIN_METHODS, MEMBERS, ObjectValue, builtin_base
 from firebrick.capture.values.random_state import GeneratorState, RandomNumbers
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import size_value
@@ -109,6 +109,32 @@ def _by_class(kind: type) -> Any:
 def _identity(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> None:
     if not pinned and not isinstance(source, Const):
         tracer.guards.identity(source, obj)
+
+
+def _by_identity(make: Any) -> Wrapper:
+    """For what is known by identity: its class of values."""
+
+    def wrapped(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+        _identity(tracer, obj, source, pinned)
+        value: Value = make(obj, source)
+        return value
+
+    return wrapped
+
+
+_unchanging = _by_identity(ConstantValue)
+"""An instance of a class whose instances never change: evaluated like a literal, guarded by identity."""
+
+
+def _by_type(make: Any) -> Wrapper:
+    """For what may be another object of its class."""
+
+    def wrapped(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+        tracer.guards.type(source, type(obj))
+        value: Value = make(obj, source)
+        return value
+
+    return wrapped
 
 
 def _tuple(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
@@ -232,22 +258,16 @@ def _callable(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     return CallableValue(obj, source)
 
 
-def _class(tracer: Tracer, obj: type, source: Source, pinned: bool) -> Value:
-    _identity(tracer, obj, source, pinned)
-    return ClassValue(obj, source)
-
-
-def _python_module(tracer: Tracer, obj: types.ModuleType, source: Source, pinned: bool) -> Value:
-    _identity(tracer, obj, source, pinned)
-    return PythonModuleValue(obj, source)
-
-
 def _module(tracer: Tracer, obj: torch.nn.Module, source: Source, pinned: bool) -> Value:
     _identity(tracer, obj, source, pinned)
     tracer.guards.type(source, type(obj))
     if "_modules" not in vars(obj):
         raise SkipFrame(f"{type(obj).__name__}.__init__ of torch.nn.Module has not run yet")
     return ModuleValue(obj, source, tracer.module_path(source))
+
+
+_ENDED = -2
+"""Level of a tensor that outlives its transform: eager unwraps it at each operation, it has no storage of its own."""
 
 
 def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> Value:
@@ -262,6 +282,8 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
         return tracer.graph.attribute(obj, path, source)
     if obj.is_nested:
         raise Break("unsupported-operation", f"{source} is a nested tensor")
+    if torch._C._functorch.maybe_get_level(obj) == _ENDED:
+        raise Break("unsupported-operation", f"{source} was made within a transform of torch.func that has ended")
     varying = tracer.symbols.of(obj, source)
     tracer.guards.tensor(source, obj, varying)
     if not varying:
@@ -306,16 +328,6 @@ def _array(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     return ArrayValue(found, source, obj)
 
 
-def _random_state(tracer: Tracer, obj: torch.Generator, source: Source, pinned: bool) -> Value:
-    tracer.guards.type(source, type(obj))
-    return GeneratorState(obj, source)
-
-
-def _random_numbers(tracer: Tracer, obj: random.Random, source: Source, pinned: bool) -> Value:
-    tracer.guards.type(source, type(obj))
-    return RandomNumbers(obj, source)
-
-
 def _partial(tracer: Tracer, obj: functools.partial[Any], source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, type(obj))
     args, keywords = Attr(source, "args"), Attr(source, "keywords")
@@ -328,10 +340,6 @@ def _partial(tracer: Tracer, obj: functools.partial[Any], source: Source, pinned
         source,
         obj,
     )
-
-
-def _cell(tracer: Tracer, obj: types.CellType, source: Source, pinned: bool) -> Value:
-    return tracer.cell(obj, "", source)
 
 
 def _fixed(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
@@ -350,22 +358,11 @@ def _plain(obj: Any, base: Any) -> Any:
     return getattr(base, method)(obj)
 
 
-def _unchanging(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
-    """An instance of a class whose instances never change: evaluated like a literal, guarded by identity."""
-    _identity(tracer, obj, source, pinned)
-    return ConstantValue(obj, source)
-
-
 def _proxy(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     """A view of a dict that nothing else leads to; one that captured code has asked for is taken as it is."""
     if not pinned and not isinstance(source, Const):
         raise Break("unsupported-operation", f"{source} is a view of a dict, a mappingproxy")
     return ConstantValue(obj, source)
-
-
-def _numpy_scalar(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
-    _identity(tracer, obj, source, pinned)
-    return NumpyScalarValue(obj, source)
 
 
 def _exception(tracer: Tracer, obj: BaseException, source: Source, pinned: bool) -> Value:
@@ -390,7 +387,7 @@ def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     if not isinstance(value, ObjectValue):
         return value
     base = builtin_base(type(obj))
-    if base in (dict, OrderedDict, defaultdict, Counter):
+    if base in DICT_CLASSES:
         value.storage = DictValue(dict_entries(tracer, obj, source), source, base, obj)
         if isinstance(obj, defaultdict):
             value.storage.factory = tracer.read(obj.default_factory, Attr(source, "default_factory"))
@@ -408,49 +405,27 @@ def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 
 
 UNCHANGING: tuple[type, ...] = (
-    inspect.Signature,
-    inspect.Parameter,
-    types.CodeType,
-    types.UnionType,
-    types.GenericAlias,
-    re.Pattern,
-    re.Match,
-    torch.finfo,
-    torch.iinfo,
-    fractions.Fraction,
-    decimal.Decimal,
-    datetime.timedelta,
-    pathlib.PosixPath,
-    dataclasses.Field,
-    type(inspect.Parameter.POSITIONAL_ONLY),
+    *(inspect.Signature, inspect.Parameter, type(inspect.Parameter.POSITIONAL_ONLY), dataclasses.Field),
+    *(types.CodeType, types.UnionType, types.GenericAlias, re.Pattern, re.Match, torch.finfo, torch.iinfo),
+    *(fractions.Fraction, decimal.Decimal, datetime.timedelta, pathlib.PosixPath),
 )
 """Classes whose instances never change."""
 
 _EXACT: dict[type, Wrapper] = {
     tuple: _tuple,
     list: _list,
-    dict: _dict,
-    OrderedDict: _dict,
-    defaultdict: _dict,
-    Counter: _dict,
+    **dict.fromkeys(DICT_CLASSES, _dict),
     deque: _deque,
-    set: _set,
-    frozenset: _set,
+    **dict.fromkeys((set, frozenset), _set),
     slice: _slice,
     range: _range,
     types.FunctionType: _function,
     types.MethodType: _method,
-    types.BuiltinFunctionType: _callable,
-    types.MethodDescriptorType: _callable,
-    types.WrapperDescriptorType: _callable,
-    types.MethodWrapperType: _callable,
-    types.ClassMethodDescriptorType: _callable,
-    types.GetSetDescriptorType: _callable,
-    types.MemberDescriptorType: _callable,
-    types.CellType: _cell,
+    **dict.fromkeys((*BUILTIN_METHODS, *MEMBERS, types.BuiltinFunctionType, types.MethodWrapperType), _callable),
+    types.CellType: lambda tracer, obj, source, pinned: tracer.cell(obj, "", source),
     np.ndarray: _array,
-    torch.Generator: _random_state,
-    random.Random: _random_numbers,
+    torch.Generator: _by_type(GeneratorState),
+    random.Random: _by_type(RandomNumbers),
     types.MappingProxyType: _proxy,
     functools.partial: _partial,
     type(functools.lru_cache(lambda: None)): _callable,
@@ -460,13 +435,12 @@ _CLASSES: tuple[tuple[Any, Any], ...] = (
     (torch.nn.Module, _module),
     (torch.ScriptObject, _script_object),
     (torch.Tensor, _tensor),
-    (type, _class),
-    (types.ModuleType, _python_module),
+    (type, _by_identity(ClassValue)),
+    (types.ModuleType, _by_identity(PythonModuleValue)),
     (enum.Enum, _fixed),
-    (np.generic, _numpy_scalar),
+    (np.generic, _by_identity(NumpyScalarValue)),
     (tuple, _tuple_subclass),
-    (torch._ops.OpOverload, _callable),
-    (torch._ops.OpOverloadPacket, _callable),
+    ((torch._ops.OpOverload, torch._ops.OpOverloadPacket), _callable),
     (BaseException, _exception),
     ((dict, list, set, frozenset, int, float, str, bytes, complex), _container),
 )
@@ -476,11 +450,8 @@ _FRESH: Mapping[type, Any] = {
     tuple: lambda tracer, obj: TupleValue([fresh(tracer, item) for item in obj]),
     list: lambda tracer, obj: ListValue([fresh(tracer, item) for item in obj]),
     deque: lambda tracer, obj: DequeValue([fresh(tracer, item) for item in obj], maxlen=obj.maxlen),
-    dict: lambda tracer, obj: _fresh_dict(tracer, obj),
-    OrderedDict: lambda tracer, obj: _fresh_dict(tracer, obj),
-    Counter: lambda tracer, obj: _fresh_dict(tracer, obj),
-    set: lambda tracer, obj: _fresh_set(tracer, obj),
-    frozenset: lambda tracer, obj: _fresh_set(tracer, obj),
+    **dict.fromkeys((dict, OrderedDict, Counter), lambda tracer, obj: _fresh_dict(tracer, obj)),
+    **dict.fromkeys((set, frozenset), lambda tracer, obj: _fresh_set(tracer, obj)),
     slice: lambda tracer, obj: SliceValue(fresh(tracer, obj.start), fresh(tracer, obj.stop), fresh(tracer, obj.step)),
     range: lambda tracer, obj: ConstantValue(obj),
     types.CellType: lambda tracer, obj: CellValue(fresh(tracer, obj.cell_contents), "", obj=obj),
