@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from firebrick.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 T = TypeVar("T")
 _PREFIX = "FIREBRICK_"
@@ -35,8 +35,21 @@ def _default_cache_dir() -> Path:
     return Path(base) / "firebrick"
 
 
-LEVELS = ("capture", "guards", "graph", "joint", "aten", "loops", "schedule", "code")
+LEVELS = ("capture", "guards", "recompiles", "graph", "joint", "aten", "loops", "schedule", "code")
 """What `debug` and `dump` show, in the order of the pipeline."""
+
+TORCH_LOGS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("graph_breaks", "torch._dynamo"), ("capture",)),
+    **dict.fromkeys(("guards", "verbose_guards"), ("guards",)),
+    **dict.fromkeys(("recompiles", "recompiles_verbose"), ("recompiles",)),
+    **dict.fromkeys(("graph", "graph_code", "graph_code_verbose", "pre_grad_graphs"), ("graph",)),
+    **dict.fromkeys(("aot_joint_graph",), ("joint",)),
+    **dict.fromkeys(("aot_graphs", "post_grad_graphs"), ("aten",)),
+    **dict.fromkeys(("ir_pre_fusion", "loop_ordering"), ("loops",)),
+    **dict.fromkeys(("ir_post_fusion", "fusion", "schedule", "torch._inductor"), ("schedule",)),
+    **dict.fromkeys(("output_code", "kernel_code"), ("code",)),
+}
+"""What `TORCH_LOGS` and `torch._logging.set_logs` name, artifacts and loggers, -> levels that show the same here."""
 
 CHECKS = ("ir", "accuracy", "guards")
 """What `check` looks at while a program runs: see the setting."""
@@ -115,6 +128,11 @@ class Config:
         env = os.environ if environ is None else environ
         setting_of = {variable_of(f.name): f.name for f in fields(cls)}
         return cls()._changed({setting_of[key]: text for key, text in env.items() if key in setting_of}, variable_of)
+
+    def with_logs(self, names: Iterable[str]) -> Config:
+        """Show as well what `TORCH_LOGS` asks for."""
+        levels = self.debug.union(*(TORCH_LOGS.get(name, ()) for name in names))
+        return self if levels == self.debug else replace(self, debug=levels)
 
     def with_mode(self, mode: str | None) -> Config:
         """Apply one of `MODES`.

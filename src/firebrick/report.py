@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from firebrick.config import Config
 
@@ -33,6 +33,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.listeners: tuple[Callable[[str, dict[str, Any]], None], ...] = ()
         self._clear()
 
     def _clear(self) -> None:
@@ -63,6 +64,20 @@ class Recorder:
             self.events.append((kind, data))
             if len(self.events) > 2_000:
                 del self.events[:500]
+        for listener in self.listeners:
+            listener(kind, data)
+
+    @contextmanager
+    def listening(self, listener: Callable[[str, dict[str, Any]], None]) -> Iterator[None]:
+        """In the block, call `listener(kind, data)` for each event, in the thread where it happens.
+
+        Kinds: "capture" of a frame, "recompile" of one that fits nothing that was compiled, "pass", "partition".
+        """
+        self.listeners = (*self.listeners, listener)
+        try:
+            yield
+        finally:
+            self.listeners = tuple(other for other in self.listeners if other is not listener)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -116,3 +131,4 @@ class Recorder:
 
 
 recorder = Recorder()
+listening = recorder.listening

@@ -4,6 +4,7 @@ from firebrick.api.bundle import load, save
 from firebrick.api.compiling import compile, disable, optimize, run
 from firebrick.api.explaining import Explanation, explain
 from firebrick.api.exporting import export
+from firebrick.api.switches import set_stance
 from firebrick.api.torch_compile import torch_compile_backend
 from firebrick.api.tracing import aot
 from firebrick.backends import list_backends, register_backend
@@ -19,6 +20,35 @@ from firebrick.capture.marks import (
 from firebrick.pipeline import graphs_compiled
 from firebrick.report import recorder
 
+<<<<<<< HEAD
+=======
+__all__ = [
+    "Explanation",
+    "allow_in_graph",
+    "aot",
+    "assume_constant_result",
+    "compile",
+    "disable",
+    "explain",
+    "export",
+    "graph_break",
+    "graphs_compiled",
+    "is_compiling",
+    "list_backends",
+    "load",
+    "mark_dynamic",
+    "mark_static",
+    "optimize",
+    "register_backend",
+    "reset",
+    "run",
+    "save",
+    "set_stance",
+    "stats",
+    "torch_compile_backend",
+]
+
+>>>>>>> main
 
 def reset() -> None:
     """Forget everything that was captured and compiled in this process; the disk cache stays."""

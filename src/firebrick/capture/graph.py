@@ -407,7 +407,7 @@ class GraphBuilder:
         if isinstance(out, dict):
             parts = {key: self.graph.create_node("call_function", operator.getitem, (node, key), {}) for key in out}
             return DictValue.of({key: self._result(interp, parts[key], item) for key, item in out.items()})
-        if not has_node(node.args) and not has_node(node.kwargs):
+        if not node.all_input_nodes:
             self.graph.erase_node(node)
         return interp.tracer.known(out)
 
@@ -613,19 +613,6 @@ def _is_pure(node: fx.Node) -> bool:
     if node.target is operator.getitem or isinstance(node.target, Wrap):
         return True
     return node.target in PURE or (node.op == "call_method" and node.target in PURE_METHODS)
-
-
-def has_node(args: Any) -> bool:
-    """Whether a node is among graph arguments."""
-    found = False
-
-    def see(node: fx.Node) -> fx.Node:
-        nonlocal found
-        found = True
-        return node
-
-    fx.map_arg(args, see)
-    return found
 
 
 def _name_of(target: Any) -> str:

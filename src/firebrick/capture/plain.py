@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import types
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -91,3 +92,36 @@ def _call_again(function: types.FunctionType, *values: Any) -> Any:
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return function(*args, **kwargs)
+
+
+def may_have_tensors(frame: Frame) -> bool:
+    """Whether a frame that broke before it computed anything is worth going on with."""
+    if any(_is_about_tensors(value, 2) for value in frame.locals.values()):
+        return True
+    names = (frame.globals.get(name) for name in frame.code.co_names)
+    return any(_is_about_tensors(value, 0) for value in names)
+
+
+def _is_about_tensors(value: Any, depth: int) -> bool:
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return True
+    if isinstance(value, types.ModuleType):
+        return value.__name__.partition(".")[0] == "torch"
+    if depth and isinstance(value, (tuple, list)):
+        read: Any = tuple.__getitem__ if isinstance(value, tuple) else list.__getitem__  # no code of a derived class
+        return any(_is_about_tensors(item, depth - 1) for item in read(value, slice(16)))
+    if depth and isinstance(value, dict):
+        return any(_is_about_tensors(item, depth - 1) for item in itertools.islice(dict.values(value), 16))
+    module = None if depth else _stored(value, "__module__")
+    if isinstance(module, str):
+        return module.startswith("torch")
+    own = _stored(value, "__dict__") if depth else None
+    return isinstance(own, dict) and any(_is_about_tensors(item, depth - 1) for item in list(own.values())[:32])
+
+
+def _stored(value: Any, name: str) -> Any:
+    """An attribute, without running the class's own code that looks for it."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return None

@@ -377,9 +377,8 @@ def _as_strided(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs:
     if isinstance(reach, int) and isinstance(end, int) and 0 not in size and not 0 <= inside <= end - reach:
         raise LoweringError("as_strided reads memory outside of the tensor that the graph knows")
     bits = bits_of(fake)
-    plain = fake_like(tracer.fake_mode, toggled(fake, bits)) if any(bits) else fake
-    record = tracer.tape.add(func, (base, size, stride, inside + base.val.storage_offset()), {}, plain)
-    record = switched(record, bits, tracer.emit)
+    # What was written lies elsewhere than the argument, in whose storage the user counts.
+    record = switched(tracer.emit(func, base, size, stride, inside + base.val.storage_offset()), bits, tracer.emit)
     value = Value(fake, storage, (ViewStep(func, (size, stride, inside)), *steps_of(bits)), record)
     tracer._register(value)
     return fake

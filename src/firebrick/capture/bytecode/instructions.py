@@ -56,17 +56,6 @@ class Instruction:
         column = self.position[2]
         return 0 if column is None else column + 1
 
-    @property
-    def end_line(self) -> int:
-        """Last line from 1; 0 unknown."""
-        return self.position[1] or 0
-
-    @property
-    def end_column(self) -> int:
-        """Column from 1 after the last character; 0 unknown."""
-        column = self.position[3]
-        return 0 if column is None else column + 1
-
     def __repr__(self) -> str:
         return f"{self.index} {self.opname} {self.argval!r}" if self.row.operand is not Operand.NONE else self.opname
 

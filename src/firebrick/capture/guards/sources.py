@@ -23,9 +23,6 @@ Step: TypeAlias = tuple[Literal["fast", "cell", "global", "const", "attr", "item
 then what to do with the top of the stack (`attr` with a name, `item` with a key, `apply` with a function of one
 argument). `cell` is the content of a free variable's cell."""
 
-MODULE_TABLES = ("_parameters", "_buffers", "_modules")
-"""The dicts in which nn.Module keeps attributes, in the order in which it looks."""
-
 
 class Source:
     """Base of all sources: frozen, hashable in constant time, compared by value."""
@@ -307,7 +304,7 @@ class InstanceAttr(Source):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ModuleItem(Source):
-    """A parameter, buffer or submodule of an nn.Module; `table` is one of `MODULE_TABLES`."""
+    """A parameter, buffer or submodule of an nn.Module; `table` is the dict that has it."""
 
     base: Source
     table: str

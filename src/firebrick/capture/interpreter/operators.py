@@ -95,7 +95,6 @@ COMPARE: Mapping[str, tuple[Callable[[Any, Any], Any], str, str]] = {
 
 _BY_METHOD = {row.method: row.symbol for row in BINARY.values()}
 _SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
-_SET_RELATIONS = {"<=": "issubset", ">=": "issuperset"}
 
 
 def identical(interp: Interpreter, first: Value, second: Value) -> bool:

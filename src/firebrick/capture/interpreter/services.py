@@ -113,18 +113,6 @@ class Operations:
         """`function(*args)`."""
         return function.realize().call(self.interpreter, args, {})
 
-    def handler(self, obj: Any) -> Any:
-        """The rule for a callable that is known by identity, or None."""
-        return known_callables.find(obj)
-
-    def is_graph_function(self, obj: Any) -> bool:
-        """Whether calls of it go into the graph."""
-        return known_callables.is_graph_function(obj)
-
-    def has_polyfill(self, obj: Any) -> bool:
-        """Whether a Python stand-in is inlined for it."""
-        return known_callables.polyfill(obj) is not None
-
     def call_known(self, obj: Any, value: Value, args: Args, kwargs: Kwargs) -> Value:
         """Call an object that is known by identity: by its rule, in the graph, inlined or evaluated."""
         interp = self.interpreter

@@ -21,6 +21,7 @@ from firebrick.capture.library.known_callables import (
     OPAQUE_MODULES,
     handles,
     handles_all,
+    handles_each,
     key_of,
 )
 from firebrick.capture.values.array import ArrayValue
@@ -430,33 +431,27 @@ def _sum(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return total
 
 
-def _extreme(symbol: str) -> Any:
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        items = list(interp.iterate(args[0])) if len(args) == 1 else list(args)
-        if not items:
-            if "default" in kwargs:
-                return kwargs["default"]
-            return interp.fold(max if symbol == ">" else min, [ConstantValue(())], {})
-        key = kwargs.get("key")
-        plain = key is None or key.realize().python_type() is type(None)
-        best, best_key = items[0], items[0] if plain or key is None else interp.call(key, items[0])
-        for item in items[1:]:
-            both = (best.realize(), item.realize())
-            if plain and any(isinstance(one, SizeValue) for one in both):
-                size = of_sizes("max" if symbol == ">" else "min", *both)
-                if size is not None:
-                    best = best_key = size
-                    continue
-            item_key = item if plain or key is None else interp.call(key, item)
-            if operators.compare(interp, symbol, item_key, best_key).realize().truth(interp):
-                best, best_key = item, item_key
-        return best
+@handles_each(max, min)
+def _extreme(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    items = list(interp.iterate(args[0])) if len(args) == 1 else list(args)
+    if not items:
+        return kwargs["default"] if "default" in kwargs else interp.fold(function, [ConstantValue(())], {})
+    key = kwargs.get("key")
+    plain = key is None or key.realize().python_type() is type(None)
+    best, best_key = items[0], items[0] if plain or key is None else interp.call(key, items[0])
+    for item in items[1:]:
+        both = (best.realize(), item.realize())
+        if plain and any(isinstance(one, SizeValue) for one in both):
+            size = of_sizes(function.__name__, *both)
+            if size is not None:
+                best = best_key = size
+                continue
+        item_key = item if plain or key is None else interp.call(key, item)
+        symbol = ">" if function is max else "<"
+        if operators.compare(interp, symbol, item_key, best_key).realize().truth(interp):
+            best, best_key = item, item_key
+    return best
 
-    return rule
-
-
-handles(max)(_extreme(">"))
-handles(min)(_extreme("<"))
 
 # -- containers ------------------------------------------------------------------------------------
 
@@ -468,27 +463,16 @@ def _tuple(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return TupleValue(list(interp.iterate(args[0])) if args else [])
 
 
-def _mapping(cls: type) -> Any:
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        mapping = DictValue({}, cls=cls)
-        for other in args:
-            for key, item in pairs_of(interp, other):
-                mapping.set_item(interp, key, item)
-        for name, item in kwargs.items():
-            mapping.set_item(interp, ConstantValue(name), item)
-        return mapping
-
-    return rule
-
-
-handles(dict)(_mapping(dict))
-handles(collections.OrderedDict)(_mapping(collections.OrderedDict))
-
-
-@handles(collections.defaultdict)
-def _defaultdict(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    mapping = _mapping(collections.defaultdict)(interp, args[1:], kwargs)
-    mapping.factory = args[0] if args else NONE
+@handles_each(dict, collections.OrderedDict, collections.defaultdict)
+def _mapping(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    mapping = DictValue({}, cls=cls)
+    if cls is collections.defaultdict:
+        mapping.factory, args = args[0] if args else NONE, args[1:]
+    for other in args:
+        for key, item in pairs_of(interp, other):
+            mapping.set_item(interp, key, item)
+    for name, item in kwargs.items():
+        mapping.set_item(interp, ConstantValue(name), item)
     return mapping
 
 
@@ -504,18 +488,12 @@ def _deque(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return DequeValue(list(interp.iterate(args[0])) if args else [], maxlen=limit.realize().as_constant())
 
 
-def _from_keys(cls: type) -> Any:
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        mapping = DictValue({}, cls=cls)
-        for key in interp.iterate(args[0]):
-            mapping.set_item(interp, key, args[1] if len(args) > 1 else NONE)
-        return mapping
-
-    return rule
-
-
-for _cls in (dict, collections.OrderedDict):
-    handles(_cls.fromkeys)(_from_keys(_cls))
+@handles_each(dict.fromkeys, collections.OrderedDict.fromkeys)
+def _from_keys(method: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    mapping = DictValue({}, cls=method.__self__)
+    for key in interp.iterate(args[0]):
+        mapping.set_item(interp, key, args[1] if len(args) > 1 else NONE)
+    return mapping
 
 
 @handles(slice)
@@ -528,28 +506,22 @@ def _slice(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 # -- numbers and text ----------------------------------------------------------------------------------
 
 
-def _number(cls: type, method: str) -> Any:
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        if args:
-            value = args[0].realize()
-            if isinstance(value, (TensorValue, ArrayValue)):
-                raise Break("data-dependent-value", f"{cls.__name__}() of a tensor or array")
-            if isinstance(value, NumberValue) and cls is not complex and len(args) == 1:
-                return value.converted(interp, cls)
-            if isinstance(value, ObjectValue):
-                conversion, _ = interp.lookup(value.cls, method)
-                if isinstance(conversion, types.FunctionType):
-                    return converted(interp, value, method, cls)
-                if value.storage is not None:
-                    args = [value.storage, *args[1:]]
-        return interp.fold(cls, args, kwargs, copied=True)
-
-    return rule
-
-
-handles(int)(_number(int, "__int__"))
-handles(float)(_number(float, "__float__"))
-handles(complex)(_number(complex, "__complex__"))
+@handles_each(int, float, complex)
+def _number(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    method = f"__{cls.__name__}__"
+    if args:
+        value = args[0].realize()
+        if isinstance(value, (TensorValue, ArrayValue)):
+            raise Break("data-dependent-value", f"{cls.__name__}() of a tensor or array")
+        if isinstance(value, NumberValue) and cls is not complex and len(args) == 1:
+            return value.converted(interp, cls)
+        if isinstance(value, ObjectValue):
+            conversion, _ = interp.lookup(value.cls, method)
+            if isinstance(conversion, types.FunctionType):
+                return converted(interp, value, method, cls)
+            if value.storage is not None:
+                args = [value.storage, *args[1:]]
+    return interp.fold(cls, args, kwargs, copied=True)
 
 
 @handles(types.SimpleNamespace)
@@ -569,21 +541,16 @@ def _str(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return interp.fold(str, args, kwargs)
 
 
-def _unary(function: Any, method: str) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        value = args[0].realize()
-        if isinstance(value, TensorValue):
-            return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
-        if isinstance(value, ArrayValue) or (isinstance(value, ObjectValue) and overriding(interp, value, method)):
-            return value.call_method(interp, method, args[1:], kwargs)
-        if isinstance(value, NumberValue) and len(args) == 1 and not kwargs:
-            return value.converted(interp, function)
-        return interp.fold(function, args, kwargs)
-
-
-_unary(abs, "__abs__")
-_unary(round, "__round__")
+@handles_each(abs, round)
+def _unary(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value, method = args[0].realize(), f"__{function.__name__}__"
+    if isinstance(value, TensorValue):
+        return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
+    if isinstance(value, ArrayValue) or (isinstance(value, ObjectValue) and overriding(interp, value, method)):
+        return value.call_method(interp, method, args[1:], kwargs)
+    if isinstance(value, NumberValue) and len(args) == 1 and not kwargs:
+        return value.converted(interp, function)
+    return interp.fold(function, args, kwargs)
 
 
 @handles(pow)

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import BuiltinItem, Namespace, Variables
-from firebrick.capture.library.known_callables import CODE_HANDLERS, TRANSPARENT, handles, handles_all
+from firebrick.capture.library.known_callables import (
+    CODE_HANDLERS,
+    TRANSPARENT,
+    handles,
+    handles_all,
+    handles_each,
+    unwrapped,
+)
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
 from firebrick.capture.values.object import ObjectValue
@@ -64,20 +71,11 @@ def _signature(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         interp.raise_real(error)
 
 
-def _asks(test: Any) -> None:
-    @handles(test)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return ConstantValue(test(real_callable(args[0])))
-
-
-for _test in (
-    inspect.isfunction,
-    inspect.ismethod,
-    inspect.isclass,
-    inspect.iscoroutinefunction,
-    inspect.isgeneratorfunction,
-):
-    _asks(_test)
+@handles_each(
+    *(inspect.isfunction, inspect.ismethod, inspect.isclass, inspect.iscoroutinefunction, inspect.isgeneratorfunction)
+)
+def _asks(test: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(test(real_callable(args[0])))
 
 
 @handles(dataclasses.fields)
@@ -97,22 +95,13 @@ def _is_dataclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(cls is not None and dataclasses.is_dataclass(cls))
 
 
-def _evaluated(function: Any) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return interp.fold(function, args, kwargs)
-
-
-for _function in (
-    importlib.util.find_spec,
-    importlib.metadata.version,
-    typing.get_origin,
-    typing.get_args,
-    typing.get_type_hints,
-    functools.cache,
+@handles_each(
+    *(importlib.util.find_spec, importlib.metadata.version, typing.get_origin, typing.get_args, typing.get_type_hints),
     *(re.compile, re.match, re.search, re.fullmatch, re.split, re.findall, re.finditer, re.sub, re.subn, re.escape),
-):
-    _evaluated(_function)
+    *(functools.cache, logging.Logger.isEnabledFor, logging.getLogger),
+)
+def _evaluated(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.fold(function, args, kwargs)
 
 
 def _subscripted(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
@@ -149,15 +138,9 @@ _DISPATCHER: Any = functools.singledispatch(lambda value: None)
 CODE_HANDLERS[_DISPATCHER.__code__] = _single_dispatch
 
 
-def _dispatched(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.known(function(args[0].realize().as_constant()))
-
-
-CODE_HANDLERS[_DISPATCHER.dispatch.__code__] = _dispatched
-
-
-def _unguarded(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.known(function.__wrapped__).call(interp, args, kwargs)
+CODE_HANDLERS[_DISPATCHER.dispatch.__code__] = lambda interp, function, args, kwargs: interp.tracer.known(
+    function(args[0].realize().as_constant())
+)
 
 
 _WRAPPERS: tuple[Any, ...] = (
@@ -166,28 +149,23 @@ _WRAPPERS: tuple[Any, ...] = (
 )
 for _wrapper in _WRAPPERS:
     if hasattr(_wrapper, "__code__"):  # what looks out for objects that hold themselves; capture looks out for depth
-        CODE_HANDLERS[_wrapper.__code__] = _unguarded
+        CODE_HANDLERS[_wrapper.__code__] = unwrapped
 
 # -- logging --------------------------------------------------------------------------------------
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "critical": 50, "exception": 40}
 
 
-def _logs(name: str, level: int) -> None:
-    @handles(getattr(logging.Logger, name))
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        logger = getattr(args[0].realize(), "obj", None)
-        if not isinstance(logger, logging.Logger):
-            raise Break("unsupported-call", f"Logger.{name}() of a logger that is not known")
-        if logger.isEnabledFor(level):
-            if not all(arg.realize().is_constant() for arg in (*args[1:], *kwargs.values())):
-                raise Break("unsupported-call", f"Logger.{name}() with a value that is not known")
-            interp.tracer.effects.later(getattr(logger, name), args[1:], dict(kwargs))
-        return NONE
-
-
-for _name, _level in _LEVELS.items():
-    _logs(_name, _level)
+@handles_each(*(getattr(logging.Logger, name) for name in _LEVELS))
+def _logs(method: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    logger, name = getattr(args[0].realize(), "obj", None), method.__name__
+    if not isinstance(logger, logging.Logger):
+        raise Break("unsupported-call", f"Logger.{name}() of a logger that is not known")
+    if logger.isEnabledFor(_LEVELS[name]):
+        if not all(arg.realize().is_constant() for arg in (*args[1:], *kwargs.values())):
+            raise Break("unsupported-call", f"Logger.{name}() with a value that is not known")
+        interp.tracer.effects.later(getattr(logger, name), args[1:], dict(kwargs))
+    return NONE
 
 
 handles_all(
@@ -197,9 +175,5 @@ handles_all(
         ),
         inspect.unwrap: lambda interp, args, kwargs: interp.tracer.known(inspect.unwrap(real_callable(args[0]))),
         typing.cast: lambda interp, args, kwargs: args[1],
-        logging.Logger.isEnabledFor: lambda interp, args, kwargs: interp.fold(
-            logging.Logger.isEnabledFor, args, kwargs
-        ),
-        logging.getLogger: lambda interp, args, kwargs: interp.fold(logging.getLogger, args, kwargs),
     }
 )

@@ -7,9 +7,9 @@ do: exactly for what moves or compares data, within rounding for sums and transc
 
 from __future__ import annotations
 
-import functools
 import inspect
 import operator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,13 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter import operators
-from firebrick.capture.library.known_callables import TRANSPARENT, TRANSPARENT_MODULES, handles
+from firebrick.capture.library.known_callables import (
+    TRANSPARENT,
+    TRANSPARENT_MODULES,
+    handles,
+    handles_all,
+    handles_each,
+)
 from firebrick.capture.library.numpy_rows import METHODS, ROWS, UFUNCS, Refused, Row, Ufunc
 from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue, numpy_dtype, torch_dtype
 from firebrick.capture.values.base import Raised, Value
@@ -182,7 +188,7 @@ def _as_tensor(interp: Interpreter, value: ArrayValue | ConstantValue, dtype: np
 # -- elementwise functions --------------------------------------------------------------------------------
 
 
-def _call_ufunc(interp: Interpreter, function: np.ufunc, row: Ufunc, args: Args, kwargs: Kwargs) -> Value:
+def _call_ufunc(function: np.ufunc, row: Ufunc, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if not any(map(_has_array, args)):
         return _evaluate(interp, function, args, kwargs)
     if kwargs or len(args) != function.nin:
@@ -227,7 +233,7 @@ def _in_place(function: Callable[..., Value], interp: Interpreter, args: Args, k
 # -- functions with rows -------------------------------------------------------------------------------------
 
 
-def _call_row(interp: Interpreter, name: str, function: Any, row: Row, args: Args, kwargs: Kwargs) -> Value:
+def _call_row(name: str, function: Any, row: Row, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if function is not None and not row.creates and not any(map(_has_array, (*args, *kwargs.values()))):
         return _evaluate(interp, function, args, kwargs)
     try:
@@ -410,20 +416,15 @@ def _to_array(interp: Interpreter, value: Value, dtype: Value | None, *, copy: b
     return array if fresh or (not copy and not array.scalar) else ArrayValue(_method(interp, array.tensor, "clone"))
 
 
-def _makes(copy: bool, *functions: Any) -> None:
-    @handles(*functions)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        if not 1 <= len(args) <= 2 or set(kwargs) - {"dtype"}:
-            raise Break("numpy", f"numpy.{functions[0].__name__}() is called with these arguments")
-        first = args[0].realize()
-        dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
-        if not _has_array(first):
-            return _evaluate(interp, functions[0], args, kwargs)
-        return _to_array(interp, first, dtype, copy=copy)
-
-
-_makes(True, np.array)
-_makes(False, np.asarray, np.asanyarray)
+@handles_each(np.array, np.asarray, np.asanyarray)
+def _makes(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if not 1 <= len(args) <= 2 or set(kwargs) - {"dtype"}:
+        raise Break("numpy", f"numpy.{function.__name__}() is called with these arguments")
+    first = args[0].realize()
+    dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
+    if not _has_array(first):
+        return _evaluate(interp, function, args, kwargs)
+    return _to_array(interp, first, dtype, copy=function is np.array)
 
 
 @handles(np.ascontiguousarray)
@@ -442,69 +443,44 @@ def _contiguous(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 # -- registration -------------------------------------------------------------------------------------------------
 
 
-def _handle_ufunc(function: np.ufunc, row: Ufunc) -> Callable[..., Value]:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return _call_ufunc(interp, function, row, args, kwargs)
-
-    return rule
-
-
-def _handle_row(name: str, function: Any, row: Row) -> Callable[..., Value]:
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return _call_row(interp, name, function, row, args, kwargs)
-
-    return handles(function)(rule) if function is not None else rule
+@handles_each(*(getattr(np, name) for name in _FUNCTIONS if hasattr(np, name)))
+def _of_constants(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if any(map(_has_array, (*args, *kwargs.values()))):
+        raise Break("numpy", f"numpy.{function.__name__}() of an array")
+    return _evaluate(interp, function, args, kwargs)
 
 
-def _handle_constants(function: Any) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        if any(map(_has_array, (*args, *kwargs.values()))):
-            raise Break("numpy", f"numpy.{function.__name__}() of an array")
-        return _evaluate(interp, function, args, kwargs)
+@handles_each(*(getattr(np, name) for name in _KINDS))
+def _of_kinds(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    values = [arg.realize() for arg in args]
+    if kwargs or any(isinstance(value, TensorValue) for value in values):
+        raise Break("numpy", f"numpy.{function.__name__}() with keywords or tensors")
+    host = [one.stand_in() if isinstance(one, ArrayValue) else operators.host_text(interp, one) for one in values]
+    try:
+        return interp.tracer.fresh(function(*host))
+    except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
+        interp.raise_real(error)
 
 
-def _handle_kind(function: Any) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        found = [arg.realize() for arg in args]
-        if kwargs or any(isinstance(item, TensorValue) for item in found):
-            raise Break("numpy", f"numpy.{function.__name__}() with keywords or tensors")
-        host = [one.stand_in() if isinstance(one, ArrayValue) else operators.host_text(interp, one) for one in found]
-        try:
-            return interp.tracer.fresh(function(*host))
-        except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
-            interp.raise_real(error)
-
-
-def _handle_scalar(cls: type) -> None:
-    @handles(cls)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        if not any(map(_has_array, args)):
-            return _evaluate(interp, cls, args, kwargs)
-        value = args[0].realize()
-        if not isinstance(value, ArrayValue) or not value.scalar or len(args) > 1 or kwargs:
-            raise Break("numpy", f"numpy.{cls.__name__}() of an array")
-        return _result(ARRAY_METHODS["astype"](interp, [value, interp.tracer.known(cls)], {}).tensor, scalar=True)
+@handles_each(*(getattr(np, name) for name in _SCALARS))
+def _of_scalars(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if not any(map(_has_array, args)):
+        return _evaluate(interp, cls, args, kwargs)
+    value = args[0].realize()
+    if not isinstance(value, ArrayValue) or not value.scalar or len(args) > 1 or kwargs:
+        raise Break("numpy", f"numpy.{cls.__name__}() of an array")
+    return _result(ARRAY_METHODS["astype"](interp, [value, interp.tracer.known(cls)], {}).tensor, scalar=True)
 
 
 def _reads(text: str, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     raise Break("data-dependent-value", text)
 
 
-for _function, _row in ROWS.items():
-    _handle_row(_function.__name__, _function, _row)
+handles_all({function: partial(_call_row, function.__name__, function, row) for function, row in ROWS.items()})
 for _name, _row in METHODS.items():
-    ARRAY_METHODS[_name] = _handle_row(f"ndarray.{_name}", None, _row)
-for _name in _FUNCTIONS:
-    if hasattr(np, _name):
-        _handle_constants(getattr(np, _name))
-for _name in _KINDS:
-    _handle_kind(getattr(np, _name))
-for _name in _SCALARS:
-    _handle_scalar(getattr(np, _name))
-_RULES = {function: _handle_ufunc(function, row) for function, row in UFUNCS.items()}
+    ARRAY_METHODS[_name] = partial(_call_row, f"ndarray.{_name}", None, _row)
+_RULES = {function: partial(_call_ufunc, function, row) for function, row in UFUNCS.items()}
+handles_all(_RULES)
 _BY_FUNCTION = {row.function: function for function, row in reversed([*UFUNCS.items()])}
 _OPERATORS: Mapping[str, np.ufunc] = {
     **{symbol: _BY_FUNCTION[row.function] for symbol, row in operators.BINARY.items() if symbol != "@"},
@@ -518,7 +494,7 @@ _OPERATORS: Mapping[str, np.ufunc] = {
 for _symbol, _function in _OPERATORS.items():
     ARRAY_METHODS[_symbol] = _RULES[_function]
     if _symbol in operators.BINARY:
-        ARRAY_METHODS[f"{_symbol}="] = functools.partial(_in_place, _RULES[_function])
+        ARRAY_METHODS[f"{_symbol}="] = partial(_in_place, _RULES[_function])
 ARRAY_METHODS["__getitem__"], ARRAY_METHODS["__setitem__"] = _get_item, _set_item
 for _name, _text in {
     "item": "ndarray.item()",
@@ -528,4 +504,4 @@ for _name, _text in {
     "__index__": "an array used as an index",
     "tobytes": "ndarray.tobytes()",
 }.items():
-    ARRAY_METHODS[_name] = functools.partial(_reads, _text)
+    ARRAY_METHODS[_name] = partial(_reads, _text)

@@ -23,6 +23,7 @@ from firebrick.capture.library.known_callables import (
     TRANSPARENT,
     handles,
     handles_all,
+    handles_each,
     key_of,
 )
 from firebrick.capture.library.polyfills import index_by_tensors
@@ -163,24 +164,22 @@ def _size(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return TupleValue([ConstantValue(interp.index_of(item)) for item in items], cls=torch.Size)
 
 
-def _checks(check: Any, at: int) -> None:
-    @handles(check)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        condition = (args[at] if len(args) > at else kwargs.get("cond", kwargs.get("condition", NONE))).realize()
-        if isinstance(condition, TensorValue):
-            raise Break("data-dependent-branch", f"{check.__name__}() of a tensor")
-        if condition.truth(interp):
-            return NONE
-        message: Any = args[at + 1] if len(args) > at + 1 else kwargs.get("message")
-        if message is not None and not isinstance(message.realize(), ConstantValue):
-            text = interp.call(message).realize().as_constant()
-            message = ConstantValue(lambda: text)
-        return interp.fold(check, [*args[:at], ConstantValue(False), *(() if message is None else (message,))], {})
-
-
-for _check in ("_check", "_check_value", "_check_index", "_check_type", "_check_not_implemented", "_assert"):
-    _checks(getattr(torch, _check), 0)
-_checks(torch._check_with, 1)
+@handles_each(
+    *(torch._check, torch._check_value, torch._check_index, torch._check_type, torch._check_not_implemented),
+    *(torch._assert, torch._check_with),
+)
+def _checks(check: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    at = 1 if check is torch._check_with else 0
+    condition = (args[at] if len(args) > at else kwargs.get("cond", kwargs.get("condition", NONE))).realize()
+    if isinstance(condition, TensorValue):
+        raise Break("data-dependent-branch", f"{check.__name__}() of a tensor")
+    if condition.truth(interp):
+        return NONE
+    message: Any = args[at + 1] if len(args) > at + 1 else kwargs.get("message")
+    if message is not None and not isinstance(message.realize(), ConstantValue):
+        text = interp.call(message).realize().as_constant()
+        message = ConstantValue(lambda: text)
+    return interp.fold(check, [*args[:at], ConstantValue(False), *(() if message is None else (message,))], {})
 
 
 _COPIES = (
@@ -239,15 +238,10 @@ def _grad_switch(mode: bool) -> Callable[[Interpreter], Callable[[Interpreter], 
     return enter
 
 
-def _switches_grad(make: Any, mode: bool) -> None:
-    @handles(make)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        context = ContextValue(make, [], _grad_switch(mode))
-        return interp.decorate_with(context, args[0]) if args else context
-
-
-_switches_grad(torch.no_grad, False)
-_switches_grad(torch.enable_grad, True)
+@handles_each(torch.no_grad, torch.enable_grad)
+def _switches_grad(make: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    context = ContextValue(make, [], _grad_switch(make is torch.enable_grad))
+    return interp.decorate_with(context, args[0]) if args else context
 
 
 @handles(torch.set_grad_enabled)
@@ -334,8 +328,11 @@ def _counts(name: str) -> Callable[[Interpreter], Callable[[Interpreter], None]]
     return enter
 
 
-for _cls in (torch._C.DisableTorchFunction, torch._C.DisableTorchFunctionSubclass):
-    handles(_cls)(lambda interp, args, kwargs, cls=_cls: ContextValue(cls, [], _counts("overrides_off")))  # type: ignore[misc]
+@handles_each(torch._C.DisableTorchFunction, torch._C.DisableTorchFunctionSubclass)
+def _switches_overrides(cls: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ContextValue(cls, [], _counts("overrides_off"))
+
+
 TENSOR_METHODS["as_subclass"] = as_subclass
 
 
@@ -360,19 +357,14 @@ def _none() -> Any:
     return contextlib.nullcontext()
 
 
-def _autocasts(make: Any) -> None:
-    @handles(make)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        made = told(interp, make, args, kwargs)
-        state = (made.device, made.fast_dtype, made._enabled, made._cache_enabled)
-        again = [ConstantValue(item) for item in state]
-        if not made._enabled and not torch.is_autocast_enabled(made.device):
-            return ContextValue(torch.autocast, again, _nothing)
-        return ContextValue(torch.autocast, again, lambda at: _enter_autocast(at, state))
-
-
-for _make in (torch.autocast, torch.cpu.amp.autocast, torch.cuda.amp.autocast):  # type: ignore[attr-defined]
-    _autocasts(_make)
+@handles_each(torch.autocast, torch.cpu.amp.autocast, torch.cuda.amp.autocast)  # type: ignore[attr-defined]
+def _autocasts(make: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    made = told(interp, make, args, kwargs)
+    state = (made.device, made.fast_dtype, made._enabled, made._cache_enabled)
+    again = [ConstantValue(item) for item in state]
+    if not made._enabled and not torch.is_autocast_enabled(made.device):
+        return ContextValue(torch.autocast, again, _nothing)
+    return ContextValue(torch.autocast, again, lambda at: _enter_autocast(at, state))
 
 
 def _enter_autocast(interp: Interpreter, state: tuple[Any, ...]) -> Callable[[Interpreter], None]:

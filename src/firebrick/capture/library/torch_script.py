@@ -8,7 +8,7 @@ import torch
 import torch.jit
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.known_callables import CODE_HANDLERS, NAMED, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, NAMED, handles, unwrapped
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.sequence import SequenceValue, TupleValue
@@ -19,18 +19,9 @@ if TYPE_CHECKING:
     from firebrick.capture.values.base import Args, Kwargs, Value
 
 
-@handles(torch.jit.annotate)
-def _annotate(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return args[1] if len(args) > 1 else kwargs["the_value"]
-
-
-def _if_tracing(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    """Nothing is traced where code is captured, so it is the plain function."""
-    return interp.tracer.known(function.__wrapped__).call(interp, args, kwargs)
-
-
+handles(torch.jit.annotate)(lambda interp, args, kwargs: args[1] if len(args) > 1 else kwargs["the_value"])
 _sample: Any = torch.jit.script_if_tracing(lambda: None)
-CODE_HANDLERS[_sample.__code__] = _if_tracing
+CODE_HANDLERS[_sample.__code__] = unwrapped  # nothing is traced where code is captured
 
 
 # -- constructors -------------------------------------------------------------------------------------

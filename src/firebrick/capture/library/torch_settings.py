@@ -14,7 +14,7 @@ import torch
 from torch.nn.attention import sdpa_kernel
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.known_callables import handles
+from firebrick.capture.library.known_callables import handles, handles_each
 from firebrick.capture.library.references import read_now
 from firebrick.capture.switches import Switch
 from firebrick.capture.values.base import NotConstant
@@ -53,42 +53,34 @@ def constants(interp: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[Any
         raise Break("unsupported-call", f"a setting of torch is changed to {error}, which is not constant") from None
 
 
-def _entered(make: Any) -> None:
-    @handles(make)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        bound = inspect.signature(make).bind(*args, **kwargs)
-        values, named = constants(interp, bound.args, bound.kwargs)
-        context = lambda: make(*values, **named)  # noqa: E731
-        try:
-            context()
-        except Exception as error:  # noqa: BLE001  the user's program gets what it raises
-            interp.raise_real(error)
-        text = f"{values!r} {named!r}"
+@handles_each(
+    *(torch.backends.cudnn.flags, torch.backends.mkldnn.flags, torch.backends.nnpack.flags),
+    *(sdpa_kernel, torch.autograd.graph.disable_saved_tensors_hooks),
+)
+def _entered(make: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    bound = inspect.signature(make).bind(*args, **kwargs)
+    values, named = constants(interp, bound.args, bound.kwargs)
+    context = lambda: make(*values, **named)  # noqa: E731
+    try:
+        context()
+    except Exception as error:  # noqa: BLE001  the user's program gets what it raises
+        interp.raise_real(error)
+    text = f"{values!r} {named!r}"
 
-        def enter(at: Interpreter) -> Callable[[Interpreter], None]:
-            entering, leaving = Switch(make.__name__, context, text), Switch(f"leave_{make.__name__}", None, text)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                entering()
-            at.tracer.graph.statement(at, entering, ())
+    def enter(at: Interpreter) -> Callable[[Interpreter], None]:
+        entering, leaving = Switch(make.__name__, context, text), Switch(f"leave_{make.__name__}", None, text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            entering()
+        at.tracer.graph.statement(at, entering, ())
 
-            def leave(later: Interpreter) -> None:
-                leaving()
-                later.tracer.graph.statement(later, leaving, ())
+        def leave(later: Interpreter) -> None:
+            leaving()
+            later.tracer.graph.statement(later, leaving, ())
 
-            return leave
+        return leave
 
-        return ContextValue(context, [], enter)
-
-
-for _make in (
-    sdpa_kernel,
-    torch.backends.cudnn.flags,
-    torch.backends.mkldnn.flags,
-    torch.backends.nnpack.flags,
-    torch.autograd.graph.disable_saved_tensors_hooks,
-):
-    _entered(_make)
+    return ContextValue(context, [], enter)
 
 
 class _SettingValue(ContextValue):
@@ -163,17 +155,15 @@ _FLAGS = (
 """Flags of kernels: what reads one, and what sets it."""
 
 
-def _asks(getter: Any) -> None:
-    @handles(getter)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        if any(isinstance(switch, Switch) for switch in interp.tracer.graph.switches):
-            raise Break("unsupported-call", f"{getter.__name__}() is called behind a change of such settings")
-        return read_now(interp, interp.tracer.known(getter), getter, getter.__name__)
+def _asks(getter: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if any(isinstance(switch, Switch) for switch in interp.tracer.graph.switches):
+        raise Break("unsupported-call", f"{getter.__name__}() is called behind a change of such settings")
+    return read_now(interp, interp.tracer.known(getter), getter, getter.__name__)
 
 
 for _getter, _setter in _FLAGS:
     if hasattr(_C, _getter) and hasattr(_C, _setter):
-        _asks(getattr(_C, _getter))
+        handles_each(getattr(_C, _getter))(_asks)
         _sets(getattr(_C, _setter), _one(getattr(_C, _getter)))
 
 
@@ -192,9 +182,9 @@ def told(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     return result
 
 
-@handles(torch.is_autocast_cpu_enabled)
-def _is_autocast_cpu_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(told(interp, torch.is_autocast_cpu_enabled, args, kwargs))
+handles(torch.is_autocast_cpu_enabled)(
+    lambda interp, args, kwargs: ConstantValue(told(interp, torch.is_autocast_cpu_enabled, args, kwargs))
+)
 
 
 # -- warnings -----------------------------------------------------------------------------------------
@@ -224,13 +214,8 @@ def _catch_warnings(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return _FilterValue(warnings.catch_warnings, [], enter)
 
 
-def _filters(function: Any) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        told(interp, lambda *args, **kwargs: None, args, kwargs)
-        interp.tracer.effects.later(function, args, dict(kwargs))
-        return NONE
-
-
-for _function in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
-    _filters(_function)
+@handles_each(warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings)
+def _filters(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    told(interp, lambda *args, **kwargs: None, args, kwargs)
+    interp.tracer.effects.later(function, args, dict(kwargs))
+    return NONE

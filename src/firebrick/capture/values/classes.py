@@ -11,7 +11,7 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr
-from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find
+from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find, is_known
 from firebrick.capture.values.base import KnownValue, Value
 from firebrick.capture.values.constant import ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
@@ -106,11 +106,11 @@ class ClassValue(KnownValue):
         own = self._of_metaclass(interp, "__getitem__")
         if own is not None and not issubclass(self.obj, enum.Enum):
             return interp.call(interp.tracer.function(own), self, key)
-        return interp.fold(lambda cls, index: cls[index], [self, key.realize()], {})
+        return interp.fold(lambda cls, index: cls[index], [self, key.realize()], {}, copied=True)
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Make an instance."""
-        if interp.handler(self.obj) is not None or interp.is_graph_function(self.obj) or interp.has_polyfill(self.obj):
+        if is_known(self.obj):
             return interp.call_known(self.obj, self, args, kwargs)
         if issubclass(self.obj, enum.Enum) or self.obj.__module__ in FOLDABLE_MODULES:
             return interp.fold(self.obj, args, kwargs)
@@ -145,7 +145,7 @@ class ClassValue(KnownValue):
         if isinstance(initialize, types.FunctionType):
             interp.tracer.function(initialize).call(interp, [instance, *args], kwargs)
         elif isinstance(instance, ObjectValue) and instance.storage is not None:
-            self._fill(interp, instance.storage, args, kwargs)
+            fill(interp, instance.storage, args, kwargs)
         elif initialize is not object.__init__ and not isinstance(instance, (ExceptionValue, TupleValue)):
             raise Break("unsupported-call", f"{self.describe()} is called")
         elif (args or kwargs) and interp.lookup(cls, "__new__")[1] is object:
@@ -193,10 +193,12 @@ class ClassValue(KnownValue):
             return ExceptionValue(cls, list(args))
         raise Break("unsupported-call", f"{self.describe()} is called")
 
-    def _fill(self, interp: Interpreter, storage: Value, args: Args, kwargs: Kwargs) -> None:
-        if isinstance(storage, DictValue):
-            if storage.cls is defaultdict and args:
-                storage.factory, args = args[0], args[1:]
-            storage.call_method(interp, "update", args, kwargs)
-        elif isinstance(storage, (ListValue, SetValue)) and args:
-            storage.call_method(interp, "extend" if isinstance(storage, ListValue) else "update", args, {})
+
+def fill(interp: Interpreter, storage: Value, args: Args, kwargs: Kwargs) -> None:
+    """What `__init__` of a built-in container does."""
+    if isinstance(storage, DictValue):
+        if storage.cls is defaultdict and args:
+            storage.factory, args = args[0], args[1:]
+        storage.call_method(interp, "update", args, kwargs)
+    elif isinstance(storage, (ListValue, SetValue)) and args:
+        storage.call_method(interp, "extend" if isinstance(storage, ListValue) else "update", args, {})

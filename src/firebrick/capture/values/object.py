@@ -14,7 +14,7 @@ from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
 from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.sequence import ListValue, TupleValue
+from firebrick.capture.values.sequence import CONTAINER_METHODS, ListValue, TupleValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -200,10 +200,15 @@ class ObjectValue(ComparedValue):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """`object.__getattribute__`, or the class's own, then `__getattr__`."""
-        getter, owner = interp.lookup(self.cls, "__getattribute__")
-        if isinstance(getter, types.FunctionType) and owner is not object:
-            return interp.tracer.function(getter).call(interp, [self, ConstantValue(name)], {})
-        return self.generic_get_attr(interp, name)
+        found = self._by_class(interp, "__getattribute__", ConstantValue(name))
+        return self.generic_get_attr(interp, name) if found is None else found
+
+    def _by_class(self, interp: Interpreter, method: str, *args: Value) -> Value | None:
+        """What a method of the class's own gives; None where it has that of `object`."""
+        found, owner = interp.lookup(self.cls, method)
+        if not isinstance(found, types.FunctionType) or owner is object:
+            return None
+        return interp.tracer.function(found).call(interp, [self, *args], {})
 
     def generic_get_attr(self, interp: Interpreter, name: str) -> Value:
         """Data descriptor, own attribute, class attribute, `__getattr__`, in this order."""
@@ -255,20 +260,17 @@ class ObjectValue(ComparedValue):
     def _missing(self, interp: Interpreter, name: str, raised: Raised | None) -> Value:
         if raised is not None and not interp.is_instance(raised.value, AttributeError):
             raise Raised(raised.value)
-        hook, _ = interp.lookup(self.cls, "__getattr__")
-        if isinstance(hook, types.FunctionType):
-            return interp.tracer.function(hook).call(interp, [self, ConstantValue(name)], {})
+        value = self._by_class(interp, "__getattr__", ConstantValue(name))
+        if value is not None:
+            return value
         if raised is not None:
             raise Raised(raised.value)
         interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """The class's `__setattr__`, or `object.__setattr__`."""
-        setter, owner = interp.lookup(self.cls, "__setattr__")
-        if isinstance(setter, types.FunctionType) and owner is not object:
-            interp.tracer.function(setter).call(interp, [self, ConstantValue(name), value], {})
-            return
-        self.generic_set_attr(interp, name, value)
+        if self._by_class(interp, "__setattr__", ConstantValue(name), value) is None:
+            self.generic_set_attr(interp, name, value)
 
     def generic_set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Data descriptor, else own attribute."""
@@ -302,11 +304,8 @@ class ObjectValue(ComparedValue):
 
     def del_attr(self, interp: Interpreter, name: str) -> None:
         """The class's `__delattr__`, or the own attribute."""
-        deleter, owner = interp.lookup(self.cls, "__delattr__")
-        if isinstance(deleter, types.FunctionType) and owner is not object:
-            interp.tracer.function(deleter).call(interp, [self, ConstantValue(name)], {})
-            return
-        self.generic_del_attr(interp, name)
+        if self._by_class(interp, "__delattr__", ConstantValue(name)) is None:
+            self.generic_del_attr(interp, name)
 
     def generic_del_attr(self, interp: Interpreter, name: str) -> None:
         """Data descriptor, else own attribute."""
@@ -621,14 +620,8 @@ class InstanceDictValue(Value):
             case "get":
                 value = self.owner.own(interp, args[0].realize().as_constant())
                 return (args[1] if len(args) > 1 else NONE) if value is MISSING else value
-            case "__getitem__":
-                return self.get_item(interp, args[0])
-            case "__setitem__":
-                self.set_item(interp, args[0], args[1])
-                return NONE
-            case "__delitem__":
-                self.del_item(interp, args[0])
-                return NONE
+            case "__getitem__" | "__setitem__" | "__delitem__":
+                return CONTAINER_METHODS[name](interp, self, args, kwargs)
             case "update":
                 for other in args:
                     for key in list(interp.iterate(other)):

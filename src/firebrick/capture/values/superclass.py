@@ -9,15 +9,13 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.values.base import Value
-from firebrick.capture.values.classes import ClassValue
+from firebrick.capture.values.classes import ClassValue, fill
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
-from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.object import ObjectValue, bind
-from firebrick.capture.values.sequence import ListValue
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
@@ -124,13 +122,5 @@ class _Raw(Value):
                     interp.raise_new(AttributeError, f"{owner.cls.__name__!r} object has no attribute {name!r}")
                 return found
             case "fill":
-                storage = owner.storage
-                if isinstance(storage, DictValue):
-                    storage.call_method(interp, "update", args, kwargs)
-                elif isinstance(storage, (ListValue, SetValue)) and args:
-                    storage.call_method(interp, "extend" if isinstance(storage, ListValue) else "update", args, {})
-                elif not args or storage is not None:
-                    pass
-                else:
-                    raise Break("unsupported-call", f"super().__init__() of {owner.describe()}")
+                fill(interp, owner.storage, args, kwargs)
         return NONE
