@@ -163,7 +163,6 @@ def _compare_values(name: str, a: Any, b: Any, tolerance: float | None) -> Diffe
     return error
 
 
-<<<<<<< HEAD
 def copies_of(inputs: Iterable[Any]) -> list[Any]:
     """The inputs of a call that may write to them."""
     return [i.detach().clone() if isinstance(i, torch.Tensor) else i for i in inputs]
@@ -171,10 +170,6 @@ def copies_of(inputs: Iterable[Any]) -> list[Any]:
 
 class ValueRecorder(fx.Interpreter):
     """Runs a graph and keeps the value of each node as it was before later calls wrote to it."""
-=======
-class ValueRecorder(fx.Interpreter):
-    """Runs a graph and keeps each value as it was before later calls wrote to it."""
->>>>>>> main
 
     def __init__(self, gm: fx.GraphModule, graph: fx.Graph | None = None) -> None:
         super().__init__(gm, garbage_collect_values=False, graph=graph)

@@ -144,11 +144,7 @@ def _work(group: Group, live: set[str], numbers: set[str]) -> tuple[Work, dict[s
         rewrite = Rewriter(_substitution(m), load, lambda axes, m=m: _axes(axes, m, group))  # type: ignore[misc]
         for s in [rewrite.store(s) for s in m.nest.stores]:
             if s.mode == "set" and not s.binds:
-<<<<<<< HEAD
-                computed[s.buffer, index] = value
-=======
-                made[s.buffer, s.index] = s.value
->>>>>>> main
+                computed[s.buffer, s.index] = s.value
             if s.buffer in live:
                 inner = frozenset(v for v in m.parallel if v not in outer)
                 written.append((s.buffer, inner, replace(s, buffer=name(s.buffer))))

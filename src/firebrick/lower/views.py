@@ -30,15 +30,10 @@ def restride(
     val: torch.Tensor = lw.node.meta["val"] if fake is None else fake
     shape, strides = shape_of(val), strides_of(val)
     base: torch.Tensor = lw.node.args[0].meta["val"]  # type: ignore[union-attr]
-<<<<<<< HEAD
     base_strides = strides_of(base)
-    shared = _shares(lw.node.target, val, base)
-=======
-    known = strides_of(base)
     # Where the layout doesn't allow a view, `reshape` copies. Equal calls of repeated layers carry the fake values of
     # the first, so storages of two nodes can't be compared.
     shared = lw.node.target is not aten.reshape.default or (val.is_contiguous() and base.is_contiguous())
->>>>>>> main
     shift: Expr = ZERO
     if shared and (val.storage_offset() or base.storage_offset()):
         # Not their difference: a pass may have put a part of a tensor in the place of the base that `val` was made of.

@@ -51,9 +51,6 @@ def batch_products(
     return _rewrite(graph, form_of)
 
 
-<<<<<<< HEAD
-def _form_of(form: str, _node: fx.Node) -> str:
-=======
 def single_products(
     graph: AtenGraph, targets: Mapping[str, Target], config: Config, choose: Choose | None = None
 ) -> AtenGraph:
@@ -99,23 +96,22 @@ def _as_linear(graph: AtenGraph, form: str) -> AtenGraph:
 def _replace(node: fx.Node, form: str) -> None:
     """Our kernel in place of a matmul, on a copy of a factor whose rows do not lie along the sum."""
     *bias, x, y = node.args
-    given: Any = x
+    rows: Any = x
     with node.graph.inserting_before(node):
-        if given.meta["val"].stride(1) != 1:
+        if rows.meta["val"].stride(1) != 1:
             laid: dict[str, Any] = {"memory_format": torch.contiguous_format}
-            given = node.graph.call_function(aten.clone.default, (x,), laid)
+            rows = node.graph.call_function(aten.clone.default, (x,), laid)
             with node.meta["val"].fake_mode:
-                given.meta = {**node.meta, "val": torch.empty(x.meta["val"].shape, dtype=torch.float32)}  # type: ignore[union-attr]
+                rows.meta = {**node.meta, "val": torch.empty(x.meta["val"].shape, dtype=torch.float32)}  # type: ignore[union-attr]
         named = [form] if form != "own" else []
-        args = (given, y, None, *(bias or [None]), None, "none", [], *named)
-        made = node.graph.call_function(linear_op, args)
-    made.meta = dict(node.meta)
-    node.replace_all_uses_with(made)
+        args = (rows, y, None, *(bias or [None]), None, "none", [], *named)
+        product = node.graph.call_function(linear_op, args)
+    product.meta = dict(node.meta)
+    node.replace_all_uses_with(product)
     node.graph.erase_node(node)
 
 
-def _given(form: str, _node: fx.Node) -> str:
->>>>>>> main
+def _form_of(form: str, _node: fx.Node) -> str:
     return form
 
 

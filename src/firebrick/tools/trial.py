@@ -30,11 +30,7 @@ from firebrick.api import accuracy
 from firebrick.config import Config
 from firebrick.errors import FirebrickError, Unsupported
 from firebrick.extend import registry
-<<<<<<< HEAD
 from firebrick.extend.verify import ValueRecorder, copies_of
-=======
-from firebrick.extend.verify import ValueRecorder
->>>>>>> main
 from firebrick.ir.graph.labels import library_of, op_name, step_labels, user_place
 from firebrick.report import recorder
 
@@ -134,11 +130,7 @@ class Examination:
         """The last op of the shortest beginning that is wrong, and those before it that it takes."""
         nodes = [n for n in self.case.gm.graph.nodes if n.op.startswith("call")]
         values = ValueRecorder(self.case.gm)
-<<<<<<< HEAD
         arguments = accuracy.moved_copies(self.case.inputs)
-=======
-        given = accuracy.moved_copies(self.case.inputs)
->>>>>>> main
         with torch.no_grad():
             values.run(*copies_of(arguments))
 

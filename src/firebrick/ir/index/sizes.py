@@ -299,53 +299,9 @@ class SizeNode(_Node):
         """The number, which it must be in other calls too."""
         return self.sizes.number(self.expr)
 
-<<<<<<< HEAD
-    int_ = guard_int
-
-    def wrap_int(self, number: int) -> SizeNode:
-        """A number as such a node."""
-        return SizeNode(as_expr(number), self.sizes)
-
-    def sym_float(self) -> Any:
-        """The number as a float."""
-        return FloatNode(self.expr, self.sizes)
-
-    def sym_sum(self, nodes: Iterable[SizeNode]) -> SizeNode:
-        """The sum of some."""
-        return SizeNode(sum((n.expr for n in nodes), as_expr(0)), self.sizes)
-
     def _derived_size(self, function: Callable[..., Expr], *others: SizeNode) -> SizeNode:
         return SizeNode(self.sizes.settled(function(self.expr, *[o.expr for o in others])), self.sizes)
 
-    def neg(self) -> SizeNode:
-        """`-self`."""
-        return self._derived_size(operator.neg)
-
-    def pos(self) -> SizeNode:
-        """`+self`."""
-        return self
-
-    floor = ceil = trunc = round = sym_int = pos
-
-    def bool_(self) -> bool:
-        """Whether it is not 0."""
-        return self.sizes.ask("!=", self.expr, 0)
-
-    def pow_by_natural(self, other: SizeNode) -> SizeNode:
-        """`self ** other`, the exponent a number."""
-        return SizeNode(math.prod([self.expr] * other.guard_int(), start=as_expr(1)), self.sizes)
-
-    def truediv(self, other: SizeNode) -> Any:
-        """The quotient, a float."""
-        return FloatNode(("truediv", self.expr, other.expr), self.sizes)
-
-    int_truediv = truediv
-
-=======
-    def _made(self, function: Callable[..., Expr], *others: SizeNode) -> SizeNode:
-        return SizeNode(self.sizes.settled(function(self.expr, *[o.expr for o in others])), self.sizes)
-
->>>>>>> main
 
 Formula: TypeAlias = "Expr | float | tuple[Any, ...]"
 """An expression as a float, a float, or the sign of an operation and two formulas."""
