@@ -20,6 +20,32 @@ from firebrick.capture.marks import (
 from firebrick.pipeline import graphs_compiled
 from firebrick.report import recorder
 
+__all__ = [
+    "Explanation",
+    "allow_in_graph",
+    "aot",
+    "assume_constant_result",
+    "compile",
+    "disable",
+    "explain",
+    "export",
+    "graph_break",
+    "graphs_compiled",
+    "is_compiling",
+    "list_backends",
+    "load",
+    "mark_dynamic",
+    "mark_static",
+    "optimize",
+    "register_backend",
+    "reset",
+    "run",
+    "save",
+    "set_stance",
+    "stats",
+    "torch_compile_backend",
+]
+
 
 def reset() -> None:
     """Forget everything that was captured and compiled in this process; the disk cache stays."""
