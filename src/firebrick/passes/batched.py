@@ -17,6 +17,7 @@ from firebrick.fakes.node_values import device_of
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.passes.alone import alone
+from firebrick.passes.recipe import RecipeBuilder
 from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
@@ -58,10 +59,11 @@ def single_products(
     del config
     if choose is None:
         return graph
+    is_constant = RecipeBuilder(graph).is_constant
     for op in (aten.mm.default, aten.addmm.default):
         for node in graph.gm.graph.find_nodes(op="call_function", target=op):
             target = targets.get(device_type(device_of(node)))
-            if target is None or not _takes(node):
+            if target is None or not _takes(node) or is_constant(node.args[-1]):  # type: ignore[arg-type]
                 continue
             *_, x, y = (arg.meta["val"] for arg in node.args)
             forms = ["call", *(c.name for c in target.choices("aten::mm", (x, y)) if c.name in _UNPACKED)]

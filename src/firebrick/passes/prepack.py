@@ -212,17 +212,20 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
 
 
 def _widen(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> None:
-    """A product of bfloat16 factors in float32, with a constant bias; loops add another, and round."""
+    """A product of bfloat16 factors in float32, with a constant bias and an activation; loops round."""
     bias, x, weight = _factors(node)
     graph = recipe.aten.gm.graph
     inside = bias is not None and recipe.is_constant(bias)
+    tail, fused = _activation(node, form) if bias is None or inside else (None, NO_POST_OP)
     wide_bias = None
     if inside:
         wide = recipe.call(f"{bias.name}_wide", aten._to_copy.default, recipe.copy(bias), dtype=torch.float32)
         wide_bias = recipe.use(wide, node)
     read = without_gaps(weight, recipe, node)
     with graph.inserting_before(node):
-        product = graph.call_function(linear_op, (x, read, None, wide_bias, None, "none", [], *_named(form)))
+        product = graph.call_function(
+            linear_op, (x, read, None, wide_bias, None, fused.attr, list(fused.scalars), *_named(form))
+        )
         val = node.meta["val"]
         with val.fake_mode:
             product.meta = {**node.meta, "val": val.float()}
@@ -234,6 +237,10 @@ def _widen(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> None:
     rounded.meta = dict(node.meta)
     node.replace_all_uses_with(rounded)
     graph.erase_node(node)
+    if tail is not None:
+        absorb(made, [tail])
+        tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
+        graph.erase_node(tail)
 
 
 def _named(form: Choice) -> list[str]:
