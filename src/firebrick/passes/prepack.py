@@ -238,7 +238,7 @@ def _widen(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> None:
     node.replace_all_uses_with(rounded)
     graph.erase_node(node)
     if tail is not None:
-        absorb(made, [tail])
+        absorb(product, [tail])
         tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
         graph.erase_node(tail)
 
