@@ -98,10 +98,10 @@ def read_signature(rows: Sequence[Sequence[Any]]) -> inspect.Signature:
     """Inverse of `write_signature`."""
     parameters = []
     for name, kind, default in rows:
-        made = inspect.Parameter.empty if default is None else _ABSENT
+        value = inspect.Parameter.empty if default is None else _ABSENT
         if default not in (None, ["absent"]):
-            made = read(default, _no_tensor)  # type: ignore[arg-type]
-        parameters.append(inspect.Parameter(name, inspect._ParameterKind(kind), default=made))
+            value = read(default, _no_tensor)  # type: ignore[arg-type]
+        parameters.append(inspect.Parameter(name, inspect._ParameterKind(kind), default=value))
     return inspect.Signature(parameters)
 
 
@@ -120,9 +120,9 @@ def arguments(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping
     """
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
-    found = {}
+    by_name = {}
     for name, value in bound.arguments.items():
         if value is not _ABSENT:
             named = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
-            found[name] = dict(sorted(value.items())) if named else value
-    return found
+            by_name[name] = dict(sorted(value.items())) if named else value
+    return by_name

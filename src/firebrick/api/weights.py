@@ -56,19 +56,19 @@ def read_tensors(read: Callable[[memoryview], Any]) -> dict[str, torch.Tensor]:
     try:
         header: dict[str, Any] = json.loads(_filled(int.from_bytes(_filled(8, read), "little"), read))
         rows = sorted(header.items(), key=lambda row: row[1]["data_offsets"])
-        found, place = {}, 0
+        tensors, place = {}, 0
         for name, row in rows:
             tensor = torch.empty(row["shape"], dtype=_DTYPES[row["dtype"]])
             if row["data_offsets"] != [place, place := place + tensor.nbytes]:
                 raise CacheError(f"the weights are corrupt: {name} has another size than its place")
             if tensor.nbytes:
                 _fill(_bytes_of(tensor), read)
-            found[name] = tensor
+            tensors[name] = tensor
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError, MemoryError) as error:
         if isinstance(error, CacheError):
             raise
         raise CacheError(f"the weights are corrupt: {error}") from error
-    return found
+    return tensors
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
