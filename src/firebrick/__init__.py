@@ -51,6 +51,7 @@ from firebrick.api import (  # noqa: E402
     reset,
     run,
     save,
+    set_stance,
     stats,
 )
 
@@ -79,6 +80,7 @@ __all__ = [
     "reset",
     "run",
     "save",
+    "set_stance",
     "stats",
     "torchscript",
 ]

@@ -56,6 +56,10 @@ class Unsupported(FirebrickError, RuntimeError):
     """Capture met something that it can't put in a graph, and `fullgraph=True` forbids a graph break."""
 
 
+class RecompileError(FirebrickError, RuntimeError):
+    """A call fits nothing that was compiled, and the stance `fail_on_recompile` forbids compiling for it."""
+
+
 class BackendError(FirebrickError, RuntimeError):
     """A backend is unknown, or raised, or returned something that can't be called."""
 

@@ -4,6 +4,7 @@ from firebrick.api.bundle import load, save
 from firebrick.api.compiling import compile, disable, optimize, run
 from firebrick.api.explaining import Explanation, explain
 from firebrick.api.exporting import export
+from firebrick.api.switches import set_stance
 from firebrick.api.torch_compile import torch_compile_backend
 from firebrick.api.tracing import aot
 from firebrick.backends import list_backends, register_backend
@@ -40,6 +41,7 @@ __all__ = [
     "reset",
     "run",
     "save",
+    "set_stance",
     "stats",
     "torch_compile_backend",
 ]

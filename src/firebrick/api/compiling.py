@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from torch import nn
 
 from firebrick import backends
-from firebrick.api.compiled_module import calls_of, compile_module, original_of, settings_of
+from firebrick.api.compiled_module import compile_module, original_of, state_of
 from firebrick.api.recorded_calls import Calls
 from firebrick.api.settings import Settings, check_flag
-from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched, later
+from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched, later, loaded
 from firebrick.capture import hook
 from firebrick.capture.entry import entry_of
 from firebrick.capture.marks import DISABLED, ORIGINAL
+from firebrick.capture.stance import FRONT_END, current
 from firebrick.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,42 +27,28 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
+    class _Options(TypedDict, total=False):
+        fullgraph: bool
+        dynamic: bool | None
+        backend: str | Callable[..., Any] | Target | SubgraphCompiler | None
+        mode: str | None
+        options: Mapping[str, Any] | None
+        name: str | None
+        disable: bool
+        recompile_limit: int | None
+        isolate_recompiles: bool
+        shapes_spec: Any
+        passes: Sequence[Pass]
+
+
 _SETTINGS = "_firebrick_settings"
 _CALLS = "_firebrick_calls"
 
 
 @overload
-def compile(
-    model: F,
-    *,
-    fullgraph: bool = ...,
-    dynamic: bool | None = ...,
-    backend: str | Callable[..., Any] | Target | SubgraphCompiler | None = ...,
-    mode: str | None = ...,
-    options: Mapping[str, Any] | None = ...,
-    name: str | None = ...,
-    disable: bool = ...,
-    recompile_limit: int | None = ...,
-    isolate_recompiles: bool = ...,
-    shapes_spec: Any = ...,
-    passes: Sequence[Pass] = ...,
-) -> F: ...
+def compile(model: F, **options: Unpack[_Options]) -> F: ...
 @overload
-def compile(
-    model: None = None,
-    *,
-    fullgraph: bool = ...,
-    dynamic: bool | None = ...,
-    backend: str | Callable[..., Any] | Target | SubgraphCompiler | None = ...,
-    mode: str | None = ...,
-    options: Mapping[str, Any] | None = ...,
-    name: str | None = ...,
-    disable: bool = ...,
-    recompile_limit: int | None = ...,
-    isolate_recompiles: bool = ...,
-    shapes_spec: Any = ...,
-    passes: Sequence[Pass] = ...,
-) -> Callable[[F], F]: ...
+def compile(model: None = None, **options: Unpack[_Options]) -> Callable[[F], F]: ...
 def compile(
     model: Any = None,
     *,
@@ -135,11 +122,13 @@ def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[...
     """Return a function that runs `fn` compiled."""
     fn = getattr(fn, ORIGINAL, fn)
     scope = hook.Scope()
-    calls = Calls(fn)
+    calls, forced = Calls(fn), functools.cache(lambda backend, fn: settings.forced(backend, entry_of(fn)))
     call = hook.Wrapped(entry_of(fn), calls.watched(settings.capturer(scope)), scope)
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        return call_switched(fn, call, args, kwargs) if blocks.open else call(*args, **kwargs)
+        if blocks.open or FRONT_END in loaded:
+            return call_switched(fn, call, forced, args, kwargs)
+        return call(*args, **kwargs)
 
     compiled = later(fn) or compiled
     if hasattr(fn, "__name__"):
@@ -157,12 +146,12 @@ def original_callable(fn: Any) -> Any:
 
 def compiled_settings(fn: Any) -> Settings | None:
     """Return how a function or module was compiled; None if it was not."""
-    return settings_of(fn) if isinstance(fn, nn.Module) else getattr(fn, _SETTINGS, None)
+    return getattr(state_of(fn), "settings", None) if isinstance(fn, nn.Module) else getattr(fn, _SETTINGS, None)
 
 
 def compiled_calls(fn: Any) -> Calls | None:
     """Return the calls that a function or module was compiled for; None if it was not compiled."""
-    return calls_of(fn) if isinstance(fn, nn.Module) else getattr(fn, _CALLS, None)
+    return getattr(state_of(fn), "calls", None) if isinstance(fn, nn.Module) else getattr(fn, _CALLS, None)
 
 
 class optimize:
@@ -197,7 +186,8 @@ class optimize:
         return compiled
 
     def __enter__(self) -> optimize:
-        block = hook.installed(self._capturer, self._scope)
+        plain = current().name == "force_eager"
+        block = hook.disabled() if plain else hook.installed(self._capturer, self._scope)
         block.__enter__()
         self._active.append(block)
         return self

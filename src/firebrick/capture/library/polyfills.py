@@ -15,6 +15,7 @@ import math
 import operator
 import types
 
+import numpy as np
 import torch
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan as torch_scan
@@ -35,6 +36,27 @@ def decorate_with(context, function):
 
 
 POLYFILLS["decorate_with"] = decorate_with
+
+
+def as_it_is(function):
+    return function
+
+
+POLYFILLS["as_it_is"] = as_it_is
+
+
+@replaces(pytree.map_only)  # whose annotations are evaluated at each call
+def map_only(kinds, /):
+    is_one = (lambda leaf: isinstance(leaf, kinds)) if isinstance(kinds, (type, tuple, types.UnionType)) else kinds
+    return lambda function: lambda leaf: function(leaf) if is_one(leaf) else leaf
+
+
+def on_arrays(function, /, *args, **kwargs):
+    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.numpy(), (args, kwargs))
+    return pytree.tree_map_only(np.ndarray, lambda array: torch.as_tensor(array), function(*args, **kwargs))
+
+
+POLYFILLS["on_arrays"] = on_arrays
 
 
 @replaces(functools.reduce)
@@ -96,8 +118,7 @@ def tee(iterable, n=2):
 
 @replaces(itertools.chain)
 def chain(*iterables):
-    for iterable in iterables:
-        yield from iterable
+    return chain_from_iterable(iterables)
 
 
 @replaces(itertools.chain.from_iterable)
@@ -390,14 +411,9 @@ def methodcaller(name, /, *args, **kwargs):
     return lambda obj: getattr(obj, name)(*args, **kwargs)
 
 
-@replaces(operator.call)
-def call(obj, /, *args, **kwargs):
-    return obj(*args, **kwargs)
-
-
-@replaces(operator.concat)
-def concat(a, b):
-    return a + b
+replaces(operator.call)(lambda obj, /, *args, **kwargs: obj(*args, **kwargs))
+replaces(operator.concat)(lambda a, b: a + b)
+replaces(torch_map)(lambda f, xs, *args: scan(lambda carry, row: ((), f(row, *args)), (), xs)[1])
 
 
 @replaces(operator.iconcat)
@@ -506,11 +522,6 @@ def scan(combine_fn, init, xs, *, dim=0, reverse=False):
     return carry, pytree.tree_unflatten(stacked, shape)
 
 
-@replaces(torch_map)
-def map_over(f, xs, *args):
-    return scan(lambda carry, row: ((), f(row, *args)), (), xs)[1]
-
-
 def index_by_tensors():
     """A context in which `x[i]` by a tensor of one element does not read the element; a rule knows it."""
     raise NotImplementedError
@@ -560,12 +571,11 @@ def linearize(func, *primals):
 
 
 @replaces(torch.ops.quantized.linear_dynamic, torch.ops.quantized.linear_dynamic.default)
-def linear_dynamic(x, packed, reduce_range=False):
+def linear_dynamic(x, packed, reduce_range=False, relu=False):
     parts = (packed.weight, packed.scales, packed.points, packed.bias, packed.axis)
-    return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, False)
+    return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, relu)
 
 
 @replaces(torch.ops.quantized.linear_relu_dynamic, torch.ops.quantized.linear_relu_dynamic.default)
 def linear_relu_dynamic(x, packed, reduce_range=False):
-    parts = (packed.weight, packed.scales, packed.points, packed.bias, packed.axis)
-    return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, True)
+    return linear_dynamic(x, packed, reduce_range, True)

@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.emit.prelude import Prelude
     from firebrick.capture.graph import GraphBuilder
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Interpreter, Source, ValueEmitter
     from firebrick.capture.values.tensor import TensorValue
 
 
@@ -334,5 +332,5 @@ def of_sizes(symbol: str, left: Value, right: Value) -> Value | None:
     function = _ARITHMETIC.get(symbol.removesuffix("="))
     if function is None or (symbol[0] in "/%" and not (b.lo > 0 or b.hi < 0)):
         return None
-    made = function(a, b)
-    return SizeValue(made, nodes) if made.terms else ConstantValue(made.const)
+    result = function(a, b)
+    return SizeValue(result, nodes) if result.terms else ConstantValue(result.const)
