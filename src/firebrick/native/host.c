@@ -137,6 +137,18 @@ static int place_arena(const Program *program, Space *space) {
     return 0;
 }
 
+/* The exception that torch has for memory that it can't give: of which type, and what else holds memory, only it knows. */
+static int no_memory(const Device *device, int64_t bytes, const char *what) {
+    PyObject *torch = device->machine->own_memory ? NULL : PyImport_ImportModule("torch");
+    PyObject *storage = torch == NULL ? NULL : PyObject_GetAttrString(torch, "UntypedStorage");
+    PyObject *size = Py_BuildValue("(L)", (long long)bytes), *place = PyUnicode_FromFormat("%s:%d", device->machine->name, device->index);
+    PyObject *rest = place == NULL ? NULL : Py_BuildValue("{s:O}", "device", place);
+    PyObject *made = storage == NULL || size == NULL || rest == NULL ? NULL : PyObject_Call(storage, size, rest);
+    Py_XDECREF(made), Py_XDECREF(rest), Py_XDECREF(place), Py_XDECREF(size), Py_XDECREF(storage), Py_XDECREF(torch);
+    fb_torch_error(what);
+    return -1;
+}
+
 int fb_reserve_arena(const Program *program, Space *space) {
     const Device *device = &program->devices[program->arena_device];
     int64_t size = fb_num(space->registers, program->arena);
@@ -149,10 +161,7 @@ int fb_reserve_arena(const Program *program, Space *space) {
     }
     drop_arena(program, space);
     space->arena = device->machine->allocate(device->index, size, &space->arena_owner);
-    if (space->arena == NULL) {
-        fb_torch_error("temporaries could not be allocated");
-        return -1;
-    }
+    if (space->arena == NULL) return no_memory(device, size, "temporaries could not be allocated");
     space->arena_size = size;
     return place_arena(program, space);
 }
@@ -348,9 +357,10 @@ static int check_index(Space *space, const Step *step) {
     return -1;
 }
 
-static int refused(const Device *device, Space *space) {
+static int refused(const Device *device, Space *space, const char *label) {
     fb_gil_take(space);
-    PyErr_SetString(PyExc_RuntimeError, device->machine->error());
+    if (PyErr_Occurred()) return -1;
+    PyErr_Format(PyExc_RuntimeError, label == NULL ? "%s" : "%s, at %s", device->machine->error(), label);
     return -1;
 }
 
@@ -380,9 +390,13 @@ static int launch_aligned(const Program *program, Space *space, const Step *step
     while (from < step->count && ((step->values && step->values[from]) || (uintptr_t)launch->buffers[from] % alignment == 0)) from++;
     if (from == step->count) return device->machine->launch(work, launch);
     const int64_t bytes = span(program, space, step->slots[from]);
+    if (bytes <= 0) return launch_aligned(program, space, step, launch, from + 1);
     FbHandle owner;
-    void *place = launch->buffers[from], *copy = bytes <= 0 ? NULL : device->machine->allocate(device->index, bytes, &owner);
-    if (copy == NULL) return -1;
+    void *place = launch->buffers[from], *copy = device->machine->allocate(device->index, bytes, &owner);
+    if (copy == NULL) {
+        fb_gil_take(space);
+        return no_memory(device, bytes, "a copy of a tensor at an odd address could not be allocated");
+    }
     int status = device->machine->copy(work, copy, place, bytes);
     launch->buffers[from] = copy;
     if (status == 0) status = launch_aligned(program, space, step, launch, from + 1);
@@ -405,7 +419,7 @@ static int run_kernel(const Program *program, Space *space, const Step *step) {
         if (space->into != NULL) fb_note_launch(program, space, (int)(step - program->steps));
         return 0;
     }
-    return refused(&program->devices[step->device], space);
+    return refused(&program->devices[step->device], space, step->label);
 }
 
 /* Returns -1 with the GIL held and an exception set. */
@@ -418,10 +432,9 @@ static int run_step(const Program *program, Space *space, Step *step) {
         for (int k = 0; k < step->count; k++) {
             if (fb_allocate(program, space, step->slots[k]) == 0) continue;
             const Device *device = device_of(program, step->slots[k]);
-            if (device->machine->own_memory) return refused(device, space);
+            if (device->machine->own_memory) return refused(device, space, NULL);
             fb_gil_take(space);
-            fb_torch_error("a tensor could not be allocated");
-            return -1;
+            return no_memory(device, span(program, space, step->slots[k]), "a tensor could not be allocated");
         }
         break;
     case STEP_FREE:
@@ -532,7 +545,7 @@ int fb_enter(const Program *program, Space *space) {
         while (d-- > 0) {
             if (program->devices[d].machine->leave != NULL) program->devices[d].machine->leave(&space->work[d]);
         }
-        return refused(device, space);
+        return refused(device, space, NULL);
     }
     return 0;
 }

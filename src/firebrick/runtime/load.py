@@ -135,10 +135,7 @@ def load(
     """
     with recorder.timed("load"):
         libraries: list[Any] = []
-        cards = [int(row[5].partition(":")[2]) for row in artifact.table["slots"] if row[5].startswith("cuda")]
-        if cards:  # also of a program that only calls torch
-            _open_driver()
-        device = cards[0] if cards else 0
+        cards = _cards(artifact)
         driven, kernels = driven or {}, dict[str, int]()
         for loaded in driven.values():
             kernels.update(loaded.numbers)
@@ -149,16 +146,17 @@ def load(
             try:
                 code = artifact.code[unit.name]
                 if unit.builder == "triton":
-                    module = cuda_module(code, device)
-                    kernels[unit.kernels[0]] = module.kernel()
-                    libraries.append(module)
+                    for card in cards:
+                        module = cuda_module(code, int(card.partition(":")[2]))
+                        kernels[f"{unit.kernels[0]} {card}"] = module.kernel()
+                        libraries.append(module)
                     continue
                 library = _native.Library(code, f"firebrick:{artifact.name}:{unit.name}")
                 kernels.update((name, library.symbol(name)) for name in unit.kernels)
             except (OSError, KeyError) as error:
                 raise CompileError(f"unit {unit.name} of {artifact.name} can't be loaded: {error}") from None
             libraries.append(library)
-        table = dict(artifact.table)
+        table = {**artifact.table, "steps": [_on_card(step, cards) for step in artifact.table["steps"]]}
         if uncounted:
             slots = dict(enumerate([*range(len(table["inputs"])), *table["consts"]]))
             table["mutated"] = [slot for slot in table["mutated"] if slots[slot] not in uncounted]
@@ -191,6 +189,22 @@ def load(
 
 _modules: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
 _open_driver = lru_cache(maxsize=1)(lambda: _native.cuda_is_open() or _native.cuda_open("libcuda.so.1"))
+
+
+def _cards(artifact: Artifact) -> list[str]:
+    """The GPUs that an artifact uses; their driver is open then, also for a program that only calls torch."""
+    cards = sorted({row[5] for row in artifact.table["slots"] if row[5].startswith("cuda")})
+    try:
+        if cards:
+            _open_driver()
+    except OSError as error:
+        raise CompileError(f"{artifact.name} needs a GPU: {error}") from None
+    return cards
+
+
+def _on_card(step: Any, cards: Sequence[str]) -> Any:
+    """A launch names its kernel's module on the card that it runs on."""
+    return ["kernel", f"{step[1]} {step[4]}", *step[2:]] if step[0] == "kernel" and step[4] in cards else step
 
 
 def cuda_module(code: bytes, device: int) -> Any:
