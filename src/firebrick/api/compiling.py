@@ -119,7 +119,7 @@ def _compile(model: Any, settings: Settings) -> Any:
         model.__call__ = compile_function(call, settings)
         return model
     if not callable(model):
-        raise ConfigError(f"compile takes what can be called, not an object of {type(model).__name__}")
+        raise ConfigError(f"compile takes a function or a module, not an object of {type(model).__name__}")
     return compile_function(model, settings)
 
 
