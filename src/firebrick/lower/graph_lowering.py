@@ -16,7 +16,7 @@ from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import size_of
 from firebrick.ir.loops.dtypes import BY_TORCH
 from firebrick.ir.loops.program import Extern, Load, LoopProgram, Recipe, Ref, device_type
-from firebrick.ir.loops.walk import values_of
+from firebrick.ir.loops.values import values_of
 from firebrick.lower import (
     bags,
     indexing,

@@ -13,7 +13,7 @@ from firebrick.ir.index.expr import ONE, ZERO, Expr, const, product, total
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.constructors import cast, constant, load, op, running, where
 from firebrick.ir.loops.program import Index, Load, Ref, Store
-from firebrick.ir.loops.walk import values_of
+from firebrick.ir.loops.values import values_of
 from firebrick.lower.context import Declined, Lowering, broadcast, rules, shape_of
 from firebrick.lower.indirect import place
 from firebrick.lower.tensors import TensorValue, contiguous_strides

@@ -19,7 +19,7 @@ from firebrick.ir.index.expr import ONE, ZERO, total
 from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, local
 from firebrick.ir.loops.program import Axis, Const, Index, Load, Masked, Op, Reduce, Scan, Store
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
-from firebrick.ir.loops.values import Rewriter, children_of, ordered, walk
+from firebrick.ir.loops.values import Rewriter, children_of, ordered, roots_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -87,7 +87,7 @@ def build_tree(statements: Sequence[Statement], plan: LoopPlan, facts: Table) ->
     for e in plan.sizes.values():
         symbols |= e.vars()
     for s in statements:
-        for v in walk([s.store.value, *(b for _, b in s.store.binds)]):
+        for v in walk(roots_of(s.store)):
             e = v.index if isinstance(v, Load) else v.expr if isinstance(v, Index) else ZERO
             symbols |= e.vars() - (frozenset(x for x, _ in v.binds) if isinstance(v, Load) else frozenset())
     symbols -= plan.sizes.keys()
@@ -397,7 +397,7 @@ def buffers_in_order(body: tuple[Stmt, ...]) -> tuple[dict[str, str], set[str]]:
             elif isinstance(s, Fold):
                 note([s.value])
             else:
-                note([s.value, *(b for _, b in s.binds)])
+                note(roots_of(s))
                 if s.buffer not in inside:
                     order.setdefault(s.buffer, s.value.dtype)
                     written.add(s.buffer)

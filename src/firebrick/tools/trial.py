@@ -29,6 +29,7 @@ from firebrick.api import accuracy
 from firebrick.config import Config
 from firebrick.errors import FirebrickError, Unsupported
 from firebrick.extend import registry
+from firebrick.extend.verify import ValueRecorder
 from firebrick.ir.graph.labels import library_of, op_name, step_labels, user_place
 from firebrick.report import recorder
 
@@ -127,7 +128,7 @@ class Examination:
     def _ops(self, changes: dict[str, Any]) -> dict[str, Any]:
         """The last op of the shortest beginning that is wrong, and those before it that it takes."""
         nodes = [n for n in self.case.gm.graph.nodes if n.op.startswith("call")]
-        values = _Values(self.case.gm)
+        values = ValueRecorder(self.case.gm)
         given = accuracy.moved_copies(self.case.inputs)
         with torch.no_grad():
             values.run(*[g.detach() if isinstance(g, torch.Tensor) else g for g in given])
@@ -135,7 +136,7 @@ class Examination:
         def is_wrong(start: int, end: int) -> bool:
             if (start, end) == (0, len(nodes)):
                 return True
-            part, inputs = _part(self.case, nodes, start, end, values.kept)
+            part, inputs = _part(self.case, nodes, start, end, values.values)
             return bool(self.wrong(f"ops {start} to {end}", part, inputs, **changes))
 
         end = _first(lambda k: is_wrong(0, k), 1, len(nodes))
@@ -179,20 +180,6 @@ def _without(names: Sequence[str]) -> dict[str, Any]:
 def _place(nodes: Any) -> dict[str, str]:
     places = (user_place(node) for node in nodes)
     return {"place": str(next((place for place in places if place is not None), ""))}
-
-
-class _Values(fx.Interpreter):
-    """Runs a graph and keeps each value as it was before later calls wrote to it."""
-
-    def __init__(self, gm: fx.GraphModule) -> None:
-        super().__init__(gm)
-        self.kept: dict[str, Any] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run and keep it."""
-        value = super().run_node(n)
-        self.kept[n.name] = value.clone() if isinstance(value, torch.Tensor) else value
-        return value
 
 
 def _part(

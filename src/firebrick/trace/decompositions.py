@@ -114,7 +114,9 @@ _MOVES = (
     "squeeze_copy.dim squeeze_copy.dims stack.default t_copy.default take.default transpose_copy.int unbind.int "
     "unfold_copy.default _unsafe_index.Tensor unsafe_split.Tensor unsafe_split_with_sizes.default "
     "unsqueeze_copy.default _unsafe_view.default upsample_nearest2d.default zero.default zeros.default "
-    "zeros_like.default fill_diagonal_.default"
+    "zeros_like.default fill_diagonal_.default all.default all.dim all.dims clamp_max.default clamp_max.Tensor "
+    "clamp_min.default clamp_min.Tensor frac.default hardtanh.default leaky_relu.default nan_to_num.default "
+    "sgn.default threshold.default threshold_backward.default"
 )
 _NOT_FUNCTIONAL = (
     "_amp_foreach_non_finite_check_and_unscale_.default "

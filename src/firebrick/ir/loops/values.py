@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan
+from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan, Store
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 
 if TYPE_CHECKING:
@@ -133,9 +133,19 @@ def ordered(roots: Iterable[Value], skip: Callable[[Value], bool]) -> list[Value
     return list(out)
 
 
-def loads_of(roots: Iterable[Value]) -> list[Load]:
-    """All distinct loads in the roots."""
-    return [v for v in walk(roots) if isinstance(v, Load)]
+def values_of(*roots: Value) -> list[Value]:
+    """Every value under `roots`, arguments before their users."""
+    return ordered(roots, lambda _: False)
+
+
+def roots_of(*stores: Store) -> list[Value]:
+    """What stores hold: the values, and the parts of their places that come from data."""
+    return [v for s in stores for v in (s.value, *[b for _, b in s.binds])]
+
+
+def loads_of(*stores: Store) -> list[Load]:
+    """Every load that stores do, each once."""
+    return [v for v in walk(roots_of(*stores)) if isinstance(v, Load)]
 
 
 class Rewriter:
@@ -164,6 +174,12 @@ class Rewriter:
                 self._memo[below] = self._rebuild(below)
             found = self._memo[value]
         return found
+
+    def store(self, s: Store, buffer: str = "") -> Store:
+        """The rewritten store, to another buffer if one is named."""
+        value = self(s.value)
+        binds = tuple([(v, self(b)) for v, b in s.binds])
+        return Store(buffer or s.buffer, self.index(s.index), value, s.mode, binds)
 
     def _rebuild(self, value: Value) -> Value:
         if isinstance(value, Const):

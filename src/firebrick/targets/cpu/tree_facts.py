@@ -9,7 +9,7 @@ from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Store
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
-from firebrick.ir.loops.walk import children, values_of
+from firebrick.ir.loops.values import children_of, roots_of, values_of
 from firebrick.targets.cpu.plan import NEAR_STRIDES
 
 if TYPE_CHECKING:
@@ -32,11 +32,8 @@ def roots(body: Iterable[Stmt]) -> list[Value]:
     """The values that the statements of a tree compute."""
     out: list[Value] = []
     for s in all_statements(body):
-        if isinstance(s, (Let, Fold)):
-            out.append(s.value)
-        elif isinstance(s, Store):
-            out.append(s.value)
-            out.extend(b for _, b in s.binds)
+        if isinstance(s, (Let, Fold, Store)):
+            out.extend(roots_of(s) if isinstance(s, Store) else [s.value])
     return out
 
 
@@ -96,10 +93,10 @@ def widest(loop: Loop) -> int:
         found = memo.get(v)
         if found is None:
             if isinstance(v, Load):
-                found = lane in v.index.vars() or v.buffer in inside or any(varies(c) for c in children(v))
+                found = lane in v.index.vars() or v.buffer in inside or any(varies(c) for c in children_of(v))
             else:
                 # Lanes of an index are made as wide as they must be, however many there are.
-                found = not isinstance(v, Index) and any(varies(c) for c in children(v))
+                found = not isinstance(v, Index) and any(varies(c) for c in children_of(v))
             memo[v] = found
         return found
 
@@ -136,5 +133,5 @@ def transposed(loop: Loop, lane: Var) -> list[Load]:
             if along is ONE and far and all(v.index.coeff(var) is ZERO for var in inner):
                 out.append(v)
         if not isinstance(v, Masked):
-            stack.extend(children(v))
+            stack.extend(children_of(v))
     return sorted(out, key=lambda v: (v.buffer, v.index.show()))
