@@ -11,23 +11,23 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
 # Ceilings only fall. One folder may fill its room, all of them together may not.
-PACKAGE_LINES = 72_392  # gradients of gradients, distributed training: 800, in trace, runtime, api; wrapper tensors, export, capture: 1,900; measured kernels, int8: 700; bisect, accuracy: 1,300; sizes: 700
+PACKAGE_LINES = 72_187  # gradients of gradients, distributed training: 800, in trace, runtime, api; wrapper tensors, export, capture: 1,900; measured kernels, int8: 700; bisect, accuracy: 1,300; sizes: 700
 FOLDER_LINES = {
     "": 1_710,
     "api": 2_675,
     "backends": 1_480,
     "capture": 22_271,
-    "extend": 2_800,
+    "extend": 2_780,
     "fakes": 2_700,
     "fuse": 2_058,
     "host": 541,
     "ir": 5_400,
-    "lower": 4_387,
+    "lower": 4_234,
     "native": 6_242,
     "passes": 2_840,
     "runtime": 2_120,
-    "targets": 7_366,
-    "tools": 3_907,
+    "targets": 7_328,
+    "tools": 3_891,
     "torchscript": 1_300,
     "trace": 4_440,
 }

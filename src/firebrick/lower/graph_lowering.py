@@ -22,7 +22,6 @@ from firebrick.lower import (
     indexing,
     indirect,
     library_calls,
-    masks,
     normalization,
     padding,
     pointwise,
@@ -57,7 +56,6 @@ RULES: dict[Any, Callable[..., Any]] = {
     **padding.RULES,
     **pooling.RULES,
     **sampling.RULES,
-    **masks.RULES,
     **bags.RULES,
     **library_calls.RULES,
 }

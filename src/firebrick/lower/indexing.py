@@ -192,21 +192,3 @@ def _select_scatter(lw: Lowering, x: TensorValue, source: TensorValue, dim: int,
         return where(cond, cast(source.at(at), dtype), x.at(index))
 
     return lw.formula(formula, x.cost + source.cost + 2)
-
-
-@_rule(aten.triu.default)
-def _triu(lw: Lowering, x: TensorValue, diagonal: int = 0) -> TensorValue:
-    return _triangle(lw, x, "ge", diagonal)
-
-
-@_rule(aten.tril.default)
-def _tril(lw: Lowering, x: TensorValue, diagonal: int = 0) -> TensorValue:
-    return _triangle(lw, x, "le", diagonal)
-
-
-def _triangle(lw: Lowering, x: TensorValue, compare: str, diagonal: int) -> TensorValue:
-    def formula(index: tuple[Expr, ...]) -> Value:
-        keep = op(compare, index_value(index[-1] - index[-2]), constant(diagonal, "i64"))
-        return where(keep, x.at(index), constant(0, x.dtype))
-
-    return lw.formula(formula, x.cost + 2)

@@ -209,24 +209,15 @@ def power(a: Value, b: Value) -> Value:
     return op("pow", a, b)
 
 
-def power_of_two_sum(exp: str, log: str) -> Callable[[Value, Value], Value]:
-    """log(exp(a) + exp(b)) in the base of the functions `exp` and `log`."""
+def sum_of_powers(exp: str, log: Callable[[Value], Value]) -> Callable[[Value, Value], Value]:
+    """log(exp(a) + exp(b)) in the base of `exp`; log: of 1 and its argument."""
 
     def fn(a: Value, b: Value) -> Value:
         high, low = op("max", a, b), op("min", a, b)
-        one = like(a, 1)
-        total = op(log, op("add", one, op(exp, op("sub", low, high))))
         same = op("and", op("isinf", high), op("eq", high, low))
-        return where(same, high, op("add", high, total))
+        return where(same, high, op("add", high, log(op(exp, op("sub", low, high)))))
 
     return fn
-
-
-def logaddexp(a: Value, b: Value) -> Value:
-    """log(exp(a) + exp(b))."""
-    high, low = op("max", a, b), op("min", a, b)
-    same = op("and", op("isinf", high), op("eq", high, low))
-    return where(same, high, op("add", high, op("log1p", op("exp", op("sub", low, high)))))
 
 
 def heaviside(a: Value, b: Value) -> Value:
@@ -251,12 +242,6 @@ def silu(a: Value) -> Value:
     return op("div", a, op("add", like(a, 1), op("exp", op("neg", a))))
 
 
-def softplus(a: Value, beta: Value, threshold: Value) -> Value:
-    """log(1 + exp(beta * a)) / beta, linear beyond the threshold."""
-    scaled = op("mul", a, beta)
-    return where(op("gt", scaled, threshold), a, op("div", op("log1p", op("exp", scaled)), beta))
-
-
 def lerp(a: Value, b: Value, weight: Value) -> Value:
     """a + weight * (b - a), from the nearer end."""
     low = op("add", a, op("mul", weight, op("sub", b, a)))
@@ -264,21 +249,10 @@ def lerp(a: Value, b: Value, weight: Value) -> Value:
     return where(op("lt", op("abs", weight), like(weight, 0.5)), low, high)
 
 
-def hardsigmoid(a: Value) -> Value:
-    """clamp(a + 3, 0, 6) / 6."""
-    lifted = op("min", op("max", op("add", a, like(a, 3)), like(a, 0)), like(a, 6))
-    return op("div", lifted, like(a, 6))
-
-
 def hardswish(a: Value) -> Value:
     """a * clamp(a + 3, 0, 6) / 6."""
     lifted = op("min", op("max", op("add", a, like(a, 3)), like(a, 0)), like(a, 6))
     return op("div", op("mul", a, lifted), like(a, 6))
-
-
-def mish(a: Value) -> Value:
-    """a * tanh(softplus(a))."""
-    return op("mul", a, op("tanh", op("log1p", op("exp", a))))
 
 
 def rounding(name: str) -> Callable[[Value], Value]:
@@ -325,8 +299,6 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.relu.default: one(relu),
         aten.reciprocal.default: one(lambda a: op("div", like(a, 1), a), "float", 4),
         aten.silu.default: one(silu, "float", 25),
-        aten.mish.default: one(mish, "float", 80),
-        aten.hardsigmoid.default: one(hardsigmoid, "float", 8),
         aten.hardswish.default: one(hardswish, "float", 8),
         aten.minimum.default: one(scalar("min")),
         aten.maximum.default: one(scalar("max")),
@@ -335,8 +307,10 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.atan2.default: one(scalar("atan2"), "float", 40),
         aten.hypot.default: one(scalar("hypot"), "float", 20),
         **dict.fromkeys((aten.copysign.Tensor, aten.copysign.Scalar), one(scalar("copysign"), "float")),
-        aten.logaddexp.default: one(logaddexp, "float", 50),
-        aten.logaddexp2.default: one(power_of_two_sum("exp2", "log2"), "float", 50),
+        aten.logaddexp.default: one(sum_of_powers("exp", scalar("log1p")), "float", 50),
+        aten.logaddexp2.default: one(
+            sum_of_powers("exp2", lambda x: op("log2", op("add", like(x, 1), x))), "float", 50
+        ),
         aten.heaviside.default: one(heaviside),
         **{
             getattr(aten.xlogy, o): one(times_log("log"), "float", 25)
@@ -347,7 +321,6 @@ def _table() -> dict[Any, Callable[..., Any]]:
             for o in ("default", "other_scalar", "self_scalar")
         },
         **dict.fromkeys((aten.lerp.Scalar, aten.lerp.Tensor), one(lerp, "float", 6)),
-        aten.softplus.default: one(softplus, "float", 50, (("beta", 1), ("threshold", 20))),
         aten.addcmul.default: one(
             lambda a, b, c, k: op("add", a, op("mul", op("mul", k, b), c)), "result", 3, (("value", 1),)
         ),

@@ -31,6 +31,7 @@ from firebrick.errors import FirebrickError, Unsupported
 from firebrick.extend import registry
 from firebrick.extend.verify import ValueRecorder
 from firebrick.ir.graph.labels import library_of, op_name, step_labels, user_place
+from firebrick.ir.graph.segments import part_of
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
@@ -186,32 +187,15 @@ def _part(
     case: Case, nodes: list[fx.Node], start: int, end: int, kept: dict[str, Any]
 ) -> tuple[fx.GraphModule, list[Any]]:
     """The calls from `start` to `end` as a graph of what comes before; returns what is used behind."""
-    graph, known, inputs = fx.Graph(), dict[fx.Node, fx.Node](), list[Any]()
     originals = dict(zip((n for n in case.gm.graph.nodes if n.op == "placeholder"), case.inputs, strict=True))
-    inside = set(nodes[start:end])
-
-    def mapped(node: fx.Node) -> fx.Node:
-        if node not in known and node.op == "get_attr":
-            known[node] = graph.node_copy(node)
-        elif node not in known:
-            known[node] = graph.placeholder(node.name)
-            known[node].meta = dict(node.meta)
-            inputs.append(originals.get(node, kept.get(node.name)))
-        return known[node]
-
-    if start == 0:
-        for node in originals:  # all of them, in their order
-            mapped(node)
-    for node in nodes[start:end]:
-        for argument in node.all_input_nodes:
-            mapped(argument)
-        known[node] = graph.node_copy(node, mapped)
-    results = [n for n in nodes[start:end] if any(user not in inside for user in n.users)]
+    chosen = nodes[start:end]
+    used = [n for node in chosen for n in node.all_input_nodes if n.op != "get_attr" and n not in chosen]
+    inputs = list(dict.fromkeys([*(originals if start == 0 else ()), *used]))
+    results = [n for n in chosen if any(user not in chosen for user in n.users)]
     results = [n for n in results if isinstance(kept.get(n.name), torch.Tensor)] or [nodes[end - 1]]
-    graph.output(tuple(known[n] for n in results)).meta = dict(case.gm.graph.output_node().meta)
-    gm = fx.GraphModule(case.gm, graph)
-    gm.meta.update(case.gm.meta)
-    return gm, inputs
+    gm = part_of(case.gm, chosen, inputs, results)
+    gm.graph.output_node().meta = dict(case.gm.graph.output_node().meta)
+    return gm, [originals.get(node, kept.get(node.name)) for node in inputs]
 
 
 class _Watcher:

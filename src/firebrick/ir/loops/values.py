@@ -57,34 +57,24 @@ class Table:
         return found
 
     def _compute(self, value: Value) -> Facts:
-        if isinstance(value, Const):
-            return Facts(_NONE, False, 0, 0)
-        if isinstance(value, Index):
-            return Facts(value.expr.vars(), False, 0, 1)
-        if isinstance(value, Load):
-            free = value.index.vars()
-            if not value.binds:
-                return Facts(free, False, 1, 1)
-            inner = [self(bound) for _, bound in value.binds]
-            free = free.difference(v for v, _ in value.binds).union(*(f.free for f in inner))
-            return Facts(
-                free, any(f.reduces for f in inner), 1 + sum(f.loads for f in inner), 4 + sum(f.cost for f in inner)
-            )
-        if isinstance(value, Reduce):
-            body = self(value.body)
-            return Facts(body.free.difference(a.var for a in value.axes), True, body.loads, body.cost * 8)
-        if isinstance(value, Scan):
-            body = self(value.body)
-            return Facts(body.free | {value.var}, True, body.loads, body.cost + 1)
-        children = children_of(value)
-        facts = [self(c) for c in children]
-        cost = SCALAR_OPS[value.name].cost if isinstance(value, Op) else 2
-        return Facts(
-            _NONE.union(*(f.free for f in facts)),
-            any(f.reduces for f in facts),
-            min(_LIMIT, sum(f.loads for f in facts)),
-            min(_LIMIT, cost + sum(f.cost for f in facts)),
-        )
+        facts = [self(c) for c in children_of(value)]
+        free = _NONE.union(*(f.free for f in facts))
+        reduces = any(f.reduces for f in facts)
+        loads, cost = sum(f.loads for f in facts), sum(f.cost for f in facts)
+        match value:
+            case Const():
+                return Facts(_NONE, False, 0, 0)
+            case Index():
+                return Facts(value.expr.vars(), False, 0, 1)
+            case Load():
+                own = value.index.vars().difference(v for v, _ in value.binds)
+                return Facts(own | free, reduces, 1 + loads, cost + 4 if value.binds else 1)
+            case Reduce():
+                return Facts(free.difference(a.var for a in value.axes), True, loads, cost * 8)
+            case Scan():
+                return Facts(free | {value.var}, True, loads, cost + 1)
+        cost += SCALAR_OPS[value.name].cost if isinstance(value, Op) else 2
+        return Facts(free, reduces, min(_LIMIT, loads), min(_LIMIT, cost))
 
 
 def children_of(value: Value) -> tuple[Value, ...]:
