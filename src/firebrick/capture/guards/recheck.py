@@ -41,7 +41,7 @@ class Recheck:
         self._former: WeakKeyDictionary[CodeType, list[tuple[Plan, list[str]]]] = WeakKeyDictionary()
 
     def used_once(self, frame: Frame, plan: Plan, graph: list[str], code: CodeType) -> Plan:
-        """Say which former plan holds of a frame that is captured otherwise now; gives a plan that holds of this call."""
+        """Say which former plan holds of a frame that is captured otherwise now; gives a plan that holds this once."""
         literals = [repr(value) for value in code.co_consts if type(value) in LITERAL_TYPES]
         captured = [*graph, f"constants {literals}", f"code {code.co_code.hex()}"]
         former = self._former.setdefault(frame.code, [])
