@@ -116,7 +116,7 @@ def _compile(model: Any, settings: Settings) -> Any:
         call = inspect.getattr_static(model, "__call__", None)
         if not inspect.isfunction(call):
             raise ConfigError(f"objects of the class {model.__name__} can't be called", fix="compile a method of it")
-        model.__call__ = compile_function(call, settings)
+        type.__setattr__(model, "__call__", compile_function(call, settings))
         return model
     if not callable(model):
         raise ConfigError(f"compile takes a function or a module, not an object of {type(model).__name__}")
