@@ -11,23 +11,23 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
 # Ceilings only fall. One folder may fill its room, all of them together may not.
-PACKAGE_LINES = 72_876  # gradients of gradients, distributed training: 800, in trace, runtime, api; wrapper tensors, export, capture: 1,900; measured kernels, int8: 700; bisect, accuracy: 1,300; sizes: 700
+PACKAGE_LINES = 72_187  # gradients of gradients, distributed training: 800, in trace, runtime, api; wrapper tensors, export, capture: 1,900; measured kernels, int8: 700; bisect, accuracy: 1,300; sizes: 700
 FOLDER_LINES = {
     "": 1_710,
     "api": 2_675,
     "backends": 1_480,
     "capture": 22_271,
-    "extend": 2_800,
+    "extend": 2_780,
     "fakes": 2_700,
-    "fuse": 2_100,
-    "host": 550,
-    "ir": 5_530,
-    "lower": 4_590,
-    "native": 6_300,
+    "fuse": 2_058,
+    "host": 541,
+    "ir": 5_400,
+    "lower": 4_234,
+    "native": 6_242,
     "passes": 2_840,
     "runtime": 2_120,
-    "targets": 7_400,
-    "tools": 3_920,
+    "targets": 7_328,
+    "tools": 3_891,
     "torchscript": 1_300,
     "trace": 4_440,
 }
@@ -39,7 +39,7 @@ CUDA = [
     *PACKAGE.glob("runtime/triton_*"),
     *PACKAGE.glob("runtime/cuda_*"),
 ]
-CUDA_LINES = 4_300
+CUDA_LINES = 4_290
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30

@@ -430,6 +430,9 @@ class _Compile:
 
     def generated(self, trace: Traced) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """Generate what is traced; where layers prove not to be alike, again for all of them."""
+        if self.measures() and not self.config.autotune:
+            for target in self.targets.values():
+                target.prepare([t for t in self.captured.values() if t.device.type == target.name], self.config)
         try:
             aten, repeat = trace()
             if repeat is not None and (aten.mutated or aten.bits):

@@ -24,6 +24,7 @@ from firebrick.extend.pattern import Pattern, trace_pattern
 from firebrick.extend.verify import Difference, compare, example_tensors
 from firebrick.fakes.node_values import absorb, copy_into, drop_dead, fake_mode_of, fill_meta
 from firebrick.ir.graph.calls import Call, call_of, is_mutating, show_node, value_of
+from firebrick.ir.graph.segments import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -354,8 +355,8 @@ class _Application:
         if not all(isinstance(v, torch.Tensor) for v in values):
             return Difference("the graph's nodes carry no values, so the replacement can't be verified")
         reals = example_tensors(values)
-        old = _extract(self.gm, sorted(self.match.inner, key=lambda n: n._sort_key), inputs, self.match.outputs)
-        new = _extract(self.gm, self.made, inputs, outputs)
+        old = part_of(self.gm, sorted(self.match.inner, key=lambda n: n._sort_key), inputs, self.match.outputs)
+        new = part_of(self.gm, self.made, inputs, outputs)
         return compare(old, new, reals, tolerance=self.rule.tolerance, aliasing=bool(self.mutations))
 
     def _undo(self) -> None:
@@ -384,27 +385,6 @@ def _numbers(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"[{','.join(map(_numbers, value))}]"
     return repr(float(value)) if isinstance(value, (int, float)) and not isinstance(value, bool) else repr(value)
-
-
-def _extract(
-    gm: fx.GraphModule, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
-) -> fx.GraphModule:
-    """The nodes as a graph of their own."""
-    graph = fx.Graph()
-    known = {node: graph.placeholder(f"in_{i}") for i, node in enumerate(inputs)}
-
-    def get(node: fx.Node) -> fx.Node:
-        if node not in known:
-            if node.op != "get_attr":
-                raise PassError(f"{node.name} is no input of the replaced nodes")
-            known[node] = graph.node_copy(node)
-        return known[node]
-
-    for node in nodes:
-        if node not in known:
-            known[node] = graph.node_copy(node, get)
-    graph.output(tuple(get(o) for o in outputs))
-    return fx.GraphModule(gm, graph)
 
 
 def rule(

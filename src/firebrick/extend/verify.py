@@ -163,12 +163,15 @@ def _compare_values(name: str, a: Any, b: Any, tolerance: float | None) -> Diffe
     return error
 
 
-class _Recorder(fx.Interpreter):
-    def __init__(self, gm: fx.GraphModule, graph: fx.Graph) -> None:
+class ValueRecorder(fx.Interpreter):
+    """Runs a graph and keeps each value as it was before later calls wrote to it."""
+
+    def __init__(self, gm: fx.GraphModule, graph: fx.Graph | None = None) -> None:
         super().__init__(gm, garbage_collect_values=False, graph=graph)
         self.values: dict[str, Any] = {}
 
     def run_node(self, n: fx.Node) -> Any:
+        """Run and keep it."""
         value = super().run_node(n)
         self.values[n.name] = value.clone() if isinstance(value, torch.Tensor) else value
         return value
@@ -201,7 +204,7 @@ def blame(
     sides = []
     state = torch.random.get_rng_state()
     for graph in (reference, gm.graph):
-        recorder = _Recorder(gm, graph)
+        recorder = ValueRecorder(gm, graph)
         torch.random.set_rng_state(state)
         with torch.no_grad():
             recorder.run(*[i.clone() if isinstance(i, torch.Tensor) else i for i in inputs])

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from firebrick.fuse.dependencies import draws, extern_reads, extern_writes, refs_in
+from firebrick.fuse.dependencies import draws, extern_reads, extern_writes
 from firebrick.ir.index.expr import ZERO, FloorDiv, Mod, floordiv, mod
 from firebrick.ir.loops.program import Extern, Index, Load, Masked, Nest, Reduce, Ref, Store
-from firebrick.ir.loops.values import Rewriter, hint, walk
+from firebrick.ir.loops.values import Rewriter, hint, loads_of, roots_of, walk
 
 if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr, Var
@@ -48,8 +48,7 @@ def drop_dead(program: LoopProgram, nodes: list[Node]) -> list[Node]:
             continue
         if len(stores) != len(node.stores):
             node = replace(node, stores=stores)
-        roots = [s.value for s in stores] + [b for s in stores for _, b in s.binds]
-        live.update(v.buffer for v in walk(roots) if isinstance(v, Load))
+        live.update(v.buffer for v in loads_of(*stores))
         kept.append(node)
     return kept[::-1]
 
@@ -74,19 +73,15 @@ class _Inliner:
     def _survey(self) -> None:
         for k, node in enumerate(self.nodes):
             if isinstance(node, Extern):
-                for b in extern_reads(node):
-                    self.fixed.add(b)
+                self.fixed.update(extern_reads(node))
                 for b in extern_writes(node):
                     self.writers[b] = self.writers.get(b, 0) + 1
-                for arg in (*node.args, *(v for _, v in node.kwargs)):
-                    self.fixed.update(r.buffer for r in refs_in(arg))
                 continue
             for s in node.stores:
                 self.writers[s.buffer] = self.writers.get(s.buffer, 0) + 1
                 if s.mode != "set":
                     self.fixed.add(s.buffer)
-            roots = [s.value for s in node.stores] + [b for s in node.stores for _, b in s.binds]
-            for b in {v.buffer for v in walk(roots) if isinstance(v, Load)}:
+            for b in {v.buffer for v in loads_of(*node.stores)}:
                 self.readers.setdefault(b, []).append(k)
 
     def run(self) -> list[Node]:
@@ -113,18 +108,17 @@ class _Inliner:
         # What is read must not change before the readers run.
         if any(
             self.writers.get(v.buffer, 0) > 1 or (v.buffer in self.keep and self.writers.get(v.buffer))
-            for v in walk([s.value])
-            if isinstance(v, Load)
+            for v in loads_of(s)
         ):
             return False
         return readers == 1 or facts.loads == 0 or (facts.cost <= _CHEAP and facts.loads <= 1)
 
     def _rewrite(self, node: Nest) -> Nest:
-        roots = [s.value for s in node.stores] + [b for s in node.stores for _, b in s.binds]
+        roots = roots_of(*node.stores)
         reads: dict[str, list[Load]] = {}
         device = self.devices[node.stores[0].buffer]
-        for v in walk(roots):
-            if isinstance(v, Load) and v.buffer in self.ready and self.devices[v.buffer] == device:
+        for v in loads_of(*node.stores):
+            if v.buffer in self.ready and self.devices[v.buffer] == device:
                 reads.setdefault(v.buffer, []).append(v)
         if not reads:
             return node
@@ -147,13 +141,7 @@ class _Inliner:
         rewrite = Rewriter(
             lambda e: e, lambda load: (load.buffer in moved and _solve(*moved[load.buffer], load)) or load
         )
-        stores = tuple(
-            [
-                Store(s.buffer, s.index, rewrite(s.value), s.mode, tuple([(v, rewrite(b)) for v, b in s.binds]))
-                for s in node.stores
-            ]
-        )
-        return replace(node, stores=stores, parts=tuple(parts))
+        return replace(node, stores=tuple([rewrite.store(s) for s in node.stores]), parts=tuple(parts))
 
     def _repeats(self, reader: Nest, maker: Nest, load: Load, roots: list[Value]) -> bool:
         """Whether the reader would compute an element more than once."""

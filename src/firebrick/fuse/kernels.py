@@ -5,7 +5,7 @@ Equal work on other buffers gives an equal plan, so it becomes one kernel that i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from firebrick.ir.index.expr import ONE, Var
@@ -142,18 +142,12 @@ def _work(group: Group, live: set[str], numbers: set[str]) -> tuple[Work, dict[s
     loaded: set[str] = set()
     for m in group.members:
         rewrite = Rewriter(_substitution(m), load, lambda axes, m=m: _axes(axes, m, group))  # type: ignore[misc]
-        stored = []
-        for s in m.nest.stores:
-            value, index = rewrite(s.value), rewrite.index(s.index)
-            binds: Any = tuple([(v, rewrite(b)) for v, b in s.binds])
-            stored.append((s, value, index, binds))
-        for s, value, index, binds in stored:
+        for s in [rewrite.store(s) for s in m.nest.stores]:
             if s.mode == "set" and not s.binds:
-                made[s.buffer, index] = value
+                made[s.buffer, s.index] = s.value
             if s.buffer in live:
                 inner = frozenset(v for v in m.parallel if v not in outer)
-                store = Store(name(s.buffer), index, value, s.mode, binds)
-                written.append((s.buffer, inner, store))
+                written.append((s.buffer, inner, replace(s, buffer=name(s.buffer))))
     statements = tuple([Statement(inner, store, buffer in loaded) for buffer, inner, store in written])
     names = {name: buffer for buffer, name in short.items()}
     return Work(statements, outer, dict(group.sizes), frozenset(n for n, b in names.items() if b in numbers)), names

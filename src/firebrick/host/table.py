@@ -33,6 +33,7 @@ from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import Expr, Var, as_expr
 from firebrick.ir.index.operation import operation
 from firebrick.ir.kernels.schedule import Launch
+from firebrick.ir.kernels.step_buffers import args_in
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Enum, Extern, Ref, device_type
@@ -345,18 +346,8 @@ class _Writer:
 
 def _touched(step: Launch | Extern) -> Iterable[str]:
     """Names of the buffers that a step reads or writes; results that a call makes itself are left out."""
-    if isinstance(step, Launch):
-        yield from step.args
-        return
-    stack: list[Any] = [*step.args, *(value for _, value in step.kwargs)]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, Ref):
-            yield value.buffer
-        elif isinstance(value, (tuple, list)):
-            stack.extend(value)
-    if step.into:
-        yield from (name for name in step.outs if name is not None)
+    made = [name for name in step.outs if name is not None] if isinstance(step, Extern) and step.into else []
+    return [*args_in(step), *made]
 
 
 def find_overload(op: str) -> Any:

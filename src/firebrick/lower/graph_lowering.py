@@ -16,13 +16,12 @@ from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import size_of
 from firebrick.ir.loops.dtypes import BY_TORCH
 from firebrick.ir.loops.program import Extern, Load, LoopProgram, Recipe, Ref, device_type
-from firebrick.ir.loops.walk import values_of
+from firebrick.ir.loops.values import values_of
 from firebrick.lower import (
     bags,
     indexing,
     indirect,
     library_calls,
-    masks,
     normalization,
     padding,
     pointwise,
@@ -57,7 +56,6 @@ RULES: dict[Any, Callable[..., Any]] = {
     **padding.RULES,
     **pooling.RULES,
     **sampling.RULES,
-    **masks.RULES,
     **bags.RULES,
     **library_calls.RULES,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce as reduce_values
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -59,20 +60,29 @@ class _Window:
         self.size, self.stride, self.pad, self.dilation = list(size), list(stride), list(pad), list(dilation)
         self.extent = [as_int(n) for n in x.shape[x.rank - self.rank :]]
 
-    def elements(self, index: tuple[Expr, ...]) -> Iterator[tuple[Value, tuple[Expr, ...]]]:
-        """Whether each element is inside of the tensor, and where it is."""
-        lead = index[: self.x.rank - self.rank]
-        at = index[self.x.rank - self.rank :]
+    def elements(
+        self, index: tuple[Expr, ...], sides: Sequence[_Side]
+    ) -> Iterator[tuple[tuple[int, ...], Value, tuple[Expr, ...]]]:
+        """The offsets of each element in the window, whether it is inside of the tensor, and where it is."""
         for offsets in product(*(range(n) for n in self.size)):
-            place = [
-                i * s + (k * d - p)
-                for i, s, k, d, p in zip(at, self.stride, offsets, self.dilation, self.pad, strict=True)
-            ]
+            parts = [side.element(i, const(k)) for side, i, k in zip(sides, index[-self.rank :], offsets, strict=True)]
             inside: Value = TRUE
-            for e, n in zip(place, self.extent, strict=True):
-                inside = op("and", inside, op("ge", index_value(e), constant(0, "i64")))
-                inside = op("and", inside, op("lt", index_value(e), constant(n, "i64")))
-            yield inside, (*lead, *place)
+            for part, _ in parts:
+                inside = op("and", inside, part)
+            yield offsets, inside, (*index[: -self.rank], *(at for _, at in parts))
+
+    def unrolled(self, name: str, compute: str) -> Callable[[tuple[Expr, ...]], Value]:
+        """The maximum of the window's elements or their sum, which begins with 0, as a formula."""
+        sides = self.sides()
+        start: list[Value] = [] if name == "max" else [constant(0.0, compute)]
+        empty = reduction_identity(name, self.x.dtype) if name == "max" else 0.0
+
+        def formula(index: tuple[Expr, ...]) -> Value:
+            inside = self.elements(index, sides)
+            values = [*start, *(cast(masked(cond, self.x.at(at), empty), compute) for _, cond, at in inside)]
+            return reduce_values(lambda a, b: op("max" if name == "max" else "add", a, b), values)
+
+        return formula
 
     def by_dimensions(self, val: torch.Tensor) -> bool:
         """Whether to fold by dimensions: the window is large, or neighbours in a row would need masks."""
@@ -235,18 +245,9 @@ def _maximum(lw: Lowering, window: _Window, val: torch.Tensor) -> TensorValue:
     if window.by_dimensions(val):
         whole = _folded(lw, x, window.sides(), "max", val)
         return lw.formula(lambda index: cast(whole.at(index), x.dtype), whole.cost, val)
-    lowest = reduction_identity("max", x.dtype)
     lw.realize(x)
-
-    def formula(index: tuple[Expr, ...]) -> Value:
-        result: Value | None = None
-        for inside, at in window.elements(index):
-            element = cast(masked(inside, x.at(at), lowest), DTYPES[x.dtype].compute)
-            result = element if result is None else op("max", result, element)
-        assert result is not None
-        return cast(result, x.dtype)
-
-    return lw.formula(formula, 3 * math.prod(window.size), val)
+    formula = window.unrolled("max", DTYPES[x.dtype].compute)
+    return lw.formula(lambda index: cast(formula(index), x.dtype), 3 * math.prod(window.size), val)
 
 
 def _mean(
@@ -261,14 +262,8 @@ def _mean(
             lambda i: cast(op("div", cast(whole.at(i), compute), cast(count(i), compute)), out), whole.cost + 2
         )
     lw.realize(x)
-
-    def formula(index: tuple[Expr, ...]) -> Value:
-        result: Value = constant(0.0, compute)
-        for inside, at in window.elements(index):
-            result = op("add", result, cast(masked(inside, x.at(at), 0.0), compute))
-        return cast(op("div", result, cast(count(index), compute)), out)
-
-    return lw.formula(formula, 3 * math.prod(window.size))
+    formula = window.unrolled("sum", compute)
+    return lw.formula(lambda i: cast(op("div", formula(i), cast(count(i), compute)), out), 3 * math.prod(window.size))
 
 
 def _maxima(lw: Lowering, window: _Window) -> tuple[TensorValue, ...]:
@@ -298,12 +293,8 @@ def _with_places(
         """The maximum, and how far it is behind the first element of the window."""
         found: Value | None = None
         place: Value = constant(0, "i32")
-        for offsets in product(*(range(n) for n in window.size)):
-            parts = [side.element(i, const(k)) for side, i, k in zip(sides, index[-rank:], offsets, strict=True)]
-            inside: Value = TRUE
-            for part, _ in parts:
-                inside = op("and", inside, part)
-            value = cast(masked(inside, x.at((*index[:-rank], *(at for _, at in parts))), lowest), compute)
+        for offsets, inside, at in window.elements(index, sides):
+            value = cast(masked(inside, x.at(at), lowest), compute)
             if found is None:
                 found = value
                 continue

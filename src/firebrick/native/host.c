@@ -33,26 +33,6 @@ void fb_torch_error(const char *what) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, text == NULL || *text == 0 ? what : text);
 }
 
-PyObject *fb_wrap(FbHandle handle) {
-    static PyObject *steal;
-    if (fb_host.wrap != NULL) return fb_host.wrap(handle);
-    FbHandle owned;
-    if (steal == NULL) {
-        PyObject *module = PyImport_ImportModule("torch._C._aoti");
-        steal = module == NULL ? NULL : PyObject_GetAttrString(module, "alloc_tensor_by_stealing_from_void_ptr");
-        Py_XDECREF(module);
-        if (steal == NULL) return NULL;
-    }
-    if (fb_host.new_handle(handle, &owned) != 0) {
-        fb_torch_error("a tensor could not be shared");
-        return NULL;
-    }
-    PyObject *capsule = PyCapsule_New(owned, NULL, NULL);
-    PyObject *tensor = capsule == NULL ? NULL : PyObject_CallOneArg(steal, capsule);
-    Py_XDECREF(capsule);
-    return tensor;
-}
-
 /* ---- spaces ----------------------------------------------------------------- */
 
 static void drop_arena(const Program *program, Space *space);
@@ -207,22 +187,35 @@ FbHandle fb_view(const Program *program, Space *space, int index, int *temporary
     return space->views[index];
 }
 
-int fb_allocate(const Program *program, Space *space, int index) {
-    const Slot *slot = &program->slots[index];
+int32_t fb_new_tensor(const Program *program, const Space *space, const Slot *slot, FbHandle *made) {
+    const Device *device = &program->devices[slot->device];
     int64_t sizes[MAX_DIM], strides[MAX_DIM];
-    if (slot->sizes.count > MAX_DIM || space->owned[index]) return -1;
+    if (slot->sizes.count > MAX_DIM) return -1;
     read_nums(space, &slot->sizes, sizes);
     read_nums(space, &slot->strides, strides);
+    return fb_host.empty_strided(slot->sizes.count, sizes, strides, slot->dtype->code, device->type, device->index, made);
+}
+
+/* Bytes from a tensor's first element to the end of its last; none or fewer if it has no elements. */
+static int64_t span(const Program *program, const Space *space, int place) {
+    const Slot *slot = &program->slots[place];
     int64_t bytes = slot->dtype->size;
-    for (int i = 0; i < slot->sizes.count; i++) bytes += (sizes[i] - 1) * strides[i] * slot->dtype->size;
+    for (int d = 0; d < slot->sizes.count; d++) {
+        bytes += (fb_num(space->registers, slot->sizes.items[d]) - 1) * fb_num(space->registers, slot->strides.items[d]) * slot->dtype->size;
+    }
+    return bytes;
+}
+
+int fb_allocate(const Program *program, Space *space, int index) {
+    const int64_t bytes = span(program, space, index);
+    if (space->owned[index]) return -1;
     const Device *device = device_of(program, index);
     if (device->machine->own_memory) {
         space->pointers[index] = device->machine->allocate(device->index, bytes, &space->handles[index]);
         space->owned[index] = space->pointers[index] != NULL;
         return space->owned[index] - 1;
     }
-    int32_t status = fb_host.empty_strided(slot->sizes.count, sizes, strides, slot->dtype->code, device->type, device->index, &space->handles[index]);
-    if (status != 0) return -1;
+    if (fb_new_tensor(program, space, &program->slots[index], &space->handles[index]) != 0) return -1;
     space->owned[index] = 1;
     if (fb_torch.get_data_ptr(space->handles[index], &space->pointers[index]) != 0) return -1;
     if (device->machine != &fb_cpu) return 0;
@@ -239,14 +232,10 @@ void fb_release(const Program *program, Space *space, int index) {
     space->handles[index] = NULL;
 }
 
-/* Whether a tensor is what the table was made for; strides of axes with one element don't count. */
-static int fits(const Program *program, const Space *space, const Slot *slot, FbHandle handle) {
-    const Device *expected = &program->devices[slot->device];
+int fb_has_layout(const Space *space, const Slot *slot, FbHandle handle) {
     int64_t dim, *sizes, *strides;
-    int32_t dtype, device;
+    int32_t dtype;
     if (fb_torch.get_dtype(handle, &dtype) != 0 || dtype != slot->dtype->code) return 0;
-    if (fb_torch.get_device_type(handle, &device) != 0 || device != expected->type) return 0;
-    if (expected->machine != &fb_cpu && (fb_torch.get_device_index(handle, &device) != 0 || device != expected->index)) return 0;
     if (fb_torch.get_dim(handle, &dim) != 0 || dim != slot->sizes.count) return 0;
     if (fb_torch.get_sizes(handle, &sizes) != 0 || fb_torch.get_strides(handle, &strides) != 0) return 0;
     int empty = 0, strides_fit = 1;
@@ -256,6 +245,15 @@ static int fits(const Program *program, const Space *space, const Slot *slot, Fb
         strides_fit &= sizes[d] == 1 || strides[d] == fb_num(space->registers, slot->strides.items[d]);
     }
     return empty || strides_fit;
+}
+
+/* Whether a tensor is what the table was made for. */
+static int fits(const Program *program, const Space *space, const Slot *slot, FbHandle handle) {
+    const Device *expected = &program->devices[slot->device];
+    int32_t device;
+    if (fb_torch.get_device_type(handle, &device) != 0 || device != expected->type) return 0;
+    if (expected->machine != &fb_cpu && (fb_torch.get_device_index(handle, &device) != 0 || device != expected->index)) return 0;
+    return fb_has_layout(space, slot, handle);
 }
 
 /* ---- one call ------------------------------------------------------------------------ */
@@ -370,16 +368,6 @@ static int is_written(const Program *program, int slot) {
         if (program->mutated[i] == slot) return 1;
     }
     return 0;
-}
-
-/* Bytes from a tensor's first element to the end of its last; none or fewer if it has no elements. */
-static int64_t span(const Program *program, const Space *space, int place) {
-    const Slot *slot = &program->slots[place];
-    int64_t bytes = slot->dtype->size;
-    for (int d = 0; d < slot->sizes.count; d++) {
-        bytes += (fb_num(space->registers, slot->sizes.items[d]) - 1) * fb_num(space->registers, slot->strides.items[d]) * slot->dtype->size;
-    }
-    return bytes;
 }
 
 /* Kernels are written for aligned addresses: a tensor that begins elsewhere is copied before, and back if it is written. */

@@ -55,12 +55,16 @@ def alone(nodes: Sequence[fx.Node], is_constant: Callable[[fx.Node], bool]) -> A
     return AtenGraph(gm, dict(constants), outputs=[None], frozen=frozenset(constants), name="part")
 
 
-def factors_of(part: AtenGraph) -> tuple[Any, ...] | None:
-    """The factors of the matmul that a part begins with."""
-    node = next(node for node in part.gm.graph.nodes if node.op == "call_function")
-    if node.target not in (aten.mm.default, aten.addmm.default):
-        return None
-    return tuple(arg.meta["val"] for arg in node.args[-2:])
+def subject_of(part: AtenGraph) -> tuple[str, tuple[Any, ...]] | None:
+    """The op that a part begins with, and its arguments, as targets are asked for choices of it."""
+    node: Any = next(node for node in part.gm.graph.nodes if node.op == "call_function")
+    if node.target is aten.convolution.default:
+        x, weight, _, stride, padding, dilation, _, _, groups = node.args
+        return "aten::convolution", (
+            x.meta["val"], weight.meta["val"], stride, padding, dilation, groups, node.meta["val"]
+        )  # fmt: skip
+    op = {aten.mm.default: "aten::mm", aten.addmm.default: "aten::mm", aten.bmm.default: "aten::bmm"}.get(node.target)
+    return None if op is None else (op, tuple(arg.meta["val"] for arg in node.args[-2:]))
 
 
 def calls_in(part: AtenGraph) -> int:

@@ -11,6 +11,7 @@ mkldnn::_reorder_convolution_weight(W * s). On a GPU it is the same call, on a w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ from firebrick.fakes.node_values import absorb, device_of
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.convolution_op import convolution_op, pack_convolution_op
 from firebrick.ir.operators.linear_op import linear_op
+from firebrick.passes.alone import alone
 from firebrick.passes.images import Images
 from firebrick.passes.layout import propagate_layouts
 from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, readable, without_gaps
@@ -26,12 +28,13 @@ from firebrick.passes.recipe import RecipeBuilder
 from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import fx
 
     from firebrick.config import Config
     from firebrick.ir.graph.aten import AtenGraph
+    from firebrick.passes.alone import Choose
     from firebrick.targets.base import Choice, Target
 
 aten = torch.ops.aten
@@ -54,20 +57,49 @@ class _Match:
     other: fx.Node | None = None
     fused: PostOp = NO_POST_OP
 
+    def nodes(self) -> list[fx.Node]:
+        """The convolution and what follows it, in order."""
+        nodes = [self.conv]
+        while nodes[-1] is not self.last:
+            nodes.append(next(iter(nodes[-1].users)))
+        return nodes
 
-def prepack_convolution(graph: AtenGraph, targets: Mapping[str, Target], config: Config) -> AtenGraph:
+
+def prepack_convolution(
+    graph: AtenGraph, targets: Mapping[str, Target], config: Config, choose: Choose | None = None
+) -> AtenGraph:
     """Pack the constant weights of convolutions, with the scale, shift and activation that follow.
 
     Their results are channels last; so then is what is computed from them, and the graph's outputs are copied back.
+    choose: measures the forms of each; without it the cheapest by the target's estimate is taken.
     """
     if not config.prepack or not graph.frozen:
         return graph
+
+    def form_of(node: fx.Node, recipe: RecipeBuilder) -> Choice:
+        first, *others = _choices(node, targets)
+        forms = {c.name: c for c in (first, *others) if c.name != "call"}
+        if choose is None or len(forms) < 2 or first.name in ("call", "channels last"):
+            return first
+        richest = _match(_Match(node, node, max(forms.values(), key=lambda c: len(c.after))), recipe)
+        part = alone(richest.nodes(), recipe.is_constant)
+        rewrites = {
+            name: partial(_rewrite, targets=targets, form_of=lambda *_, form=form: form) for name, form in forms.items()
+        }
+        return forms[choose(part, rewrites)]
+
+    return _rewrite(graph, targets, form_of)
+
+
+def _rewrite(
+    graph: AtenGraph, targets: Mapping[str, Target], form_of: Callable[[fx.Node, RecipeBuilder], Choice]
+) -> AtenGraph:
     recipe = RecipeBuilder(graph)
     images: dict[fx.Node, torch.Tensor] = {}
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target is aten.convolution.default and _fits(node, recipe):
             _drop_empty_padding(node)
-            choice = _choices(node, targets)[0]
+            choice = form_of(node, recipe)
             if choice.name != "call":
                 matched = _Match(node, node, choice)
                 matched = matched if choice.name == "channels last" else _match(matched, recipe)
@@ -157,9 +189,7 @@ def _channel_operand(node: fx.Node, other: fx.Node, recipe: RecipeBuilder) -> fx
 def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target]) -> fx.Node:
     """The same with a packed weight, in place of what was matched."""
     conv, last = matched.conv, matched.last
-    gone: list[fx.Node] = [conv]
-    while gone[-1] is not last:
-        gone.append(next(iter(gone[-1].users)))
+    gone = matched.nodes()
     if conv.meta["val"].dim() == 4:
         made = _replace(matched, recipe)
     else:

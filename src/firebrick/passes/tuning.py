@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.artifact import Artifact
-from firebrick.passes.alone import calls_in, copied, factors_of, short_text, text_of
+from firebrick.passes.alone import calls_in, copied, short_text, subject_of, text_of
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ _CACHE_BYTES = 64 << 20
 _COPIES = 16
 _SECONDS = 0.15
 """Time given to each form that is built."""
-_BUDGET = 1.5
-"""Seconds that one compile measures by default; what is left over is chosen by costs."""
+_BUDGET = 0.6
+"""Seconds of its thread that one compile measures by default; what is left over is chosen by costs."""
 _ROUNDS = 9, 400
 
 
@@ -58,16 +58,16 @@ class Tuner:
 
     def __call__(self, part: AtenGraph, forms: Mapping[str, Form]) -> str:
         """The form of a part that is fastest here; the first one unless another is clearly faster."""
-        factors = None if self.measured is None else factors_of(part)
-        if self.measured is not None and factors is None:
+        subject = None if self.measured is None else subject_of(part)
+        if self.measured is not None and subject is None:
             return next(iter(forms))
-        parts = {"part": text_of(part), "forms": " ".join(forms), "how": "built" if factors is None else "called"}
+        parts = {"part": text_of(part), "forms": " ".join(forms), "how": "built" if subject is None else "called"}
         key = (self.ground, *parts.values())
         choice = _chosen.get(key)
         if choice is None:
 
             def make() -> Artifact:
-                extra = self._built(part, forms) if factors is None else self._called(part, forms, factors)
+                extra = self._built(part, forms) if subject is None else self._called(part, forms, *subject)
                 return Artifact("choice", {}, extra=extra)
 
             with recorder.timed("tuning"):
@@ -81,15 +81,15 @@ class Tuner:
             recorder.reason("tuned", f"{choice['part']}: {choice['form']} ({times})")
         return str(choice["form"])
 
-    def _called(self, part: AtenGraph, forms: Mapping[str, Form], factors: tuple[Any, ...]) -> dict[str, Any]:
+    def _called(self, part: AtenGraph, forms: Mapping[str, Form], op: str, args: tuple[Any, ...]) -> dict[str, Any]:
         """The choice by the target's times of calls of each form."""
-        start = time.perf_counter()
+        start = time.thread_time()  # without waiting for kernels that a thread builds
         if self.spent > _BUDGET:
             raise _Undecided
         calls = {form: calls_in(rewrite(copied(part))) for form, rewrite in forms.items()}
         assert self.measured is not None
-        seconds = self.measured("aten::mm", factors, {form: n - min(calls.values()) for form, n in calls.items()})
-        self.spent += time.perf_counter() - start
+        seconds = self.measured(op, args, {form: n - min(calls.values()) for form, n in calls.items()})
+        self.spent += time.thread_time() - start
         if not seconds:
             raise _Undecided
         return _choice(part, {form: seconds[form] for form in forms if form in seconds})

@@ -66,14 +66,9 @@ _KEPT: frozenset[OpOverload] = frozenset(
         aten.where.self,
         aten.silu.default,
         aten.hardswish.default,
-        aten.hardsigmoid.default,
-        aten.mish.default,
-        aten.softplus.default,
         aten.masked_fill.Scalar,
         aten.masked_fill.Tensor,
         aten.index_put.default,
-        aten.triu.default,
-        aten.tril.default,
         aten.sum.default,
         aten.roll.default,
         aten.reflection_pad1d.default,
@@ -114,7 +109,9 @@ _MOVES = (
     "squeeze_copy.dim squeeze_copy.dims stack.default t_copy.default take.default transpose_copy.int unbind.int "
     "unfold_copy.default _unsafe_index.Tensor unsafe_split.Tensor unsafe_split_with_sizes.default "
     "unsqueeze_copy.default _unsafe_view.default upsample_nearest2d.default zero.default zeros.default "
-    "zeros_like.default fill_diagonal_.default"
+    "zeros_like.default fill_diagonal_.default all.default all.dim all.dims clamp_max.default clamp_max.Tensor "
+    "clamp_min.default clamp_min.Tensor frac.default hardtanh.default leaky_relu.default nan_to_num.default "
+    "masked_scatter.default sgn.default threshold.default threshold_backward.default tril.default triu.default"
 )
 _NOT_FUNCTIONAL = (
     "_amp_foreach_non_finite_check_and_unscale_.default "
@@ -377,6 +374,25 @@ def _binary_cross_entropy(x: Tensor, target: Tensor, *args: Any) -> Tensor:
     return made
 
 
+def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """Which element of the source stands at a place is how many places before it the mask has: counted along rows, then
+    over the rows. Behind the dimensions that an expanded mask depends on, all elements are taken or none."""
+    x, mask = torch.broadcast_tensors(x, mask)
+    held, size, tail = mask, source.numel(), 1
+    while held.dim() > 1 and held.stride(-1) == 0:
+        held, tail = held[..., 0], tail * held.shape[-1]
+    fits = all(isinstance(n, int) for n in (size, *x.shape)) and 0 not in x.shape and x.dim() and size >= tail
+    if not fits or mask.dtype is not torch.bool or source.dtype != x.dtype:
+        return NotImplemented
+    counts = held.reshape(-1, held.shape[-1]).to(torch.int64).cumsum(-1)
+    totals = counts[:, -1]
+    sums = totals.cumsum(0)
+    x = asserted(x, sums[-1] * tail <= size, "Number of elements of source < number of ones in mask")
+    number = ((sums - totals).unsqueeze(-1) + counts - 1).reshape(held.shape)
+    rows = source.reshape(-1)[: size // tail * tail].reshape(-1, tail)
+    return torch.where(mask, aten._unsafe_index(rows, [number]).reshape(x.shape), x)
+
+
 def _index_fill(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
     return _laid_out_as(decomposition_table[aten.index_fill.int_Tensor](x, dim, index, value), x)
 
@@ -437,6 +453,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.nll_loss2d_forward.default: _nll_loss2d,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.index_fill.int_Tensor: _index_fill,
+    aten.masked_scatter.default: _masked_scatter,
     **dict((_like_input(aten.huber_loss.default, 2),)),
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     **{op: _max_unpool_of(op) for op in (aten.max_unpool2d.default, aten.max_unpool3d.default)},

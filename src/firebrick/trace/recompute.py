@@ -36,8 +36,6 @@ _CHEAP: frozenset[Any] = frozenset(
         aten.arange.start,
         aten.arange.default,
         aten.scalar_tensor.default,
-        aten.triu.default,
-        aten.tril.default,
         aten.constant_pad_nd.default,
     }
 )

@@ -204,7 +204,7 @@ def second_gradients(w: Writer) -> None:
         outs.append(_shown(w, _smooth(w, w.random.choice([a, value])).name))
     w.top("def call_of_plain_python():", "    return vars(torch)['__version__']")
     g, h = w.fresh("g"), w.fresh("h")
-    loss = " + ".join(f"{out}.{w.random.choice(['sum()', 'square().mean()', 'sin().sum()'])}" for out in outs)
+    loss = " + ".join(f"{out}.{w.random.choice(['sum()', 'square().mean()', 'atan().sum()'])}" for out in outs)
     w.after(f"{g}, = torch.autograd.grad({loss}, {a.name}, create_graph=True)")
     then = w.random.choice([
         "{h} = torch.autograd.grad((({g} * {g}).sum(1).add(1e-3).sqrt() - 1).square().mean(), {a}, retain_graph=True, allow_unused=True)",

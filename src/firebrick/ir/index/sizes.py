@@ -274,36 +274,9 @@ def _narrowed(v: Var, factor: int, shift: int, fact: Fact) -> tuple[int, int]:
 
 
 class _Node:
-    """What torch asks of any symbolic value."""
+    """What torch asks of any symbolic value; `_ANSWERS` has what takes no more than a line."""
 
     __slots__ = ()
-
-    def is_int(self) -> bool:
-        """No."""
-        return False
-
-    is_bool = is_float = is_nested_int = is_constant = is_int
-
-    def is_symbolic(self) -> bool:
-        """Yes."""
-        return True
-
-    has_hint = is_symbolic
-
-    def nested_int(self) -> None:
-        """It is none."""
-
-    constant_int = constant_bool = maybe_as_int = maybe_as_bool = maybe_as_float = nested_int
-
-    def clone(self) -> Any:
-        """Itself: it never changes."""
-        return self
-
-    def str(self) -> str:
-        """Its text."""
-        return repr(self)
-
-    _graph_repr = str
 
 
 class SizeNode(_Node):
@@ -317,72 +290,17 @@ class SizeNode(_Node):
     def __repr__(self) -> str:
         return self.sizes.settled(self.expr).show()
 
-    def is_int(self) -> bool:
-        """Yes."""
-        return True
-
-    def is_constant(self) -> bool:
-        """Whether it is known to be a number."""
-        return not self.sizes.settled(self.expr).terms
-
-    def maybe_as_int(self) -> int | None:  # type: ignore[override]
-        """The number, if it is known to be one."""
-        e = self.sizes.settled(self.expr)
-        return e.const if e.is_const else None
-
     @property
     def hint(self) -> int:
         """The value in the call at hand."""
         return self.sizes.hint(self.expr)
 
-    def require_hint(self, *_: Any) -> int:
-        """The value in the call at hand."""
-        return self.hint
-
     def guard_int(self, *_: Any) -> int:
         """The number, which it must be in other calls too."""
         return self.sizes.number(self.expr)
 
-    int_ = guard_int
-
-    def wrap_int(self, number: int) -> SizeNode:
-        """A number as such a node."""
-        return SizeNode(as_expr(number), self.sizes)
-
-    def sym_float(self) -> Any:
-        """The number as a float."""
-        return FloatNode(self.expr, self.sizes)
-
-    def sym_sum(self, nodes: Iterable[SizeNode]) -> SizeNode:
-        """The sum of some."""
-        return SizeNode(sum((n.expr for n in nodes), as_expr(0)), self.sizes)
-
     def _made(self, function: Callable[..., Expr], *others: SizeNode) -> SizeNode:
         return SizeNode(self.sizes.settled(function(self.expr, *[o.expr for o in others])), self.sizes)
-
-    def neg(self) -> SizeNode:
-        """`-self`."""
-        return self._made(operator.neg)
-
-    def pos(self) -> SizeNode:
-        """`+self`."""
-        return self
-
-    floor = ceil = trunc = round = sym_int = pos
-
-    def bool_(self) -> bool:
-        """Whether it is not 0."""
-        return self.sizes.ask("!=", self.expr, 0)
-
-    def pow_by_natural(self, other: SizeNode) -> SizeNode:
-        """`self ** other`, the exponent a number."""
-        return SizeNode(math.prod([self.expr] * other.guard_int(), start=as_expr(1)), self.sizes)
-
-    def truediv(self, other: SizeNode) -> Any:
-        """The quotient, a float."""
-        return FloatNode(("truediv", self.expr, other.expr), self.sizes)
-
-    int_truediv = truediv
 
 
 Formula: TypeAlias = "Expr | float | tuple[Any, ...]"
@@ -426,10 +344,6 @@ class FloatNode(_Node):
     def __repr__(self) -> str:
         return repr(float_of(self.formula, self.sizes.hint))
 
-    def is_float(self) -> bool:
-        """Yes."""
-        return True
-
     def settled(self) -> FloatNode | float:
         """The float by what is known now."""
 
@@ -442,10 +356,6 @@ class FloatNode(_Node):
         known = not any(e.terms for e in exprs_in(formula))
         return float_of(formula, self.sizes.hint) if known else FloatNode(formula, self.sizes)
 
-    def wrap_float(self, number: float) -> FloatNode:
-        """A number as such a node."""
-        return FloatNode(number, self.sizes)
-
     @property
     def hint(self) -> float:
         """The value in the call at hand."""
@@ -455,30 +365,8 @@ class FloatNode(_Node):
         """The number, which it must be in other calls too."""
         return float_of(self.formula, self.sizes.number)
 
-    float_ = guard_float
-
-    def neg(self) -> FloatNode:
-        """`-self`."""
-        return FloatNode(("mul", -1.0, self.formula), self.sizes)
-
-    def pos(self) -> FloatNode:
-        """`+self`."""
-        return self
-
     def _rounded(self, function: Callable[[float], int]) -> SizeNode:
         return SizeNode(as_expr(function(self.guard_float())), self.sizes)
-
-    def floor(self) -> SizeNode:
-        """The number below, which needs to be known."""
-        return self._rounded(math.floor)
-
-    def ceil(self) -> SizeNode:
-        """The number above."""
-        return self._rounded(math.ceil)
-
-    def trunc(self) -> SizeNode:
-        """The number towards zero."""
-        return self._rounded(math.trunc)
 
 
 def _of_floats(name: str) -> Any:
@@ -547,26 +435,6 @@ class TestNode(_Node):
     def __repr__(self) -> str:
         return "a comparison of sizes"
 
-    def is_bool(self) -> bool:
-        """Yes."""
-        return True
-
-    def wrap_bool(self, value: bool) -> TestNode:
-        """A bool as such a node."""
-        return TestNode(lambda _: value, lambda _: not value, self.sizes)
-
-    def bool_(self, *_: Any) -> bool:
-        """The answer."""
-        return self._test("")
-
-    def expect_true(self, *_: Any) -> bool:
-        """The answer, where another one is an error."""
-        return self._test("exactly")
-
-    def guard_or_false(self, *_: Any) -> bool:
-        """The answer where either will do."""
-        return self._test("generally")
-
     def guard_bool(self, *_: Any) -> bool:
         """The answer for torch's own code, to which a size of 1 is in question only for strides and broadcasting."""
         return self._test("layout" if self.sizes.how in ("exactly", "ones") else "")
@@ -585,9 +453,6 @@ class TestNode(_Node):
         """What answers for torch's own functions in Python."""
         return _ENVIRONMENT
 
-    guard_or_true = guard_or_false
-    guard_size_oblivious = guard_bool
-
     def sym_not(self) -> TestNode:
         """The contrary."""
         return TestNode(self._contrary, self._test, self.sizes)
@@ -599,12 +464,6 @@ class TestNode(_Node):
             lambda how: self._contrary(how) or other._contrary(how),
             self.sizes,
         )
-
-    def or_(self, other: TestNode) -> TestNode:
-        """Either."""
-        return self.sym_not().and_(other.sym_not()).sym_not()
-
-    sym_and, sym_or = and_, or_
 
 
 class _Environment:
@@ -619,6 +478,59 @@ class _Environment:
 
 
 _ENVIRONMENT = _Environment()
+
+_ANSWERS: Mapping[type[_Node], Mapping[str, Callable[..., Any]]] = {
+    _Node: {
+        **dict.fromkeys(["is_int", "is_bool", "is_float", "is_nested_int", "is_constant"], lambda n: False),
+        **dict.fromkeys(("is_symbolic", "has_hint"), lambda n: True),
+        **dict.fromkeys(
+            ["nested_int", "constant_int", "constant_bool", "maybe_as_int", "maybe_as_bool", "maybe_as_float"],
+            lambda n: None,
+        ),
+        **dict.fromkeys(("clone", "pos"), lambda n: n),  # it never changes
+        **dict.fromkeys(("str", "_graph_repr"), lambda n: f"{n!r}"),
+    },
+    SizeNode: {
+        "is_int": lambda n: True,
+        "is_constant": lambda n: not n.sizes.settled(n.expr).terms,
+        "maybe_as_int": lambda n: e.const if (e := n.sizes.settled(n.expr)).is_const else None,
+        "require_hint": lambda n, *_: n.hint,
+        "int_": SizeNode.guard_int,
+        "wrap_int": lambda n, number: SizeNode(as_expr(number), n.sizes),
+        "sym_float": lambda n: FloatNode(n.expr, n.sizes),
+        "sym_sum": lambda n, nodes: SizeNode(sum((other.expr for other in nodes), as_expr(0)), n.sizes),
+        "neg": lambda n: n._made(operator.neg),
+        **dict.fromkeys(["floor", "ceil", "trunc", "round", "sym_int"], lambda n: n),
+        "bool_": lambda n: n.sizes.ask("!=", n.expr, 0),
+        "pow_by_natural": lambda n, by: SizeNode(math.prod([n.expr] * by.guard_int(), start=as_expr(1)), n.sizes),
+        **dict.fromkeys(("truediv", "int_truediv"), lambda n, by: FloatNode(("truediv", n.expr, by.expr), n.sizes)),
+    },
+    FloatNode: {
+        "is_float": lambda n: True,
+        "wrap_float": lambda n, number: FloatNode(number, n.sizes),
+        "float_": FloatNode.guard_float,
+        "neg": lambda n: FloatNode(("mul", -1.0, n.formula), n.sizes),
+        "floor": lambda n: n._rounded(math.floor),  # the number needs to be known
+        "ceil": lambda n: n._rounded(math.ceil),
+        "trunc": lambda n: n._rounded(math.trunc),
+    },
+    TestNode: {
+        "is_bool": lambda n: True,
+        "wrap_bool": lambda n, value: TestNode(lambda _: value, lambda _: not value, n.sizes),
+        "bool_": lambda n, *_: n._test(""),
+        "expect_true": lambda n, *_: n._test("exactly"),  # another answer is an error
+        **dict.fromkeys(("guard_or_false", "guard_or_true"), lambda n, *_: n._test("generally")),
+        "guard_size_oblivious": TestNode.guard_bool,
+        "expr": property(lambda n: n),  # type: ignore[dict-item]
+        "shape_env": property(lambda n: _ENVIRONMENT),  # type: ignore[dict-item]
+        "sym_and": TestNode.and_,
+        **dict.fromkeys(("or_", "sym_or"), lambda n, other: n.sym_not().and_(other.sym_not()).sym_not()),
+    },
+}
+"""Kind of value -> torch's name of a question -> the answer."""
+for _class, _answers in _ANSWERS.items():
+    for _name, _answer in _answers.items():
+        setattr(_class, _name, _answer)
 
 
 # ---------------------------------------------------------------- sizes of tensors

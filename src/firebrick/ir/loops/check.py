@@ -26,7 +26,7 @@ from firebrick.ir.loops.program import (
 )
 from firebrick.ir.loops.scalar_ops import REDUCTIONS, SCALAR_OPS, SCANS, result_dtype
 from firebrick.ir.loops.show import show
-from firebrick.ir.loops.walk import values_of
+from firebrick.ir.loops.values import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

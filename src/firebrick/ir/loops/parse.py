@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -406,24 +406,16 @@ class NestReader:
 # ---------------------------------------------------------------- text
 
 
-_SIGN_CLASSES: Mapping[str, type[ast.AST]] = {
-    "+": ast.Add,
-    "-": ast.Sub,
-    "*": ast.Mult,
-    "/": ast.Div,
-    "<": ast.Lt,
-    "<=": ast.LtE,
-    ">": ast.Gt,
-    ">=": ast.GtE,
-    "==": ast.Eq,
-    "!=": ast.NotEq,
-    "&": ast.BitAnd,
-    "|": ast.BitOr,
-    "^": ast.BitXor,
-}
-_SIGNS: Mapping[type[ast.AST], list[str]] = {
-    cls: [name for name, s in INFIX.items() if s == sign] for sign, cls in _SIGN_CLASSES.items()
-}
+def _signs() -> dict[type[ast.AST], list[str]]:
+    """What Python's grammar calls a sign -> the scalar functions that are written with it."""
+    signs: dict[type[ast.AST], list[str]] = {}
+    for name, sign in INFIX.items():
+        tree: Any = ast.parse(f"a {sign} b", mode="eval").body
+        signs.setdefault(type(tree.op if isinstance(tree, ast.BinOp) else tree.ops[0]), []).append(name)
+    return signs
+
+
+_SIGNS = _signs()
 
 
 def _indent(line: str) -> int:

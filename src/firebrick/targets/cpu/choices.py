@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 mkldnn = torch.ops.mkldnn
 
-_COLUMNS = {64: 32, 32: 16, 16: 16}
+COLUMNS = {64: 32, 32: 16, 16: 16}
 """Bytes of a vector -> columns of a panel, two vectors or more; without vectors the library's kernels are best."""
 _WRITTEN = frozenset({"scale", "bias", "add", *ACTIVATIONS})
 _ONEDNN = frozenset({"bias", "gelu", "gelu_tanh", "tanh", "sigmoid", "swish", "hardswish"})
@@ -60,7 +60,7 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
     """What computes an op, the cheapest first; of equal ones the first here."""
     if target.exact or op not in _OPS:
         return (CALL,)
-    return tuple(sorted([*_OPS[op](_COLUMNS.get(target.vector_bytes, 0), *args), CALL], key=lambda c: c.cost))
+    return tuple(sorted([*_OPS[op](COLUMNS.get(target.vector_bytes, 0), *args), CALL], key=lambda c: c.cost))
 
 
 def _cost(work: int, meets: int) -> float:
