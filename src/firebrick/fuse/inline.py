@@ -28,9 +28,9 @@ _MOST_LOADS = 48
 
 def escaping(program: LoopProgram) -> set[str]:
     """Buffers that outlive the program: those that its outputs view, inputs and constants."""
-    found = {o.buffer for o in program.outputs if isinstance(o, Ref)}
-    found.update(b.name for b in program.buffers if b.kind in ("input", "const", "derived", "output"))
-    return found
+    names = {o.buffer for o in program.outputs if isinstance(o, Ref)}
+    names.update(b.name for b in program.buffers if b.kind in ("input", "const", "derived", "output"))
+    return names
 
 
 def drop_dead(program: LoopProgram, nodes: list[Node]) -> list[Node]:

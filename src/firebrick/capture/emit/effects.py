@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import CodeType
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.values.base import Args, Value
+    from firebrick.capture.values.base import Args, Value, ValueEmitter
 
 
 class Effects:

@@ -27,52 +27,41 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args
+    from firebrick.capture.values.base import Args, Interpreter
 
 
 @dataclass(frozen=True, slots=True)
 class BinaryRow:
-    """A binary operator: its functions and special methods."""
+    """A binary operator: its functions, and the name that its special methods have in common."""
 
     symbol: str
     function: Callable[[Any, Any], Any]
     in_place: Callable[[Any, Any], Any]
     name: str
 
-    @property
-    def method(self) -> str:
-        """`__add__`."""
-        return f"__{self.name}__"
-
-    @property
-    def reflected(self) -> str:
-        """`__radd__`."""
-        return f"__r{self.name}__"
-
-    @property
-    def assigned(self) -> str:
-        """`__iadd__`."""
-        return f"__i{self.name}__"
+    def method(self, way: str = "") -> str:
+        """`__add__`; way: "r" for `__radd__`, "i" for `__iadd__`."""
+        return f"__{way}{self.name}__"
 
 
+_BINARY_NAMES = {
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "truediv",
+    "//": "floordiv",
+    "%": "mod",
+    "**": "pow",
+    "@": "matmul",
+    "&": "and",
+    "|": "or",
+    "^": "xor",
+    "<<": "lshift",
+    ">>": "rshift",
+}
 BINARY: Mapping[str, BinaryRow] = {
-    row.symbol: row
-    for row in (
-        BinaryRow("+", operator.add, operator.iadd, "add"),
-        BinaryRow("-", operator.sub, operator.isub, "sub"),
-        BinaryRow("*", operator.mul, operator.imul, "mul"),
-        BinaryRow("/", operator.truediv, operator.itruediv, "truediv"),
-        BinaryRow("//", operator.floordiv, operator.ifloordiv, "floordiv"),
-        BinaryRow("%", operator.mod, operator.imod, "mod"),
-        BinaryRow("**", operator.pow, operator.ipow, "pow"),
-        BinaryRow("@", operator.matmul, operator.imatmul, "matmul"),
-        BinaryRow("&", operator.and_, operator.iand, "and"),
-        BinaryRow("|", operator.or_, operator.ior, "or"),
-        BinaryRow("^", operator.xor, operator.ixor, "xor"),
-        BinaryRow("<<", operator.lshift, operator.ilshift, "lshift"),
-        BinaryRow(">>", operator.rshift, operator.irshift, "rshift"),
-    )
+    symbol: BinaryRow(symbol, vars(operator)[f"__{name}__"], vars(operator)[f"__i{name}__"], name)
+    for symbol, name in _BINARY_NAMES.items()
 }
 """Operator text -> row."""
 
@@ -93,7 +82,8 @@ COMPARE: Mapping[str, tuple[Callable[[Any, Any], Any], str, str]] = {
 }
 """Operator text -> function, special method, its reflection."""
 
-_BY_METHOD = {row.method: row.symbol for row in BINARY.values()}
+_BY_COMPARISON = {method: symbol for symbol, (_, method, _) in COMPARE.items()}
+_BY_METHOD = {row.method(): row.symbol for row in BINARY.values()}
 _SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
 
 
@@ -138,16 +128,11 @@ def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
     if isinstance(value, SizeValue) and symbol in "+-":
         return binary(interp, symbol, ConstantValue(0), value)
     function, method = UNARY[symbol]
-    if isinstance(value, SubclassValue):
-        own = value.special(interp, method)
-        return (
-            own.call(interp, [], {})
-            if own
-            else interp.tracer.graph.call(interp, "call_function", function, [value], {})
-        )
+    if isinstance(value, SubclassValue) and (own := value.special(interp, method)):
+        return own.call(interp, [], {})
     if isinstance(value, ArrayValue):
         return value.call_method(interp, method, [], {})
-    if isinstance(value, TensorValue):
+    if isinstance(value, (TensorValue, SubclassValue)):
         return interp.tracer.graph.call(interp, "call_function", function, (value,), {})
     if isinstance(value, ObjectValue) and overriding(interp, value, method) and value.special(interp, method):
         return value.call_method(interp, method, [], {})
@@ -172,7 +157,7 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
         isinstance(left, TensorValue)
         or (isinstance(right, TensorValue) and not isinstance(left, (ObjectValue, ListValue)))
     ) and not (
-        isinstance(right, ObjectValue) and right.special(interp, row.reflected) is not None and right.storage is None
+        isinstance(right, ObjectValue) and right.special(interp, row.method("r")) is not None and right.storage is None
     ):
         function = row.in_place if in_place and isinstance(left, TensorValue) else row.function
         if row.symbol in "+-*/":
@@ -194,7 +179,7 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
 
 def _of_subclasses(interp: Interpreter, row: BinaryRow, in_place: bool, left: Value, right: Value) -> Value:
     """An operator of the class itself, else torch's."""
-    if in_place and isinstance(left, ObjectValue) and (own := left.special(interp, row.assigned)) is not None:
+    if in_place and isinstance(left, ObjectValue) and (own := left.special(interp, row.method("i"))) is not None:
         return own.call(interp, [right], {})
     result = by_objects(interp, row, left, right, row.symbol)
     if result is not None:
@@ -216,9 +201,9 @@ def _plain(value: Value) -> Value:
 
 def _in_place(interp: Interpreter, row: BinaryRow, left: Value, right: Value) -> Value | None:
     if isinstance(left, ObjectValue):
-        method = left.special(interp, row.assigned)
+        method = left.special(interp, row.method("i"))
         if method is not None and (
-            left.storage is None or isinstance(interp.lookup(left.cls, row.assigned)[0], WRITTEN)
+            left.storage is None or isinstance(interp.lookup(left.cls, row.method("i"))[0], WRITTEN)
         ):
             result = method.realize().call(interp, [right], {})
             return None if _not_implemented(result) else result
@@ -260,7 +245,7 @@ def _bound(interp: Interpreter, owner: ObjectValue, name: str) -> Value:
 
 def by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value, symbol: str) -> Value | None:
     """By the special methods of the user's classes; None if they have none."""
-    attempts = [(left, row.method, right), (right, row.reflected, left)]
+    attempts = [(left, row.method(), right), (right, row.method("r"), left)]
     if left.python_type() is not right.python_type() and issubclass(right.python_type(), left.python_type()):
         attempts.reverse()
     tried = False
@@ -331,9 +316,8 @@ def special_method(interp: Interpreter, value: Value, name: str, args: Args) -> 
     """An operator that is called by the name of its special method on a built-in kind; None if it is none."""
     if name in _BY_METHOD and len(args) == 1:
         return binary(interp, _BY_METHOD[name], value, args[0])
-    for symbol, (_, method, _) in COMPARE.items():
-        if method == name and len(args) == 1:
-            return compare(interp, symbol, value, args[0])
+    if name in _BY_COMPARISON and len(args) == 1:
+        return compare(interp, _BY_COMPARISON[name], value, args[0])
     if name == "__len__":
         return ConstantValue(value.length(interp))
     if name == "__bool__":

@@ -16,8 +16,7 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 def overrides_calls(value: Value) -> bool:
@@ -83,10 +82,7 @@ def _function_of(
     values = [arg.realize() for arg in args]
     if target is getattr:
         return getattr(torch.Tensor, values[1].as_constant()).__get__, args[:1]
-    kinds = (
-        "own" if overrides_calls(v) else "tensor" if issubclass(v.python_type(), torch.Tensor) else "" for v in values
-    )
-    behind = _operator_function(target, tuple(kinds))
+    behind = _operator_function(target, tuple(map(_kind, values)))
     if behind is None:
         raise Break("tensor-subclass", f"{name} of a tensor of another class")
     return behind[0], [args[place] for place in behind[1]]

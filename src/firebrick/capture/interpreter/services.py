@@ -11,7 +11,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter import operators
 from firebrick.capture.library import arity, known_callables
 from firebrick.capture.values.base import NotConstant, Raised, Value
-from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue
+from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue, is_none
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.iterator import Cursor, GeneratorValue, IteratorValue
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 class Operations:
@@ -300,7 +299,7 @@ class Operations:
 
     def sorted_items(self, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
         """A stable sort by the user's order."""
-        keyed = [(item if key is None or _is_none(key) else self.call(key, item), item) for item in items]
+        keyed = [(item if key is None or is_none(key) else self.call(key, item), item) for item in items]
 
         def order(first: tuple[Value, Value], second: tuple[Value, Value]) -> int:
             for sign, left, right in ((-1, first[0], second[0]), (1, second[0], first[0])):
@@ -362,7 +361,3 @@ def _shown(conversion: str, spec: str, item: Any) -> str:
 
 
 _CACHED = type(functools.lru_cache(lambda: None))
-
-
-def _is_none(value: Value) -> bool:
-    return value.realize().python_type() is type(None)

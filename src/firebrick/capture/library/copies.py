@@ -19,8 +19,7 @@ from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectVa
 from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 @handles(copy.copy)

@@ -24,8 +24,7 @@ from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.module import ModuleValue
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 handles(marks.is_compiling)(lambda interp, args, kwargs: ConstantValue(True))

@@ -25,8 +25,7 @@ from firebrick.capture.values.wrapper import is_wrapper_class, make_wrapper
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 _ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 
@@ -61,12 +60,9 @@ class ClassValue(KnownValue):
                 tracer.guards.equals(Attr(tracer.const_source(self.obj), name), attribute)
             return tracer.known(attribute)
         assert owner is not None
-        if isinstance(found, types.FunctionType):
-            return tracer.function(found)
-        if isinstance(found, staticmethod):
-            return tracer.known(found.__func__)
-        if isinstance(found, classmethod):
-            return BoundMethodValue(tracer.known(found.__func__), self)
+        method = self.method(interp, found)
+        if method is not None:
+            return method
         if isinstance(found, types.ClassMethodDescriptorType):
             if find(found) is not None:
                 return BoundMethodValue(CallableValue(found), self)
@@ -78,6 +74,14 @@ class ClassValue(KnownValue):
             none = ConstantValue(None)
             return tracer.known(found).call_method(interp, "__get__", [none, self], {})
         return tracer.known(getattr(self.obj, name))
+
+    def method(self, interp: Interpreter, found: object) -> Value | None:
+        """What a function, static method or class method among a class's entries is, read from this class."""
+        if isinstance(found, classmethod):
+            return BoundMethodValue(interp.tracer.known(found.__func__), self)
+        if isinstance(found, staticmethod):
+            return interp.tracer.known(found.__func__)
+        return interp.tracer.function(found) if isinstance(found, types.FunctionType) else None
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Members of an enum."""
@@ -176,12 +180,9 @@ class ClassValue(KnownValue):
         base = builtin_base(cls)
         if base is object:
             return ObjectValue(cls)
-        if base in (dict, OrderedDict, defaultdict):
-            return ObjectValue(cls, storage=DictValue({}, cls=base))
-        if base is list:
-            return ObjectValue(cls, storage=ListValue([]))
-        if base is set:
-            return ObjectValue(cls, storage=SetValue({}))
+        if base in (dict, OrderedDict, defaultdict, list, set):
+            storage = ListValue([]) if base is list else SetValue({}) if base is set else DictValue({}, cls=base)
+            return ObjectValue(cls, storage=storage)
         if base is tuple:
             items = list(interp.iterate(args[0])) if args else []
             if hasattr(cls, "_fields") and cls.__dict__.get("__slots__") == ():

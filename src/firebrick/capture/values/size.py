@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.emit.prelude import Prelude
     from firebrick.capture.graph import GraphBuilder
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Interpreter, Source, Value, ValueEmitter
     from firebrick.capture.values.tensor import TensorValue
 
 

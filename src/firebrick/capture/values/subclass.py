@@ -18,11 +18,8 @@ from firebrick.capture.values.object import MISSING, ObjectValue, Overridden, bi
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
     from firebrick.capture.values.tensor import TensorValue
 
 _TENSOR = torch.Tensor.__mro__

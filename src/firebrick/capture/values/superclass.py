@@ -18,8 +18,7 @@ from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.object import ObjectValue, bind
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 class SuperValue(Value):
@@ -84,13 +83,7 @@ class SuperValue(Value):
             return _Raw(owner, "construct")
         if name == "__new__" and not isinstance(raw, staticmethod):
             return CallableValue(base.__new__)
-        if isinstance(raw, classmethod):
-            return BoundMethodValue(interp.tracer.known(raw.__func__), owner)
-        if isinstance(raw, staticmethod):
-            return interp.tracer.known(raw.__func__)
-        if isinstance(raw, types.FunctionType):
-            return interp.tracer.function(raw)
-        return interp.tracer.known(getattr(super(self.cls, owner.obj), name))
+        return owner.method(interp, raw) or interp.tracer.known(getattr(super(self.cls, owner.obj), name))
 
 
 class _Raw(Value):

@@ -26,12 +26,9 @@ from firebrick.capture.wrappers import Call, Layout, Unwrap, Wrap, unwrap, wrapp
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.graph import GraphBuilder
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
 
 _WRAPPED, _UNWRAP = Wrapped(wrapped, None), Wrapped(unwrap, None)
 """What new code calls: none of it is captured."""
