@@ -135,12 +135,12 @@ def disassemble(code: CodeType) -> list[Item]:
             handler = handlers[id(entry)] = Handler(target, entry.depth, entry.lasti)
         return handler
 
-    made: list[Instr] = []
+    instrs: list[Instr] = []
     for i in instructions:
         target = labels.setdefault(i.argval, Label()) if i.is_jump else None
-        made.append(instr_of(i, target, None if i.handler is None else handler_of(i.handler)))
+        instrs.append(instr_of(i, target, None if i.handler is None else handler_of(i.handler)))
     items: list[Item] = []
-    for index, instr in enumerate(made):
+    for index, instr in enumerate(instrs):
         if index in labels:
             items.append(labels[index])
         items.append(instr)

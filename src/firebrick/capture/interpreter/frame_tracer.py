@@ -117,10 +117,10 @@ class Tracer:
             return size_value(obj, self.graph.sizes)
         if is_literal(obj):
             return ConstantValue(obj) if type(obj) is not tuple else TupleValue([self.known(item) for item in obj])
-        found = self.objects.get(id(obj))
-        if found is not None:
-            self.guards.pin(found)
-            return found
+        value = self.objects.get(id(obj))
+        if value is not None:
+            self.guards.pin(value)
+            return value
         if isinstance(obj, types.FunctionType):
             return self.function(obj)
         if isinstance(obj, (tuple, slice)):
@@ -137,36 +137,36 @@ class Tracer:
 
     def function(self, fn: types.FunctionType) -> FunctionValue:
         """A real function that is known by identity."""
-        found = self._functions.get(id(fn))
-        if found is None:
-            found = self._functions[id(fn)] = FunctionValue.of(self, fn, None)
+        value = self._functions.get(id(fn))
+        if value is None:
+            value = self._functions[id(fn)] = FunctionValue.of(self, fn, None)
             self._keep.append(fn)
-        return found
+        return value
 
     def cell(self, cell: types.CellType, name: str, source: s.Source) -> CellValue:
         """A real cell; its content is read lazily."""
-        found = self._cells.get(id(cell))
-        if found is None:
+        value = self._cells.get(id(cell))
+        if value is None:
             self._keep.append(cell)
             try:
                 content: Value | None = self.read(cell.cell_contents, s.CellContents(source))
             except ValueError:
                 content = None
-            found = self._cells[id(cell)] = CellValue(content, name, source, cell)
-        return found
+            value = self._cells[id(cell)] = CellValue(content, name, source, cell)
+        return value
 
     def code_constant(self, obj: Any) -> Value:
         """A constant of a code object."""
         if type(obj) in LITERAL_TYPES:
             return ConstantValue(obj)
-        found = self._constants.get(id(obj))
-        if found is None:
-            found = fresh(self, obj)
+        value = self._constants.get(id(obj))
+        if value is None:
+            value = fresh(self, obj)
             if type(obj) is tuple:
-                found.source = self.const_source(obj)  # the same object at each call
-            self._constants[id(obj)] = found
+                value.source = self.const_source(obj)  # the same object at each call
+            self._constants[id(obj)] = value
             self._keep.append(obj)
-        return found
+        return value
 
     # -- globals ----------------------------------------------------------------
 
@@ -174,11 +174,11 @@ class Tracer:
         """The globals of an inlined function; None for the frame's own."""
         if variables is self.frame_globals:
             return None
-        found = self._namespaces.get(id(variables))
-        if found is None:
+        namespace = self._namespaces.get(id(variables))
+        if namespace is None:
             name = str(variables.get("__name__", "globals"))
-            found = self._namespaces[id(variables)] = s.Namespace(name, variables)
-        return found
+            namespace = self._namespaces[id(variables)] = s.Namespace(name, variables)
+        return namespace
 
     def load_global(self, interp: Interpreter, name: str) -> Value:
         """A global of the interpreter's function, else a builtin."""
@@ -187,16 +187,16 @@ class Tracer:
         if changed is not None:
             return changed
         key = (id(variables), name)
-        found = self._globals.get(key)
-        if found is not None:
-            return found
+        value = self._globals.get(key)
+        if value is not None:
+            return value
         pinned = is_library(variables.get("__name__"))
         source: s.Source = s.Global(name, interp.namespace)
         if name in variables:
             if pinned:
                 self.guards.fixed(source, variables[name])
-            found = self.read(variables[name], source, pinned=pinned)
-            self.found.append(found)
+            value = self.read(variables[name], source, pinned=pinned)
+            self.found.append(value)
         elif name in interp.builtins:
             obj = interp.builtins[name]
             source = s.Builtin(name)
@@ -204,13 +204,13 @@ class Tracer:
                 self.guards.lacks_key(s.Variables(interp.namespace), name)
                 source = s.Global(name, s.Namespace("builtins", interp.builtins))
             self.guards.fixed(source, obj)
-            found = self.read(obj, self.const_source(obj), pinned=True)
+            value = self.read(obj, self.const_source(obj), pinned=True)
         else:
             self.guards.lacks_key(s.Variables(interp.namespace), name)
             self.guards.lacks_key(s.Variables(s.Namespace("builtins", interp.builtins)), name)
             interp.raise_real(NameError(f"name {name!r} is not defined", name=name))
-        self._globals[key] = found
-        return found
+        self._globals[key] = value
+        return value
 
     def module_global(self, module: types.ModuleType, name: str, obj: Any) -> Value:
         """An attribute of a Python module."""
@@ -254,11 +254,11 @@ class Tracer:
     def class_attribute(self, value: Value, name: str) -> Value | None:
         """An attribute of a value's class, bound; None for those of built-in kinds."""
         cls = value.python_type()
-        found, owner = self.lookup(cls, name)
-        if found is MISSING or owner is None or not isinstance(found, (types.FunctionType, property, classmethod)):
+        entry, owner = self.lookup(cls, name)
+        if entry is MISSING or owner is None or not isinstance(entry, (types.FunctionType, property, classmethod)):
             return None
         interp = self.current
-        return bind(interp, found, owner, value, name)
+        return bind(interp, entry, owner, value, name)
 
     current: Interpreter
     """The interpreter of the root frame."""
@@ -289,8 +289,8 @@ class Tracer:
         return self._path(source)
 
     def _path(self, source: s.Source) -> str:
-        found = self._paths.get(source)
-        if found is None:
+        path = self._paths.get(source)
+        if path is None:
             match source:
                 case (
                     s.ModuleItem(base=base, name=name)
@@ -298,16 +298,16 @@ class Tracer:
                     | s.Attr(base=base, name=name)
                 ):
                     before = self._path(base)
-                    found = f"{before}_{name}" if before else name
+                    path = f"{before}_{name}" if before else name
                 case s.Item(base=base, key=key):
                     before = self._path(base)
-                    found = f"{before}_{key}" if before else str(key)
+                    path = f"{before}_{key}" if before else str(key)
                 case s.Const():
-                    found = ""
+                    path = ""
                 case _:
-                    found = "" if str(source) == "self" else str(source)
-            self._paths[source] = found
-        return found
+                    path = "" if str(source) == "self" else str(source)
+            self._paths[source] = path
+        return path
 
     def parameter_path(self, source: s.Source) -> str | None:
         """Place of a tensor that belongs to a module tree; None for others."""
@@ -323,13 +323,13 @@ class Tracer:
         table = module.obj.__dict__.get(name)
         if table is None or name.endswith("hooks"):  # handles lead to those of hooks too
             return self.read(table, source)
-        made = DictValue({}, source, type(table), table)
+        mapping = DictValue({}, source, type(table), table)
         for key, item in table.items():
             entry = module.fields.get(key) if key in module.changed else None
             if entry is None:
                 entry = self.module_attribute(module, key, item, s.ModuleItem(module.base(self.current), name, key))
-            made.entries[key] = (ConstantValue(key) if is_literal(key) else self.known(key), entry)
-        return made
+            mapping.entries[key] = (ConstantValue(key) if is_literal(key) else self.known(key), entry)
+        return mapping
 
     def module_attribute(self, module: ModuleValue, name: str, obj: Any, source: s.Source) -> Value:
         """An own attribute, parameter, buffer or submodule of a module."""
@@ -388,5 +388,5 @@ class Tracer:
         source = self.const_source(fn)
         self.guards.code(source, fn)
         for name in ("__defaults__", "__kwdefaults__"):
-            if (found := getattr(fn, name)) is not None:
-                self.guards.identity(s.FunctionPart(source, name), found)
+            if (part := getattr(fn, name)) is not None:
+                self.guards.identity(s.FunctionPart(source, name), part)

@@ -250,12 +250,12 @@ class Interpreter(Operations):
         if code.co_flags & _ASYNC:
             raise Break("unsupported-call", f"{function.describe()} is async")
         if code.co_flags & _GENERATOR:
-            made = GeneratorValue(frame)
+            generator = GeneratorValue(frame)
             root = self
             while root.parent is not None:
                 root = root.parent
-            self.tracer.generators.append((root.steps, made))
-            return made
+            self.tracer.generators.append((root.steps, generator))
+            return generator
         self.tracer.innermost = frame
         try:
             return frame.run()

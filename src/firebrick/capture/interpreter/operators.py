@@ -149,8 +149,8 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
     in_place = symbol.endswith("=")
     row = BINARY[symbol.rstrip("=")]
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-        made = of_sizes(row.symbol, left, right)
-        return interp.fold(row.function, (left, right), {}) if made is None else made
+        size = of_sizes(row.symbol, left, right)
+        return interp.fold(row.function, (left, right), {}) if size is None else size
     if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):
         return _of_subclasses(interp, row, in_place, left, right)
     if (
@@ -250,12 +250,12 @@ def by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value, s
         attempts.reverse()
     tried = False
     for owner, name, other in attempts:
-        found, holder = interp.lookup(owner.python_type(), name)
-        if isinstance(owner, ObjectValue) and isinstance(found, WRITTEN) and holder is not torch.Tensor:
+        entry, holder = interp.lookup(owner.python_type(), name)
+        if isinstance(owner, ObjectValue) and isinstance(entry, WRITTEN) and holder is not torch.Tensor:
             result = _bound(interp, owner, name).call(interp, [other], {})
             if not _not_implemented(result):
                 return result
-        elif found is not MISSING and (symbol in "%=*=" or not isinstance(other, ObjectValue) or other.storage):
+        elif entry is not MISSING and (symbol in "%=*=" or not isinstance(other, ObjectValue) or other.storage):
             tried = True  # a built-in kind will say what it thinks of it
     if not tried:
         names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
@@ -332,8 +332,8 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
     if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
         return _of_arrays(interp, symbol, left, right)
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-        made = of_sizes(symbol, left, right)
-        return interp.fold(function, (left, right), {}) if made is None else made
+        size = of_sizes(symbol, left, right)
+        return interp.fold(function, (left, right), {}) if size is None else size
     if (isinstance(left, TensorValue) or isinstance(right, TensorValue)) and not (
         isinstance(left, SubclassValue) or isinstance(right, SubclassValue)
     ):
@@ -344,8 +344,8 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
         return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
     for owner, name, other in ((left, method, right), (right, reflected, left)):
         if isinstance(owner, ObjectValue):
-            found, holder = interp.lookup(owner.cls, name)
-            if isinstance(found, WRITTEN) and holder is not torch.Tensor:
+            entry, holder = interp.lookup(owner.cls, name)
+            if isinstance(entry, WRITTEN) and holder is not torch.Tensor:
                 result = _bound(interp, owner, name).call(interp, [other], {})
                 if not _not_implemented(result):
                     return result
@@ -434,8 +434,8 @@ def contains(interp: Interpreter, container: Value, item: Value) -> bool:
     if isinstance(container, ConstantValue):
         return interp.fold(operator.contains, [container, item], {}).truth(interp)
     if isinstance(container, ObjectValue):
-        found, _ = interp.lookup(container.cls, "__contains__")
-        if found is MISSING and container.storage is None:
+        entry, _ = interp.lookup(container.cls, "__contains__")
+        if entry is MISSING and container.storage is None:
             return any(interp.same_or_equal(other, item) for other in container.iterate(interp))
     if isinstance(container, TensorValue):
         raise Break("data-dependent-branch", "`in` on a tensor")
@@ -459,10 +459,10 @@ def host_copy(interp: Interpreter, value: Value) -> Any:
         return value.cls(host_copy(interp, item) for item in value.iterate(interp))
     if not isinstance(value, DictValue):
         return value.as_constant()
-    made: Any = value.cls() if value.factory is None else value.cls(host_copy(interp, value.factory))
+    mapping: Any = value.cls() if value.factory is None else value.cls(host_copy(interp, value.factory))
     for key, item in value.whole(interp).values():
-        made[host_copy(interp, key)] = host_copy(interp, item)
-    return made
+        mapping[host_copy(interp, key)] = host_copy(interp, item)
+    return mapping
 
 
 def host_text(interp: Interpreter, value: Value) -> Any:

@@ -94,16 +94,16 @@ def overridden(interp: Interpreter, target: Callable[..., Any] | str, args: Args
     Raises:
         Break: the call is an operator, whose function torch names otherwise.
     """
-    found: list[ObjectValue] = []
+    owners: list[ObjectValue] = []
     for value in _overriding((*args, *kwargs.values())):
-        if all(value.cls is not other.cls for other in found):
-            before = [place for place, other in enumerate(found) if issubclass(value.cls, other.cls)]
-            found.insert(before[0] if before else len(found), value)
-    function, args = _function_of(target, args, found)
-    classes = TupleValue([interp.tracer.known(value.cls) for value in found])
-    given = [interp.tracer.known(function), classes, TupleValue(list(args)), DictValue.of(dict(kwargs))]
-    for value in found:
-        result = value.get_attr(interp, "__torch_function__").realize().call(interp, given, {}).realize()
+        if all(value.cls is not other.cls for other in owners):
+            before = [place for place, other in enumerate(owners) if issubclass(value.cls, other.cls)]
+            owners.insert(before[0] if before else len(owners), value)
+    function, args = _function_of(target, args, owners)
+    classes = TupleValue([interp.tracer.known(value.cls) for value in owners])
+    arguments = [interp.tracer.known(function), classes, TupleValue(list(args)), DictValue.of(dict(kwargs))]
+    for value in owners:
+        result = value.get_attr(interp, "__torch_function__").realize().call(interp, arguments, {}).realize()
         if not (isinstance(result, ConstantValue) and result.value is NotImplemented):
             return result
     raise Break("tensor-subclass", f"{function.__name__}() that no __torch_function__ implements")

@@ -143,10 +143,10 @@ class Operations:
             return args[0].realize().get_attr(interp, obj.__self__.__name__)
         replacement = known_callables.polyfill(obj)
         if replacement is not None:
-            made = self.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs)).realize()
-            if isinstance(obj, type) and isinstance(made, (FunctionValue, GeneratorValue)):
-                made.cls = obj
-            return made
+            returned = self.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs)).realize()
+            if isinstance(obj, type) and isinstance(returned, (FunctionValue, GeneratorValue)):
+                returned.cls = obj
+            return returned
         if known_callables.is_foldable(obj):
             return self.fold(obj, args, kwargs, copied=True)
         owner = getattr(obj, "__self__", None)
@@ -207,12 +207,12 @@ class Operations:
         kind = value.python_type()
         if name == "__class__":
             return self.tracer.known(kind)
-        found, _ = class_lookup(kind, name)  # not getattr: what only `type` has is none of an instance's
-        if found is MISSING:
+        entry, _ = class_lookup(kind, name)  # not getattr: what only `type` has is none of an instance's
+        if entry is MISSING:
             self.raise_new(AttributeError, f"{kind.__name__!r} object has no attribute {name!r}")
-        if found is None or isinstance(found, str):
-            return ConstantValue(found)
-        if not callable(found) and not isinstance(found, (classmethod, staticmethod)):
+        if entry is None or isinstance(entry, str):
+            return ConstantValue(entry)
+        if not callable(entry) and not isinstance(entry, (classmethod, staticmethod)):
             raise Break("unsupported-attribute", f"{name} of {value.describe()} is read")
         return MethodValue(value, name)
 
@@ -252,9 +252,9 @@ class Operations:
         if isinstance(value, (IteratorValue, GeneratorValue)):
             return value
         if isinstance(value, ObjectValue):
-            found, _ = self.lookup(value.cls, "__iter__")
-            if isinstance(found, types.FunctionType):
-                made = self.tracer.function(found).call(self.interpreter, [value], {}).realize()
+            entry, _ = self.lookup(value.cls, "__iter__")
+            if isinstance(entry, types.FunctionType):
+                made = self.tracer.function(entry).call(self.interpreter, [value], {}).realize()
                 if not hasattr(made.python_type(), "__next__"):
                     self.raise_new(TypeError, f"iter() returned non-iterator of type {made.python_type().__name__!r}")
                 return made
@@ -337,8 +337,8 @@ class Operations:
             "": ("__format__", "__str__", "__repr__"),
         }
         for name in names[conversion]:
-            found, _ = self.lookup(value.cls, name)
-            if found is not MISSING and isinstance(found, types.FunctionType):
+            entry, _ = self.lookup(value.cls, name)
+            if entry is not MISSING and isinstance(entry, types.FunctionType):
                 args = [ConstantValue(spec)] if name == "__format__" else []
                 shown = functools.partial(_shown, conversion, spec)
                 text = converted(self.interpreter, value, name, shown, args)

@@ -59,10 +59,10 @@ def apply_function(interp: Interpreter, cls: type, args: Args, kwargs: Kwargs) -
     function = forward.__func__ if isinstance(forward, staticmethod) else forward
     _, owner = interp.lookup(cls, "setup_context")
     if owner is torch.autograd.function._SingleLevelFunction or not isinstance(function, types.FunctionType):
-        given: list[Value] = [ObjectValue(torch.autograd.function.FunctionCtx), *args]
+        arguments: list[Value] = [ObjectValue(torch.autograd.function.FunctionCtx), *args]
     else:
-        given = list(args)
-    result = interp.tracer.known(function).call(interp, given, kwargs)
+        arguments = list(args)
+    result = interp.tracer.known(function).call(interp, arguments, kwargs)
     places = {storage_of(value.fake) for value in _tensors(args)}
     if any(storage_of(value.fake) in places for value in _tensors([result])):  # `apply` gives other tensors than it
         raise Break("unsupported-call", f"{cls.__name__}.forward() returns a tensor on the memory of its arguments")

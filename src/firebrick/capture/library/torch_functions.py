@@ -85,13 +85,13 @@ def _collect() -> None:
         for name in dir(namespace):
             if name in _NOT_IN_GRAPH or name.startswith("__"):
                 continue
-            found = getattr(namespace, name, None)
-            if isinstance(found, (types.BuiltinFunctionType, types.FunctionType, types.BuiltinMethodType)) or (
-                type(found).__name__ == "builtin_function_or_method"
+            function = getattr(namespace, name, None)
+            if isinstance(function, (types.BuiltinFunctionType, types.FunctionType, types.BuiltinMethodType)) or (
+                type(function).__name__ == "builtin_function_or_method"
             ):
-                if getattr(found, "__module__", None) in ("typing", "functools", "importlib", "torch.overrides"):
+                if getattr(function, "__module__", None) in ("typing", "functools", "importlib", "torch.overrides"):
                     continue
-                GRAPH_FUNCTIONS[id(found)] = found
+                GRAPH_FUNCTIONS[id(function)] = function
 
 
 _collect()
@@ -253,10 +253,10 @@ def _set_grad_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.inference_mode)
 def _inference_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    given = args[0].realize() if args else kwargs.get("mode", ConstantValue(True)).realize()
-    if not given.is_constant() or not isinstance(given.as_constant(), bool):
-        return interp.decorate_with(_inference_context(True), given)
-    return _inference_context(given.as_constant())
+    mode = args[0].realize() if args else kwargs.get("mode", ConstantValue(True)).realize()
+    if not mode.is_constant() or not isinstance(mode.as_constant(), bool):
+        return interp.decorate_with(_inference_context(True), mode)
+    return _inference_context(mode.as_constant())
 
 
 def _inference_context(mode: bool) -> ContextValue:

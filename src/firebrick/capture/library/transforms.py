@@ -150,9 +150,9 @@ class Sub:
 
 def _values(graph: GraphBuilder, nodes: Sequence[fx.Node]) -> list[TensorValue]:
     """The tensors that nodes compute."""
-    found = [value for node in nodes if (value := graph.known(node.meta.get("val"))) is not None]
-    assert len(found) == len(nodes)
-    return found
+    values = [value for node in nodes if (value := graph.known(node.meta.get("val"))) is not None]
+    assert len(values) == len(nodes)
+    return values
 
 
 class NestedBuilder(GraphBuilder):
@@ -191,12 +191,12 @@ class NestedBuilder(GraphBuilder):
             return node
         assert self.outer is not None
         node = self.outer.lift(node)
-        found = self.lifted.get(node)
-        if found is None:
+        argument = self.lifted.get(node)
+        if argument is None:
             fake = node.meta["val"]
-            found = self.lifted[node] = self.placeholder(node.name, fake)
+            argument = self.lifted[node] = self.placeholder(node.name, fake)
             self.watch(fake)
-        return found
+        return argument
 
 
 def _transformed(
@@ -332,8 +332,8 @@ def _control(interp: Interpreter, target: Nested, args: list[Value], like: list[
 
 def _fake_like(graph: GraphBuilder, like: torch.Tensor) -> torch.Tensor:
     with graph.mode, torch.no_grad():
-        made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
-    return made.requires_grad_() if like.requires_grad else made
+        fake = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    return fake.requires_grad_() if like.requires_grad else fake
 
 
 @handles(torch.cond)

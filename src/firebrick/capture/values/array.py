@@ -39,10 +39,10 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     """
     if _BY_VALUE:
         raise Break("numpy", "dtypes of numpy 1 depend on values")
-    found = _DTYPES.get(np.dtype(dtype))
-    if found is None or not np.dtype(dtype).isnative:
+    ours = _DTYPES.get(np.dtype(dtype))
+    if ours is None or not np.dtype(dtype).isnative:
         raise Break("numpy", f"an array of {np.dtype(dtype)}")
-    return found
+    return ours
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:

@@ -48,8 +48,8 @@ class ClassValue(KnownValue):
         own = meta_owner is not type and meta_owner is not object
         if own and isinstance(meta, property) and meta.fget is not None:
             return tracer.known(meta.fget).call(interp, [self], {})
-        found, owner = interp.lookup(self.obj, name)
-        if found is MISSING or isinstance(found, types.GetSetDescriptorType):
+        entry, owner = interp.lookup(self.obj, name)
+        if entry is MISSING or isinstance(entry, types.GetSetDescriptorType):
             if isinstance(meta, types.FunctionType):
                 return BoundMethodValue(tracer.function(meta), self)
             try:
@@ -60,19 +60,19 @@ class ClassValue(KnownValue):
                 tracer.guards.equals(Attr(tracer.const_source(self.obj), name), attribute)
             return tracer.known(attribute)
         assert owner is not None
-        method = self.method(interp, found)
+        method = self.method(interp, entry)
         if method is not None:
             return method
-        if isinstance(found, types.ClassMethodDescriptorType):
-            if find(found) is not None:
-                return BoundMethodValue(CallableValue(found), self)
+        if isinstance(entry, types.ClassMethodDescriptorType):
+            if find(entry) is not None:
+                return BoundMethodValue(CallableValue(entry), self)
             return CallableValue(getattr(self.obj, name))
-        getter, _ = interp.lookup(type(found), "__get__")
-        if getter is MISSING or isinstance(found, type):
-            return tracer.class_value(owner, name, found)
-        if isinstance(getter, types.FunctionType) and not isinstance(found, (property, enum.property)):
+        getter, _ = interp.lookup(type(entry), "__get__")
+        if getter is MISSING or isinstance(entry, type):
+            return tracer.class_value(owner, name, entry)
+        if isinstance(getter, types.FunctionType) and not isinstance(entry, (property, enum.property)):
             none = ConstantValue(None)
-            return tracer.known(found).call_method(interp, "__get__", [none, self], {})
+            return tracer.known(entry).call_method(interp, "__get__", [none, self], {})
         return tracer.known(getattr(self.obj, name))
 
     def method(self, interp: Interpreter, found: object) -> Value | None:
@@ -102,8 +102,8 @@ class ClassValue(KnownValue):
         return interp.index_of(interp.call(interp.tracer.function(own), self))
 
     def _of_metaclass(self, interp: Interpreter, name: str) -> types.FunctionType | None:
-        found, _ = interp.lookup(type(self.obj), name)
-        return found if isinstance(found, types.FunctionType) else None
+        entry, _ = interp.lookup(type(self.obj), name)
+        return entry if isinstance(entry, types.FunctionType) else None
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """`Enum["name"]`, a generic alias, or the metaclass's own."""

@@ -82,12 +82,12 @@ class ConstantValue(Value):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Attributes are evaluated now, methods are bound."""
         try:
-            found = getattr(self.value, name)
+            attribute = getattr(self.value, name)
         except AttributeError as error:
             interp.raise_real(error)
-        if callable(found) and not isinstance(found, type):
+        if callable(attribute) and not isinstance(attribute, type):
             return MethodValue(self, name)
-        return interp.tracer.known(found)
+        return interp.tracer.known(attribute)
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Constants are not called."""

@@ -89,10 +89,10 @@ class CallableValue(KnownValue):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Attributes are known too."""
         try:
-            found = getattr(self.obj, name)
+            attribute = getattr(self.obj, name)
         except AttributeError as error:
             interp.raise_real(error)
-        return interp.tracer.known(found)
+        return interp.tracer.known(attribute)
 
 
 class FunctionValue(Value):
@@ -195,13 +195,15 @@ class FunctionValue(Value):
         if self.obj is not None:
             base = self.source if self.source is not None else interp.tracer.const_source(self.obj)
             try:
-                found = getattr(self.obj, name)
+                attribute = getattr(self.obj, name)
             except AttributeError as error:
                 interp.tracer.guards.lacks_attribute(base, name)
                 interp.raise_real(error)
-            if self.pin is not None and not is_literal(found):
+            if self.pin is not None and not is_literal(attribute):
                 self.pin()
-            return interp.tracer.read(found, Attr(base, name), pinned=name.startswith("__") and not is_literal(found))
+            return interp.tracer.read(
+                attribute, Attr(base, name), pinned=name.startswith("__") and not is_literal(attribute)
+            )
         match name:
             case "__name__":
                 return ConstantValue(self.name)

@@ -59,8 +59,8 @@ def leaf_by_option(interp: Interpreter, function: Callable[..., Any], args: Args
     Raises:
         Break: what the function gives has memory that was there before, or can't require gradients.
     """
-    given = {name: value for name, value in kwargs.items() if name != "requires_grad"}
-    data = interp.tracer.graph.call(interp, "call_function", function, args, given)
+    options = {name: value for name, value in kwargs.items() if name != "requires_grad"}
+    data = interp.tracer.graph.call(interp, "call_function", function, args, options)
     if isinstance(data, TensorValue) and is_fresh(interp, data) and can_be_leaf(data):
         return make_leaf(interp, torch.Tensor, data)
     raise Break("unsupported-call", f"{function.__name__}() makes a tensor that gathers gradients")
@@ -83,8 +83,8 @@ def _leaf(cls: type[torch.Tensor], shape: tuple[int, ...], stride: tuple[int, ..
     """Makes a leaf without data."""
 
     def make() -> Any:
-        made = torch.empty_strided(shape, stride, **options)
-        return made.requires_grad_() if cls is torch.Tensor else cls(made)
+        leaf = torch.empty_strided(shape, stride, **options)
+        return leaf.requires_grad_() if cls is torch.Tensor else cls(leaf)
 
     make.__name__ = cls.__name__
     return make

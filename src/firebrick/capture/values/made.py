@@ -141,8 +141,8 @@ _LARGEST = 1 << 62
 
 
 def _largest(value: Value) -> float:
-    found = value.largest if isinstance(value, NumberValue) else abs(value.as_constant())
-    return found if found < _LARGEST else math.inf
+    bound = value.largest if isinstance(value, NumberValue) else abs(value.as_constant())
+    return bound if bound < _LARGEST else math.inf
 
 
 def _operand(value: Value) -> Any:

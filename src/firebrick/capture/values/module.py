@@ -47,9 +47,9 @@ class ModuleValue(ObjectValue):
                 return table.entries[name][1]
             if name in table.obj:
                 return MISSING
-        found = self.fields.get(name)
-        if found is not None:
-            return found
+        field = self.fields.get(name)
+        if field is not None:
+            return field
         namespace = self.obj.__dict__
         if name in (*_TABLES, *_FORWARD_HOOKS, *_BACKWARD_HOOKS):
             value: Value = interp.tracer.module_table(self, name)
@@ -243,14 +243,14 @@ class PythonModuleValue(KnownValue):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """A module's global."""
         try:
-            found = getattr(self.obj, name)
+            attribute = getattr(self.obj, name)
         except AttributeError as error:
             interp.tracer.module_lacks(self.obj, name)
             interp.raise_real(error)
         changed = interp.tracer.effects.global_value(self.obj.__dict__, name)
         if changed is not None:
             return changed
-        return interp.tracer.module_global(self.obj, name, found)
+        return interp.tracer.module_global(self.obj, name, attribute)
 
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Write a module's global as an effect."""

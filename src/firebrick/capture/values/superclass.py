@@ -50,12 +50,12 @@ class SuperValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """The attribute, bound to the owner."""
-        found = self.find(interp, name)
-        if found is None and name in vars(super):
+        entry = self.find(interp, name)
+        if entry is None and name in vars(super):
             raise Break("unsupported-attribute", f"{name} of a super object is read")
-        if found is None:
+        if entry is None:
             interp.raise_new(AttributeError, f"'super' object has no attribute {name!r}")
-        raw, base = found
+        raw, base = entry
         owner = self.owner
         if isinstance(owner, ClassValue):
             return self._of_class(interp, raw, base, owner, name)
@@ -110,10 +110,10 @@ class _Raw(Value):
                 owner.generic_set_attr(interp, args[0].realize().as_constant(), args[1])
             case "get":
                 name = args[0].realize().as_constant()
-                found = owner.own(interp, name)
-                if not isinstance(found, Value):
+                value = owner.own(interp, name)
+                if not isinstance(value, Value):
                     interp.raise_new(AttributeError, f"{owner.cls.__name__!r} object has no attribute {name!r}")
-                return found
+                return value
             case "fill":
                 fill(interp, owner.storage, args, kwargs)
         return NONE

@@ -311,9 +311,9 @@ def _array(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
         raise Break("numpy", f"{source} is an array that is not writable or that torch has no dtype or strides for")
     torch_dtype(obj.dtype)
     tracer.guards.type(source, type(obj))
-    found = tracer.read(s.tensor_of(obj), s.ArrayTensor(source)).realize()
-    assert isinstance(found, TensorValue)
-    return ArrayValue(found, source, obj)
+    tensor = tracer.read(s.tensor_of(obj), s.ArrayTensor(source)).realize()
+    assert isinstance(tensor, TensorValue)
+    return ArrayValue(tensor, source, obj)
 
 
 def _partial(tracer: Tracer, obj: functools.partial[Any], source: Source, pinned: bool) -> Value:
