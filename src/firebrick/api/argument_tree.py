@@ -58,21 +58,8 @@ def read(tree: Sequence[Any], tensors: Callable[[int], Any], *, dicts: bool = Fa
     def inner(item: Sequence[Any]) -> Any:
         return read(item, tensors, dicts=dicts)
 
-    match kind:
-        case "tensor":
-            return tensors(content)
-        case "value":
-            return content
-        case "dtype":
-            return getattr(torch, content)
-        case "device":
-            return torch.device(content)
-        case "list":
-            return list(map(inner, content))
-        case "tuple":
-            return tuple(map(inner, content))
-        case "dict":
-            return {key: inner(item) for key, item in content}
+    if kind in _READERS:
+        return _READERS[kind](content, inner, tensors)
     held = {name: inner(item) for name, item in content}
     try:
         return attrgetter(tree[2])(importlib.import_module(tree[1]))(**held)
@@ -80,6 +67,17 @@ def read(tree: Sequence[Any], tensors: Callable[[int], Any], *, dicts: bool = Fa
         if not dicts:
             raise
         return held
+
+
+_READERS: Mapping[str, Callable[..., Any]] = {
+    "tensor": lambda content, inner, tensors: tensors(content),
+    "value": lambda content, inner, tensors: content,
+    "dtype": lambda content, inner, tensors: getattr(torch, content),
+    "device": lambda content, inner, tensors: torch.device(content),
+    "list": lambda content, inner, tensors: list(map(inner, content)),
+    "tuple": lambda content, inner, tensors: tuple(map(inner, content)),
+    "dict": lambda content, inner, tensors: {key: inner(item) for key, item in content},
+}
 
 
 def write_signature(signature: inspect.Signature) -> list[list[Any]]:

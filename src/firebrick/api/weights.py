@@ -13,19 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _NAMES: Mapping[torch.dtype, str] = {
-    torch.float64: "F64",
-    torch.int64: "I64",
+    **{getattr(torch, f"float{bits}"): f"F{bits}" for bits in (64, 32, 16)},
+    **{getattr(torch, f"int{bits}"): f"I{bits}" for bits in (64, 32, 16, 8)},
     torch.complex64: "C64",
-    torch.float32: "F32",
-    torch.int32: "I32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int16: "I16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int8: "I8",
     torch.uint8: "U8",
     torch.bool: "BOOL",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
