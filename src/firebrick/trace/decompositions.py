@@ -446,6 +446,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.native_batch_norm.default: _native_batch_norm,
     aten._native_batch_norm_legit.default: _native_batch_norm,
     aten._native_batch_norm_legit.no_stats: _batch_norm_no_stats,
+    aten._native_batch_norm_legit_no_training.default: lambda *args: _native_batch_norm(*args[:5], False, *args[5:]),
     aten.cudnn_batch_norm.default: _cudnn_batch_norm,
     aten.miopen_batch_norm.default: lambda *args: _cudnn_batch_norm(*args)[:3],
     aten._batch_norm_with_update.default: _batch_norm_with_update,

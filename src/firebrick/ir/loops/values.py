@@ -9,7 +9,7 @@ from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, S
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.loops.program import Axis, Value
@@ -142,7 +142,7 @@ class Rewriter:
     """Rebuilds values with indices and axes in other terms and loads replaced.
 
     index: gives an index in the new terms. load: gets each load in the new terms and gives the value that takes its
-    place. axes: the axes that take the place of a reduction's axes.
+    place. axes: the axes that take the place of a reduction's axes. known: values that others take the place of.
     """
 
     def __init__(
@@ -150,17 +150,17 @@ class Rewriter:
         index: Callable[[Expr], Expr],
         load: Callable[[Load], Value] | None = None,
         axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]] | None = None,
+        known: Mapping[Value, Value] | None = None,
     ) -> None:
-        self.index = index
-        self._load = load
-        self._axes = axes
+        self.index, self._load, self._axes = index, load, axes
+        self._known: Mapping[Value, Value] = {} if known is None else known
         self._memo: dict[Value, Value] = {}
 
     def __call__(self, value: Value) -> Value:
         """The rewritten value."""
-        found = self._memo.get(value)
+        found = self._known.get(value) or self._memo.get(value)
         if found is None:
-            for below in ordered([value], self._memo.__contains__):
+            for below in ordered([value], lambda v: v in self._memo or v in self._known):
                 self._memo[below] = self._rebuild(below)
             found = self._memo[value]
         return found
@@ -168,8 +168,8 @@ class Rewriter:
     def store(self, s: Store, buffer: str = "") -> Store:
         """The rewritten store, to another buffer if one is named."""
         value = self(s.value)
-        binds = tuple([(v, self(b)) for v, b in s.binds])
-        return Store(buffer or s.buffer, self.index(s.index), value, s.mode, binds)
+        binds = tuple([(self.index(v), self(b)) for v, b in s.binds])
+        return Store(buffer or s.buffer, self.index(s.index), value, s.mode, binds)  # type: ignore[arg-type]
 
     def _rebuild(self, value: Value) -> Value:
         if isinstance(value, Const):
