@@ -225,6 +225,12 @@ def _batch_norm_no_stats(
     return _native_batch_norm(x, weight, bias, None, None, training, momentum, eps)
 
 
+def _batch_norm_no_training(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _native_batch_norm(x, weight, bias, mean, var, False, momentum, eps)
+
+
 def _cudnn_batch_norm(
     x: Tensor,
     weight: Tensor,
@@ -446,7 +452,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.native_batch_norm.default: _native_batch_norm,
     aten._native_batch_norm_legit.default: _native_batch_norm,
     aten._native_batch_norm_legit.no_stats: _batch_norm_no_stats,
-    aten._native_batch_norm_legit_no_training.default: lambda *args: _native_batch_norm(*args[:5], False, *args[5:]),
+    aten._native_batch_norm_legit_no_training.default: _batch_norm_no_training,
     aten.cudnn_batch_norm.default: _cudnn_batch_norm,
     aten.miopen_batch_norm.default: lambda *args: _cudnn_batch_norm(*args)[:3],
     aten._batch_norm_with_update.default: _batch_norm_with_update,

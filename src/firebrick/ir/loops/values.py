@@ -171,24 +171,28 @@ class Rewriter:
         binds = tuple([(self.index(v), self(b)) for v, b in s.binds])
         return Store(buffer or s.buffer, self.index(s.index), value, s.mode, binds)  # type: ignore[arg-type]
 
+    def _now(self, value: Value) -> Value:
+        """What a value has become."""
+        return self._known.get(value) or self._memo[value]
+
     def _rebuild(self, value: Value) -> Value:
         if isinstance(value, Const):
             return value
         if isinstance(value, Op):
-            args = tuple([self(a) for a in value.args])
+            args = tuple([self._now(a) for a in value.args])
             return value if args == value.args else Op(value.dtype, value.name, args)
         if isinstance(value, Load):
-            binds = tuple([(self.index(v), self(b)) for v, b in value.binds])
+            binds = tuple([(self.index(v), self._now(b)) for v, b in value.binds])
             made = Load(value.dtype, value.buffer, self.index(value.index), binds)  # type: ignore[arg-type]
             return self._load(made) if self._load else made
         if isinstance(value, Index):
             return Index(value.dtype, self.index(value.expr))
         if isinstance(value, Masked):
-            return Masked(value.dtype, self(value.cond), self(value.body), value.other)
+            return Masked(value.dtype, self._now(value.cond), self._now(value.body), value.other)
         if isinstance(value, Scan):
-            along, body = self.index(value.var), self(value.body)
+            along, body = self.index(value.var), self._now(value.body)
             return body if along.is_const else Scan(value.dtype, value.name, along, body)  # type: ignore[arg-type]
         axes = self._axes(value.axes) if self._axes else value.axes
         if not axes:
-            return Const("i64", 0) if value.name.startswith("arg") else self(value.body)
-        return Reduce(value.dtype, value.name, axes, self(value.body))
+            return Const("i64", 0) if value.name.startswith("arg") else self._now(value.body)
+        return Reduce(value.dtype, value.name, axes, self._now(value.body))

@@ -23,7 +23,7 @@ class Terms(Rewriter):
         known: Mapping[Value, Value] | None = None,
         names: Mapping[str, str] | None = None,
     ) -> None:
-        self._names = names or {}
+        self._names, self._subs = names or {}, subs
 
         def load(v: Load) -> Value:
             return Load(v.dtype, self._names.get(v.buffer, v.buffer), v.index, v.binds)
@@ -31,7 +31,7 @@ class Terms(Rewriter):
         def axes(old: tuple[Axis, ...]) -> tuple[Axis, ...]:
             return tuple([Axis(self.index(a.var), self.index(a.size)) for a in old])  # type: ignore[arg-type]
 
-        super().__init__(lambda e: e.subs(subs), load, axes, known)
+        super().__init__(lambda e: e.subs(self._subs), load, axes, known)
 
     def store(self, s: Store, buffer: str = "") -> Store:
         """A store in the new terms."""
