@@ -92,21 +92,21 @@ class Recorder:
             with self._lock:
                 self.seconds[stage] += spent
 
+    def _is_new(self, key: str) -> bool:
+        with self._lock:
+            is_new = key not in self._warned
+            self._warned.add(key)
+        return is_new
+
     def warn_once(self, key: str, text: str, *, stacklevel: int = 3) -> None:
         """Warn with `FirebrickWarning`, once a process for each `key`."""
-        with self._lock:
-            if key in self._warned:
-                return
-            self._warned.add(key)
-        warnings.warn(text, FirebrickWarning, stacklevel=stacklevel)
+        if self._is_new(key):
+            warnings.warn(text, FirebrickWarning, stacklevel=stacklevel)
 
     def note_once(self, key: str, text: str) -> None:
         """Log one line, once a process for each `key`: for what is as documented and needs no warning."""
-        with self._lock:
-            if key in self._warned:
-                return
-            self._warned.add(key)
-        logger.warning("%s", text)
+        if self._is_new(key):
+            logger.warning("%s", text)
 
     def wants(self, config: Config, level: str) -> bool:
         """Whether anyone wants the text of a level."""

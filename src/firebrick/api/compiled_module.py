@@ -63,8 +63,8 @@ def compile_module(module: nn.Module, settings: Settings) -> nn.Module:
         "__copy__": _copy,
         "_orig_mod": property(original_of),
     }
-    made: Any = type(cls)
-    compiled: nn.Module = object.__new__(made(cls.__name__, (cls,), namespace))
+    metaclass: Any = type(cls)
+    compiled: nn.Module = object.__new__(metaclass(cls.__name__, (cls,), namespace))
     object.__setattr__(compiled, "__dict__", original.__dict__)
     object.__setattr__(compiled, _STATE, _State(original, settings))
     return compiled
@@ -109,9 +109,9 @@ def _reduce(self: Any, protocol: Any) -> Any:
 
 def _deepcopy(self: Any, memo: dict[int, Any]) -> nn.Module:
     state = self._firebrick
-    made = compile_module(copy.deepcopy(state.original, memo), state.settings)
-    memo[id(self)] = made
-    return made
+    copied = compile_module(copy.deepcopy(state.original, memo), state.settings)
+    memo[id(self)] = copied
+    return copied
 
 
 def _copy(self: Any) -> nn.Module:

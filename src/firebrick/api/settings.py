@@ -127,8 +127,8 @@ class Settings:
         return {k: v for k, v in self.__dict__.items() if k != "config"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        made = Settings.make(**state)
-        self.__dict__.update(made.__dict__)
+        restored = Settings.make(**state)
+        self.__dict__.update(restored.__dict__)
 
     def compiler(self) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
         """Return the function that compiles one captured graph."""
@@ -142,7 +142,7 @@ class Settings:
             firebrick.reads_nodes_only = True  # type: ignore[attr-defined]
             firebrick.takes_symbols = self.config.stages != "trace"  # type: ignore[attr-defined]
             return firebrick
-        found = backends.find_backend(self.backend)
+        backend = backends.find_backend(self.backend)
         options: dict[str, Any] = {}
         if self.options:
             options["options"] = dict(self.options)
@@ -150,7 +150,7 @@ class Settings:
             options["mode"] = self.mode
 
         def other(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-            return backends.call_backend(found, gm, example_inputs, **options)
+            return backends.call_backend(backend, gm, example_inputs, **options)
 
         return other
 

@@ -23,7 +23,7 @@ from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.breaks.continuation import is_rest, origin
 from firebrick.capture.breaks.regions import last_on_numbers
 from firebrick.capture.breaks.resume import can_break, emit_break, emit_plain
-from firebrick.capture.bytecode.assemble import Handler
+from firebrick.capture.bytecode.assemble import Handler, Label
 from firebrick.capture.bytecode.control_flow import flow
 from firebrick.capture.bytecode.instructions import decode
 from firebrick.capture.bytecode.liveness import live_slots
@@ -622,7 +622,7 @@ class Attempt:
                 else:
                     assert value.source is not None
                     head.load_source(value.source)
-            caught = head.label()
+            caught = Label()
             if again or checks_constants:
                 head.handler = Handler(caught, 0, False)
             head.call(len(arguments(graph)))
@@ -673,22 +673,16 @@ class Attempt:
                 assert value.source is not None
                 head.load_source(value.source)
             head.call(len(changed))
-            copies = head.new_temp()
-            head.store_fast(copies)
-            kept[copies] = _put_back
+            kept[head.store_temp()] = _put_back
             changed = []
         for value in changed:
             assert value.source is not None
             head.load_source(value.source)
             head.load_attr("_version")
-            version = head.new_temp()
-            kept[version] = value.source
-            head.store_fast(version)
+            kept[head.store_temp()] = value.source
         if getattr(self.tracer.graph.mode, "has_drawn", False):  # the last, for it undoes what the others only look at
             head.load_call(torch.get_rng_state)
-            state = head.new_temp()
-            head.store_fast(state)
-            kept[state] = torch.set_rng_state
+            kept[head.store_temp()] = torch.set_rng_state
         return kept
 
     def _start_again(
@@ -702,7 +696,7 @@ class Attempt:
 
         A graph whose constants have changed has done nothing; it is not used again.
         """
-        leave, again, other = emitter.label(), emitter.label(), emitter.label()
+        leave, again, other = Label(), Label(), Label()
         emitter.handler, emitter.position = None, (self.code.co_firstlineno,) * 2 + (None, None)
         plain = ValueEmitter(self.code, emitter, self.tracer.graph, {})
         start = emit_plain(plain, self.code)

@@ -46,9 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from firebrick.capture.emit.prelude import Made
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value
     from firebrick.capture.values.context_manager import ContextValue
 
 _NAME = re.compile(r"[^0-9A-Za-z_]+")

@@ -21,7 +21,8 @@ from firebrick.capture.hook import SKIP, Wrapped
 from firebrick.capture.marks import disabled_by_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from types import CodeType
 
     from firebrick._native import Frame
 
@@ -33,14 +34,7 @@ def run_plain(frame: Frame) -> Any:
     """What to do with a library's function: an import or `torch.compiler.disable` gets code that captures nothing."""
     code, disabled = frame.code, disabled_by_torch(frame.function)
     if code is _IMPORT:
-        emitter = Emitter(code)
-        emitter.prologue()
-        emitter.load_callable(Wrapped(frame.function, None))
-        for name in code.co_varnames[: code.co_argcount]:
-            emitter.load_fast(name)
-        emitter.call(code.co_argcount)
-        emitter.return_value()
-        return build_plan((), code), emitter.assemble()
+        return _calling(code, frame.function, code.co_varnames[: code.co_argcount])
     if code is _CHECKPOINT:
         return _run_all_plain(frame, "use_reentrant")
     if disabled is None or "fn" not in code.co_freevars or code.co_varnames[:2] != ("args", "kwargs"):
@@ -51,15 +45,22 @@ def run_plain(frame: Frame) -> Any:
         if isinstance(original, types.FunctionType):
             _native.skip_code(original.__code__)
         return None
+    return _calling(code, _call, ("fn", "args", "kwargs"))
+
+
+def _calling(code: CodeType, function: Any, names: Sequence[str], guards: Sequence[Guard] = ()) -> Any:
+    """Code that calls a function with variables of the frame and captures nothing in it."""
     emitter = Emitter(code)
     emitter.prologue()
-    emitter.load_callable(Wrapped(_call, None))
-    emitter.load_deref("fn")
-    emitter.load_fast("args")
-    emitter.load_fast("kwargs")
-    emitter.call(3)
+    emitter.load_callable(Wrapped(function, None))
+    for name in names:
+        if name in code.co_freevars:
+            emitter.load_deref(name)
+        else:
+            emitter.load_fast(name)
+    emitter.call(len(names))
     emitter.return_value()
-    return build_plan((), code), emitter.assemble()
+    return build_plan(guards, code), emitter.assemble()
 
 
 def _run_all_plain(frame: Frame, unless: str) -> Any:
@@ -71,15 +72,9 @@ def _run_all_plain(frame: Frame, unless: str) -> Any:
     code = frame.code
     if frame.locals[unless] is not False:
         return None
-    emitter = Emitter(code)
-    emitter.prologue()
-    emitter.load_callable(Wrapped(partial(_call_again, frame.function), None))
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]
-    for name in names:
-        emitter.load_fast(name)
-    emitter.call(len(names))
-    emitter.return_value()
-    return build_plan([Guard("EQUALS", Local(unless), False)], code), emitter.assemble()
+    guard = Guard("EQUALS", Local(unless), False)
+    return _calling(code, partial(_call_again, frame.function), names, [guard])
 
 
 def _call_again(function: types.FunctionType, *values: Any) -> Any:

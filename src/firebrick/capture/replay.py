@@ -34,9 +34,8 @@ from firebrick.ir.index.sizes import expressions, size_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Kwargs, Source, Value
     from firebrick.capture.values.module import ModuleValue
 
 

@@ -54,10 +54,10 @@ def forward_copies(program: LoopProgram) -> LoopProgram:
 def update_in_place(program: LoopProgram) -> LoopProgram:
     """The program without copies that are made only to be updated."""
     while True:
-        found = _updated_copy(program)
-        if found is None:
+        update = _updated_copy(program)
+        if update is None:
             return program
-        same, gone = found
+        same, gone = update
         nodes = tuple([_renamed(n, same) for k, n in enumerate(program.nodes) if k not in gone])
         program = replace(program, nodes=nodes, outputs=rename_arg(program.outputs, same.get))
 

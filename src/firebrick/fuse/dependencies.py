@@ -66,8 +66,8 @@ def draws(op: str) -> bool:
     """Whether a library call draws random numbers: what is drawn next depends on it, used or not."""
     namespace, _, name = op.partition("::")
     name, _, overload = name.partition(".")
-    found = getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
-    return torch.Tag.nondeterministic_seeded in getattr(found, "tags", ())
+    overload_op = getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
+    return torch.Tag.nondeterministic_seeded in getattr(overload_op, "tags", ())
 
 
 def analyze(nodes: Sequence[Node]) -> list[NodeFacts]:

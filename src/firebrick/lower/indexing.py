@@ -49,8 +49,8 @@ def _filled(lw: Lowering, value: Any) -> TensorValue:
         raise Declined
     if not DTYPES[dtype].is_float and isinstance(value, float) and not math.isfinite(value):
         raise Declined
-    made = constant(value, dtype)
-    return lw.formula(lambda _: made, 0)
+    filled = constant(value, dtype)
+    return lw.formula(lambda _: filled, 0)
 
 
 @_rule(aten.arange.default, aten.arange.start, aten.arange.start_step)

@@ -31,15 +31,15 @@ def _reciprocal_root(variance: Value, eps: float) -> Value:
 
 def _rstd(lw: Lowering, variance: TensorValue, eps: float) -> TensorValue:
     """1/sqrt(variance + eps), stored: it is read by each element of its row."""
-    made = TensorValue(
+    rstd = TensorValue(
         variance.shape,
         variance.dtype,
         variance.strides,
         formula=lambda index: _reciprocal_root(variance.at(index), eps),
         cost=8,
     )
-    lw.realize(made)
-    return made
+    lw.realize(rstd)
+    return rstd
 
 
 def _as(lw: Lowering, value: TensorValue, fake: torch.Tensor) -> TensorValue:

@@ -192,14 +192,14 @@ def _of_runs(lw: Lowering, x: TensorValue, d: int, side: _Side) -> tuple[TensorV
     inside = _Side(side.n, run, lambda i: i, side.step, sure=run, end=lambda i: i + run)
     formula = _fold(x, d, inside, "max", 0.0)
     strides = _packed(shape, [k for k in range(x.rank) if k != d] + [d])
-    made = TensorValue(shape, DTYPES[x.dtype].compute, strides, formula=formula, cost=3 * run, parts=lw.parts)
-    return made, _Side(as_int(shape[d]), (n - run) // step + 1, side.first, step * side.step)
+    pooled = TensorValue(shape, DTYPES[x.dtype].compute, strides, formula=formula, cost=3 * run, parts=lw.parts)
+    return pooled, _Side(as_int(shape[d]), (n - run) // step + 1, side.first, step * side.step)
 
 
 def _packed(shape: Sequence[Expr], order: Sequence[int]) -> tuple[Expr, ...]:
     """Strides of a tensor without gaps whose dimensions lie in memory in this order."""
-    found = dict(zip(order, contiguous_strides(tuple(shape[d] for d in order)), strict=True))
-    return tuple(found[d] for d in range(len(shape)))
+    strides = dict(zip(order, contiguous_strides(tuple(shape[d] for d in order)), strict=True))
+    return tuple(strides[d] for d in range(len(shape)))
 
 
 def _padded(lw: Lowering, x: TensorValue, d: int, side: _Side, count: int, empty: float) -> tuple[TensorValue, _Side]:
@@ -291,18 +291,18 @@ def _with_places(
 
     def best(index: tuple[Expr, ...]) -> tuple[Value, Value]:
         """The maximum, and how far it is behind the first element of the window."""
-        found: Value | None = None
+        best_value: Value | None = None
         place: Value = constant(0, "i32")
         for offsets, inside, at in window.elements(index, sides):
             value = cast(masked(inside, x.at(at), lowest), compute)
-            if found is None:
-                found = value
+            if best_value is None:
+                best_value = value
                 continue
             away = sum(k * d * n for k, d, n in zip(offsets, window.dilation, steps, strict=True))
-            better = op("or", op("gt", value, found), op("isnan", value))
-            found, place = where(better, value, found), where(better, constant(away, "i32"), place)
-        assert found is not None
-        return found, place
+            better = op("or", op("gt", value, best_value), op("isnan", value))
+            best_value, place = where(better, value, best_value), where(better, constant(away, "i32"), place)
+        assert best_value is not None
+        return best_value, place
 
     def skipped(index: tuple[Expr, ...]) -> Value:
         """How far the first element of the window that is inside of the tensor is behind its first one."""
@@ -317,25 +317,25 @@ def _with_places(
         return result
 
     def place(index: tuple[Expr, ...]) -> Value:
-        found, away = best(index)
+        best_value, away = best(index)
         if any(window.pad):
-            away = where(op("eq", found, constant(lowest, compute)), skipped(index), away)
+            away = where(op("eq", best_value, constant(lowest, compute)), skipped(index), away)
         begin = total(
             (i * s - p) * n for i, s, p, n in zip(index[-rank:], window.stride, window.pad, steps, strict=True)
         )
         return op("add", index_value(begin), cast(away, "i64"))
 
-    made: list[TensorValue] = []
+    results: list[TensorValue] = []
     for t in (val, fake):
         shape, dtype = shape_of(t), BY_TORCH[t.dtype].name
         layout = dense_strides(shape, strides_of(val))
-        made.append(TensorValue(shape, dtype, layout, ref=Ref(lw.buffer(dtype, shape, layout), shape, layout, ZERO)))
-    if ZERO not in made[0].shape:
-        axes, index = lw.axes(made[0].shape, made[0].strides)
-        at = total(i * n for i, n in zip(index, made[0].strides, strict=True))
+        results.append(TensorValue(shape, dtype, layout, ref=Ref(lw.buffer(dtype, shape, layout), shape, layout, ZERO)))
+    if ZERO not in results[0].shape:
+        axes, index = lw.axes(results[0].shape, results[0].strides)
+        at = total(i * n for i, n in zip(index, results[0].strides, strict=True))
         values = cast(best(index)[0], x.dtype), place(index)
-        lw.nest(axes, *(Store(t.ref.buffer, at, v) for t, v in zip(made, values, strict=True) if t.ref is not None))
-    return made[0], made[1]
+        lw.nest(axes, *(Store(t.ref.buffer, at, v) for t, v in zip(results, values, strict=True) if t.ref is not None))
+    return results[0], results[1]
 
 
 @_rule(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)

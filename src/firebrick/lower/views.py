@@ -30,17 +30,17 @@ def restride(
     val: torch.Tensor = lw.node.meta["val"] if fake is None else fake
     shape, strides = shape_of(val), strides_of(val)
     base: torch.Tensor = lw.node.args[0].meta["val"]  # type: ignore[union-attr]
-    known = strides_of(base)
+    base_strides = strides_of(base)
     # Where the layout doesn't allow a view, `reshape` copies. Equal calls of repeated layers carry the fake values of
     # the first, so storages of two nodes can't be compared.
     shared = lw.node.target is not aten.reshape.default or (val.is_contiguous() and base.is_contiguous())
     shift: Expr = ZERO
     if shared and (val.storage_offset() or base.storage_offset()):
         # Not their difference: a pass may have put a part of a tensor in the place of the base that `val` was made of.
-        shift = total(i * s for i, s in zip(remap()((ZERO,) * len(shape)), known, strict=True))
+        shift = total(i * s for i, s in zip(remap()((ZERO,) * len(shape)), base_strides, strict=True))
 
     def see(ref: Ref) -> Ref | None:
-        return Ref(ref.buffer, shape, strides, ref.offset + shift, ref.dtype) if ref.strides == known else None
+        return Ref(ref.buffer, shape, strides, ref.offset + shift, ref.dtype) if ref.strides == base_strides else None
 
     if x.ref is not None and shared:
         seen = see(x.ref)
@@ -237,8 +237,8 @@ def _view_dtype(lw: Lowering, x: TensorValue, dtype: torch.dtype) -> TensorValue
     val, base = lw.node.meta["val"], lw.node.args[0].meta["val"]  # type: ignore[union-attr]
     if ref.strides != strides_of(base) or ref.dtype is not None or val.dtype.itemsize != base.dtype.itemsize:
         raise Declined
-    made = BY_TORCH[dtype].name
-    if made == x.dtype:
+    name = BY_TORCH[dtype].name
+    if name == x.dtype:
         return x
     # Loops read a buffer in its own dtype only, so the other bytes are a copy made by the library.
     raise Declined

@@ -92,9 +92,9 @@ def placing(passes: Sequence[Any], config: Config) -> list[Any]:
 
 def are_shipped(passes: Sequence[Any], config: Config) -> bool:
     """Whether all passes of a compile are Firebrick's own, which do the same to equal parts of a graph."""
-    known = set(map(id, rules.SHIPPED))
+    shipped = set(map(id, rules.SHIPPED))
     levels: tuple[Level, ...] = ("torch", "joint", "aten")
-    return all(id(step) in known for level in levels for step in active_passes(level, passes, config))
+    return all(id(step) in shipped for level in levels for step in active_passes(level, passes, config))
 
 
 def passes_key(passes: Sequence[Any], config: Config) -> str | None:

@@ -17,6 +17,7 @@ from firebrick.fakes.node_values import device_of
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.passes.alone import alone
+from firebrick.passes.recipe import RecipeBuilder
 from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def batch_products(
         forms = [c.name for c in _choices(node, targets)]
         if choose is None or len(forms) < 2:
             return forms[0]
-        rewrites = {form: partial(_rewrite, form_of=partial(_given, form)) for form in forms}
+        rewrites = {form: partial(_rewrite, form_of=partial(_form_of, form)) for form in forms}
         return choose(alone([node], lambda _: False), rewrites)
 
     return _rewrite(graph, form_of)
@@ -58,10 +59,11 @@ def single_products(
     del config
     if choose is None:
         return graph
+    is_constant = RecipeBuilder(graph).is_constant
     for op in (aten.mm.default, aten.addmm.default):
         for node in graph.gm.graph.find_nodes(op="call_function", target=op):
             target = targets.get(device_type(device_of(node)))
-            if target is None or not _takes(node):
+            if target is None or not _takes(node) or is_constant(node.args[-1]):  # type: ignore[arg-type]
                 continue
             *_, x, y = (arg.meta["val"] for arg in node.args)
             forms = ["call", *(c.name for c in target.choices("aten::mm", (x, y)) if c.name in _UNPACKED)]
@@ -96,22 +98,22 @@ def _as_linear(graph: AtenGraph, form: str) -> AtenGraph:
 def _replace(node: fx.Node, form: str) -> None:
     """Our kernel in place of a matmul, on a copy of a factor whose rows do not lie along the sum."""
     *bias, x, y = node.args
-    given: Any = x
+    rows: Any = x
     with node.graph.inserting_before(node):
-        if given.meta["val"].stride(1) != 1:
+        if rows.meta["val"].stride(1) != 1:
             laid: dict[str, Any] = {"memory_format": torch.contiguous_format}
-            given = node.graph.call_function(aten.clone.default, (x,), laid)
+            rows = node.graph.call_function(aten.clone.default, (x,), laid)
             with node.meta["val"].fake_mode:
-                given.meta = {**node.meta, "val": torch.empty(x.meta["val"].shape, dtype=torch.float32)}  # type: ignore[union-attr]
+                rows.meta = {**node.meta, "val": torch.empty(x.meta["val"].shape, dtype=torch.float32)}  # type: ignore[union-attr]
         named = [form] if form != "own" else []
-        args = (given, y, None, *(bias or [None]), None, "none", [], *named)
-        made = node.graph.call_function(linear_op, args)
-    made.meta = dict(node.meta)
-    node.replace_all_uses_with(made)
+        args = (rows, y, None, *(bias or [None]), None, "none", [], *named)
+        product = node.graph.call_function(linear_op, args)
+    product.meta = dict(node.meta)
+    node.replace_all_uses_with(product)
     node.graph.erase_node(node)
 
 
-def _given(form: str, _node: fx.Node) -> str:
+def _form_of(form: str, _node: fx.Node) -> str:
     return form
 
 
@@ -120,9 +122,9 @@ def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node], str]) -> AtenGraph:
     for node in nodes.find_nodes(op="call_function", target=aten.bmm.default):
         if form_of(node) == "own":
             with nodes.inserting_before(node):
-                made = nodes.call_function(linear_op, (*node.args, None, None, None, "none", []))
-            made.meta = dict(node.meta)
-            node.replace_all_uses_with(made)
+                product = nodes.call_function(linear_op, (*node.args, None, None, None, "none", []))
+            product.meta = dict(node.meta)
+            node.replace_all_uses_with(product)
             nodes.erase_node(node)
     return graph
 

@@ -117,10 +117,10 @@ def _fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
         return False
     if bias is not None and not recipe.is_constant(bias):  # type: ignore[arg-type]
         return False
-    given, w, out = x.meta["val"], weight.meta["val"], node.meta["val"]  # type: ignore[union-attr]
-    if given.dim() not in (3, 4, 5) or given.dtype != out.dtype or w.dtype != out.dtype:
+    image, w, out = x.meta["val"], weight.meta["val"], node.meta["val"]  # type: ignore[union-attr]
+    if image.dim() not in (3, 4, 5) or image.dtype != out.dtype or w.dtype != out.dtype:
         return False
-    return all(isinstance(n, int) for n in (*given.shape, *w.shape)) and out.numel() > 0
+    return all(isinstance(n, int) for n in (*image.shape, *w.shape)) and out.numel() > 0
 
 
 def _drop_empty_padding(conv: fx.Node) -> None:
@@ -135,9 +135,9 @@ def _choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]
     """What may compute it, best guess first."""
     x, weight, _, stride, padding, dilation, _, _, groups = conv.args
     out = conv.meta["val"]
-    given = (x.meta["val"], weight.meta["val"], stride, padding, dilation, groups, out)  # type: ignore[union-attr]
+    arguments = (x.meta["val"], weight.meta["val"], stride, padding, dilation, groups, out)  # type: ignore[union-attr]
     target = targets.get(device_type(device_of(conv)))
-    return (CALL,) if target is None else target.choices("aten::convolution", given)
+    return (CALL,) if target is None else target.choices("aten::convolution", arguments)
 
 
 def _match(matched: _Match, recipe: RecipeBuilder) -> _Match:
@@ -191,7 +191,7 @@ def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target
     conv, last = matched.conv, matched.last
     gone = matched.nodes()
     if conv.meta["val"].dim() == 4:
-        made = _replace(matched, recipe)
+        result = _replace(matched, recipe)
     else:
         images = Images(recipe.aten.gm.graph, conv, last)
         other = images.of(matched.other) if matched.other is not None else None
@@ -204,10 +204,10 @@ def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target
             other = _replace(match, recipe)
         assert other is not None
         absorb(other, gone)
-        made = images.back(other)
-    absorb(made, gone)
-    last.replace_all_uses_with(made)
-    return made
+        result = images.back(other)
+    absorb(result, gone)
+    last.replace_all_uses_with(result)
+    return result
 
 
 def _replace(matched: _Match, recipe: RecipeBuilder) -> fx.Node:
@@ -229,11 +229,11 @@ def _replace(matched: _Match, recipe: RecipeBuilder) -> fx.Node:
         flat = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(matched.shift), [channels])
         b = flat if b is None else recipe.call(f"{name}_shifted", aten.add.Tensor, b, flat)
     writers = {"matmul": _matmul, "dense": _own, "depthwise": _own, "packed": _call, "channels last": _as_it_is}
-    made = writers[matched.choice.name](matched, w, b, recipe)
+    call = writers[matched.choice.name](matched, w, b, recipe)
     before = matched.last.meta["val"]
     with before.fake_mode:
-        made.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
-    return made
+        call.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
+    return call
 
 
 def _matmul(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
@@ -286,8 +286,8 @@ def _matmul(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilde
 
 def _own(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """The convolution by a kernel of our own. Where that does not pad by itself, the input is padded."""
-    given: Any = matched.conv.args
-    x, _, _, stride, (rows, columns), dilation, *_ = given
+    arguments: Any = matched.conv.args
+    x, _, _, stride, (rows, columns), dilation, *_ = arguments
     graph, outer = recipe.aten.gm.graph, w.meta["val"].shape[0]
     padding = [columns, columns, rows, rows]
     if _is_border(x):
@@ -315,9 +315,9 @@ def _own(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) 
             padding = [0, 0, 0, 0]
         attr, scalars = matched.fused.attr, list(matched.fused.scalars)
         args = (x, read, bias, matched.other, outer, list(stride), padding, list(dilation), attr, scalars, *more)
-        made = graph.call_function(convolution_op, args)
-    made.meta = dict(matched.last.meta)
-    return made
+        call = graph.call_function(convolution_op, args)
+    call.meta = dict(matched.last.meta)
+    return call
 
 
 def _is_border(x: fx.Node) -> bool:
@@ -335,16 +335,16 @@ def _as_it_is(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuil
     x, _, *rest = matched.conv.args
     weight = recipe.use(laid, matched.last)
     with recipe.aten.gm.graph.inserting_before(matched.last):
-        made = recipe.aten.gm.graph.call_function(aten.convolution.default, (x, weight, *rest))
-    made.meta = dict(matched.conv.meta)
-    return made
+        call = recipe.aten.gm.graph.call_function(aten.convolution.default, (x, weight, *rest))
+    call.meta = dict(matched.conv.meta)
+    return call
 
 
 def _call(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """The packed convolution; one with long sums is taken in two halves of its input channels (see `prepack`)."""
     x, _, _, stride, padding, dilation, _, _, groups = matched.conv.args
     graph, fused = recipe.aten.gm.graph, matched.fused
-    given = x.meta["val"]  # type: ignore[union-attr]
+    image = x.meta["val"]  # type: ignore[union-attr]
     shape = [padding, stride, dilation, groups]
     unary = of_onednn(fused)
     none: list[Any] = [None, [], None]
@@ -364,18 +364,18 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder)
     read_bias = recipe.use(b, matched.last) if b is not None else None
     single, binary = mkldnn._convolution_pointwise.default, mkldnn._convolution_pointwise.binary
     if matched.choice.options["pieces"] == 1:
-        return create(single, x, pack(w, w.name, list(given.shape)), read_bias, *shape, *unary)
+        return create(single, x, pack(w, w.name, list(image.shape)), read_bias, *shape, *unary)
     channels = w.meta["val"].shape[1]
     middle = channels // 2
-    made: Any = None
+    result: Any = None
     for start, end in ((0, middle), (middle, channels)):
-        part = create(aten.slice.Tensor, x, 1, start, end, value=given[:, start:end])
-        size = [given.shape[0], end - start, *given.shape[2:]]
+        part = create(aten.slice.Tensor, x, 1, start, end, value=image[:, start:end])
+        size = [image.shape[0], end - start, *image.shape[2:]]
         source = recipe.call(f"{w.name}_{start}_part", aten.slice.Tensor, w, 1, start, end)
         read = pack(source, f"{w.name}_{start}", size)
-        if made is None:
-            made = create(single, part, read, read_bias, *shape, "none", [], "")
+        if result is None:
+            result = create(single, part, read, read_bias, *shape, "none", [], "")
         else:
             after = unary if fused.attr != "none" else none
-            made = create(binary, part, made, read, None, *shape, "add", None, *after)
-    return made
+            result = create(binary, part, result, read, None, *shape, "add", None, *after)
+    return result

@@ -104,7 +104,7 @@ class Tuner:
         seen: list[Any] = []
         for form, rewrite in forms.items():
             try:
-                code, made = self._run(part, rewrite, constants)
+                code, programs = self._run(part, rewrite, constants)
             except Exception as error:  # a form is only a try; without the first one the graph can't be compiled
                 if not runs:
                     raise
@@ -112,14 +112,14 @@ class Tuner:
                 continue
             if code not in seen:
                 seen.append(code)
-                runs[form] = made
+                runs[form] = programs
         return _choice(part, _seconds(runs, inputs))
 
     def _run(self, part: AtenGraph, rewrite: Form, constants: Sequence[Mapping[str, torch.Tensor]]) -> Any:
         """What a form's program consists of, and the program for each set of constants."""
         artifact = self.build(rewrite(copied(part)))
         code = (artifact.table["recipe"], artifact.table["steps"], [unit.text for unit in artifact.units])
-        return code, [self.load(artifact, given) for given in constants]
+        return code, [self.load(artifact, values) for values in constants]
 
 
 class _Undecided(Exception):
@@ -151,9 +151,9 @@ def _seconds(runs: Mapping[str, Sequence[Callable[..., Any]]], inputs: Sequence[
             times[form].append(time.perf_counter() - start)
         if turn >= _ROUNDS[0] and time.perf_counter() > end:
             break
-    return {form: sorted(found)[len(found) // 4] for form, found in times.items()}
+    return {form: sorted(seconds)[len(seconds) // 4] for form, seconds in times.items()}
 
 
 def _random(like: torch.Tensor) -> torch.Tensor:
-    made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
-    return made.normal_(generator=torch.Generator().manual_seed(0)) if like.is_floating_point() else made.zero_()
+    tensor = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
+    return tensor.normal_(generator=torch.Generator().manual_seed(0)) if like.is_floating_point() else tensor.zero_()

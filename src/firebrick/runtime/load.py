@@ -52,13 +52,13 @@ class TorchViews:
     ) -> Callable[..., tuple[Any, ...]]:
         """The executable of such `inputs`, within this if need be; leaves: positions of results that want gradients."""
         table, mode = artifact.table, torch.is_inference_mode_enabled()
-        given: list[Any] = [*inputs, *(constants[name] for name in table["consts"])]  # they have the first slots
+        tensors: list[Any] = [*inputs, *(constants[name] for name in table["consts"])]  # they have the first slots
         base_of: dict[int, tuple[int | torch.Tensor, bool]] = {}
         for i, value in enumerate(table["outputs"]):
-            slot, *_, dtype = table["views"][value[1]] if value[0] == "t" else (len(given), None)
+            slot, *_, dtype = table["views"][value[1]] if value[0] == "t" else (len(tensors), None)
             # Bytes read as another type are no view, in eager mode as here.
-            if slot < len(given) and dtype is None and (given[slot].is_inference() != mode or i in leaves):
-                base_of[i] = (slot if slot < len(inputs) else given[slot]), i in leaves
+            if slot < len(tensors) and dtype is None and (tensors[slot].is_inference() != mode or i in leaves):
+                base_of[i] = (slot if slot < len(inputs) else tensors[slot]), i in leaves
         return cls(run, base_of, apart) if base_of or apart else run
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
@@ -67,12 +67,17 @@ class TorchViews:
         with torch.no_grad():
             for i, (place, is_leaf) in self.base_of.items():
                 like, base = results[i], inputs[place] if isinstance(place, int) else place
-                seen = (base if is_leaf else base.detach()).as_strided(like.shape, like.stride(), like.storage_offset())
-                results[i] = toggled(seen, [a != b for a, b in zip(bits_of(seen), bits_of(like), strict=True)])
+                results[i] = _as(like, base if is_leaf else base.detach())
         for i, base in self.apart:
             if results[i] is results[base]:
                 results[i] = results[base].view_as(results[base])
         return tuple(results)
+
+
+def _as(like: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """A view of `base` that shows what `like` does."""
+    view = base.as_strided(like.shape, like.stride(), like.storage_offset())
+    return toggled(view, [a != b for a, b in zip(bits_of(view), bits_of(like), strict=True)])
 
 
 class ViewRow(NamedTuple):
@@ -101,8 +106,7 @@ class AutogradViews:
                 one, other = like.untyped_storage(), base.untyped_storage()
                 if like.dtype != base.dtype or one.data_ptr() != other.data_ptr():
                     continue
-                seen = base.as_strided(like.shape, like.stride(), like.storage_offset())
-                like = results[at] = toggled(seen, [a != b for a, b in zip(bits_of(seen), bits_of(like), strict=True)])
+                like = results[at] = _as(like, base)
             if creation != autograd.CreationMeta.DEFAULT and like._is_view():
                 autograd._set_creation_meta(like, creation)
         return tuple(results)
@@ -261,13 +265,13 @@ class _Refresh:
         # Derived constants live as long as the executable, so they must not become inference tensors of one call.
         with recorder.timed("derived"), torch.inference_mode(False), torch.no_grad():
             for number, (function, args, _, positional, keywords, outs, *_) in enumerate(self.calls):
-                given = [self._value(arg, values) for arg in args]
-                results = function(*given[:positional], **dict(zip(keywords, given[positional:], strict=True)))
+                arguments = [self._value(arg, values) for arg in args]
+                results = function(*arguments[:positional], **dict(zip(keywords, arguments[positional:], strict=True)))
                 results = results if isinstance(results, (tuple, list)) else (results,)
                 for slot, result in zip(outs, results, strict=False):
                     if slot is not None:
                         values[slot] = result
-                del given, results
+                del arguments, results
                 for slot in self.dead[number]:
                     values.pop(slot, None)
         recorder.count("recipes run")

@@ -14,6 +14,7 @@ import runpy
 import sys
 import traceback
 import warnings
+from bisect import bisect_left
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from firebrick.api import accuracy
 from firebrick.config import Config
 from firebrick.errors import FirebrickError, Unsupported
 from firebrick.extend import registry
-from firebrick.extend.verify import ValueRecorder
+from firebrick.extend.verify import ValueRecorder, copies_of
 from firebrick.ir.graph.labels import library_of, op_name, step_labels, user_place
 from firebrick.ir.graph.segments import part_of
 from firebrick.report import recorder
@@ -79,8 +80,8 @@ class Examination:
         try:
             with warnings.catch_warnings(), torch.set_grad_enabled(self.case.recording):
                 warnings.simplefilter("ignore")
-                given = accuracy.moved_copies(inputs)
-                compiled = accuracy.compile_unchecked(gm, given, config, self.case.passes)
+                arguments = accuracy.moved_copies(inputs)
+                compiled = accuracy.compile_unchecked(gm, arguments, config, self.case.passes)
                 checked = accuracy.Checked(compiled, replace(self.case, gm=gm))
                 for _ in range(_CALLS):
                     _, finding, _ = checked.run(accuracy.moved_copies(inputs))
@@ -130,9 +131,9 @@ class Examination:
         """The last op of the shortest beginning that is wrong, and those before it that it takes."""
         nodes = [n for n in self.case.gm.graph.nodes if n.op.startswith("call")]
         values = ValueRecorder(self.case.gm)
-        given = accuracy.moved_copies(self.case.inputs)
+        arguments = accuracy.moved_copies(self.case.inputs)
         with torch.no_grad():
-            values.run(*[g.detach() if isinstance(g, torch.Tensor) else g for g in given])
+            values.run(*copies_of(arguments))
 
         def is_wrong(start: int, end: int) -> bool:
             if (start, end) == (0, len(nodes)):
@@ -161,10 +162,7 @@ class Examination:
 
 def _first(is_wrong: Callable[[int], bool], low: int, high: int) -> int:
     """The least count that is wrong, where `high` is."""
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_wrong(middle) else (middle + 1, high)
-    return high
+    return low + bisect_left(range(low, high), True, key=is_wrong)
 
 
 def _switches() -> list[str]:

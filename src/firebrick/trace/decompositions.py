@@ -89,7 +89,6 @@ _ALSO: tuple[str, ...] = (
     "leaky_relu.default",
     "elu.default",
     "split_with_sizes.default",
-    "log_sigmoid_forward.default",
     "isnan.default",
     "addmv.default",
     *(f"{name}{n}d.default" for n in (1, 3) for name in ("upsample_nearest", "_upsample_nearest_exact")),
@@ -137,10 +136,10 @@ def _layout_of(x: Tensor) -> torch.memory_format:
     return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
 
 
-def _laid_out_as(made: Tensor, model: Tensor) -> Tensor:
+def _laid_out_as(value: Tensor, model: Tensor) -> Tensor:
     """A value with the strides that `empty_like` of another gives, also in dimensions of one element."""
-    result = torch.empty_like(model, dtype=made.dtype)
-    return made if made.stride() == result.stride() else result.copy_(made)
+    result = torch.empty_like(model, dtype=value.dtype)
+    return value if value.stride() == result.stride() else result.copy_(value)
 
 
 def _batch_norm_inference(
@@ -219,43 +218,9 @@ def _native_batch_norm(
     return (_laid_out_as(out, like) if x.device.type == "cpu" else out), mean, rstd
 
 
-def _batch_norm_no_stats(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _native_batch_norm(x, weight, bias, None, None, training, momentum, eps)
-
-
-def _batch_norm_no_training(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, momentum: float, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _native_batch_norm(x, weight, bias, mean, var, False, momentum, eps)
-
-
-def _cudnn_batch_norm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    results = _native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-    return *results, x.new_empty(0, dtype=torch.uint8)
-
-
-def _batch_norm_with_update(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    results = _native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
-    return *results, x.new_empty(0, dtype=torch.uint8)
+def _with_reserve(batch_norm: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """The op as libraries have it, which return memory of their own for the backward."""
+    return lambda x, *rest: (*batch_norm(x, *rest), x.new_empty(0, dtype=torch.uint8))
 
 
 def _fill_diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
@@ -273,8 +238,8 @@ def _linspace_of(op: OpOverload) -> Callable[..., Tensor]:
     def linspace(*args: Any, dtype: torch.dtype | None = None, **more: Any) -> Tensor:
         if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
             return NotImplemented
-        made: Tensor = decomposition_table[op](*args, dtype=dtype, **more)
-        return made
+        result: Tensor = decomposition_table[op](*args, dtype=dtype, **more)
+        return result
 
     return linspace
 
@@ -290,8 +255,8 @@ def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: f
         return NotImplemented
     layout = _layout_of(x)
     if not x.is_floating_point():
-        found: Tensor = decomposition_table[_LINEAR[x.dim() - 3]](x, size, align_corners, *scales)
-        return found
+        integers: Tensor = decomposition_table[_LINEAR[x.dim() - 3]](x, size, align_corners, *scales)
+        return integers
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
     firsts, seconds, shares = [], [], []
     for i, (old, new, scale) in enumerate(zip(x.shape[2:], size, (*scales, None, None), strict=False)):
@@ -311,18 +276,18 @@ def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: f
     for share in reversed(shares):
         # As eager: a + (b - a) * share would be NaN between infinities.
         corners = [a * (1 - share) + b * share for a, b in zip(corners[::2], corners[1::2], strict=True)]
-    made = corners[0].to(x.dtype)
+    out = corners[0].to(x.dtype)
     # One channel is in both layouts at once: only a copy says which.
     one = x.shape[1] == 1 and layout is torch.channels_last
-    return made.clone(memory_format=layout) if one else made.contiguous(memory_format=layout)
+    return out.clone(memory_format=layout) if one else out.contiguous(memory_format=layout)
 
 
 def _rows_of(op: OpOverload) -> Callable[..., Tensor]:
     """PyTorch's own keep the layout of a tensor whose axes have changed places; eager's result is contiguous."""
 
     def upsample(*args: Any) -> Tensor:
-        made: Tensor = decomposition_table[op](*args)
-        return made.contiguous()
+        result: Tensor = decomposition_table[op](*args)
+        return result.contiguous()
 
     return upsample
 
@@ -358,8 +323,8 @@ def _like_input(op: OpOverload, place: int) -> tuple[OpOverload, Callable[..., T
     """A loss whose kernel lays its numbers out as its first argument; `place`: of the argument that says how to sum."""
 
     def loss(x: Tensor, *args: Any) -> Tensor:
-        made: Tensor = decomposition_table[op](x, *args)
-        return _laid_out_as(made, x.expand_as(made)) if args[place - 1 : place] == (0,) else made
+        result: Tensor = decomposition_table[op](x, *args)
+        return _laid_out_as(result, x.expand_as(result)) if args[place - 1 : place] == (0,) else result
 
     return op, loss
 
@@ -376,8 +341,8 @@ def asserted(x: Tensor, truth: Tensor, text: str) -> Tensor:
 def _binary_cross_entropy(x: Tensor, target: Tensor, *args: Any) -> Tensor:
     for name, t in (("input", x), ("target", target)):
         x = asserted(x, (t >= 0) & (t <= 1), f"all elements of {name} should be between 0 and 1")
-    made: Tensor = _like_input(aten.binary_cross_entropy.default, 3)[1](x, target, *args)
-    return made
+    result: Tensor = _like_input(aten.binary_cross_entropy.default, 3)[1](x, target, *args)
+    return result
 
 
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
@@ -409,25 +374,25 @@ def _nll_loss2d(*args: Any) -> tuple[Tensor, Tensor]:
 
 
 def _channel_shuffle(x: Tensor, groups: int) -> Tensor:
-    made: Tensor = decomposition_table[aten.channel_shuffle.default](x, groups)
-    return made.contiguous(memory_format=_layout_of(x))
+    shuffled: Tensor = decomposition_table[aten.channel_shuffle.default](x, groups)
+    return shuffled.contiguous(memory_format=_layout_of(x))
 
 
 def _dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
     """PyTorch's own lays the result out as its kernel for GPUs does."""
     if grad.device.type == "cpu":
         return grad * mask * scale
-    made: Tensor = decomposition_table[aten.native_dropout_backward.default](grad, mask, scale)
-    return made
+    result: Tensor = decomposition_table[aten.native_dropout_backward.default](grad, mask, scale)
+    return result
 
 
 def _max_unpool_of(op: OpOverload) -> Callable[..., Tensor]:
     def max_unpool(x: Tensor, places: Tensor, size: list[int], *args: Any) -> Tensor:
         inside = (places >= 0) & (places < math.prod(size))
-        made: Tensor = decomposition_table[op](asserted(x, inside, "Found an invalid max index"), places, size, *args)
+        out: Tensor = decomposition_table[op](asserted(x, inside, "Found an invalid max index"), places, size, *args)
         if op is aten.max_unpool3d.default:
-            return made.contiguous()
-        return made.contiguous(memory_format=_layout_of(x)) if x.dim() == 4 else made
+            return out.contiguous()
+        return out.contiguous(memory_format=_layout_of(x)) if x.dim() == 4 else out
 
     return max_unpool
 
@@ -451,11 +416,11 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.stack.default: _stack,
     aten.native_batch_norm.default: _native_batch_norm,
     aten._native_batch_norm_legit.default: _native_batch_norm,
-    aten._native_batch_norm_legit.no_stats: _batch_norm_no_stats,
-    aten._native_batch_norm_legit_no_training.default: _batch_norm_no_training,
-    aten.cudnn_batch_norm.default: _cudnn_batch_norm,
-    aten.miopen_batch_norm.default: lambda *args: _cudnn_batch_norm(*args)[:3],
-    aten._batch_norm_with_update.default: _batch_norm_with_update,
+    aten._native_batch_norm_legit.no_stats: lambda x, w, b, *how: _native_batch_norm(x, w, b, None, None, *how),
+    aten._native_batch_norm_legit_no_training.default: lambda *x: _native_batch_norm(*(*x[:5], False, *x[5:])),
+    aten.cudnn_batch_norm.default: _with_reserve(_native_batch_norm),
+    aten.miopen_batch_norm.default: _native_batch_norm,
+    aten._batch_norm_with_update.default: _with_reserve(lambda *x: _native_batch_norm(*(*x[:5], True, *x[5:]))),
     aten.fill_diagonal_.default: _fill_diagonal,
     aten.nll_loss2d_forward.default: _nll_loss2d,
     aten.channel_shuffle.default: _channel_shuffle,

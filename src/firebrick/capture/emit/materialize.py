@@ -12,7 +12,7 @@ from firebrick.capture.values.function import CallableValue, CellValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from types import CodeType
 
     from firebrick.capture.graph import GraphBuilder
@@ -46,16 +46,13 @@ class ValueEmitter(Emitter):
         if isinstance(value, ConstantValue) and isinstance(value.source, Local):
             self.load_source(value.source)  # an equal object may be another one
             return
-        if value is NULL or isinstance(value, ConstantValue):
+        if value is NULL or isinstance(value, (ConstantValue, CallableValue)):
             value.reconstruct(self)
             return
         if isinstance(value, CellValue) and id(value) in self.own_cells:
             name = self.own_cells[id(value)]
             self.used_cells.add(name)
             self.load_closure(name)
-            return
-        if isinstance(value, CallableValue):
-            value.reconstruct(self)
             return
         self._load_cached(id(value), value)
 
@@ -66,36 +63,31 @@ class ValueEmitter(Emitter):
             return
         if value.source is not None:
             self.load_source(value.source)
-        elif isinstance(value, TensorValue):
-            value.reconstruct(self)
-            return
         else:
             value.reconstruct(self)
+            if isinstance(value, TensorValue):
+                return
         if self._temps_of.get(key) is None:
-            temp = self._temps_of[key] = self.new_temp()
             self.dup()
-            self.store_fast(temp)
+            self._temps_of[key] = self.store_temp()
 
     def remember(self, value: Value) -> None:
         """Keep the object on top of the stack as what `value` is, from here on."""
-        temp = self._temps_of[id(value)] = self.new_temp()
         self.dup()
-        self.store_fast(temp)
+        self._temps_of[id(value)] = self.store_temp()
 
     def load_graph_output(self, value: TensorValue) -> None:
         """Push a result of the graph."""
         index = self.graph.output(value)
-        temp = self.output_temps.get(index)
-        if temp is None:
-            temp = self.output_temps[index] = self.new_temp()
-        self.load_fast(temp)
+        if index not in self.output_temps:
+            self.output_temps[index] = self.new_temp()
+        self.load_fast(self.output_temps[index])
 
     def made_temp(self, index: int) -> str:
         """Where the result of a call that is made before the graph lies."""
-        found = self._made_temps.get(index)
-        if found is None:
-            found = self._made_temps[index] = self.new_temp()
-        return found
+        if index not in self._made_temps:
+            self._made_temps[index] = self.new_temp()
+        return self._made_temps[index]
 
     def load_call(
         self, function: object, *args: object, temps: Sequence[str] = (), keywords: Sequence[str] = ()
@@ -122,6 +114,13 @@ class ValueEmitter(Emitter):
             self.load(item)
         self.build_tuple(len(items))
 
+    def load_map(self, entries: Collection[tuple[Value, Value]]) -> None:
+        """Push a new dict of keys and items."""
+        for key, item in entries:
+            self.load(key)
+            self.load(item)
+        self.build_map(len(entries))
+
     def set_attributes(self, attributes: Mapping[str, Value]) -> None:
         """Give attributes to the object on top, which stays there."""
         for name, item in attributes.items():
@@ -136,9 +135,7 @@ class ValueEmitter(Emitter):
             self.load_tuple(value)
         else:
             self.load(value)
-        temp = self.new_temp()
-        self.store_fast(temp)
-        return temp
+        return self.store_temp()
 
     def call_method_on(
         self, value: Value, name: str, temp: str | None = None, *, of: type | None = None, keep: bool = False

@@ -72,8 +72,7 @@ class Prelude:
             emitter.load_callable(_State)
             _load(emitter, generator)
             emitter.call(1)
-            kept.append(emitter.new_temp())
-            emitter.store_fast(kept[-1])
+            kept.append(emitter.store_temp())
         return kept
 
     @staticmethod

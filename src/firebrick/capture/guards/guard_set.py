@@ -17,8 +17,7 @@ from firebrick.capture.values.object import ObjectValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Source, Value
 
 _STATES = ("GRAD_MODE", "INFERENCE_MODE", "AUTOCAST", "DETERMINISTIC", "DEFAULT_DTYPE", "TORCH_FUNCTION", "TRANSFORMS")
 

@@ -72,8 +72,8 @@ class Interpreter(Operations):
         self.finished = False
         self.steps = 0
         self.statement_steps: list[int] = []
-        found = variables.get("__builtins__", builtins)
-        self.builtins: dict[str, Any] = found if isinstance(found, dict) else found.__dict__
+        module = variables.get("__builtins__", builtins)
+        self.builtins: dict[str, Any] = module if isinstance(module, dict) else module.__dict__
         self._callers: tuple[UserLocation, ...] | None = None
         first = slots.get(code.co_varnames[0]) if code.co_varnames else None
         above = "" if parent is None else parent.module
@@ -250,12 +250,12 @@ class Interpreter(Operations):
         if code.co_flags & _ASYNC:
             raise Break("unsupported-call", f"{function.describe()} is async")
         if code.co_flags & _GENERATOR:
-            made = GeneratorValue(frame)
+            generator = GeneratorValue(frame)
             root = self
             while root.parent is not None:
                 root = root.parent
-            self.tracer.generators.append((root.steps, made))
-            return made
+            self.tracer.generators.append((root.steps, generator))
+            return generator
         self.tracer.innermost = frame
         try:
             return frame.run()
@@ -326,16 +326,12 @@ class Interpreter(Operations):
     def call_on_stack(self, count: int) -> None:
         """The CALL instruction: callable, NULL or self, arguments."""
         args = self.pop_many(count)
-        first, second = self.stack[-2], self.stack[-1]
-        del self.stack[-2:]
+        second, first = self.stack.pop(), self.stack.pop()
         keywords, self.keywords = self.keywords, ()
-        kwargs = dict(zip(keywords, args[len(args) - len(keywords) :], strict=True)) if keywords else {}
-        if keywords:
-            args = args[: len(args) - len(keywords)]
-        if second is NULL:
-            function = first
-        elif first is NULL:
-            function = second
-        else:
-            function, args = first, [second, *args]
+        positional = count - len(keywords)
+        kwargs = dict(zip(keywords, args[positional:], strict=True)) if keywords else {}
+        args = args[:positional] if keywords else args
+        if first is not NULL and second is not NULL:
+            args = [second, *args]
+        function = second if first is NULL else first
         self.push(function.realize().call(self, args, kwargs))

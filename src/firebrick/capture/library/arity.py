@@ -142,8 +142,8 @@ def _arity(obj: Any, key: Any, *, bound: bool) -> _Arity | None:
             return None
         if bound:
             signature = signature.replace(parameters=list(signature.parameters.values())[1:])
-    found = _ARITIES[key] = _Arity.of(signature)
-    return found
+    arity = _ARITIES[key] = _Arity.of(signature)
+    return arity
 
 
 def fit(obj: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:

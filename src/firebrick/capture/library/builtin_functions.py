@@ -41,8 +41,7 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
@@ -195,32 +194,28 @@ def _super(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 def _text(value: Value) -> str:
     name = value.realize().as_constant()
-    if not isinstance(name, str):
-        raise Break("unsupported-call", "the name of an attribute is no text")
-    return name
+    if isinstance(name, str):
+        return name
+    raise Break("unsupported-call", "the name of an attribute is no text")
 
 
 @handles(getattr)
 def _getattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 2:
-        return args[0].realize().get_attr(interp, _text(args[1]))
     try:
         return args[0].realize().get_attr(interp, _text(args[1]))
     except Raised as raised:
-        if interp.is_instance(raised.value, AttributeError):
+        if len(args) > 2 and interp.is_instance(raised.value, AttributeError):
             return args[2]
         raise
 
 
-@handles(setattr)
-def _setattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    args[0].realize().set_attr(interp, _text(args[1]), args[2])
-    return NONE
-
-
-@handles(delattr)
-def _delattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    args[0].realize().del_attr(interp, _text(args[1]))
+@handles(setattr, delattr)
+def _change(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value, name = args[0].realize(), _text(args[1])
+    if len(args) > 2:
+        value.set_attr(interp, name, args[2])
+    else:
+        value.del_attr(interp, name)
     return NONE
 
 
@@ -231,21 +226,15 @@ def _generic_getattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return value.generic_get_attr(interp, name) if isinstance(value, ObjectValue) else value.get_attr(interp, name)
 
 
-@handles(object.__setattr__)
-def _generic_setattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0].realize()
+@handles(object.__setattr__, object.__delattr__)
+def _generic_change(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value, name, *stored = args[0].realize(), _text(args[1]), *args[2:]
     if not isinstance(value, ObjectValue):
-        raise Break("unsupported-attribute", f"attribute of {value.describe()} is set")
-    value.generic_set_attr(interp, _text(args[1]), args[2])
-    return NONE
-
-
-@handles(object.__delattr__)
-def _generic_delattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0].realize()
-    if not isinstance(value, ObjectValue):
-        raise Break("unsupported-attribute", f"attribute of {value.describe()} is deleted")
-    value.generic_del_attr(interp, _text(args[1]))
+        raise Break("unsupported-attribute", f"attribute of {value.describe()} is {'set' if stored else 'deleted'}")
+    if stored:
+        value.generic_set_attr(interp, name, stored[0])
+    else:
+        value.generic_del_attr(interp, name)
     return NONE
 
 
@@ -283,21 +272,18 @@ def _locals(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return DictValue.of(slots)
 
 
+@handles_each(builtins.__build_class__, globals, compile, input, open)
+def _refused(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if function is builtins.__build_class__:
+        raise Break("unsupported-instruction", "class definition")
+    raise Break("unsupported-call", "a built-in function that looks outside is called")
+
+
 @handles(dir, eval, exec, breakpoint)
 def _looks_at_frame(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if interp.parent is None and len(args) < 2 and not kwargs:
         raise SkipFrame("a function that looks at the frame's locals is called", always=True)
     raise Break("unsupported-call", "a built-in function that looks at the frame is called")
-
-
-@handles(builtins.__build_class__)
-def _build_class(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("unsupported-instruction", "class definition")
-
-
-@handles(globals, compile, input, open)
-def _refused(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("unsupported-call", "a built-in function that looks outside is called")
 
 
 # -- iteration -----------------------------------------------------------------------------------

@@ -25,12 +25,11 @@ from firebrick.capture.library.known_callables import (
     unwrapped,
 )
 from firebrick.capture.values.constant import NONE, ConstantValue
-from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
+from firebrick.capture.values.function import BoundMethodValue
 from firebrick.capture.values.object import ObjectValue
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 def real_callable(value: Value) -> Any:
@@ -43,12 +42,6 @@ def real_callable(value: Value) -> Any:
     if isinstance(value, BoundMethodValue):
         owner = value.owner.realize()
         return types.MethodType(real_callable(value.function), getattr(owner, "obj", None) or object())
-    if isinstance(value, FunctionValue) and value.obj is not None:
-        return value.obj
-    if isinstance(value, PartialValue) and value.obj is not None:
-        return value.obj
-    if isinstance(value, CallableValue):
-        return value.obj
     real = getattr(value, "obj", None)
     if real is not None:
         return real

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FunctionType
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
     Handler = Callable[[Interpreter, Args, Kwargs], Value]
 

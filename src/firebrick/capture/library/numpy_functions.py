@@ -27,15 +27,14 @@ from firebrick.capture.library.known_callables import (
 from firebrick.capture.library.numpy_rows import METHODS, ROWS, UFUNCS, Refused, Row, Ufunc
 from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue, numpy_dtype, torch_dtype
 from firebrick.capture.values.base import Raised, Value
-from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.constant import NONE, ConstantValue, is_none
 from firebrick.capture.values.sequence import ListValue, SequenceValue, SliceValue, TupleValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 _FUNCTIONS = (
@@ -244,7 +243,7 @@ def _call_row(name: str, function: Any, row: Row, interp: Interpreter, args: Arg
     if "dtype" in arguments:
         arguments["dtype"] = _dtype(arguments["dtype"])
     for one in row.operands:
-        if one in arguments and not _is_none(arguments[one].realize()):
+        if one in arguments and not is_none(arguments[one]):
             arguments[one] = _operands(interp, arguments[one])
     _promote(interp, row, arguments)
     if any(_is_foreign(value) for one, value in arguments.items() if one not in row.operands):
@@ -286,11 +285,11 @@ def _operands(interp: Interpreter, value: Value) -> Any:
 
 
 def _promote(interp: Interpreter, row: Row, arguments: dict[str, Any]) -> None:
-    kinds = (list, ArrayValue, ConstantValue)
     operands = {
-        one: arguments[one]
+        one: value
         for one in row.operands
-        if isinstance(arguments.get(one), kinds) and not _is_none(arguments[one])
+        if isinstance(value := arguments.get(one), list)
+        or (isinstance(value, (ArrayValue, ConstantValue)) and not is_none(value))
     }
     together = [one for name in row.promote if name in operands for one in _listed(operands[name])]
     common = None
@@ -305,10 +304,6 @@ def _promote(interp: Interpreter, row: Row, arguments: dict[str, Any]) -> None:
                 wanted = np.dtype(np.float64)
             tensors.append(_as_tensor(interp, one, wanted))
         arguments[name] = TupleValue(tensors) if isinstance(value, list) else tensors[0]
-
-
-def _is_none(value: Any) -> bool:
-    return isinstance(value, ConstantValue) and value.value is None
 
 
 def _listed(value: Any) -> list[Any]:

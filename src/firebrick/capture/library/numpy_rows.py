@@ -315,11 +315,6 @@ def repeat(a, repeats, axis=None):
     return _flat(lambda b, d: torch.repeat_interleave(b, repeats, d))(a, axis)
 
 
-@_row(np.tile, operands="A")
-def tile(A, reps):
-    return torch.tile(A, (reps,) if isinstance(reps, int) else tuple(reps))
-
-
 _rows(
     {
         np.cumsum: _cumulative(torch.cumsum),
@@ -329,6 +324,7 @@ _rows(
         np.roll: lambda a, shift, axis=None: torch.roll(a, shift, axis),
     }
 )
+_row(np.tile, operands="A")(lambda A, reps: torch.tile(A, (reps,) if isinstance(reps, int) else tuple(reps)))
 
 # -- form -----------------------------------------------------------------------------------------------------
 
@@ -422,9 +418,9 @@ def diag(v, k=0):
 # -- values -------------------------------------------------------------------------------------------------
 
 
-@_row(np.where, operands="condition x y", promote="x y")
-def where(condition, x, y):
-    return torch.where(condition.to(torch.bool), x, y)
+_row(np.where, operands="condition x y", promote="x y")(
+    lambda condition, x, y: torch.where(condition.to(torch.bool), x, y)
+)
 
 
 @_row(np.clip, operands="a a_min a_max", promote=True)
@@ -452,9 +448,9 @@ def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
     return torch.nan_to_num(x, nan, posinf, neginf)
 
 
-@_row(np.isclose, operands="a b", promote=True, floating=True)
-def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
-    return torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan)
+_row(np.isclose, operands="a b", promote=True, floating=True)(
+    lambda a, b, rtol=1e-05, atol=1e-08, equal_nan=False: torch.isclose(a, b, rtol, atol, equal_nan)
+)
 
 
 @_row(np.sign, operands="x")

@@ -10,8 +10,7 @@ from firebrick.capture.library.known_callables import handles, handles_all, hand
 from firebrick.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 _BINARY = {row.function: row.symbol for row in operators.BINARY.values()}

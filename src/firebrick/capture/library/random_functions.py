@@ -20,8 +20,7 @@ from firebrick.capture.values.random_state import (
 )
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 handles(torch.Generator)(make_generator)

@@ -6,6 +6,7 @@ import contextlib
 import math
 import types
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +30,7 @@ from firebrick.capture.library.known_callables import (
 from firebrick.capture.library.polyfills import index_by_tensors
 from firebrick.capture.library.torch_settings import told
 from firebrick.capture.values.array import ArrayValue
-from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue
+from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue, is_none
 from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.made import NumberValue, tensor_of_number
 from firebrick.capture.values.object import ObjectValue
@@ -40,8 +41,7 @@ from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 # -- the graph's functions ---------------------------------------------------------------------
@@ -85,13 +85,13 @@ def _collect() -> None:
         for name in dir(namespace):
             if name in _NOT_IN_GRAPH or name.startswith("__"):
                 continue
-            found = getattr(namespace, name, None)
-            if isinstance(found, (types.BuiltinFunctionType, types.FunctionType, types.BuiltinMethodType)) or (
-                type(found).__name__ == "builtin_function_or_method"
+            function = getattr(namespace, name, None)
+            if isinstance(function, (types.BuiltinFunctionType, types.FunctionType, types.BuiltinMethodType)) or (
+                type(function).__name__ == "builtin_function_or_method"
             ):
-                if getattr(found, "__module__", None) in ("typing", "functools", "importlib", "torch.overrides"):
+                if getattr(function, "__module__", None) in ("typing", "functools", "importlib", "torch.overrides"):
                     continue
-                GRAPH_FUNCTIONS[id(found)] = found
+                GRAPH_FUNCTIONS[id(function)] = function
 
 
 _collect()
@@ -200,7 +200,7 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
         raise Break("unsupported-call", "torch.tensor() of a tensor with such arguments")
     if copy and isinstance(first, TensorValue):
         interp.tracer.effects.later(warnings.warn, [ConstantValue(_COPIES)], {})
-    wanted = [value for name in ("device", "dtype") if not _is_none(value := kwargs.get(name, NONE))]
+    wanted = [value for name in ("device", "dtype") if not is_none(value := kwargs.get(name, NONE))]
     if copy or isinstance(first, ArrayValue):
         tensor, scalar = (first.tensor, first.scalar) if isinstance(first, ArrayValue) else (first, False)
         if not copy and not scalar:
@@ -211,10 +211,6 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
     for value in wanted:
         first = first.call_method(interp, "to", [value], {}).realize()
     return first
-
-
-def _is_none(value: Value) -> bool:
-    return value.realize() is NONE or (value.is_constant() and value.as_constant() is None)
 
 
 # -- modes of the thread ---------------------------------------------------------------------------
@@ -229,18 +225,15 @@ def set_grad_mode(interp: Interpreter, mode: bool) -> None:
         interp.tracer.graph.statement(interp, torch._C._set_grad_enabled, (mode,))
 
 
-def _grad_switch(mode: bool) -> Callable[[Interpreter], Callable[[Interpreter], None]]:
-    def enter(interp: Interpreter) -> Callable[[Interpreter], None]:
-        before = torch.is_grad_enabled()
-        set_grad_mode(interp, mode)
-        return lambda at: set_grad_mode(at, before)
-
-    return enter
+def _switch_grad(mode: bool, interp: Interpreter) -> Callable[[Interpreter], None]:
+    before = torch.is_grad_enabled()
+    set_grad_mode(interp, mode)
+    return lambda at: set_grad_mode(at, before)
 
 
 @handles_each(torch.no_grad, torch.enable_grad)
 def _switches_grad(make: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    context = ContextValue(make, [], _grad_switch(make is torch.enable_grad))
+    context = ContextValue(make, [], partial(_switch_grad, make is torch.enable_grad))
     return interp.decorate_with(context, args[0]) if args else context
 
 
@@ -260,34 +253,31 @@ def _set_grad_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.inference_mode)
 def _inference_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    given = args[0].realize() if args else kwargs.get("mode", ConstantValue(True)).realize()
-    if not given.is_constant() or not isinstance(given.as_constant(), bool):
-        return interp.decorate_with(_inference_context(True), given)
-    return _inference_context(given.as_constant())
+    mode = args[0].realize() if args else kwargs.get("mode", ConstantValue(True)).realize()
+    if not mode.is_constant() or not isinstance(mode.as_constant(), bool):
+        return interp.decorate_with(_inference_context(True), mode)
+    return _inference_context(mode.as_constant())
 
 
 def _inference_context(mode: bool) -> ContextValue:
-    return ContextValue(torch.inference_mode, [ConstantValue(mode)], _inference_switch(mode))
+    return ContextValue(torch.inference_mode, [ConstantValue(mode)], partial(_switch_inference, mode))
 
 
-def _inference_switch(mode: bool) -> Callable[[Interpreter], Callable[[Interpreter], None]]:
-    def enter(interp: Interpreter) -> Callable[[Interpreter], None]:
-        graph = interp.tracer.graph
-        if graph.outer is not None and graph.inference.on is not mode:
-            raise Break("unsupported-call", f"torch.inference_mode({mode}) is entered in a transform or a branch")
-        before, recorded, depth = graph.inference.on, torch.is_grad_enabled(), len(graph.open_modes)
-        graph.inference.switch(mode)
-        set_grad_mode(interp, not mode)
+def _switch_inference(mode: bool, interp: Interpreter) -> Callable[[Interpreter], None]:
+    graph = interp.tracer.graph
+    if graph.outer is not None and graph.inference.on is not mode:
+        raise Break("unsupported-call", f"torch.inference_mode({mode}) is entered in a transform or a branch")
+    before, recorded, depth = graph.inference.on, torch.is_grad_enabled(), len(graph.open_modes)
+    graph.inference.switch(mode)
+    set_grad_mode(interp, not mode)
 
-        def leave(at: Interpreter) -> None:
-            if len(graph.open_modes) > depth + 1:
-                raise Break("unsupported-call", "inference mode is left before a mode that was entered in it")
-            graph.inference.switch(before)
-            set_grad_mode(at, recorded)
+    def leave(at: Interpreter) -> None:
+        if len(graph.open_modes) > depth + 1:
+            raise Break("unsupported-call", "inference mode is left before a mode that was entered in it")
+        graph.inference.switch(before)
+        set_grad_mode(at, recorded)
 
-        return leave
-
-    return enter
+    return leave
 
 
 def _set_now(interp: Interpreter, mode: Value) -> Value:
@@ -318,19 +308,15 @@ def _function_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return args[0] if len(args) == 1 else NONE
 
 
-def _counts(name: str) -> Callable[[Interpreter], Callable[[Interpreter], None]]:
-    """A context in which one of the tracer's counters is higher."""
-
-    def enter(interp: Interpreter) -> Callable[[Interpreter], None]:
-        setattr(interp.tracer, name, getattr(interp.tracer, name) + 1)
-        return lambda at: setattr(at.tracer, name, getattr(at.tracer, name) - 1)
-
-    return enter
+def _count(name: str, interp: Interpreter) -> Callable[[Interpreter], None]:
+    """Enter a context in which one of the tracer's counters is higher."""
+    setattr(interp.tracer, name, getattr(interp.tracer, name) + 1)
+    return lambda at: setattr(at.tracer, name, getattr(at.tracer, name) - 1)
 
 
 @handles_each(torch._C.DisableTorchFunction, torch._C.DisableTorchFunctionSubclass)
 def _switches_overrides(cls: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ContextValue(cls, [], _counts("overrides_off"))
+    return ContextValue(cls, [], partial(_count, "overrides_off"))
 
 
 TENSOR_METHODS["as_subclass"] = as_subclass
@@ -345,7 +331,7 @@ def _default_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         return ConstantValue(NotImplemented)
     given = list(interp.iterate(rest[0] if rest else kwargs["args"])) if rest or "args" in kwargs else []
     named = (rest[1] if len(rest) > 1 else kwargs.get("kwargs", NONE)).realize()
-    keywords = {} if named is NONE or _is_none(named) else _keywords(interp, named)
+    keywords = {} if is_none(named) else _keywords(interp, named)
     return default_function(interp, own, function, given, keywords)
 
 
@@ -412,12 +398,12 @@ def _made_autocast(interp: Interpreter, made: Value) -> Any:
 
 
 _handle_made(torch.autocast, _made_autocast, gives_itself=True)
-_handle_made(torch.no_grad, lambda interp, made: _grad_switch(False))
-_handle_made(torch.enable_grad, lambda interp, made: _grad_switch(True))
+_handle_made(torch.no_grad, lambda interp, made: partial(_switch_grad, False))
+_handle_made(torch.enable_grad, lambda interp, made: partial(_switch_grad, True))
 
 
 def _made_inference(interp: Interpreter, made: Value) -> Any:
-    return _inference_switch(interp.flag(made.get_attr(interp, "mode"), True))
+    return partial(_switch_inference, interp.flag(made.get_attr(interp, "mode"), True))
 
 
 _handle_made(torch.inference_mode, _made_inference)
@@ -479,7 +465,7 @@ handles_all(
         torch.as_tensor: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=False),
         torch.asarray: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=False),
         torch.tensor: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=True),
-        index_by_tensors: lambda interp, args, kwargs: ContextValue(_none, [], _counts("index_by_tensors")),
+        index_by_tensors: lambda interp, args, kwargs: ContextValue(_none, [], partial(_count, "index_by_tensors")),
         torch._C._is_torch_function_enabled: lambda interp, args, kwargs: ConstantValue(
             not interp.tracer.overrides_off
         ),

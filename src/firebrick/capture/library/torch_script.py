@@ -15,8 +15,7 @@ from firebrick.capture.values.sequence import SequenceValue, TupleValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 handles(torch.jit.annotate)(lambda interp, args, kwargs: args[1] if len(args) > 1 else kwargs["the_value"])
@@ -26,18 +25,7 @@ CODE_HANDLERS[_sample.__code__] = unwrapped  # nothing is traced where code is c
 
 # -- constructors -------------------------------------------------------------------------------------
 
-_DTYPES: dict[str, torch.dtype] = {
-    "FloatTensor": torch.float32,
-    "DoubleTensor": torch.float64,
-    "HalfTensor": torch.float16,
-    "BFloat16Tensor": torch.bfloat16,
-    "LongTensor": torch.int64,
-    "IntTensor": torch.int32,
-    "ShortTensor": torch.int16,
-    "CharTensor": torch.int8,
-    "ByteTensor": torch.uint8,
-    "BoolTensor": torch.bool,
-}
+_KINDS = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 
 
 def _old_tensor(interp: Interpreter, dtype: torch.dtype, args: Args, kwargs: Kwargs) -> Value:
@@ -68,8 +56,9 @@ def _constructs(cls: Any, dtype: torch.dtype | None) -> None:
         return _old_tensor(interp, dtype or torch.get_default_dtype(), args, kwargs)
 
 
-for _name, _dtype in _DTYPES.items():
-    _constructs(getattr(torch, _name), _dtype)
+for _kind in _KINDS:
+    _cls = getattr(torch, f"{_kind}Tensor")
+    _constructs(_cls, _cls.dtype)
 _constructs(torch.Tensor, None)
 
 

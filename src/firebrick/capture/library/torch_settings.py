@@ -26,9 +26,7 @@ from firebrick.capture.values.sequence import ListValue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 
 
 def constants(interp: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
@@ -138,19 +136,17 @@ _sets(torch.set_autocast_dtype, lambda device: (device, torch.get_autocast_dtype
 _sets(torch.set_autocast_cache_enabled, _one(torch.is_autocast_cache_enabled))
 
 _FLAGS = (
-    ("_get_flash_sdp_enabled", "_set_sdp_use_flash"),
-    ("_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"),
-    ("_get_math_sdp_enabled", "_set_sdp_use_math"),
-    ("_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn"),
-    ("_get_overrideable_sdp_enabled", "_set_sdp_use_overrideable"),
-    ("_get_sdp_priority_order", "_set_sdp_priority_order"),
-    ("_get_cudnn_enabled", "_set_cudnn_enabled"),
-    ("_get_cudnn_benchmark", "_set_cudnn_benchmark"),
-    ("_get_cudnn_deterministic", "_set_cudnn_deterministic"),
-    ("_get_cudnn_allow_tf32", "_set_cudnn_allow_tf32"),
-    ("_get_cublas_allow_tf32", "_set_cublas_allow_tf32"),
-    ("_get_mkldnn_enabled", "_set_mkldnn_enabled"),
-    ("_get_nnpack_enabled", "_set_nnpack_enabled"),
+    *(
+        (f"_get_{kernel}_sdp_enabled", f"_set_sdp_use_{kernel}")
+        for kernel in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+    ),
+    *(
+        (f"_get_{flag}", f"_set_{flag}")
+        for flag in (
+            *("sdp_priority_order", "cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32"),
+            *("cublas_allow_tf32", "mkldnn_enabled", "nnpack_enabled"),
+        )
+    ),
 )
 """Flags of kernels: what reads one, and what sets it."""
 

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.graph import GraphBuilder
-from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, handles, handles_each
 from firebrick.capture.library.polyfills import scan_loop
 from firebrick.capture.replay import new_in_reach
 from firebrick.capture.values.base import Value
@@ -34,18 +34,12 @@ from firebrick.ir.graph.nested import CHECKPOINT, Body, Branch, Loop, Nested, Tr
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
-_MAKERS = (
-    torch.func.vmap,
-    torch.func.grad,
-    torch.func.grad_and_value,
-    torch.func.jacrev,
-    torch.func.jacfwd,
-    torch.func.hessian,
+_MAKERS: tuple[Callable[..., Any], ...] = (
+    *(torch.func.vmap, torch.func.grad, torch.func.grad_and_value),
+    *(torch.func.jacrev, torch.func.jacfwd, torch.func.hessian),
 )
 """Functions that return a transformed function."""
 
@@ -81,18 +75,12 @@ class TransformValue(Value):
         emitter.load_call(self.maker, *self.children(), keywords=tuple(self.options))
 
 
-def _makes(maker: Callable[..., Any]) -> None:
+@handles_each(*_MAKERS)
+def _makes(maker: Callable[..., Any], interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     parameters = list(inspect.signature(maker).parameters)[1:]
-
-    @handles(maker)
-    def make(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        options = {**dict(zip(parameters, args[1:], strict=False)), **kwargs}
-        function = options.pop("func", None) or args[0]
-        return TransformValue(maker, function, options)
-
-
-for _maker in _MAKERS:
-    _makes(_maker)
+    options = {**dict(zip(parameters, args[1:], strict=False)), **kwargs}
+    function = options.pop("func", None) or args[0]
+    return TransformValue(maker, function, options)
 
 
 def _made(maker: Callable[..., Any]) -> None:
@@ -162,9 +150,9 @@ class _Sub:
 
 def _values(graph: GraphBuilder, nodes: Sequence[fx.Node]) -> list[TensorValue]:
     """The tensors that nodes compute."""
-    found = [value for node in nodes if (value := graph.known(node.meta.get("val"))) is not None]
-    assert len(found) == len(nodes)
-    return found
+    values = [value for node in nodes if (value := graph.known(node.meta.get("val"))) is not None]
+    assert len(values) == len(nodes)
+    return values
 
 
 class NestedBuilder(GraphBuilder):
@@ -203,12 +191,12 @@ class NestedBuilder(GraphBuilder):
             return node
         assert self.outer is not None
         node = self.outer.lift(node)
-        found = self.lifted.get(node)
-        if found is None:
+        argument = self.lifted.get(node)
+        if argument is None:
             fake = node.meta["val"]
-            found = self.lifted[node] = self.placeholder(node.name, fake)
+            argument = self.lifted[node] = self.placeholder(node.name, fake)
             self.watch(fake)
-        return found
+        return argument
 
 
 def _transformed(
@@ -305,12 +293,8 @@ def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _like(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (one.shape, one.stride(), one.dtype, one.device) == (
-        other.shape,
-        other.stride(),
-        other.dtype,
-        other.device,
-    ) and one.requires_grad == other.requires_grad
+    metas = [(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in (one, other)]
+    return metas[0] == metas[1]
 
 
 def _pure_body(
@@ -343,8 +327,8 @@ def _control(interp: Interpreter, target: Nested, args: list[Value], like: list[
 
 def _fake_like(graph: GraphBuilder, like: torch.Tensor) -> torch.Tensor:
     with graph.mode, torch.no_grad():
-        made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
-    return made.requires_grad_() if like.requires_grad else made
+        fake = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    return fake.requires_grad_() if like.requires_grad else fake
 
 
 @handles(torch.cond)
@@ -429,9 +413,7 @@ def _scan_loop(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return graph.add(interp, Scan(body, len(carried)), given, pytree.tree_unflatten(fakes, body.spec))
 
 
-@handles(flex_attention)
-def _flex_attention(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.inline(interp.stand_in("flex_attention"), args, kwargs)
+handles(flex_attention)(lambda interp, args, kwargs: interp.inline(interp.stand_in("flex_attention"), args, kwargs))
 
 
 # -- modules with other tensors ---------------------------------------------------------------------

@@ -24,8 +24,7 @@ from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.module import ModuleValue
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 handles(marks.is_compiling)(lambda interp, args, kwargs: ConstantValue(True))
@@ -60,12 +59,12 @@ def _host(value: Value) -> Any:
 
 def _constant(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     try:
-        found = function(*map(_host, args), **{name: _host(value) for name, value in kwargs.items()})
+        result = function(*map(_host, args), **{name: _host(value) for name, value in kwargs.items()})
     except Break:
         raise
     except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
         interp.raise_real(error)
-    return interp.tracer.known(found)
+    return interp.tracer.known(result)
 
 
 def _in_graph(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:

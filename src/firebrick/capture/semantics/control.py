@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from firebrick.capture.breaks.catalogue import Break
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
     from firebrick.capture.bytecode.instructions import Instruction
     from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.semantics.dispatch import Handler
+
+    Condition = Callable[[Interpreter, Value], bool]
 
 # -- jumps ------------------------------------------------------------------------
 
@@ -27,28 +29,26 @@ def _jump(interp: Interpreter, at: Instruction) -> None:
     interp.index = at.argval
 
 
-def _jumps(condition: Callable[[Interpreter, Value], bool], *, keeps: bool = False) -> Handler:
+def _jump_if(condition: Condition, interp: Interpreter, at: Instruction, *, keeps: bool = False) -> None:
     """A jump on a condition of the value on top, which is popped; one that `keeps` it pops it if it does not jump."""
-
-    def jump(interp: Interpreter, at: Instruction) -> None:
-        if condition(interp, interp.stack[-1].realize() if keeps else interp.pop()):
-            interp.index = at.argval
-        elif keeps:
-            interp.stack.pop()
-
-    return jump
+    if condition(interp, interp.stack[-1].realize() if keeps else interp.pop()):
+        interp.index = at.argval
+    elif keeps:
+        interp.stack.pop()
 
 
-_CONDITIONS: Mapping[str, Callable[[Interpreter, Value], bool]] = {
+_CONDITIONS: Mapping[str, Condition] = {
     "TRUE": lambda interp, value: value.truth(interp),
     "FALSE": lambda interp, value: not value.truth(interp),
     "NONE": lambda interp, value: value.python_type() is type(None),
     "NOT_NONE": lambda interp, value: value.python_type() is not type(None),
 }
 for _name, _condition in _CONDITIONS.items():
-    HANDLERS.update({f"POP_JUMP_{way}IF_{_name}": _jumps(_condition) for way in ("", "FORWARD_", "BACKWARD_")})
+    HANDLERS.update(
+        {f"POP_JUMP_{way}IF_{_name}": partial(_jump_if, _condition) for way in ("", "FORWARD_", "BACKWARD_")}
+    )
 for _name in ("TRUE", "FALSE"):
-    HANDLERS[f"JUMP_IF_{_name}_OR_POP"] = _jumps(_CONDITIONS[_name], keeps=True)
+    HANDLERS[f"JUMP_IF_{_name}_OR_POP"] = partial(_jump_if, _CONDITIONS[_name], keeps=True)
 
 
 def _return(interp: Interpreter, value: Value) -> Signal:

@@ -15,10 +15,7 @@ from firebrick.capture.values.method import MethodValue
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
     from firebrick.capture.values.tensor import TensorValue
 
 _DTYPES: Mapping[np.dtype[Any], torch.dtype] = {
@@ -42,10 +39,10 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     """
     if _BY_VALUE:
         raise Break("numpy", "dtypes of numpy 1 depend on values")
-    found = _DTYPES.get(np.dtype(dtype))
-    if found is None or not np.dtype(dtype).isnative:
+    ours = _DTYPES.get(np.dtype(dtype))
+    if ours is None or not np.dtype(dtype).isnative:
         raise Break("numpy", f"an array of {np.dtype(dtype)}")
-    return found
+    return ours
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:

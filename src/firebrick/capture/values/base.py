@@ -16,11 +16,12 @@ from firebrick.capture.breaks.catalogue import Break
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.emit.materialize import ValueEmitter as ValueEmitter
+    from firebrick.capture.guards.sources import Source as Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.interpreter.interpreter import Interpreter as Interpreter
 
+    # With these, the names that the signatures of values and rules are made of.
     Args = Sequence["Value"]
     Kwargs = Mapping[str, "Value"]
 

@@ -25,8 +25,7 @@ from firebrick.capture.values.wrapper import is_wrapper_class, make_wrapper
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 _ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 
@@ -49,8 +48,8 @@ class ClassValue(KnownValue):
         own = meta_owner is not type and meta_owner is not object
         if own and isinstance(meta, property) and meta.fget is not None:
             return tracer.known(meta.fget).call(interp, [self], {})
-        found, owner = interp.lookup(self.obj, name)
-        if found is MISSING or isinstance(found, types.GetSetDescriptorType):
+        entry, owner = interp.lookup(self.obj, name)
+        if entry is MISSING or isinstance(entry, types.GetSetDescriptorType):
             if isinstance(meta, types.FunctionType):
                 return BoundMethodValue(tracer.function(meta), self)
             try:
@@ -61,23 +60,28 @@ class ClassValue(KnownValue):
                 tracer.guards.equals(Attr(tracer.const_source(self.obj), name), attribute)
             return tracer.known(attribute)
         assert owner is not None
-        if isinstance(found, types.FunctionType):
-            return tracer.function(found)
-        if isinstance(found, staticmethod):
-            return tracer.known(found.__func__)
-        if isinstance(found, classmethod):
-            return BoundMethodValue(tracer.known(found.__func__), self)
-        if isinstance(found, types.ClassMethodDescriptorType):
-            if find(found) is not None:
-                return BoundMethodValue(CallableValue(found), self)
+        method = self.method(interp, entry)
+        if method is not None:
+            return method
+        if isinstance(entry, types.ClassMethodDescriptorType):
+            if find(entry) is not None:
+                return BoundMethodValue(CallableValue(entry), self)
             return CallableValue(getattr(self.obj, name))
-        getter, _ = interp.lookup(type(found), "__get__")
-        if getter is MISSING or isinstance(found, type):
-            return tracer.class_value(owner, name, found)
-        if isinstance(getter, types.FunctionType) and not isinstance(found, (property, enum.property)):
+        getter, _ = interp.lookup(type(entry), "__get__")
+        if getter is MISSING or isinstance(entry, type):
+            return tracer.class_value(owner, name, entry)
+        if isinstance(getter, types.FunctionType) and not isinstance(entry, (property, enum.property)):
             none = ConstantValue(None)
-            return tracer.known(found).call_method(interp, "__get__", [none, self], {})
+            return tracer.known(entry).call_method(interp, "__get__", [none, self], {})
         return tracer.known(getattr(self.obj, name))
+
+    def method(self, interp: Interpreter, found: object) -> Value | None:
+        """What a function, static method or class method among a class's entries is, read from this class."""
+        if isinstance(found, classmethod):
+            return BoundMethodValue(interp.tracer.known(found.__func__), self)
+        if isinstance(found, staticmethod):
+            return interp.tracer.known(found.__func__)
+        return interp.tracer.function(found) if isinstance(found, types.FunctionType) else None
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Members of an enum."""
@@ -98,8 +102,8 @@ class ClassValue(KnownValue):
         return interp.index_of(interp.call(interp.tracer.function(own), self))
 
     def _of_metaclass(self, interp: Interpreter, name: str) -> types.FunctionType | None:
-        found, _ = interp.lookup(type(self.obj), name)
-        return found if isinstance(found, types.FunctionType) else None
+        entry, _ = interp.lookup(type(self.obj), name)
+        return entry if isinstance(entry, types.FunctionType) else None
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """`Enum["name"]`, a generic alias, or the metaclass's own."""
@@ -176,12 +180,9 @@ class ClassValue(KnownValue):
         base = builtin_base(cls)
         if base is object:
             return ObjectValue(cls)
-        if base in (dict, OrderedDict, defaultdict):
-            return ObjectValue(cls, storage=DictValue({}, cls=base))
-        if base is list:
-            return ObjectValue(cls, storage=ListValue([]))
-        if base is set:
-            return ObjectValue(cls, storage=SetValue({}))
+        if base in (dict, OrderedDict, defaultdict, list, set):
+            storage = ListValue([]) if base is list else SetValue({}) if base is set else DictValue({}, cls=base)
+            return ObjectValue(cls, storage=storage)
         if base is tuple:
             items = list(interp.iterate(args[0])) if args else []
             if hasattr(cls, "_fields") and cls.__dict__.get("__slots__") == ():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import string
 import types
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,10 +18,7 @@ from firebrick.capture.values.method import MethodValue
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 LITERAL_TYPES: frozenset[type] = frozenset(
     (int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
@@ -37,6 +35,11 @@ def is_literal(obj: object) -> bool:
     if kind is tuple or kind is frozenset:
         return all(is_literal(item) for item in obj)  # type: ignore[attr-defined]
     return kind is range
+
+
+def is_none(value: Value) -> bool:
+    """Whether a value is None."""
+    return value.realize().python_type() is type(None)
 
 
 class ConstantValue(Value):
@@ -79,12 +82,12 @@ class ConstantValue(Value):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Attributes are evaluated now, methods are bound."""
         try:
-            found = getattr(self.value, name)
+            attribute = getattr(self.value, name)
         except AttributeError as error:
             interp.raise_real(error)
-        if callable(found) and not isinstance(found, type):
+        if callable(attribute) and not isinstance(attribute, type):
             return MethodValue(self, name)
-        return interp.tracer.known(found)
+        return interp.tracer.known(attribute)
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Constants are not called."""
@@ -168,18 +171,15 @@ def _format(interp: Interpreter, value: ConstantValue, args: Args, kwargs: Kwarg
     return interp.fold(value.value.format, shown, named)
 
 
-def _view(name: str) -> Any:
-    def rule(interp: Interpreter, value: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
-        return interp.fold(lambda: tuple(getattr(value.value, name)()), args, kwargs)
-
-    return rule
+def _view(name: str, interp: Interpreter, value: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
+    return interp.fold(lambda: tuple(getattr(value.value, name)()), args, kwargs)
 
 
 CONSTANT_METHODS: dict[tuple[type, str], Any] = {
     (str, "join"): _join,
     (bytes, "join"): _join,
     (str, "format"): _format,
-    **{(types.MappingProxyType, name): _view(name) for name in ("keys", "values", "items")},
+    **{(types.MappingProxyType, name): partial(_view, name) for name in ("keys", "values", "items")},
 }
 """Methods that take containers or any object, so that plain evaluation is not enough."""
 

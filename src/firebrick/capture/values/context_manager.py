@@ -14,9 +14,7 @@ from firebrick.capture.values.method import MethodValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
 class ContextValue(Value):

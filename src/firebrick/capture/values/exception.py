@@ -15,12 +15,16 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 _KEYWORDS = {ImportError: ("name", "path"), NameError: ("name",), AttributeError: ("name", "obj")}
 """Classes of exceptions that take keyword arguments -> these."""
+_CHAINED = {
+    "__cause__": "cause",
+    "__context__": "context",
+    "__suppress_context__": "suppress",
+    "__traceback__": "traceback",
+}
 
 
 class TracebackValue(Value):
@@ -73,14 +77,9 @@ class ExceptionValue(ObjectValue):
                 return self.args[0]
             case "exceptions" if issubclass(self.cls, BaseExceptionGroup):
                 return TupleValue(list(interp.iterate(self.args[1])))
-            case "__cause__":
-                return self.cause
-            case "__context__":
-                return self.context
-            case "__suppress_context__":
-                return self.suppress
-            case "__traceback__":
-                return self.traceback
+        if name in _CHAINED:
+            chained: Value = getattr(self, _CHAINED[name])
+            return chained
         return super().generic_get_attr(interp, name)
 
     def member(self, interp: Interpreter, found: Any, name: str) -> Value:
@@ -104,16 +103,12 @@ class ExceptionValue(ObjectValue):
 
     def store(self, interp: Interpreter, name: str, value: Value) -> None:
         """Chained exceptions, then own attributes."""
-        if name == "__cause__":
-            self.cause, self.suppress = value, ConstantValue(True)
-        elif name == "__context__":
-            self.context = value
-        elif name == "__suppress_context__":
-            self.suppress = value
-        elif name == "args":
+        if name == "args":
             self.args = list(interp.iterate(value))
-        elif name == "__traceback__":
-            self.traceback = value
+        elif name in _CHAINED:
+            setattr(self, _CHAINED[name], value)
+            if name == "__cause__":
+                self.suppress = ConstantValue(True)
         else:
             super().store(interp, name, value)
 

@@ -17,11 +17,8 @@ from firebrick.errors import InternalError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _NOTHING: Any = lambda: None  # noqa: E731  only its code is wanted
@@ -92,10 +89,10 @@ class CallableValue(KnownValue):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Attributes are known too."""
         try:
-            found = getattr(self.obj, name)
+            attribute = getattr(self.obj, name)
         except AttributeError as error:
             interp.raise_real(error)
-        return interp.tracer.known(found)
+        return interp.tracer.known(attribute)
 
 
 class FunctionValue(Value):
@@ -198,13 +195,15 @@ class FunctionValue(Value):
         if self.obj is not None:
             base = self.source if self.source is not None else interp.tracer.const_source(self.obj)
             try:
-                found = getattr(self.obj, name)
+                attribute = getattr(self.obj, name)
             except AttributeError as error:
                 interp.tracer.guards.lacks_attribute(base, name)
                 interp.raise_real(error)
-            if self.pin is not None and not is_literal(found):
+            if self.pin is not None and not is_literal(attribute):
                 self.pin()
-            return interp.tracer.read(found, Attr(base, name), pinned=name.startswith("__") and not is_literal(found))
+            return interp.tracer.read(
+                attribute, Attr(base, name), pinned=name.startswith("__") and not is_literal(attribute)
+            )
         match name:
             case "__name__":
                 return ConstantValue(self.name)
@@ -253,14 +252,10 @@ class FunctionValue(Value):
 
     def children(self) -> Sequence[Value]:
         """Defaults and cells of new functions."""
-        return (
-            ()
-            if self.obj is not None
-            else (
-                *(*self.defaults, *self.kwdefaults.values(), *self.closure, *self.attributes.values()),
-                *(() if self.annotations is None else (self.annotations,)),
-            )
-        )
+        if self.obj is not None:
+            return ()
+        parts = (*self.defaults, *self.kwdefaults.values(), *self.closure, *self.attributes.values())
+        return parts if self.annotations is None else (*parts, self.annotations)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`FunctionType(code, globals, name, defaults, closure)`, then the rest as attributes."""
@@ -271,14 +266,11 @@ class FunctionValue(Value):
         emitter.load_const(self.code)
         emitter.load_const(self.globals)
         emitter.load_const(self.name)
-        if self.defaults:
-            emitter.load(TupleValue(list(self.defaults)))
-        else:
-            emitter.load_const(None)
+        emitter.load(TupleValue(list(self.defaults)) if self.defaults else NONE)
         if self.closure:
             emitter.load_tuple(self.closure)
         else:
-            emitter.load_const(None)
+            emitter.load(NONE)
         emitter.call(5)
         emitter.remember(self)
         attributes = dict(self.attributes)

@@ -12,9 +12,7 @@ from firebrick.capture.values.constant import NONE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
     from firebrick.capture.values.sequence import ListValue
 
 

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
 class MadeTensor(TensorValue):
@@ -143,8 +141,8 @@ _LARGEST = 1 << 62
 
 
 def _largest(value: Value) -> float:
-    found = value.largest if isinstance(value, NumberValue) else abs(value.as_constant())
-    return found if found < _LARGEST else math.inf
+    bound = value.largest if isinstance(value, NumberValue) else abs(value.as_constant())
+    return bound if bound < _LARGEST else math.inf
 
 
 def _operand(value: Value) -> Any:

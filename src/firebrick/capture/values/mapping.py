@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,7 @@ from firebrick.capture.values.sequence import CONTAINER_METHODS, TupleValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
     Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
 
@@ -213,10 +211,7 @@ class DictValue(BuiltinValue):
         if ordered:
             emitter.load_callable(replace_entries)
             emitter.load(self)
-        for key, item in self.entries.values():
-            emitter.load(key)
-            emitter.load(item)
-        emitter.build_map(len(self.entries))
+        emitter.load_map(self.entries.values())
         if ordered:
             emitter.call(2)
             emitter.pop()
@@ -225,12 +220,8 @@ class DictValue(BuiltinValue):
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """Load the new entries; the function returned stores them."""
-        for key, item in self.entries.values():
-            emitter.load(key)
-            emitter.load(item)
-        emitter.build_map(len(self.entries))
-        temp = emitter.new_temp()
-        emitter.store_fast(temp)
+        emitter.load_map(self.entries.values())
+        temp = emitter.store_temp()
 
         def store() -> None:
             emitter.run_call(replace_entries, self, temps=[temp])
@@ -441,8 +432,8 @@ def _clear(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) ->
     return NONE
 
 
-def _view(kind: str) -> Method:
-    return lambda interp, value, args, kwargs: ViewValue(value, kind)
+def _view(kind: str, interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
+    return ViewValue(value, kind)
 
 
 def _move_to_end(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
@@ -469,14 +460,12 @@ DICT_METHODS: Mapping[str, Method] = {
         dict(value.whole(interp)), cls=value.cls, factory=value.factory
     ),
     "get": _get,
-    "items": _view("items"),
-    "keys": _view("keys"),
+    **{name: partial(_view, name) for name in ("items", "keys", "values")},
     "move_to_end": _move_to_end,
     "pop": _pop,
     "popitem": _pop_item,
     "setdefault": _set_default,
     "update": _update,
-    "values": _view("values"),
 }
 
 # -- methods of sets ----------------------------------------------------------------
@@ -515,36 +504,26 @@ def _members(interp: Interpreter, others: Sequence[Value]) -> list[dict[Hashable
     return [SetValue.of(interp, interp.iterate(other)).entries for other in others]
 
 
-def _algebra(name: str) -> Method:
+def _algebra(name: str, interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> SetValue:
     """A new set, of the members that a real set of their host equivalents would have."""
-
-    def combined(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
-        others = _members(interp, args)
-        kept = getattr(set(value.entries), name)(*others)
-        every = dict(value.entries)
-        for other in others:
-            every |= {host: item for host, item in other.items() if host not in every}
-        return SetValue({host: item for host, item in every.items() if host in kept}, cls=value.cls)
-
-    return combined
+    others = _members(interp, args)
+    kept = getattr(set(value.entries), name)(*others)
+    every = dict(value.entries)
+    for other in others:
+        every |= {host: item for host, item in other.items() if host not in every}
+    return SetValue({host: item for host, item in every.items() if host in kept}, cls=value.cls)
 
 
-def _in_place(method: Callable[..., Any]) -> Method:
-    def changed(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
-        entries = method(interp, value, args, kwargs).entries
-        _changing(interp, value)
-        value.entries = dict(entries)
-        return NONE
-
-    return changed
+def _in_place(name: str, interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
+    entries = _algebra(name, interp, value, args, kwargs).entries
+    _changing(interp, value)
+    value.entries = dict(entries)
+    return NONE
 
 
-def _relation(test: Callable[[Any, Any], bool]) -> Method:
-    def related(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
-        (other,) = _members(interp, args)
-        return ConstantValue(test(value.entries.keys(), other.keys()))
-
-    return related
+def _relation(name: str, interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
+    (other,) = _members(interp, args)
+    return ConstantValue(getattr(set(value.entries), name)(other))
 
 
 def _pop_member(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
@@ -556,11 +535,14 @@ def _pop_member(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs
     return first
 
 
-_ALGEBRA = {name: _algebra(name) for name in ("difference", "intersection", "symmetric_difference", "union")}
+_UPDATES = {f"{name}_update": name for name in ("difference", "intersection", "symmetric_difference")} | {
+    "update": "union"
+}
 
 SET_METHODS: Mapping[str, Method] = {
-    **_ALGEBRA,
-    **{f"{name}_update": _in_place(method) for name, method in _ALGEBRA.items() if name != "union"},
+    **{name: partial(_algebra, name) for name in _UPDATES.values()},
+    **{update: partial(_in_place, name) for update, name in _UPDATES.items()},
+    **{name: partial(_relation, name) for name in ("isdisjoint", "issubset", "issuperset")},
     "__contains__": lambda interp, value, args, kwargs: ConstantValue(
         key_of(args[0], interp, value.entries) in value.entries
     ),
@@ -569,10 +551,6 @@ SET_METHODS: Mapping[str, Method] = {
     "clear": _clear_set,
     "copy": lambda interp, value, args, kwargs: SetValue(dict(value.entries), cls=value.cls),
     "discard": _discard,
-    "isdisjoint": _relation(lambda mine, other: mine.isdisjoint(other)),
-    "issubset": _relation(lambda mine, other: mine <= other),
-    "issuperset": _relation(lambda mine, other: mine >= other),
     "pop": _pop_member,
     "remove": _remove,
-    "update": _in_place(_ALGEBRA["union"]),
 }

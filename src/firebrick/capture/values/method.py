@@ -9,9 +9,7 @@ from firebrick.capture.library.arity import fit_method
 from firebrick.capture.values.base import Value
 
 if TYPE_CHECKING:
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
 class MethodValue(Value):

@@ -21,10 +21,7 @@ from firebrick.capture.values.object import MISSING, ObjectValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -50,9 +47,9 @@ class ModuleValue(ObjectValue):
                 return table.entries[name][1]
             if name in table.obj:
                 return MISSING
-        found = self.fields.get(name)
-        if found is not None:
-            return found
+        field = self.fields.get(name)
+        if field is not None:
+            return field
         namespace = self.obj.__dict__
         if name in (*_TABLES, *_FORWARD_HOOKS, *_BACKWARD_HOOKS):
             value: Value = interp.tracer.module_table(self, name)
@@ -138,19 +135,11 @@ class ModuleValue(ObjectValue):
 
     def execute(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`forward` and its hooks, if the class does not override `__call__`."""
-        if interp.lookup(self.cls, "__call__")[0] is not _CALL:
-            return super().call(interp, args, kwargs)
-        return _call_forward(interp, self, args, kwargs)
+        return _call_module(interp, self, args, kwargs)
 
     def has_hooks(self, interp: Interpreter, name: str) -> bool:
         """Whether hooks of a kind are set on it; guarded."""
-        hooks = self.obj.__dict__.get(name)
-        changed = interp.tracer.objects.get(id(hooks))
-        if changed is not None:
-            return changed.truth(interp)
-        if hooks is not None:
-            interp.tracer.guards.length(InstanceAttr(self.base(interp), name), len(hooks))
-        return bool(hooks)
+        return _has_any(interp, self.obj.__dict__.get(name), InstanceAttr(self.base(interp), name))
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Submodules of containers; keys of ModuleDict."""
@@ -198,9 +187,7 @@ class NewModuleValue(ObjectValue):
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`forward` and its hooks, if the class does not override `__call__`."""
-        if interp.lookup(self.cls, "__call__")[0] is not _CALL:
-            return super().call(interp, args, kwargs)
-        return _call_forward(interp, self, args, kwargs)
+        return _call_module(interp, self, args, kwargs)
 
     def has_hooks(self, interp: Interpreter, name: str) -> bool:
         """Whether hooks of a kind are set on it."""
@@ -208,12 +195,14 @@ class NewModuleValue(ObjectValue):
         return hooks is not MISSING and hooks.truth(interp)
 
 
-def _call_forward(interp: Interpreter, module: ModuleValue | NewModuleValue, args: Args, kwargs: Kwargs) -> Value:
-    """Call a module whose class has torch's own `__call__`.
+def _call_module(interp: Interpreter, module: ModuleValue | NewModuleValue, args: Args, kwargs: Kwargs) -> Value:
+    """Call a module: its `forward` and hooks, or what its class has for torch's own `__call__`.
 
     Raises:
         Break: the engine calls hooks of the module in the backward, or hooks are called even if `forward` raises.
     """
+    if interp.lookup(module.cls, "__call__")[0] is not _CALL:
+        return ObjectValue.call(module, interp, args, kwargs)
     if torch.is_grad_enabled() and _is_hooked(interp, module, _BACKWARD_HOOKS):
         raise Break("unsupported-call", f"{module.describe()} has hooks that are called in the backward")
     if not _is_hooked(interp, module, _FORWARD_HOOKS):
@@ -225,15 +214,20 @@ def _call_forward(interp: Interpreter, module: ModuleValue | NewModuleValue, arg
 
 def _is_hooked(interp: Interpreter, module: ModuleValue | NewModuleValue, names: tuple[str, ...]) -> bool:
     """Whether hooks of one of the kinds are set on a module or on all modules; guarded."""
-    return any(module.has_hooks(interp, name) or _has_global_hooks(interp, f"_global{name}") for name in names)
+    every = {name: f"_global{name}" for name in names}
+    return any(
+        module.has_hooks(interp, name) or _has_any(interp, _MODULES.variables[hooks], Global(hooks, _MODULES))
+        for name, hooks in every.items()
+    )
 
 
-def _has_global_hooks(interp: Interpreter, name: str) -> bool:
-    hooks = _MODULES.variables[name]
+def _has_any(interp: Interpreter, hooks: Any, source: Source) -> bool:
+    """Whether there are hooks in a dict; guarded, unless captured code has changed it."""
     changed = interp.tracer.objects.get(id(hooks))
     if changed is not None:
         return changed.truth(interp)
-    interp.tracer.guards.length(Global(name, _MODULES), len(hooks))
+    if hooks is not None:
+        interp.tracer.guards.length(source, len(hooks))
     return bool(hooks)
 
 
@@ -249,14 +243,14 @@ class PythonModuleValue(KnownValue):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """A module's global."""
         try:
-            found = getattr(self.obj, name)
+            attribute = getattr(self.obj, name)
         except AttributeError as error:
             interp.tracer.module_lacks(self.obj, name)
             interp.raise_real(error)
         changed = interp.tracer.effects.global_value(self.obj.__dict__, name)
         if changed is not None:
             return changed
-        return interp.tracer.module_global(self.obj, name, found)
+        return interp.tracer.module_global(self.obj, name, attribute)
 
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Write a module's global as an effect."""

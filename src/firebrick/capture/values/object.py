@@ -19,10 +19,7 @@ from firebrick.capture.values.sequence import CONTAINER_METHODS, ListValue, Tupl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 
 class Overridden(Exception):
@@ -179,9 +176,9 @@ class ObjectValue(ComparedValue):
 
     def own(self, interp: Interpreter, name: str) -> Any:
         """The instance's own attribute, or MISSING; a guard says which."""
-        found = self.fields.get(name)
-        if found is not None:
-            return found
+        field = self.fields.get(name)
+        if field is not None:
+            return field
         if self.obj is None:
             return MISSING
         namespace = getattr(self.obj, "__dict__", None)
@@ -200,15 +197,15 @@ class ObjectValue(ComparedValue):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """`object.__getattribute__`, or the class's own, then `__getattr__`."""
-        found = self._by_class(interp, "__getattribute__", ConstantValue(name))
-        return self.generic_get_attr(interp, name) if found is None else found
+        value = self._by_class(interp, "__getattribute__", ConstantValue(name))
+        return self.generic_get_attr(interp, name) if value is None else value
 
     def _by_class(self, interp: Interpreter, method: str, *args: Value) -> Value | None:
         """What a method of the class's own gives; None where it has that of `object`."""
-        found, owner = interp.lookup(self.cls, method)
-        if not isinstance(found, types.FunctionType) or owner is object:
+        entry, owner = interp.lookup(self.cls, method)
+        if not isinstance(entry, types.FunctionType) or owner is object:
             return None
-        return interp.tracer.function(found).call(interp, [self, *args], {})
+        return interp.tracer.function(entry).call(interp, [self, *args], {})
 
     def generic_get_attr(self, interp: Interpreter, name: str) -> Value:
         """Data descriptor, own attribute, class attribute, `__getattr__`, in this order."""
@@ -218,24 +215,24 @@ class ObjectValue(ComparedValue):
             return interp.tracer.known(self.cls)
         if name == "__weakref__":
             raise Break("unsupported-attribute", f"{name} of {self.describe()} is read")
-        found, owner = interp.lookup(self.cls, name)
-        if found is not MISSING:
+        entry, owner = interp.lookup(self.cls, name)
+        if entry is not MISSING:
             assert owner is not None
-            if isinstance(found, MEMBERS):
-                return self.member(interp, found, name)
-            if _is_data_descriptor(found):
+            if isinstance(entry, MEMBERS):
+                return self.member(interp, entry, name)
+            if _is_data_descriptor(entry):
                 try:
-                    return bind(interp, found, owner, self, name)
+                    return bind(interp, entry, owner, self, name)
                 except Raised as raised:
                     return self._missing(interp, name, raised)
         value = self.own(interp, name)
         if value is not MISSING:
             return value
-        if found is not MISSING:
+        if entry is not MISSING:
             assert owner is not None
-            if isinstance(found, BUILTIN_METHODS) and isinstance(self.storage, BuiltinValue):
+            if isinstance(entry, BUILTIN_METHODS) and isinstance(self.storage, BuiltinValue):
                 return self.storage_method(interp, name)
-            return bind(interp, found, owner, self, name)
+            return bind(interp, entry, owner, self, name)
         return self._missing(interp, name, None)
 
     def member(self, interp: Interpreter, found: Any, name: str) -> Value:
@@ -274,21 +271,21 @@ class ObjectValue(ComparedValue):
 
     def generic_set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Data descriptor, else own attribute."""
-        found, _ = interp.lookup(self.cls, name)
-        if isinstance(found, property):
-            if found.fset is None:
+        entry, _ = interp.lookup(self.cls, name)
+        if isinstance(entry, property):
+            if entry.fset is None:
                 interp.raise_new(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no setter")
-            interp.tracer.known(found.fset).call(interp, [self, value], {})
+            interp.tracer.known(entry.fset).call(interp, [self, value], {})
             return
-        if found is not MISSING and not isinstance(found, MEMBERS) and _is_data_descriptor(found):
-            setter, _ = interp.lookup(type(found), "__set__")
+        if entry is not MISSING and not isinstance(entry, MEMBERS) and _is_data_descriptor(entry):
+            setter, _ = interp.lookup(type(entry), "__set__")
             if not isinstance(setter, types.FunctionType):
                 raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
-            interp.tracer.known(found).call_method(interp, "__set__", [self, value], {})
+            interp.tracer.known(entry).call_method(interp, "__set__", [self, value], {})
             return
         if name == "__class__":
             raise Break("unsupported-attribute", f"__class__ of {self.describe()} is set")
-        if not self.cls.__dictoffset__ and not isinstance(found, MEMBERS):
+        if not self.cls.__dictoffset__ and not isinstance(entry, MEMBERS):
             _refuse(interp, self.cls, name, lambda blank: object.__setattr__(blank, name, None))
         self.store(interp, name, value)
 
@@ -309,15 +306,15 @@ class ObjectValue(ComparedValue):
 
     def generic_del_attr(self, interp: Interpreter, name: str) -> None:
         """Data descriptor, else own attribute."""
-        found, _ = interp.lookup(self.cls, name)
-        if isinstance(found, property):
-            if found.fdel is None:
+        entry, _ = interp.lookup(self.cls, name)
+        if isinstance(entry, property):
+            if entry.fdel is None:
                 interp.raise_new(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no deleter")
-            interp.tracer.known(found.fdel).call(interp, [self], {})
+            interp.tracer.known(entry.fdel).call(interp, [self], {})
             return
-        slot = isinstance(found, MEMBERS)
-        if found is not MISSING and not slot and _is_data_descriptor(found):
-            interp.tracer.known(found).call_method(interp, "__delete__", [self], {})
+        slot = isinstance(entry, MEMBERS)
+        if entry is not MISSING and not slot and _is_data_descriptor(entry):
+            interp.tracer.known(entry).call_method(interp, "__delete__", [self], {})
             return
         own = self.own(interp, name)
         if own is MISSING and slot and self.obj is not None and hasattr(self.obj, name):
@@ -337,13 +334,13 @@ class ObjectValue(ComparedValue):
 
     def special(self, interp: Interpreter, name: str) -> Value | None:
         """The special method of the class, bound; None if it has none."""
-        found, owner = interp.lookup(self.cls, name)
-        if found is MISSING or found is None:
+        entry, owner = interp.lookup(self.cls, name)
+        if entry is MISSING or entry is None:
             return None
         assert owner is not None
-        if self.storage is not None and isinstance(found, BUILTIN_METHODS):
+        if self.storage is not None and isinstance(entry, BUILTIN_METHODS):
             return self.storage_method(interp, name)
-        return bind(interp, found, owner, self, name)
+        return bind(interp, entry, owner, self, name)
 
     def storage_method(self, interp: Interpreter, name: str) -> Value:
         """A method of the container's part; reading an item of a dict falls back on the class's `__missing__`."""
@@ -376,13 +373,13 @@ class ObjectValue(ComparedValue):
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """`__iter__`, the container's own, or `__getitem__` from 0 on."""
-        found, _ = interp.lookup(self.cls, "__iter__")
-        if isinstance(found, WRITTEN):
-            made = interp.iterator(self)
-            return interp.iterate_next(made) if isinstance(made, ObjectValue) else interp.iterate(made)
+        entry, _ = interp.lookup(self.cls, "__iter__")
+        if isinstance(entry, WRITTEN):
+            iterator = interp.iterator(self)
+            return interp.iterate_next(iterator) if isinstance(iterator, ObjectValue) else interp.iterate(iterator)
         if self.storage is not None:
             return self.storage.iterate(interp)
-        if interp.lookup(self.cls, "__next__")[0] is not MISSING and found is not MISSING:
+        if interp.lookup(self.cls, "__next__")[0] is not MISSING and entry is not MISSING:
             return interp.iterate_next(self)
         if interp.lookup(self.cls, "__getitem__")[0] is not MISSING:
             return interp.iterate_items(self)
@@ -390,8 +387,8 @@ class ObjectValue(ComparedValue):
 
     def length(self, interp: Interpreter) -> int:
         """`__len__`, or the container's own."""
-        found, _ = interp.lookup(self.cls, "__len__")
-        if isinstance(found, WRITTEN):
+        entry, _ = interp.lookup(self.cls, "__len__")
+        if isinstance(entry, WRITTEN):
             count: int = converted(interp, self, "__len__", len).as_constant()
             return count
         if self.storage is not None:
@@ -400,15 +397,15 @@ class ObjectValue(ComparedValue):
 
     def truth(self, interp: Interpreter) -> bool:
         """`__bool__`, `__len__`, else true."""
-        found, _ = interp.lookup(self.cls, "__bool__")
-        if found is not MISSING and not isinstance(found, BUILTIN_METHODS):
+        entry, _ = interp.lookup(self.cls, "__bool__")
+        if entry is not MISSING and not isinstance(entry, BUILTIN_METHODS):
             return converted(interp, self, "__bool__", bool).truth(interp)
-        own = found is MISSING and isinstance(interp.lookup(self.cls, "__len__")[0], WRITTEN)
+        own = entry is MISSING and isinstance(interp.lookup(self.cls, "__len__")[0], WRITTEN)
         if self.storage is not None and not own:
             return self.storage.truth(interp)
         if interp.lookup(self.cls, "__len__")[0] is not MISSING:
             return self.length(interp) != 0
-        if found is not MISSING:
+        if entry is not MISSING:
             return bool(self.as_constant())
         return True
 
@@ -460,15 +457,15 @@ class ObjectValue(ComparedValue):
 
 def overriding(interp: Interpreter, value: ObjectValue, name: str) -> bool:
     """Whether a special method is the class's own, and not that of the container's part."""
-    found, _ = interp.lookup(value.cls, name)
-    return value.storage is None or not (found is MISSING or isinstance(found, BUILTIN_METHODS))
+    entry, _ = interp.lookup(value.cls, name)
+    return value.storage is None or not (entry is MISSING or isinstance(entry, BUILTIN_METHODS))
 
 
 def converted(interp: Interpreter, value: ObjectValue, name: str, use: Callable[[Any], Any], args: Args = ()) -> Value:
     """What a built-in makes of what the class's special method gives: Python checks it, on a stand-in."""
-    found, owner = interp.lookup(value.cls, name)
+    entry, owner = interp.lookup(value.cls, name)
     assert owner is not None
-    returned = bind(interp, found, owner, value, name).realize().call(interp, args, {}).realize()
+    returned = bind(interp, entry, owner, value, name).realize().call(interp, args, {}).realize()
     kind = returned.python_type()
     try:
         result = returned.as_constant()
@@ -495,8 +492,8 @@ def store_fields(emitter: ValueEmitter, owner: Value, fields: Mapping[str, Value
 def _store(emitter: ValueEmitter, owner: Value, name: str, load: Callable[[], None] | None) -> None:
     """Write an object's own attribute, or delete it (no `load`), past descriptors and methods of its class."""
     cls = owner.python_type()
-    found, _ = class_lookup(cls, name)
-    if found is not MISSING and not isinstance(found, MEMBERS) and _is_data_descriptor(found):
+    entry, _ = class_lookup(cls, name)
+    if entry is not MISSING and not isinstance(entry, MEMBERS) and _is_data_descriptor(entry):
         if load is not None:
             load()
         emitter.load_call(object.__getattribute__, owner, "__dict__")
@@ -558,8 +555,8 @@ class _ItemOrMissing(Value):
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """The item, or what `__missing__` gives for the key."""
-        found = self.storage.lookup(interp, args[0])
-        return self.hook.call(interp, [self.owner, args[0]], {}) if found is None else found
+        item = self.storage.lookup(interp, args[0])
+        return self.hook.call(interp, [self.owner, args[0]], {}) if item is None else item
 
 
 class InstanceDictValue(Value):
@@ -638,15 +635,15 @@ class InstanceDictValue(Value):
     def _default(self, interp: Interpreter, name: str, args: Args) -> Value:
         """`setdefault` and `pop`."""
         key = args[0].realize().as_constant()
-        found = self.owner.own(interp, key)
+        value = self.owner.own(interp, key)
         if name == "setdefault":
-            if found is MISSING:
-                found = args[1] if len(args) > 1 else NONE
-                self.owner.store(interp, key, found)
-            return found
-        if found is not MISSING:
+            if value is MISSING:
+                value = args[1] if len(args) > 1 else NONE
+                self.owner.store(interp, key, value)
+            return value
+        if value is not MISSING:
             self.owner.forget(interp, key)
-            return found
+            return value
         if len(args) == 1:
             interp.raise_value(KeyError, list(args))
         return args[1]

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 class Opaque:

@@ -20,10 +20,8 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.emit.prelude import Made
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 
 
 class Draws(Break):
@@ -162,7 +160,7 @@ def draw_tensor(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs, 
     check_place(interp)
     given, named = _host(args), {name: _host([value])[0] for name, value in kwargs.items()}
     if interp.tracer.graph.inference.in_region:
-        function = _InInferenceMode(function)
+        function = _in_inference_mode(function)
     example = _like(function, given, named, state)
     operand = state.operand(interp)
     made = interp.tracer.prelude.add(function, given, {**named, "generator": operand}, operand)
@@ -208,36 +206,30 @@ def _fill(interp: Interpreter, name: str, state: GeneratorState, args: Args, kwa
     if fake.layout is not torch.strided or (fake.requires_grad and torch.is_grad_enabled()):
         raise Break("random-generator", f"{state.describe()} is given to {name}()")
     options = {"dtype": fake.dtype, "device": fake.device}
-    function = _Filled(name, tuple(fake.shape), fake.stride(), options)
+    function = _filled(name, tuple(fake.shape), fake.stride(), options)
     values = draw_tensor(interp, function, args[1:], kwargs, state)
     return tensor.call_method(interp, "copy_", [values], {})
 
 
-class _InInferenceMode:
+def _in_inference_mode(function: Any) -> Any:
     """Calls a function in inference mode: what it makes are inference tensors."""
 
-    __slots__ = ("__name__", "function")
-
-    def __init__(self, function: Any) -> None:
-        self.__name__, self.function = function.__name__, function
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         with torch.inference_mode():
-            return self.function(*args, **kwargs)
+            return function(*args, **kwargs)
+
+    call.__name__ = function.__name__
+    return call
 
 
-class _Filled:
+def _filled(name: str, shape: tuple[int, ...], stride: tuple[int, ...], options: Mapping[str, Any]) -> Any:
     """Makes a tensor and fills it: what is drawn for an element depends on the order of elements in memory."""
 
-    __slots__ = ("__name__", "options", "shape", "stride")
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(torch.empty_strided(shape, stride, **options), name)(*args, **kwargs)
 
-    def __init__(self, name: str, shape: tuple[int, ...], stride: tuple[int, ...], options: Mapping[str, Any]) -> None:
-        self.__name__, self.shape, self.stride, self.options = name, shape, stride, options
-
-    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        made = torch.empty_strided(self.shape, self.stride, **self.options)
-        filled: torch.Tensor = getattr(made, self.__name__)(*args, **kwargs)
-        return filled
+    call.__name__ = name
+    return call
 
 
 # -- Python's own ----------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -14,10 +15,7 @@ from firebrick.capture.values.method import MethodValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
     Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
 
@@ -61,17 +59,25 @@ class SequenceValue(BuiltinValue):
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """An item or, by slice, a new sequence."""
         key = key.realize()
-        if isinstance(key, SliceValue):
-            return self.copy_with(self.items[key.as_slice(interp)])
-        if key.is_constant() and not hasattr(key.python_type(), "__index__"):
-            kind, other = self.python_type().__name__, key.python_type().__name__
-            text = f"{kind} indices must be integers or slices, not {other}"
-            interp.raise_new(TypeError, f"sequence index must be integer, not {other!r}" if kind == "deque" else text)
+        place = self.place(interp, key)
+        if isinstance(place, slice):
+            return self.copy_with(self.items[place])
         try:
-            return self.items[interp.index_of(key)]
+            return self.items[place]
         except IndexError as error:
             text = str(error).replace("'int'", repr(key.python_type().__name__))
             interp.raise_new(IndexError, text.replace("list index", f"{self.python_type().__name__} index"))
+
+    def place(self, interp: Interpreter, key: Value) -> Any:
+        """What indexes the host list: a number, or a slice but for deques, which have none."""
+        deques = isinstance(self, DequeValue)
+        if isinstance(key, SliceValue) and not deques:
+            return key.as_slice(interp)
+        if isinstance(key, SliceValue) or (key.is_constant() and not hasattr(key.python_type(), "__index__")):
+            kind, other = self.python_type().__name__, key.python_type().__name__
+            text = f"{kind} indices must be integers or slices, not {other}"
+            interp.raise_new(TypeError, f"sequence index must be integer, not {other!r}" if deques else text)
+        return interp.index_of(key)
 
     def copy_with(self, items: list[Value]) -> Value:
         """What a slice of this sequence is."""
@@ -186,30 +192,25 @@ class ListValue(SequenceValue):
     def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
         """Assign an item or a slice."""
         interp.tracer.effects.mutated(self)
-        key = key.realize()
-        if isinstance(key, SliceValue):
-            try:
-                self.items[key.as_slice(interp)] = list(interp.iterate(value))
-            except ValueError as error:
-                interp.raise_real(error)
-            return
+        place = self.place(interp, key.realize())
         try:
-            self.items[interp.index_of(key)] = value
-        except IndexError as error:
-            if isinstance(self, DequeValue):
-                interp.raise_new(IndexError, "deque index out of range")
-            interp.raise_real(error)
+            self.items[place] = list(interp.iterate(value)) if isinstance(place, slice) else value  # type: ignore[assignment]
+        except (IndexError, ValueError) as error:
+            self._refuse(interp, error)
 
     def del_item(self, interp: Interpreter, key: Value) -> None:
         """Delete an item or a slice."""
         interp.tracer.effects.mutated(self)
-        key = key.realize()
+        place = self.place(interp, key.realize())
         try:
-            del self.items[key.as_slice(interp) if isinstance(key, SliceValue) else interp.index_of(key)]
+            del self.items[place]
         except IndexError as error:
-            if isinstance(self, DequeValue):
-                interp.raise_new(IndexError, "deque index out of range")
-            interp.raise_real(error)
+            self._refuse(interp, error)
+
+    def _refuse(self, interp: Interpreter, error: Exception) -> NoReturn:
+        if isinstance(self, DequeValue):
+            interp.raise_new(IndexError, "deque index out of range")
+        interp.raise_real(error)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """A new list, registered before its items are loaded, so that it may hold itself."""
@@ -259,25 +260,6 @@ class DequeValue(ListValue):
     def copy_with(self, items: list[Value]) -> Value:
         """A deque of the same length at most."""
         return DequeValue(items, maxlen=self.maxlen)
-
-    def get_item(self, interp: Interpreter, key: Value) -> Value:
-        """An item; deques have no slices."""
-        self._refuse_slice(interp, key)
-        return super().get_item(interp, key)
-
-    def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
-        """Set an item."""
-        self._refuse_slice(interp, key)
-        super().set_item(interp, key, value)
-
-    def del_item(self, interp: Interpreter, key: Value) -> None:
-        """Delete an item."""
-        self._refuse_slice(interp, key)
-        super().del_item(interp, key)
-
-    def _refuse_slice(self, interp: Interpreter, key: Value) -> None:
-        if isinstance(key.realize(), SliceValue):
-            interp.raise_new(TypeError, "sequence index must be integer, not 'slice'")
 
     def trim(self, *, left: bool) -> None:
         """Keep `maxlen` items, dropping those on the left or the right."""
@@ -360,23 +342,23 @@ _TEXTS_OF_DEQUES: Mapping[str, str] = {
 """What a list says -> what a deque says."""
 
 
+def _mutate(trims: bool | None, function: Any, interp: Interpreter, value: ListValue, args: Args, _: Kwargs) -> Value:
+    """A method that changes the host list by `function(items, *args)`; a deque is trimmed, on the left or not."""
+    interp.tracer.effects.mutated(value)
+    try:
+        result = function(interp, value.items, *args)
+    except (IndexError, TypeError, ValueError) as error:
+        if isinstance(value, DequeValue) and str(error) in _TEXTS_OF_DEQUES:
+            shown = interp.formatted(args[0], "r", "").as_constant() if args else ""
+            interp.raise_new(type(error), _TEXTS_OF_DEQUES[str(error)].format(shown))
+        interp.raise_real(error)
+    if trims is not None and isinstance(value, DequeValue):
+        value.trim(left=trims)
+    return NONE if result is None else result
+
+
 def _mutating(function: Callable[..., Any], *, trims: bool | None = None) -> Method:
-    """A method that changes the host list by `function(items, *args)`."""
-
-    def method(interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs) -> Value:
-        interp.tracer.effects.mutated(value)
-        try:
-            result = function(interp, value.items, *args)
-        except (IndexError, TypeError, ValueError) as error:
-            if isinstance(value, DequeValue) and str(error) in _TEXTS_OF_DEQUES:
-                shown = interp.formatted(args[0], "r", "").as_constant() if args else ""
-                interp.raise_new(type(error), _TEXTS_OF_DEQUES[str(error)].format(shown))
-            interp.raise_real(error)
-        if trims is not None and isinstance(value, DequeValue):
-            value.trim(left=trims)
-        return NONE if result is None else result
-
-    return method
+    return partial(_mutate, trims, function)
 
 
 def _pop(interp: Interpreter, items: list[Value], index: Value | None = None) -> Value:
@@ -389,18 +371,16 @@ def _insert(interp: Interpreter, items: list[Value], index: Value, item: Value) 
     items.insert(interp.index_of(index.realize()), item)
 
 
-def _adding(function: Callable[..., list[Value]]) -> Method:
+def _add(
+    function: Callable[..., list[Value]], interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs
+) -> Value:
     """A method that puts what `function(*args)` gives at the end."""
-
-    def method(interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs) -> Value:
-        interp.tracer.effects.mutated(value)
-        try:
-            value.add(function(interp, *args))
-        except TypeError as error:
-            interp.raise_real(error)
-        return NONE
-
-    return method
+    interp.tracer.effects.mutated(value)
+    try:
+        value.add(function(interp, *args))
+    except TypeError as error:
+        interp.raise_real(error)
+    return NONE
 
 
 def _extend_left(interp: Interpreter, items: list[Value], others: Value) -> None:
@@ -478,10 +458,10 @@ SIZE_METHODS: Mapping[str, Method] = {
 LIST_METHODS: Mapping[str, Method] = {
     **SEQUENCE_METHODS,
     **CONTAINER_METHODS,
-    "append": _adding(lambda interp, item: [item]),
+    "append": partial(_add, lambda interp, item: [item]),
     "clear": _mutating(lambda interp, items: items.clear()),
     "copy": lambda interp, value, args, kwargs: value.copy_with(list(value.items)),
-    "extend": _adding(lambda interp, others: list(interp.iterate(others))),
+    "extend": partial(_add, lambda interp, others: list(interp.iterate(others))),
     "insert": _mutating(_insert),
     "pop": _mutating(_pop),
     "remove": _mutating(_remove),

@@ -18,11 +18,8 @@ from firebrick.capture.values.object import MISSING, ObjectValue, Overridden, bi
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
     from firebrick.capture.values.tensor import TensorValue
 
 _TENSOR = torch.Tensor.__mro__
@@ -73,19 +70,19 @@ class SubclassValue(ObjectValue):
 
     def _of_tensor(self, interp: Interpreter, name: str) -> Any:
         """What torch.Tensor has under a name that the class and the instance do not define themselves, or MISSING."""
-        found, owner = interp.lookup(self.cls, name)
+        entry, owner = interp.lookup(self.cls, name)
         if owner not in _TENSOR or (self.obj is not None and name in self.obj.__dict__) or name in self.fields:
             return MISSING
-        return found
+        return entry
 
     def generic_get_attr(self, interp: Interpreter, name: str) -> Value:
         """As of other objects; what torch.Tensor defines goes to `__torch_function__` or the plain tensor."""
-        found = self._of_tensor(interp, name)
-        if found is MISSING or name in ("__dict__", "__class__"):
+        entry = self._of_tensor(interp, name)
+        if entry is MISSING or name in ("__dict__", "__class__"):
             return super().generic_get_attr(interp, name)
-        if isinstance(found, (classmethod, staticmethod)):
-            return bind(interp, found, torch.Tensor, self, name)
-        if callable(found):
+        if isinstance(entry, (classmethod, staticmethod)):
+            return bind(interp, entry, torch.Tensor, self, name)
+        if callable(entry):
             return MethodValue(self, name)
         if name in _OF_ORIGINAL:
             raise Break("tensor-subclass", f"{name} of {self.describe()} is read")
@@ -95,15 +92,15 @@ class SubclassValue(ObjectValue):
 
     def generic_set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """As of other objects; what torch.Tensor defines breaks."""
-        found = self._of_tensor(interp, name)
-        if found is not MISSING and name != "__dict__" and not callable(found):
+        entry = self._of_tensor(interp, name)
+        if entry is not MISSING and name != "__dict__" and not callable(entry):
             raise Break("tensor-subclass", f"{name} of {self.describe()} is set")
         super().generic_set_attr(interp, name, value)
 
     def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Methods of the class itself are inlined."""
-        found = self._of_tensor(interp, name)
-        if found is MISSING or isinstance(found, (classmethod, staticmethod)):
+        entry = self._of_tensor(interp, name)
+        if entry is MISSING or isinstance(entry, (classmethod, staticmethod)):
             return super().call_method(interp, name, args, kwargs)
         return self.tensor_method(interp, name, args, kwargs)
 
@@ -161,9 +158,9 @@ def default_function(interp: Interpreter, cls: type, function: Value, args: Args
     tracer = interp.tracer
     tracer.overrides_off += 1
     try:
-        found = function.realize().call(interp, args, kwargs).realize()
+        result = function.realize().call(interp, args, kwargs).realize()
         host = function.realize().as_constant()
-        return found if host in torch.overrides.get_default_nowrap_functions() else _convert(interp, found, cls)
+        return result if host in torch.overrides.get_default_nowrap_functions() else _convert(interp, result, cls)
     finally:
         tracer.overrides_off -= 1
 

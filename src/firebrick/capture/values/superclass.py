@@ -18,8 +18,7 @@ from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.object import ObjectValue, bind
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 class SuperValue(Value):
@@ -51,12 +50,12 @@ class SuperValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """The attribute, bound to the owner."""
-        found = self.find(interp, name)
-        if found is None and name in vars(super):
+        entry = self.find(interp, name)
+        if entry is None and name in vars(super):
             raise Break("unsupported-attribute", f"{name} of a super object is read")
-        if found is None:
+        if entry is None:
             interp.raise_new(AttributeError, f"'super' object has no attribute {name!r}")
-        raw, base = found
+        raw, base = entry
         owner = self.owner
         if isinstance(owner, ClassValue):
             return self._of_class(interp, raw, base, owner, name)
@@ -84,13 +83,7 @@ class SuperValue(Value):
             return _Raw(owner, "construct")
         if name == "__new__" and not isinstance(raw, staticmethod):
             return CallableValue(base.__new__)
-        if isinstance(raw, classmethod):
-            return BoundMethodValue(interp.tracer.known(raw.__func__), owner)
-        if isinstance(raw, staticmethod):
-            return interp.tracer.known(raw.__func__)
-        if isinstance(raw, types.FunctionType):
-            return interp.tracer.function(raw)
-        return interp.tracer.known(getattr(super(self.cls, owner.obj), name))
+        return owner.method(interp, raw) or interp.tracer.known(getattr(super(self.cls, owner.obj), name))
 
 
 class _Raw(Value):
@@ -117,10 +110,10 @@ class _Raw(Value):
                 owner.generic_set_attr(interp, args[0].realize().as_constant(), args[1])
             case "get":
                 name = args[0].realize().as_constant()
-                found = owner.own(interp, name)
-                if not isinstance(found, Value):
+                value = owner.own(interp, name)
+                if not isinstance(value, Value):
                     interp.raise_new(AttributeError, f"{owner.cls.__name__!r} object has no attribute {name!r}")
-                return found
+                return value
             case "fill":
                 fill(interp, owner.storage, args, kwargs)
         return NONE

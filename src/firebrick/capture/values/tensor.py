@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
     Method = Callable[["Interpreter", "TensorValue", Args, Kwargs], Value]
 
@@ -358,11 +355,8 @@ def _defines(cls: type, name: str) -> bool:
     return any(name in vars(base) for base in cls.__mro__)
 
 
-def _breaks(kind: str, detail: str) -> Method:
-    def rule(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-        raise Break(kind, detail)
-
-    return rule
+def _break(kind: str, detail: str, interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    raise Break(kind, detail)
 
 
 def _places(interp: Interpreter, key: Value) -> list[Value]:
@@ -383,13 +377,13 @@ _ARITIES = {"__contains__": 1, "__getitem__": 1, "__len__": 0, "__setitem__": 2,
 """Methods with a rule that looks at arguments by place -> how many they take."""
 
 TENSOR_METHODS: dict[str, Method] = {
-    "__contains__": _breaks("data-dependent-branch", "`in` on a tensor"),
+    "__contains__": functools.partial(_break, "data-dependent-branch", "`in` on a tensor"),
     **{name: CONTAINER_METHODS[name] for name in ("__getitem__", "__len__", "__setitem__")},
     "detach_": _detach,
     "is_inference": _is_inference,
     "requires_grad_": _requires_grad,
     **{
-        name: _breaks("unsupported-call", f"Tensor.{name}() is called")
+        name: functools.partial(_break, "unsupported-call", f"Tensor.{name}() is called")
         for name in (
             *("_is_view", "backward", "register_hook", "register_post_accumulate_grad_hook", "resize_", "resize_as_"),
             *("retain_grad", "set_", "share_memory_"),

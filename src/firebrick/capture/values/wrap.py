@@ -23,19 +23,8 @@ from torch.nn.parameter import is_lazy
 
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.breaks.regions import ON_STACK
+from firebrick.capture.guards import sources as s
 from firebrick.capture.guards.guard_kinds import TensorMeta
-from firebrick.capture.guards.sources import (
-    ArrayTensor,
-    Attr,
-    BuiltinItem,
-    Const,
-    DictKey,
-    Item,
-    MethodPart,
-    PlainTensor,
-    plain_tensor,
-    tensor_of,
-)
 from firebrick.capture.library import known_callables
 from firebrick.capture.values.array import ArrayValue, torch_dtype
 from firebrick.capture.values.classes import ClassValue
@@ -59,9 +48,8 @@ from firebrick.runtime.quantized import unpacked
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Source, Value
 
     Wrapper = Callable[[Tracer, Any, Source, bool], Value]
 
@@ -107,7 +95,7 @@ def _by_class(kind: type) -> Any:
 
 
 def _identity(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> None:
-    if not pinned and not isinstance(source, Const):
+    if not pinned and not isinstance(source, s.Const):
         tracer.guards.identity(source, obj)
 
 
@@ -141,7 +129,7 @@ def _tuple(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     if not pinned:
         tracer.guards.type(source, type(obj))
         tracer.guards.length(source, len(obj))
-    items = [tracer.read(item, Item(source, index), pinned=pinned) for index, item in enumerate(obj)]
+    items = [tracer.read(item, s.Item(source, index), pinned=pinned) for index, item in enumerate(obj)]
     return TupleValue(items, source, type(obj))
 
 
@@ -160,7 +148,7 @@ def _items(tracer: Tracer, obj: Any, kind: Any, source: Source, pinned: bool = F
     tracer.guards.length(source, kind.__len__(obj))
     held = kind.__getitem__(obj, slice(None))
     own = type(obj).__getitem__ is not kind.__getitem__
-    sources = [BuiltinItem(source, i, kind) if own else Item(source, i) for i in range(len(held))]
+    sources = [s.BuiltinItem(source, i, kind) if own else s.Item(source, i) for i in range(len(held))]
     return [tracer.read(item, at, pinned=pinned) for item, at in zip(held, sources, strict=True)]
 
 
@@ -169,7 +157,7 @@ def _list(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 
     def read() -> list[Value]:
         tracer.guards.length(source, len(obj))
-        return [tracer.read(item, Item(source, index)) for index, item in enumerate(obj)]
+        return [tracer.read(item, s.Item(source, index)) for index, item in enumerate(obj)]
 
     return ListValue(read, source, obj)
 
@@ -177,7 +165,7 @@ def _list(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 def _deque(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, deque)
     tracer.guards.length(source, len(obj))
-    items: list[Value] = [tracer.read(item, Item(source, index)) for index, item in enumerate(obj)]
+    items: list[Value] = [tracer.read(item, s.Item(source, index)) for index, item in enumerate(obj)]
     return DequeValue(items, source, obj, obj.maxlen)
 
 
@@ -186,13 +174,13 @@ def dict_entries(tracer: Tracer, obj: dict[Any, Any], source: Source) -> dict[Ha
     entries: dict[Hashable, tuple[Value, Value]] = {}
     for index, (key, item) in enumerate(dict.items(obj)):
         if is_literal(key):
-            entry: tuple[Value, Value] = (ConstantValue(key), tracer.read(item, BuiltinItem(source, key)))
+            entry: tuple[Value, Value] = (ConstantValue(key), tracer.read(item, s.BuiltinItem(source, key)))
             if type(key) is tuple:
                 entry = (tracer.known(key), entry[1])
             entries[key] = entry
         else:
-            key_value = tracer.read(key, DictKey(source, index))
-            entries[key_of(key_value, tracer.current)] = (key_value, tracer.read(item, Item(source, key)))
+            key_value = tracer.read(key, s.DictKey(source, index))
+            entries[key_of(key_value, tracer.current)] = (key_value, tracer.read(item, s.Item(source, key)))
     return entries
 
 
@@ -200,7 +188,7 @@ def _dict(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, type(obj))
     factory = None
     if isinstance(obj, defaultdict):
-        factory = tracer.read(obj.default_factory, Attr(source, "default_factory"))
+        factory = tracer.read(obj.default_factory, s.Attr(source, "default_factory"))
     return DictValue(dict_entries(tracer, obj, source), source, type(obj), obj, factory)
 
 
@@ -218,7 +206,7 @@ def _set(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 
 def _slice(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, slice)
-    parts = [tracer.read(getattr(obj, name), Attr(source, name)) for name in ("start", "stop", "step")]
+    parts = [tracer.read(getattr(obj, name), s.Attr(source, name)) for name in ("start", "stop", "step")]
     return SliceValue(parts[0], parts[1], parts[2], source)
 
 
@@ -226,12 +214,12 @@ def _range(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     if not pinned:
         tracer.guards.type(source, range)
         for name in ("start", "stop", "step"):
-            tracer.guards.equals(Attr(source, name), getattr(obj, name))
+            tracer.guards.equals(s.Attr(source, name), getattr(obj, name))
     return ConstantValue(obj, source)
 
 
 def _function(tracer: Tracer, obj: types.FunctionType, source: Source, pinned: bool) -> Value:
-    if pinned or isinstance(source, Const):
+    if pinned or isinstance(source, s.Const):
         return FunctionValue.of(tracer, obj, source)
     if (obj.__closure__ or "<locals>" in obj.__qualname__) and not known_callables.is_special(obj):
         tracer.guards.code(source, obj)
@@ -244,8 +232,8 @@ def _function(tracer: Tracer, obj: types.FunctionType, source: Source, pinned: b
 
 def _method(tracer: Tracer, obj: types.MethodType, source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, types.MethodType)
-    function = tracer.read(obj.__func__, MethodPart(source, "__func__"), pinned=pinned)
-    owner = tracer.read(obj.__self__, MethodPart(source, "__self__"), pinned=pinned)
+    function = tracer.read(obj.__func__, s.MethodPart(source, "__func__"), pinned=pinned)
+    owner = tracer.read(obj.__self__, s.MethodPart(source, "__self__"), pinned=pinned)
     return BoundMethodValue(function, owner, source)
 
 
@@ -303,7 +291,7 @@ def _script_object(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Va
     if packed is None:
         return _object(tracer, obj, source, pinned)
     _identity(tracer, obj, source, pinned)
-    return tracer.read(packed, Const(packed, "packed"), pinned=True).realize()
+    return tracer.read(packed, s.Const(packed, "packed"), pinned=True).realize()
 
 
 def _subclass(tracer: Tracer, obj: torch.Tensor, source: Source) -> Value:
@@ -312,31 +300,31 @@ def _subclass(tracer: Tracer, obj: torch.Tensor, source: Source) -> Value:
     if not is_plain_subclass(type(obj)):
         raise Break("tensor-subclass", f"{source} is a {type(obj).__name__}")
     tracer.guards.type(source, type(obj))
-    plain = tracer.read(plain_tensor(obj), PlainTensor(source)).realize()
+    plain = tracer.read(s.plain_tensor(obj), s.PlainTensor(source)).realize()
     assert isinstance(plain, TensorValue)
     return SubclassValue(tracer, type(obj), plain, obj, source)
 
 
 def _array(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     """An array: a tensor on its memory goes into the graph."""
-    if tensor_of(obj) is None:
+    if s.tensor_of(obj) is None:
         raise Break("numpy", f"{source} is an array that is not writable or that torch has no dtype or strides for")
     torch_dtype(obj.dtype)
     tracer.guards.type(source, type(obj))
-    found = tracer.read(tensor_of(obj), ArrayTensor(source)).realize()
-    assert isinstance(found, TensorValue)
-    return ArrayValue(found, source, obj)
+    tensor = tracer.read(s.tensor_of(obj), s.ArrayTensor(source)).realize()
+    assert isinstance(tensor, TensorValue)
+    return ArrayValue(tensor, source, obj)
 
 
 def _partial(tracer: Tracer, obj: functools.partial[Any], source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, type(obj))
-    args, keywords = Attr(source, "args"), Attr(source, "keywords")
+    args, keywords = s.Attr(source, "args"), s.Attr(source, "keywords")
     tracer.guards.length(args, len(obj.args))
     tracer.guards.keys(keywords, tuple(obj.keywords))
     return PartialValue(
-        tracer.read(obj.func, Attr(source, "func")),
-        [tracer.read(item, Item(args, index)) for index, item in enumerate(obj.args)],
-        {name: tracer.read(item, BuiltinItem(keywords, name)) for name, item in obj.keywords.items()},
+        tracer.read(obj.func, s.Attr(source, "func")),
+        [tracer.read(item, s.Item(args, index)) for index, item in enumerate(obj.args)],
+        {name: tracer.read(item, s.BuiltinItem(keywords, name)) for name, item in obj.keywords.items()},
         source,
         obj,
     )
@@ -360,14 +348,14 @@ def _plain(obj: Any, base: Any) -> Any:
 
 def _proxy(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     """A view of a dict that nothing else leads to; one that captured code has asked for is taken as it is."""
-    if not pinned and not isinstance(source, Const):
+    if not pinned and not isinstance(source, s.Const):
         raise Break("unsupported-operation", f"{source} is a view of a dict, a mappingproxy")
     return ConstantValue(obj, source)
 
 
 def _exception(tracer: Tracer, obj: BaseException, source: Source, pinned: bool) -> Value:
     _identity(tracer, obj, source, pinned)
-    args = tracer.read(obj.args, Attr(source, "args")).realize()
+    args = tracer.read(obj.args, s.Attr(source, "args")).realize()
     assert isinstance(args, TupleValue)
     return ExceptionValue(type(obj), args.items, obj)
 
@@ -375,7 +363,7 @@ def _exception(tracer: Tracer, obj: BaseException, source: Source, pinned: bool)
 def _object(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     if known_callables.find(obj) is not None or known_callables.is_graph_function(obj):
         return _callable(tracer, obj, source, pinned)
-    if isinstance(source, Const):
+    if isinstance(source, s.Const):
         return ObjectValue(type(obj), obj, source, fixed=True)
     tracer.guards.type(source, type(obj))
     return ObjectValue(type(obj), obj, source)
@@ -390,7 +378,7 @@ def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     if base in DICT_CLASSES:
         value.storage = DictValue(dict_entries(tracer, obj, source), source, base, obj)
         if isinstance(obj, defaultdict):
-            value.storage.factory = tracer.read(obj.default_factory, Attr(source, "default_factory"))
+            value.storage.factory = tracer.read(obj.default_factory, s.Attr(source, "default_factory"))
     elif base is list:
         value.storage = ListValue(_items(tracer, obj, list, source), source, obj)
     elif base in (set, frozenset):

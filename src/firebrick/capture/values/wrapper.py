@@ -26,12 +26,9 @@ from firebrick.capture.wrappers import Call, Layout, Unwrap, Wrap, unwrap, wrapp
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.graph import GraphBuilder
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
 
 _WRAPPED, _UNWRAP = Wrapped(wrapped, None), Wrapped(unwrap, None)
 """What new code calls: none of it is captured."""
@@ -120,13 +117,13 @@ def is_wrapper_class(cls: type) -> bool:
 
 def make_wrapper(interp: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Value:
     """`cls(...)` as a node: what is in the tensor has no history of its own."""
-    given = [arg.realize() for arg in (*args, *kwargs.values())]
-    if any(isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in given) and torch.is_grad_enabled():
+    operands = [arg.realize() for arg in (*args, *kwargs.values())]
+    if any(isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in operands) and torch.is_grad_enabled():
         raise Break("tensor-subclass", f"a {cls.__name__} is made of a tensor that wants gradients")
-    made = call_with_objects(interp, cls, args, kwargs)
-    if isinstance(made, TensorValue) and made.fake.requires_grad:
+    tensor = call_with_objects(interp, cls, args, kwargs)
+    if isinstance(tensor, TensorValue) and tensor.fake.requires_grad:
         raise Break("tensor-subclass", f"a {cls.__name__} that wants gradients is made")
-    return made
+    return tensor
 
 
 def read_wrapper(tracer: Tracer, obj: Any, source: Source) -> Value:

@@ -31,8 +31,8 @@ class Body:
     def __call__(self, tensors: Sequence[Any], lifted: Sequence[Any]) -> Any:
         """What the function returns for its tensors."""
         results = self.run(*tensors, *lifted)
-        found = [results[leaf] if isinstance(leaf, int) else leaf[0] for leaf in self.leaves]
-        return pytree.tree_unflatten(found, self.spec)
+        leaves = [results[leaf] if isinstance(leaf, int) else leaf[0] for leaf in self.leaves]
+        return pytree.tree_unflatten(leaves, self.spec)
 
 
 class Nested:

@@ -113,9 +113,9 @@ def part_of(
     for n in (*(n for n in used if n.op == "get_attr"), *nodes):
         copies[n] = copies[n] if n in copies else graph.node_copy(n, copies.__getitem__)
     graph.output(tuple(copies[n] for n in outputs))
-    made = fx.GraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return made
+    module = fx.GraphModule(gm, graph)
+    module.meta.update(gm.meta)
+    return module
 
 
 class Segments:

@@ -57,13 +57,13 @@ def _reduced(d: Expr) -> Expr:
     common = [f for f in common if f.lo >= 1]
     if scale == 1 and not common:
         return d
-    made: Expr = as_expr(d.const // scale)
+    quotient: Expr = as_expr(d.const // scale)
     for atom, c in d.terms:
         factors = list(_factors(atom))
         for f in common:
             factors.remove(f)
-        made = made + product(factors) * (c // scale)
-    return made
+        quotient = quotient + product(factors) * (c // scale)
+    return quotient
 
 
 def _factors(atom: Expr) -> tuple[Expr, ...]:
@@ -112,9 +112,9 @@ class Sizes:
 
     def symbol(self, hint: int, lo: int = 1, hi: int = _MOST) -> Var:
         """A new symbol."""
-        made = var(f"s{len(self.hints)}", lo, hi)
-        self.symbols[made.name], self.hints[made.name] = made, hint
-        return made
+        size_var = var(f"s{len(self.hints)}", lo, hi)
+        self.symbols[size_var.name], self.hints[size_var.name] = size_var, hint
+        return size_var
 
     def size(self, value: Expr | int) -> Any:
         """What stands for a size in the shape of a tensor: a SymInt, or the number that it is."""
@@ -141,20 +141,20 @@ class Sizes:
         """
         base, swap, negated = _SIGNS[sign]
         d = _reduced(self.settled(as_expr(right) - left if swap else as_expr(left) - right))
-        found = _CERTAIN[base](d)
+        answer = _CERTAIN[base](d)
         how = how or self.how
-        if found is None and how == "certainly":
+        if answer is None and how == "certainly":
             return False
-        if found is None and how == "loosely":
-            found = base == "<" and self.hint(d) < 0
-        if found is None and how in _SMALL:
+        if answer is None and how == "loosely":
+            answer = base == "<" and self.hint(d) < 0
+        if answer is None and how in _SMALL:
             if base == "==" and any(type(n) is int and n in _SMALL[how] for n in (size_of(left), size_of(right))):
-                found = _CERTAIN[base](_least(d, 1 << 20))
+                answer = _CERTAIN[base](_least(d, 1 << 20))
             elif how == "generally" or base == "==":
-                found = _CERTAIN[base](_least(d, 2))
-            if found is not None:
-                self.assumed[base, d] = found
-        return (self._decide(base, d) if found is None else found) is not negated
+                answer = _CERTAIN[base](_least(d, 2))
+            if answer is not None:
+                self.assumed[base, d] = answer
+        return (self._decide(base, d) if answer is None else answer) is not negated
 
     @contextmanager
     def asked(self, how: str) -> Iterator[None]:
@@ -200,9 +200,9 @@ class Sizes:
         self.assumed.clear()
 
     def _decide(self, sign: str, d: Expr) -> bool:
-        known = self.facts.get((sign, d))
-        if known is not None:
-            return known.truth
+        fact = self.facts.get((sign, d))
+        if fact is not None:
+            return fact.truth
         if self.frozen:
             raise SizesRefused(f"whether {d} {sign} 0 is asked when the guards are written")
         truth = self.hint(d) == 0 if sign == "==" else self.hint(d) < 0
@@ -240,10 +240,10 @@ class Sizes:
 
     def take(self, rows: Iterable[list[Any]]) -> bool:
         """Take facts over that another compile of the same graph has found; False if one does not hold here."""
-        made = [(sign, parse(text, self.symbols), truth) for sign, text, truth, _ in rows]
-        if any((self.hint(d) == 0 if sign == "==" else self.hint(d) < 0) != truth for sign, d, truth in made):
+        facts = [(sign, parse(text, self.symbols), truth) for sign, text, truth, _ in rows]
+        if any((self.hint(d) == 0 if sign == "==" else self.hint(d) < 0) != truth for sign, d, truth in facts):
             return False
-        return all(self.ask(sign, d, 0, "exactly") is truth for sign, d, truth in made)
+        return all(self.ask(sign, d, 0, "exactly") is truth for sign, d, truth in facts)
 
 
 _SIGNS: Mapping[str, tuple[str, bool, bool]] = {
@@ -299,7 +299,7 @@ class SizeNode(_Node):
         """The number, which it must be in other calls too."""
         return self.sizes.number(self.expr)
 
-    def _made(self, function: Callable[..., Expr], *others: SizeNode) -> SizeNode:
+    def _derived_size(self, function: Callable[..., Expr], *others: SizeNode) -> SizeNode:
         return SizeNode(self.sizes.settled(function(self.expr, *[o.expr for o in others])), self.sizes)
 
 
@@ -353,8 +353,8 @@ class FloatNode(_Node):
             return self.sizes.settled(formula) if isinstance(formula, Expr) else formula
 
         formula = settle(self.formula)
-        known = not any(e.terms for e in exprs_in(formula))
-        return float_of(formula, self.sizes.hint) if known else FloatNode(formula, self.sizes)
+        is_settled = not any(e.terms for e in exprs_in(formula))
+        return float_of(formula, self.sizes.hint) if is_settled else FloatNode(formula, self.sizes)
 
     @property
     def hint(self) -> float:
@@ -391,7 +391,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
 
 def _arithmetic(function: Callable[..., Expr]) -> Any:
-    return lambda self, other: self._made(function, other)
+    return lambda self, other: self._derived_size(function, other)
 
 
 def _comparison(sign: str) -> Any:

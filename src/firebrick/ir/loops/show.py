@@ -91,11 +91,11 @@ def store_lines(store: Store) -> list[str]:
 
 def _sizes(program: LoopProgram) -> list[Var]:
     """The symbolic sizes that the program mentions."""
-    found: set[Var] = set()
+    variables: set[Var] = set()
     for b in program.buffers:
         for e in (*b.shape, *b.strides):
-            found |= e.vars()
-    return sorted(found, key=lambda v: v.name)
+            variables |= e.vars()
+    return sorted(variables, key=lambda v: v.name)
 
 
 def _limit(n: int) -> str:
@@ -229,9 +229,9 @@ class _Body:
 
     def text(self, v: Value) -> str:
         """A value that is not a bare number."""
-        found = self.names.get(v)
-        if found is not None:
-            return found
+        name = self.names.get(v)
+        if name is not None:
+            return name
         match v:
             case Const():
                 return f"{v.dtype}({_number(v.value, v.dtype)})"

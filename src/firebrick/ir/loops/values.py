@@ -49,12 +49,12 @@ class Table:
 
     def __call__(self, value: Value) -> Facts:
         """The facts of a value."""
-        found = self._facts.get(value)
-        if found is None:
+        result = self._facts.get(value)
+        if result is None:
             for below in ordered([value], self._facts.__contains__):
                 self._facts[below] = self._compute(below)
-            found = self._facts[value]
-        return found
+            result = self._facts[value]
+        return result
 
     def _compute(self, value: Value) -> Facts:
         facts = [self(c) for c in children_of(value)]
@@ -158,12 +158,12 @@ class Rewriter:
 
     def __call__(self, value: Value) -> Value:
         """The rewritten value."""
-        found = self._known.get(value) or self._memo.get(value)
-        if found is None:
+        result = self._known.get(value) or self._memo.get(value)
+        if result is None:
             for below in ordered([value], lambda v: v in self._memo or v in self._known):
                 self._memo[below] = self._rebuild(below)
-            found = self._memo[value]
-        return found
+            result = self._memo[value]
+        return result
 
     def store(self, s: Store, buffer: str = "") -> Store:
         """The rewritten store, to another buffer if one is named."""
@@ -183,8 +183,8 @@ class Rewriter:
             return value if args == value.args else Op(value.dtype, value.name, args)
         if isinstance(value, Load):
             binds = tuple([(self.index(v), self._now(b)) for v, b in value.binds])
-            made = Load(value.dtype, value.buffer, self.index(value.index), binds)  # type: ignore[arg-type]
-            return self._load(made) if self._load else made
+            load = Load(value.dtype, value.buffer, self.index(value.index), binds)  # type: ignore[arg-type]
+            return self._load(load) if self._load else load
         if isinstance(value, Index):
             return Index(value.dtype, self.index(value.expr))
         if isinstance(value, Masked):

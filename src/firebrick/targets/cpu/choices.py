@@ -87,7 +87,7 @@ def _matmul(columns: int, x: Any, weight: Any) -> list[Choice]:
     if columns and (half or weight.dtype is torch.float32):
         along = 1 in (weight.stride(0), weight.shape[0])
         cost = 1.0 if half and rows > _FEW_ROWS else 0.5
-        after = frozenset({"bias"}) if half else _WRITTEN
+        after = frozenset({"bias", *ACTIVATIONS}) if half else _WRITTEN
         found += [Choice(name, cost, after) for name in ("own", "dots", "panels")[: 3 if along else 1]]
     return found
 

@@ -6,19 +6,22 @@ for itself by a part. What tensors hold does not matter.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.errors import FirebrickError
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
 from firebrick.targets.cpu.matmul_probe import MatmulProbe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from concurrent.futures import Future
 
     from firebrick.config import Config
     from firebrick.targets.base import Choice
@@ -34,15 +37,27 @@ _ROWS, _COLUMNS = 256, 1024
 """Rows and columns that are never left out: tiles, and threads' shares, have to be as they will be."""
 
 _probes: dict[Any, Future[Any]] = {}
-_builds = ThreadPoolExecutor(2, "firebrick-probes")
+_lock = Lock()
 
 
 def probe(target: CpuTarget, config: Config, kind: Callable[..., Any], detail: Any) -> Future[Any]:
     """Our kernels of a kind for any shape, which a thread builds where no process of this machine has."""
-    key = (target, config.compiler, kind, detail)
-    if key not in _probes or (_probes[key].done() and _probes[key].exception()):
-        _probes[key] = _builds.submit(kind, target, config, detail)
-    return _probes[key]
+    key = (os.getpid(), target, config.compiler, kind, detail)  # a fork has none of the threads
+    with _lock:
+        future = _probes.get(key)
+        if future is None or (future.done() and future.exception()):
+            future = _probes[key] = Future()
+            Thread(target=_build, args=(future, partial(kind, target, config, detail)), name="firebrick probe").start()
+    return future
+
+
+def _build(future: Future[Any], make: Callable[[], Any]) -> None:
+    try:
+        future.set_result(make())
+    except FirebrickError as error:  # who waits for it raises it
+        future.set_exception(error)
+    finally:
+        future.cancel()  # after any other error nobody waits for ever
 
 
 def probes_of(weight: torch.Tensor, columns: int) -> Iterator[tuple[Callable[..., Any], Any]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.errors import CompileError
 from firebrick.targets.cpu.measured_runs import batches, convolutions, matmuls
 from firebrick.targets.cpu.processor import caches
 
@@ -50,13 +51,15 @@ def measure(
     if op not in _RUNS:
         return {}
     with torch.inference_mode(False), torch.no_grad():
-        runs = dict(_RUNS[op](target, config, forms, *args))
+        try:
+            runs = dict(_RUNS[op](target, config, forms, *args))
+        except CompileError:  # our kernels can't be built; whether anything needs them is not decided here
+            return {}
         if len(runs) < 2:
             return {}
         for run in runs.values():
             run()
-        first = min(_timed(run) for run in runs.values())
-        if first < _OVERHEAD * min(_timed(_nothing) for _ in range(5)):
+        if _timed(next(iter(runs.values()))) < _OVERHEAD * min(_timed(_nothing) for _ in range(5)):
             return {}
         return race(runs, _evictor())
 
