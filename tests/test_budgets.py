@@ -22,11 +22,11 @@ FOLDER_LINES = {
     "fuse": 2_058,
     "host": 541,
     "ir": 5_400,
-    "lower": 4_234,
+    "lower": 4_196,
     "native": 6_242,
     "passes": 2_829,
     "runtime": 2_086,
-    "targets": 7_328,
+    "targets": 7_307,
     "tools": 3_869,
     "torchscript": 1_288,
     "trace": 4_336,
@@ -39,7 +39,7 @@ CUDA = [
     *PACKAGE.glob("runtime/triton_*"),
     *PACKAGE.glob("runtime/cuda_*"),
 ]
-CUDA_LINES = 4_290
+CUDA_LINES = 4_260
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30

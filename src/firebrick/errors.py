@@ -91,6 +91,15 @@ class DataDecides(LoweringError):
 class WrapperRefused(LoweringError):
     """A graph with tensors of a class that has a `__torch_dispatch__` is not compiled: plain Python runs its frame."""
 
+    kind = "tensor-subclass"
+    """The row of graph breaks that says so."""
+
+
+class HookRefused(WrapperRefused):
+    """A tensor with a hook leaves the graph, where its gradient would be asked for without the hook."""
+
+    kind = "unsupported-call"
+
 
 class CacheError(FirebrickError, RuntimeError):
     """A cache entry is corrupt, foreign or of another schema, or can't be written."""

@@ -70,7 +70,7 @@ def compile(
 
     Args:
         model: a function, or an nn.Module; an object of the same kind comes back. A compiled module shares its
-            parameters, buffers and attributes with the original.
+            parameters, buffers and attributes with the original. Of a class the calls of all its objects are compiled.
         fullgraph: raise `Unsupported` where the function can't be one graph.
         dynamic: makes symbols of sizes, so that one compile serves many: True of all, None of those that differ from
             an earlier call's, False of none. What needs a number is guarded.
@@ -112,9 +112,14 @@ def compile(
 def _compile(model: Any, settings: Settings) -> Any:
     if isinstance(model, nn.Module):
         return compile_module(model, settings)
-    if inspect.isclass(model) or not callable(model):
-        kind = f"the class {model.__name__}" if inspect.isclass(model) else f"an object of {type(model).__name__}"
-        raise ConfigError(f"compile takes a function or a module, not {kind}", fix="compile an instance or a function")
+    if inspect.isclass(model):
+        call = inspect.getattr_static(model, "__call__", None)
+        if not inspect.isfunction(call):
+            raise ConfigError(f"objects of the class {model.__name__} can't be called", fix="compile a method of it")
+        type.__setattr__(model, "__call__", compile_function(call, settings))
+        return model
+    if not callable(model):
+        raise ConfigError(f"compile takes a function or a module, not an object of {type(model).__name__}")
     return compile_function(model, settings)
 
 

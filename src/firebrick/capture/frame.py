@@ -247,7 +247,7 @@ class Capture:
                     continue
                 symbols = history.give_up_symbols(code, error)
             except WrapperRefused as error:
-                refused = Break("tensor-subclass", str(error))
+                refused = Break(error.kind, str(error))
                 if self.config.fullgraph:
                     raise refused.unsupported() from error
                 raise SkipFrame(str(refused), always=True) from error

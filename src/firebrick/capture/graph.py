@@ -37,12 +37,12 @@ from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.capture.values.wrapper import WrapperValue
 from firebrick.capture.wrappers import Wrap, is_wrapper, leaves_of
-from firebrick.errors import DataDecides
+from firebrick.errors import DataDecides, HookRefused
 from firebrick.fakes.data_sizes import as_size, fake_size
 from firebrick.fakes.layer_shapes import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing, with_kernels_in_python
 from firebrick.fakes.strides import dense_strides
-from firebrick.ir.graph.nested import Nested
+from firebrick.ir.graph.nested import Hooked, Nested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -467,8 +467,15 @@ class GraphBuilder:
         self.closed = True
 
     def finish(self) -> fx.GraphModule | None:
-        """Close the graph; None if it computes nothing. Inputs that nothing uses are dropped."""
+        """Close the graph; None if it computes nothing. Inputs that nothing uses are dropped.
+
+        Raises:
+            HookRefused: a result has a hook, which autograd would not call for a gradient of the result itself.
+        """
         results = [value.node for value in self.outputs]
+        hooked = {id(n.args[0].meta["val"]) for n in self.graph.nodes if isinstance(n.target, Hooked)}  # type: ignore[union-attr]
+        if hooked and any(id(value.fake) in hooked for value in self.outputs):
+            raise HookRefused("Tensor.register_hook() is called on a tensor that leaves the graph")
         unread = [] if self.outer is not None else _unread_checks(self.graph, results)
         self.unread = len(unread)
         self.graph.output((*results, *unread))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from firebrick.fuse.dependencies import draws, extern_reads, extern_writes
 from firebrick.ir.index.expr import ZERO, FloorDiv, Mod, floordiv, mod
-from firebrick.ir.loops.program import Extern, Load, Nest, Reduce, Ref, Store
+from firebrick.ir.loops.program import Extern, Index, Load, Masked, Nest, Reduce, Ref, Store
 from firebrick.ir.loops.values import Rewriter, hint, loads_of, roots_of, walk
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class _Inliner:
                 reads.setdefault(v.buffer, []).append(v)
         if not reads:
             return node
-        moved: dict[Load, Value] = {}
+        moved: dict[str, tuple[Nest, Store]] = {}
         parts = dict.fromkeys(node.parts)
         budget = _MOST_LOADS
         for buffer, loads in reads.items():
@@ -131,15 +131,16 @@ class _Inliner:
             again = len(loads) > 1 or self._repeats(node, nest, loads[0], roots)
             if facts.loads > budget or (again and (facts.cost > 2 * _CHEAP or facts.loads > 1)):
                 continue
-            bodies = [(load, _solve(nest, store, load)) for load in loads]
-            if any(body is None for _, body in bodies):
+            if any(_solve(nest, store, load) is None for load in loads):
                 continue
             budget -= facts.loads
-            moved.update((load, body) for load, body in bodies if body is not None)
+            moved[buffer] = nest, store
             parts.update(dict.fromkeys(nest.parts))
         if not moved:
             return node
-        rewrite = Rewriter(lambda e: e, lambda load: moved.get(load, load))
+        rewrite = Rewriter(
+            lambda e: e, lambda load: (load.buffer in moved and _solve(*moved[load.buffer], load)) or load
+        )
         return replace(node, stores=tuple([rewrite.store(s) for s in node.stores]), parts=tuple(parts))
 
     def _repeats(self, reader: Nest, maker: Nest, load: Load, roots: list[Value]) -> bool:
@@ -157,8 +158,12 @@ class _Inliner:
 
 
 def _solve(maker: Nest, store: Store, load: Load) -> Value | None:
-    """The stored value in terms of the reader's variables, if the maker's axes follow from the address simply."""
-    if load.binds:
+    """The stored value in terms of the reader's variables, if the maker's axes follow from the address simply.
+
+    What the reader looks up by an index from data is looked up in what the value is made of.
+    """
+    bound = {v: (v, b) for v, b in load.binds}
+    if bound and any(isinstance(v, Index | Masked) or (isinstance(v, Load) and v.binds) for v in walk([store.value])):
         return None
     axes = [a.var for a in maker.axes]
     split = store.index.split(axes)
@@ -180,7 +185,12 @@ def _solve(maker: Nest, store: Store, load: Load) -> Value | None:
             return None
     if rest is not ZERO:
         return None
-    return Rewriter(lambda e: e.subs(subs))(store.value)
+
+    def looked_up(made: Load) -> Load:
+        binds = tuple([bound[v] for v in bound if v in made.index.vars()])
+        return Load(made.dtype, made.buffer, made.index, binds) if binds else made
+
+    return Rewriter(lambda e: e.subs(subs), looked_up)(store.value)
 
 
 def _divides(e: Expr) -> bool:

@@ -11,6 +11,7 @@ from firebrick.capture.library import (  # noqa: F401
     polyfills,
     random_functions,
     references,
+    tensor_hooks,
     torch_functions,
     torch_script,
     torch_settings,

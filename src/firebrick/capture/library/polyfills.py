@@ -22,6 +22,7 @@ from torch._higher_order_ops.scan import scan as torch_scan
 from torch.utils import _pytree as pytree
 
 from firebrick.capture.library.known_callables import POLYFILLS, replaces
+from firebrick.capture.marks import graph_break
 
 _UNSET = object()
 
@@ -361,7 +362,12 @@ def split_group(error, classes):
 POLYFILLS["split_group"] = split_group
 
 
-def call_hooked_module(module, *args, **kwargs):
+def call_hooked_module(module, /, *args, **kwargs):
+    return run_hooked(module, [args, kwargs, None], set())
+
+
+def run_hooked(module, state, called):
+    args, kwargs, _ = state
     for key, hook in (*_GLOBALS._global_forward_pre_hooks.items(), *module._forward_pre_hooks.items()):
         if key in module._forward_pre_hooks_with_kwargs:
             changed = hook(module, args, kwargs)
@@ -374,18 +380,39 @@ def call_hooked_module(module, *args, **kwargs):
             changed = hook(module, args)
             if changed is not None:
                 args = changed if isinstance(changed, tuple) else (changed,)
-    result = module.forward(*args, **kwargs)
+        state[:] = args, kwargs, None
+    state[2] = module.forward(*args, **kwargs)
     for key, hook in (*_GLOBALS._global_forward_hooks.items(), *module._forward_hooks.items()):
+        called.add(key)
         if key in module._forward_hooks_with_kwargs or key in _GLOBALS._global_forward_hooks_with_kwargs:
-            changed = hook(module, args, kwargs, result)
+            changed = hook(module, *state)
         else:
-            changed = hook(module, args, result)
+            changed = hook(module, args, state[2])
         if changed is not None:
-            result = changed
-    return result
+            state[2] = changed
+    return state[2]
 
 
-POLYFILLS["call_hooked_module"] = call_hooked_module
+def always_call_hooks(module, /, *args, **kwargs):
+    state, called = [args, kwargs, None], set()
+    try:
+        return run_hooked(module, state, called)
+    except Exception:
+        own = (module._forward_hooks, module._forward_hooks_always_called, module._forward_hooks_with_kwargs)
+        every = (_GLOBALS._global_forward_hooks, _GLOBALS._global_forward_hooks_always_called, ())
+        for hooks, always, with_kwargs in (every, own):
+            for key, hook in hooks.items():
+                if key in always and key not in called:
+                    try:
+                        changed = hook(module, *state) if key in with_kwargs else hook(module, state[0], state[2])
+                    except Exception:  # noqa: BLE001  it is silenced, in torch's words
+                        graph_break()
+                    if changed is not None:
+                        state[2] = changed
+        raise
+
+
+POLYFILLS["call_hooked_module"], POLYFILLS["always_call_hooks"] = call_hooked_module, always_call_hooks
 _GLOBALS = torch.nn.modules.module
 
 

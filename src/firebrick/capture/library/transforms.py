@@ -105,7 +105,7 @@ class _Seen(Exception):
     """The transform has called its function; nothing more is wanted."""
 
 
-class _Sub:
+class Sub:
     """Captures calls into a graph nested in the present one."""
 
     def __init__(self, interp: Interpreter) -> None:
@@ -212,7 +212,7 @@ def _transformed(
     kind: type[Transform] = Transform,
 ) -> Value:
     """The node that runs `api` on a function's graph."""
-    sub = _Sub(interp)
+    sub = Sub(interp)
     sub.graph.in_transform |= api is not CHECKPOINT
     given = TupleValue(list(args)), DictValue.of(dict(kwargs))
     handed = tuple(value.as_argument() for value in given)
@@ -246,7 +246,7 @@ def _transformed(
     return interp.tracer.graph.call(interp, "call_function", node, (*given, sub.lifted()), {})
 
 
-def _value_like(interp: Interpreter, sub: _Sub, item: Any) -> Value:
+def _value_like(interp: Interpreter, sub: Sub, item: Any) -> Value:
     """What stands for an argument that a transform made; its tensors in the order of pytree leaves."""
     if isinstance(item, torch.Tensor):
         return sub.argument(item)
@@ -285,8 +285,13 @@ def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     options = {name: named.pop(name).realize().as_constant() for name in _CHECKPOINT_OPTIONS if name in named}
     if not torch.is_grad_enabled():
         return args[0].realize().call(interp, args[1:], named)
+    values = [arg.realize() for arg in args[1:]]
+    if options.get("use_reentrant") is True and any(
+        isinstance(v, TensorValue) and v.fake.requires_grad for v in values
+    ):
+        options["use_reentrant"] = False  # which gives the same gradients, without a backward of its own
     if options.get("use_reentrant") is not False:
-        raise Break("unsupported-call", "checkpoint() with use_reentrant=True, which runs a backward of its own")
+        raise Break("unsupported-call", "checkpoint(use_reentrant=True) without an argument that gathers gradients")
     return _transformed(interp, CHECKPOINT, args[0], options, args[1:], named, direct=True)
 
 
@@ -299,8 +304,8 @@ def _like(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _pure_body(
-    sub: _Sub, name: str, function: Value, args: Args, *, fresh: bool = True
-) -> tuple[_Sub, Body, list[TensorValue]]:
+    sub: Sub, name: str, function: Value, args: Args, *, fresh: bool = True
+) -> tuple[Sub, Body, list[TensorValue]]:
     """A body that may run or not: without effects, its results new tensors if `fresh`."""
     effects = sub.tracer.effects
     reached = new_in_reach([function.realize(), *args])
@@ -342,7 +347,7 @@ def _cond(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     branches = [named["true_fn"], named["false_fn"]]
     if not isinstance(condition, TensorValue):
         return branches[0 if condition.truth(interp) else 1].realize().call(interp, operands, {})
-    one, other = (_pure_body(_Sub(interp), "cond", branch, operands) for branch in branches)
+    one, other = (_pure_body(Sub(interp), "cond", branch, operands) for branch in branches)
     if one[1].spec != other[1].spec or not all(_like(a.fake, b.fake) for a, b in zip(one[2], other[2], strict=True)):
         raise Break("unsupported-call", "the functions of cond() return tensors of different kinds")
     if any(a != b or type(a) is not type(b) for a, b in zip(one[1].leaves, other[1].leaves, strict=True)):
@@ -358,7 +363,7 @@ def _while_loop(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     subs = []
     for name in ("cond_fn", "body_fn"):
         inner: list[Value] = []
-        sub = _Sub(interp)
+        sub = Sub(interp)
         for value in carried:
             if not isinstance(value, TensorValue):
                 raise Break("unsupported-call", "while_loop() carries what is no tensor")
@@ -399,7 +404,7 @@ class Scan(Nested):
 @handles(scan_loop)
 def _scan_loop(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """The loop over rows of tensors, more than are unrolled."""
-    graph, sub = interp.tracer.graph, _Sub(interp)
+    graph, sub = interp.tracer.graph, Sub(interp)
     nodes = [arg.realize().as_argument() for arg in args[1:]]
     handed = fx.map_arg(nodes, lambda node: node.meta["val"])
     carried, columns = (pytree.tree_leaves(tree) for tree in handed)

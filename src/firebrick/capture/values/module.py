@@ -199,7 +199,7 @@ def _call_module(interp: Interpreter, module: ModuleValue | NewModuleValue, args
     """Call a module: its `forward` and hooks, or what its class has for torch's own `__call__`.
 
     Raises:
-        Break: the engine calls hooks of the module in the backward, or hooks are called even if `forward` raises.
+        Break: the engine calls hooks of the module in the backward.
     """
     if interp.lookup(module.cls, "__call__")[0] is not _CALL:
         return ObjectValue.call(module, interp, args, kwargs)
@@ -207,9 +207,9 @@ def _call_module(interp: Interpreter, module: ModuleValue | NewModuleValue, args
         raise Break("unsupported-call", f"{module.describe()} has hooks that are called in the backward")
     if not _is_hooked(interp, module, _FORWARD_HOOKS):
         return module.get_attr(interp, "forward").realize().call(interp, args, kwargs)
-    if _is_hooked(interp, module, ("_forward_hooks_always_called",)):
-        raise Break("unsupported-call", f"{module.describe()} has hooks that are called even if it raises")
-    return interp.inline(interp.stand_in("call_hooked_module"), [module, *args], kwargs)
+    always = _is_hooked(interp, module, ("_forward_hooks_always_called",))
+    name = "always_call_hooks" if always else "call_hooked_module"
+    return interp.inline(interp.stand_in(name), [module, *args], kwargs)
 
 
 def _is_hooked(interp: Interpreter, module: ModuleValue | NewModuleValue, names: tuple[str, ...]) -> bool:

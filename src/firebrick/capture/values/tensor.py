@@ -426,7 +426,7 @@ TENSOR_METHODS: dict[str, Method] = {
     **{
         name: functools.partial(_break, "unsupported-call", f"Tensor.{name}() is called")
         for name in (
-            *("_is_view", "backward", "register_hook", "register_post_accumulate_grad_hook", "resize_", "resize_as_"),
+            *("_is_view", "backward", "register_post_accumulate_grad_hook", "resize_", "resize_as_"),
             *("retain_grad", "set_", "share_memory_"),
         )
     },

@@ -116,6 +116,18 @@ class Loop(Nested):
         return tuple(values)
 
 
+class Hooked(Nested):
+    """`tensor.register_hook(body)`: what a trace's autograd calls with the gradient becomes part of the backward."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__("register_hook", (body,))
+
+    def __call__(self, tensor: Any, lifted: Sequence[Any]) -> None:
+        """Register it, where gradients are recorded."""
+        if tensor.requires_grad:
+            tensor.register_hook(lambda gradient: self.bodies[0]((gradient,), lifted))
+
+
 class Held:
     """A comparison of sizes that data decide, as a graph function: it may be looked at by `torch.cond`."""
 
