@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 _NOT_IN_KEY = frozenset(
     {
         *("strict", "check", "stages", "skip_frames", "debug", "dump", "recompile_limit"),
-        *("dynamic", "fullgraph", "graphs", "background"),
+        *("dynamic", "fullgraph", "graphs", "background", "compiled_backward"),
         *(
             "cache",
             "cache_dir",
@@ -658,7 +658,8 @@ class _Training(_Compile):
         self.begin()
         artifact, made = self.built(self.part(self.first), self.forward, self.plan_of_forward)
         self.plan, self.few = runtime.TrainingPlan.from_json(artifact.extra["training"]), artifact.extra["few"]
-        return runtime.Training(self.plan, self.load(artifact, made), self.captured, self.backward, self.again)
+        run = self.load(artifact, made)
+        return runtime.Training(self.plan, run, self.captured, self.backward, self.again, self.traced)
 
     def part(self, name: str) -> str:
         return f"{name}, gradients {self.above}" if self.above else name
@@ -687,7 +688,7 @@ class _Training(_Compile):
                 division = higher.divided()
                 _note_fallback(self.gm, error)
         forward = run_aten(division.forward)
-        return runtime.Training(division.plan, forward, self.captured, higher.backward, higher.again)
+        return runtime.Training(division.plan, forward, self.captured, higher.backward, higher.again, higher.traced)
 
     def plan_of_forward(self) -> dict[str, Any]:
         return {"training": self.layer_plan.to_json(), "few": self.few}
@@ -736,9 +737,13 @@ class _Training(_Compile):
             if self.config.strict and not isinstance(error, SizesRefused):
                 raise
             _note_fallback(self.gm, error)
-            self.take_all()
-            backward, _, order = self.backward_given(given)
-            return run_aten(backward), order
+            return self.traced(given)[1:]
+
+    def traced(self, given: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:
+        """The backward for these tangents, for eager kernels."""
+        self.take_all()
+        backward, _, order = self.backward_given(given)
+        return backward, run_aten(backward), order
 
     def compiled_backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
         artifact, made = self.built(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from torch import nn
 
 from firebrick import backends
+from firebrick.api.compiled_backward import compiled_backward
 from firebrick.api.compiled_module import calls_of, compile_module, original_of, settings_of
 from firebrick.api.recorded_calls import Calls
 from firebrick.api.settings import Settings, check_flag
@@ -141,6 +142,8 @@ def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[...
     def compiled(*args: Any, **kwargs: Any) -> Any:
         return call_switched(fn, call, args, kwargs) if blocks.open else call(*args, **kwargs)
 
+    if settings.config.compiled_backward:
+        compiled = compiled_backward(settings=settings)(compiled)
     compiled = later(fn) or compiled
     if hasattr(fn, "__name__"):
         functools.update_wrapper(compiled, fn)
