@@ -16,8 +16,9 @@ from firebrick import backends
 from firebrick.api.settings import Settings
 from firebrick.errors import CompileError
 from firebrick.report import recorder
+from firebrick.runtime.engine_steps import ACCUMULATE, accumulate, layout_key, obstacle
 from firebrick.trace import engine_capture
-from firebrick.trace.engine_capture import ACCUMULATE, Recorder
+from firebrick.trace.engine_capture import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,12 +38,6 @@ class _Refused(Exception):
     """The engine does not know this graph's key yet."""
 
 
-def _key(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return None
-    return value.dtype, value.shape, value.stride(), value.device, torch._C._dispatch_keys(value).raw_repr()
-
-
 class _Segment:
     """Calls that are one graph, compiled for each layout of its inputs."""
 
@@ -55,7 +50,7 @@ class _Segment:
     def run(self, env: dict[fx.Node, Any], settings: Settings) -> None:
         """Compute its outputs."""
         values = [env[n] for n in self.inputs]
-        key = repr(settings), *[_key(v) for v in values]
+        key = repr(settings), *[layout_key(v) for v in values]
         given = [v for v in values if v is not None]
         run = self.compiled.get(key)
         if run is None:
@@ -105,27 +100,12 @@ class _Program:
 
         args: Any = fx.node.map_aggregate(node.args, lambda a: value(a) if isinstance(a, fx.Node) else a)
         if node.target is ACCUMULATE:
-            _accumulate(args[0], args[1], holders)
+            accumulate(args[0], args[1], holders)
             return
         result = env[node] = node.target(*args)  # type: ignore[operator]
         if node.target is not operator.getitem:
             flat = result if isinstance(result, (tuple, list)) else [result]
             holders.update(t.untyped_storage().data_ptr() for t in flat if isinstance(t, torch.Tensor))
-
-
-def _accumulate(leaf: torch.Tensor, grad: torch.Tensor | None, holders: Mapping[int, int]) -> None:
-    """What an AccumulateGrad does, but its hooks: the gradient itself where nobody else holds it, or added."""
-    if grad is None:
-        return
-    old = leaf.grad
-    if old is not None:
-        leaf.grad = old.add_(grad) if old.layout == torch.strided and grad.layout == torch.strided else old + grad
-        return
-    storage, dense = grad.untyped_storage(), torch.empty_like(leaf, device="meta").stride()
-    whole = storage.nbytes() == grad.nbytes and holders[storage.data_ptr()] <= 1
-    if grad.is_neg() or grad.is_conj() or not whole or grad.stride() != dense:
-        grad = torch.empty_like(leaf, requires_grad=False).copy_(grad)
-    leaf.grad = grad
 
 
 class _Kept:
@@ -220,7 +200,7 @@ class _Engine:
         traced = torch._C._len_torch_dispatch_stack() > 0
         if not blocks or traced or getattr(_local, "call", None) is not None:
             return self.real.run_backward(*everything, **kwargs)
-        block, cause = blocks[-1], _obstacle(create_graph, tensors)
+        block, cause = blocks[-1], obstacle(create_graph, tensors)
         if not cause and block.captures > block.settings.config.recompile_limit:
             cause = "there were as many of other shapes as recompile_limit says"
         if not cause:
@@ -241,18 +221,6 @@ class _Engine:
         recorder.reason("backward by torch's engine", cause)
         recorder.warn_once(f"backward {cause}", f"firebrick: a backward is left to torch's engine, since {cause}")
         return result
-
-
-def _obstacle(create_graph: bool, tensors: Sequence[Any]) -> str:
-    """Why a backward can't be compiled, as far as that is seen before it begins."""
-    rows = (
-        (create_graph, "its gradients have gradients (create_graph=True)"),
-        (torch.is_anomaly_enabled(), "anomalies are looked for"),
-        (any(torch.is_autocast_enabled(t.device.type) for t in tensors), "it runs inside of autocast"),
-        (torch._C._functorch.peek_interpreter_stack() is not None, "a transform of torch.func is active"),
-        (not all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in tensors), "a tensor is not plain"),
-    )
-    return next((cause for holds, cause in rows if holds), "")
 
 
 class compiled_backward:
