@@ -94,8 +94,9 @@ def measure(name: str, sizes: list[int], contenders: list[str]) -> None:
     warnings.filterwarnings("ignore")
     runs = []
     for mib in sizes:
-        fn, args, moved = CASES[name](mib << 20)
         for contender in contenders:
+            # Each has arguments of its own: torch.compile changes an optimizer that it is given, and its wrappers.
+            fn, args, moved = CASES[name](mib << 20)
             torch.compiler.reset()
             run = compiled(fn, contender)
             for _ in range(12):

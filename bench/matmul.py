@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from firebrick.config import Config
-from firebrick.targets.cpu import measuring, processor
+from firebrick.targets.cpu import measured_runs, measuring, processor
 from firebrick.targets.cpu.cpu_target import detect
 
 SHAPES = (
@@ -50,8 +50,10 @@ def main() -> None:
         rows, inner, outer = map(int, shape.split("x"))
         x, weight = torch.empty(rows, inner, dtype=dtype), torch.empty(outer, inner, dtype=dtype).t()
         names = [c.name for c in target.choices("aten::mm", (x, weight))]
-        times = measuring.measure(target, config, x, weight, {n: int(n in ("mkl", "call")) for n in names})
-        products = math.prod(measuring.sample(target, x, weight))
+        times = measuring.measure(
+            target, config, "aten::mm", (x, weight), {n: int(n in ("mkl", "call")) for n in names}
+        )
+        products = math.prod(measured_runs.sample(target, x, weight))
         cells = [f"{2e-9 * products / times[n]:.0f}" if n in times else "" for n in columns]
         print(f"| {shape} | {' | '.join(cells)} | {min(times, key=times.__getitem__) if times else names[0]} |")
         sys.stdout.flush()

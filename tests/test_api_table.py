@@ -260,6 +260,22 @@ def is_compiling__is_true_inside() -> None:
 
 
 @row
+def set_stance__in_its_three_forms() -> None:
+    fn, backend = compiled(lambda x: x + torch.compiler.is_compiling())
+    with firebrick.set_stance("force_eager"):
+        assert torch.equal(fn(X), X)
+    decorated = firebrick.set_stance("eager_on_recompile")(lambda x: fn(x))
+    assert torch.equal(decorated(X), X)
+    firebrick.set_stance("fail_on_recompile")
+    with pytest.raises(firebrick.errors.RecompileError, match="nothing was compiled"):
+        fn(X)
+    firebrick.set_stance()
+    assert torch.equal(fn(X), X + 1)
+    assert torch.equal(decorated(X), X + 1)
+    assert backend.graphs == 1
+
+
+@row
 def assume_constant_result__is_called_once() -> None:
     asked: list[int] = []
 

@@ -11,25 +11,25 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
 # Ceilings only fall. One folder may fill its room, all of them together may not.
-PACKAGE_LINES = 74_000  # gradients of gradients, distributed training: 800, in trace, runtime, api; wrapper tensors, export, capture: 1,900; measured kernels, int8: 700; bisect, accuracy: 1,300; sizes: 700
+PACKAGE_LINES = 71_597  # gradients of gradients, distributed training: 800, in trace, runtime, api; wrapper tensors, export, capture: 1,900; measured kernels, int8: 700; bisect, accuracy: 1,300; sizes: 700
 FOLDER_LINES = {
-    "": 1_710,
-    "api": 2_700,
-    "backends": 1_480,
-    "capture": 23_370,
-    "extend": 2_800,
-    "fakes": 2_700,
-    "fuse": 2_100,
-    "host": 550,
-    "ir": 5_530,
-    "lower": 4_590,
-    "native": 6_300,
-    "passes": 2_840,
-    "runtime": 2_120,
-    "targets": 7_400,
-    "tools": 3_920,
-    "torchscript": 1_300,
-    "trace": 4_440,
+    "": 1_707,
+    "api": 2_668,
+    "backends": 1_456,
+    "capture": 21_909,
+    "extend": 2_780,
+    "fakes": 2_670,
+    "fuse": 2_058,
+    "host": 541,
+    "ir": 5_400,
+    "lower": 4_234,
+    "native": 6_242,
+    "passes": 2_829,
+    "runtime": 2_086,
+    "targets": 7_328,
+    "tools": 3_869,
+    "torchscript": 1_288,
+    "trace": 4_336,
 }
 """Folder of the package -> its ceiling; "" is what lies in none."""
 # A machine has a ceiling of its own: for its folder, and what the extension and builders have for it alone.
@@ -39,7 +39,7 @@ CUDA = [
     *PACKAGE.glob("runtime/triton_*"),
     *PACKAGE.glob("runtime/cuda_*"),
 ]
-CUDA_LINES = 4_300
+CUDA_LINES = 4_290
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30

@@ -52,6 +52,7 @@ from firebrick.api import (  # noqa: E402
     reset,
     run,
     save,
+    set_stance,
     stats,
 )
 
@@ -81,6 +82,7 @@ __all__ = [
     "reset",
     "run",
     "save",
+    "set_stance",
     "stats",
     "torchscript",
 ]

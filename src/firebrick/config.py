@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from firebrick.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 T = TypeVar("T")
 _PREFIX = "FIREBRICK_"
@@ -35,8 +35,21 @@ def _default_cache_dir() -> Path:
     return Path(base) / "firebrick"
 
 
-LEVELS = ("capture", "guards", "graph", "joint", "aten", "loops", "schedule", "code")
+LEVELS = ("capture", "guards", "recompiles", "graph", "joint", "aten", "loops", "schedule", "code")
 """What `debug` and `dump` show, in the order of the pipeline."""
+
+TORCH_LOGS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("graph_breaks", "torch._dynamo"), ("capture",)),
+    **dict.fromkeys(("guards", "verbose_guards"), ("guards",)),
+    **dict.fromkeys(("recompiles", "recompiles_verbose"), ("recompiles",)),
+    **dict.fromkeys(("graph", "graph_code", "graph_code_verbose", "pre_grad_graphs"), ("graph",)),
+    **dict.fromkeys(("aot_joint_graph",), ("joint",)),
+    **dict.fromkeys(("aot_graphs", "post_grad_graphs"), ("aten",)),
+    **dict.fromkeys(("ir_pre_fusion", "loop_ordering"), ("loops",)),
+    **dict.fromkeys(("ir_post_fusion", "fusion", "schedule", "torch._inductor"), ("schedule",)),
+    **dict.fromkeys(("output_code", "kernel_code"), ("code",)),
+}
+"""What `TORCH_LOGS` and `torch._logging.set_logs` name, artifacts and loggers, -> levels that show the same here."""
 
 CHECKS = ("ir", "accuracy", "guards")
 """What `check` looks at while a program runs: see the setting."""
@@ -114,8 +127,13 @@ class Config:
             ConfigError: a value can't be read as its setting's type.
         """
         env = os.environ if environ is None else environ
-        known = {variable_of(f.name): f.name for f in fields(cls)}
-        return cls()._changed({known[key]: text for key, text in env.items() if key in known}, variable_of)
+        setting_of = {variable_of(f.name): f.name for f in fields(cls)}
+        return cls()._changed({setting_of[key]: text for key, text in env.items() if key in setting_of}, variable_of)
+
+    def with_logs(self, names: Iterable[str]) -> Config:
+        """Show as well what `TORCH_LOGS` asks for."""
+        levels = self.debug.union(*(TORCH_LOGS.get(name, ()) for name in names))
+        return self if levels == self.debug else replace(self, debug=levels)
 
     def with_mode(self, mode: str | None) -> Config:
         """Apply one of `MODES`.
@@ -184,11 +202,11 @@ def variable_of(name: str) -> str:
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
     """A sentence on each `FIREBRICK_*` variable that no setting has."""
-    known = {f.name.upper() for f in fields(Config)}
+    names = {f.name.upper() for f in fields(Config)}
     env = os.environ if environ is None else environ
     sentences = []
-    for name in sorted({n.removeprefix(_PREFIX) for n in env if n.startswith(_PREFIX)} - known):
-        near = difflib.get_close_matches(name, known, 1)
+    for name in sorted({n.removeprefix(_PREFIX) for n in env if n.startswith(_PREFIX)} - names):
+        near = difflib.get_close_matches(name, names, 1)
         fix = f"did you mean {_PREFIX}{near[0]}?" if near else "`firebrick options` lists them"
         sentences.append(f"the environment variable {_PREFIX}{name} is no setting of Firebrick: {fix}")
     return sentences
@@ -239,13 +257,13 @@ def _names(name: str, value: Any, shown: str) -> frozenset[str]:
     if name == "check" and str(value).lower() in (*_TRUE, *_FALSE):
         return frozenset({"ir"}) if _to_bool(value, shown) else frozenset()
     try:
-        found = frozenset(n.strip() for n in (value.split(",") if isinstance(value, str) else value)) - {""}
+        names = frozenset(n.strip() for n in (value.split(",") if isinstance(value, str) else value)) - {""}
     except (TypeError, AttributeError):
         raise ConfigError(f"{shown} needs names, separated by commas or in a list, got {value!r}") from None
-    unknown = sorted(found - set(_NAMES[name])) if name in _NAMES else []
+    unknown = sorted(names - set(_NAMES[name])) if name in _NAMES else []
     if unknown:
         raise ConfigError(f"{shown} has no level {unknown[0]!r}", fix=f"levels are {', '.join(_NAMES[name])}")
-    return found
+    return names
 
 
 def _to_bool(value: Any, shown: str) -> bool:

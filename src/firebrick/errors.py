@@ -56,6 +56,10 @@ class Unsupported(FirebrickError, RuntimeError):
     """Capture met something that it can't put in a graph, and `fullgraph=True` forbids a graph break."""
 
 
+class RecompileError(FirebrickError, RuntimeError):
+    """A call fits nothing that was compiled, and the stance `fail_on_recompile` forbids compiling for it."""
+
+
 class BackendError(FirebrickError, RuntimeError):
     """A backend is unknown, or raised, or returned something that can't be called."""
 
@@ -82,6 +86,15 @@ class SizesDecided(SizesRefused):
 
 class WrapperRefused(LoweringError):
     """A graph with tensors of a class that has a `__torch_dispatch__` is not compiled: plain Python runs its frame."""
+
+    kind = "tensor-subclass"
+    """The row of graph breaks that says so."""
+
+
+class HookRefused(WrapperRefused):
+    """A tensor with a hook leaves the graph, where its gradient would be asked for without the hook."""
+
+    kind = "unsupported-call"
 
 
 class CacheError(FirebrickError, RuntimeError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import platform
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ from firebrick.trace.trace_state import TracingState, fakes_of
 from firebrick.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from firebrick.config import Config
     from firebrick.extend import PassReport
@@ -70,16 +71,8 @@ _NOT_IN_KEY = frozenset(
     {
         *("strict", "check", "stages", "skip_frames", "debug", "dump", "recompile_limit"),
         *("dynamic", "fullgraph", "graphs", "background", "compiled_backward"),
-        *(
-            "cache",
-            "cache_dir",
-            "cache_size_mb",
-            "keep_memory",
-            "build_workers",
-            "build_timeout",
-            "remote_cache",
-            "remote_cache_key",
-        ),
+        *("cache", "cache_dir", "cache_size_mb", "remote_cache", "remote_cache_key"),
+        *("keep_memory", "build_workers", "build_timeout"),
     }
 )
 """Settings that change nothing in what is generated."""
@@ -184,8 +177,8 @@ def _sizes_of(gm: fx.GraphModule) -> Sizes | None:
 
 def _views(gm: fx.GraphModule) -> list[runtime.ViewRow]:
     """The results that are views to autograd, what each is a view of, and how it may be written to."""
-    given = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
-    rows, vals, bases = [], _results(gm), {id(val): ("input", i) for i, val in enumerate(given)}
+    inputs = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    rows, vals, bases = [], _results(gm), {id(val): ("input", i) for i, val in enumerate(inputs)}
     bases |= {id(val): ("result", i) for i, val in enumerate(vals) if val is not None}
     for i, val in enumerate(vals):
         if isinstance(val, torch.Tensor) and val._is_view() and bases.get(id(val)) == ("result", i):
@@ -199,6 +192,17 @@ def _eager(gm: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
     return gm.forward
 
 
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Whatever else is raised in the block is a broken invariant."""
+    try:
+        yield
+    except FirebrickError:
+        raise
+    except Exception as error:
+        raise InternalError(f"{type(error).__name__}: {error}") from error
+
+
 def compile_ahead(
     gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config
 ) -> tuple[Artifact, dict[str, torch.Tensor]]:
@@ -207,18 +211,13 @@ def compile_ahead(
     Raises:
         FirebrickError: it can't be compiled.
     """
-    try:
+    with _own_errors(), collector_paused():
         if is_cut(gm):
             raise CompileError("a graph with branches or loops can't be compiled ahead of time")
-        with collector_paused():
-            one = _Inference(gm, example_inputs, config, ())
-            one.begin()
-            artifact, made = one.built("inference", one.trace_alone)
-    except FirebrickError:
-        raise
-    except Exception as error:
-        raise InternalError(f"{type(error).__name__}: {error}") from error
-    return artifact, {name: one.captured[name] for name in artifact.table["consts"] if name not in made}
+        one = _Inference(gm, example_inputs, config, ())
+        one.begin()
+        artifact, consts = one.built("inference", one.trace_alone)
+    return artifact, {name: one.captured[name] for name in artifact.table["consts"] if name not in consts}
 
 
 def _bucket_starts(gm: fx.GraphModule) -> frozenset[fx.Node]:
@@ -295,12 +294,8 @@ def inspect_graph(
     Raises:
         FirebrickError: the graph can't be compiled.
     """
-    try:
+    with _own_errors():
         return _Inference(gm, example_inputs, config, user_passes).stages()
-    except FirebrickError:
-        raise
-    except Exception as error:
-        raise InternalError(f"{type(error).__name__}: {error}") from error
 
 
 class _Compile:
@@ -348,8 +343,8 @@ class _Compile:
 
         def make() -> Artifact:
             before = 0 if sizes is None else len(sizes.facts)
-            artifact, made = self.generated(trace)
-            more: dict[str, Any] = {"literals": literals.write(made)} if made else {}
+            artifact, consts = self.generated(trace)
+            more: dict[str, Any] = {"literals": literals.write(consts)} if consts else {}
             if sizes is not None:
                 if any(map(is_mutating, self.gm.graph.nodes)):
                     sizes.enforce()  # what eager has as a view where a size is 1 is written to
@@ -397,14 +392,14 @@ class _Compile:
 
         return runtime.Deferred(_eager(gm), compile)
 
-    def load(self, artifact: Artifact, made: dict[str, torch.Tensor]) -> Callable[..., tuple[Any, ...]]:
+    def load(self, artifact: Artifact, consts: dict[str, torch.Tensor]) -> Callable[..., tuple[Any, ...]]:
         """Bind an artifact's constants; profilers show its steps by where this graph's nodes were made."""
         origins = artifact.extra.get("origins")
         labels = None if origins is None else step_labels(self.gm.graph, origins)
         uncounted = self.gm.meta.get("uncounted", ())
         inputs = [node.name for node in self.gm.graph.nodes if node.op == "placeholder"] if uncounted else []
         places = {inputs.index(name) if name in inputs else name for name in uncounted}
-        constants, keep_memory = {**self.captured, **made}, self.config.keep_memory
+        constants, keep_memory = {**self.captured, **consts}, self.config.keep_memory
         return runtime.load(
             artifact, constants, labels, places, self.groups, keep_memory, self.driven, self.config.graphs
         )
@@ -430,18 +425,21 @@ class _Compile:
 
     def generated(self, trace: Traced) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """Generate what is traced; where layers prove not to be alike, again for all of them."""
+        if self.measures() and not self.config.autotune:
+            for target in self.targets.values():
+                target.prepare([t for t in self.captured.values() if t.device.type == target.name], self.config)
         try:
             aten, repeat = trace()
             if repeat is not None and (aten.mutated or aten.bits):
                 raise NotAlike("the graph changes its arguments, or they have negative bits")
-            made = self.generate(aten, repeat)
+            generated = self.generate(aten, repeat)
         except NotAlike as error:
             recorder.reason("repeats compiled one by one", str(error))
             self.take_all()
             return self.generate(*trace())
         if repeat is not None:
             recorder.count("repeats", len(repeat.numbers))
-        return made
+        return generated
 
     def take_all(self) -> None:
         """Trace all layers from now on."""
@@ -455,10 +453,10 @@ class _Compile:
         sizes = _sizes_of(self.gm) or Sizes()
         version = sizes.version
         with sizes.asked("loosely"):
-            made = self._lowered(aten, repeat, last)
+            lowered = self._lowered(aten, repeat, last)
         if sizes.version != version:
             raise _Again
-        return made
+        return lowered
 
     def _lowered(self, aten: AtenGraph, repeat: Repeat | None, last: bool) -> tuple[AtenGraph, LoopProgram, Schedule]:
         config = self.config
@@ -569,17 +567,17 @@ class _Compile:
             recorder.show(self.config, level, _name(self.gm), text())
 
 
-def _device_types(gm: fx.GraphModule, given: Sequence[Any]) -> set[str]:
+def _device_types(gm: fx.GraphModule, tensors: Sequence[Any]) -> set[str]:
     """The types of the devices that a graph's tensors lie on."""
-    values = [*given, *(node.meta.get("val") for node in gm.graph.nodes)]
+    values = [*tensors, *(node.meta.get("val") for node in gm.graph.nodes)]
     return {value.device.type for value in values if isinstance(value, torch.Tensor)}
 
 
 def _results(gm: fx.GraphModule) -> list[Any]:
     """What capture knows of each result."""
     results: Any = gm.graph.output_node().args[0]
-    given = results if isinstance(results, (tuple, list)) else [results]
-    return [r.meta.get("val") if isinstance(r, fx.Node) else None for r in given]
+    returned = results if isinstance(results, (tuple, list)) else [results]
+    return [r.meta.get("val") if isinstance(r, fx.Node) else None for r in returned]
 
 
 def _views_of_one_another(results: Sequence[Any]) -> list[tuple[int, int]]:
@@ -602,12 +600,14 @@ class _Inference(_Compile):
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
         self.begin()
-        artifact, made = self.built(self.first, self.trace_alone)
-        run = self.load(artifact, made)
+        artifact, consts = self.built(self.first, self.trace_alone)
+        run = self.load(artifact, consts)
         results = _results(self.gm)
         leaves = {i for i, val in enumerate(results) if isinstance(val, torch.Tensor) and val.requires_grad}
-        given = {**self.captured, **made}
-        return runtime.TorchViews.of(run, artifact, self.example_inputs, given, leaves, _views_of_one_another(results))
+        constants = {**self.captured, **consts}
+        return runtime.TorchViews.of(
+            run, artifact, self.example_inputs, constants, leaves, _views_of_one_another(results)
+        )
 
     def trace_alone(self) -> tuple[AtenGraph, Repeat | None]:
         """Trace, and keep nothing of the copy that was traced."""
@@ -648,7 +648,7 @@ class _Training(_Compile):
         self.example_inputs = fakes_of(self.example_inputs)
         if _sizes_of(self.gm) is not None:  # what it asks of sizes must be guarded
             every = [part.tangents for part in run.plan.parts] or [tuple(range(len(run.plan.tangents)))]
-            self.ready = {given: self.compiled_backward(given) for given in every}
+            self.ready = {constants: self.compiled_backward(constants) for constants in every}
         recorder.count("bytes saved for backward", run.plan.bytes_saved)
         apart = _views_of_one_another(_results(self.gm))
         return runtime.TorchViews(run, {}, apart) if apart else run
@@ -656,16 +656,16 @@ class _Training(_Compile):
     def training(self) -> runtime.Training:
         """Compile the forward."""
         self.begin()
-        artifact, made = self.built(self.part(self.first), self.forward, self.plan_of_forward)
+        artifact, consts = self.built(self.part(self.first), self.forward, self.plan_of_forward)
         self.plan, self.few = runtime.TrainingPlan.from_json(artifact.extra["training"]), artifact.extra["few"]
-        run = self.load(artifact, made)
+        run = self.load(artifact, consts)
         return runtime.Training(self.plan, run, self.captured, self.backward, self.again, self.traced)
 
     def part(self, name: str) -> str:
         return f"{name}, gradients {self.above}" if self.above else name
 
     def again(
-        self, given: tuple[int, ...], tangents: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+        self, present: tuple[int, ...], tangents: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> runtime.Training:
         """Compile the gradients for the tangents that are given as a graph that has gradients of its own.
 
@@ -676,7 +676,7 @@ class _Training(_Compile):
             examples = fakes_of(inputs)
             gm = values_for(gm, examples)
         higher = _Training(gm, [*examples, *fakes_of(tangents)], self.config, self.user_passes)
-        higher.above, higher.few, higher.state = (*self.above, given), False, self.state
+        higher.above, higher.few, higher.state = (*self.above, present), False, self.state
         with collector_paused(), function_modes_paused():
             try:
                 run = higher.training()
@@ -726,37 +726,37 @@ class _Training(_Compile):
                 self.division = trace.parted(division, joint.groups)
         return self.division
 
-    def backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
+    def backward(self, present: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
         """Compile the backward for the tangents that are given."""
-        if given in self.ready:
-            return self.ready[given]
+        if present in self.ready:
+            return self.ready[present]
         try:
             with collector_paused(), function_modes_paused():
-                return self.compiled_backward(given)
+                return self.compiled_backward(present)
         except Exception as error:
             if self.config.strict and not isinstance(error, SizesRefused):
                 raise
             _note_fallback(self.gm, error)
-            return self.traced(given)[1:]
+            return self.traced(present)[1:]
 
-    def traced(self, given: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:
+    def traced(self, present: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:
         """The backward for these tangents, for eager kernels."""
         self.take_all()
-        backward, _, order = self.backward_given(given)
+        backward, _, order = self.backward_given(present)
         return backward, run_aten(backward), order
 
-    def compiled_backward(self, given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
-        artifact, made = self.built(
-            self.part(f"backward {given}"),
-            lambda: self.backward_given(given)[:2],
-            lambda: {"order": self.backward_given(given)[2]},
+    def compiled_backward(self, present: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
+        artifact, consts = self.built(
+            self.part(f"backward {present}"),
+            lambda: self.backward_given(present)[:2],
+            lambda: {"order": self.backward_given(present)[2]},
         )
-        run = self.load(artifact, made)
+        run = self.load(artifact, consts)
         recorder.count("backward graphs compiled")
         return run, artifact.extra["order"]
 
-    def backward_given(self, given: tuple[int, ...]) -> tuple[AtenGraph, Repeat | None, Sequence[int | None]]:
-        division = trace.backward_given(self.divided(), given)
+    def backward_given(self, present: tuple[int, ...]) -> tuple[AtenGraph, Repeat | None, Sequence[int | None]]:
+        division = trace.backward_given(self.divided(), present)
         order = trace.layer_order(division, self.repeat, self.plan)
         return division.backward, trace.backward_layers(division, self.repeat), order
 

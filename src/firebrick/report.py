@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from firebrick.config import Config
 
@@ -33,6 +33,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.listeners: tuple[Callable[[str, dict[str, Any]], None], ...] = ()
         self._clear()
 
     def _clear(self) -> None:
@@ -63,6 +64,20 @@ class Recorder:
             self.events.append((kind, data))
             if len(self.events) > 2_000:
                 del self.events[:500]
+        for listener in self.listeners:
+            listener(kind, data)
+
+    @contextmanager
+    def listening(self, listener: Callable[[str, dict[str, Any]], None]) -> Iterator[None]:
+        """In the block, call `listener(kind, data)` for each event, in the thread where it happens.
+
+        Kinds: "capture" of a frame, "recompile" of one that fits nothing that was compiled, "pass", "partition".
+        """
+        self.listeners = (*self.listeners, listener)
+        try:
+            yield
+        finally:
+            self.listeners = tuple(other for other in self.listeners if other is not listener)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -77,21 +92,21 @@ class Recorder:
             with self._lock:
                 self.seconds[stage] += spent
 
+    def _is_new(self, key: str) -> bool:
+        with self._lock:
+            is_new = key not in self._warned
+            self._warned.add(key)
+        return is_new
+
     def warn_once(self, key: str, text: str, *, stacklevel: int = 3) -> None:
         """Warn with `FirebrickWarning`, once a process for each `key`."""
-        with self._lock:
-            if key in self._warned:
-                return
-            self._warned.add(key)
-        warnings.warn(text, FirebrickWarning, stacklevel=stacklevel)
+        if self._is_new(key):
+            warnings.warn(text, FirebrickWarning, stacklevel=stacklevel)
 
     def note_once(self, key: str, text: str) -> None:
         """Log one line, once a process for each `key`: for what is as documented and needs no warning."""
-        with self._lock:
-            if key in self._warned:
-                return
-            self._warned.add(key)
-        logger.warning("%s", text)
+        if self._is_new(key):
+            logger.warning("%s", text)
 
     def wants(self, config: Config, level: str) -> bool:
         """Whether anyone wants the text of a level."""
@@ -116,3 +131,4 @@ class Recorder:
 
 
 recorder = Recorder()
+listening = recorder.listening

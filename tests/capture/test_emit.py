@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from firebrick.capture.bytecode.assemble import Label
 from firebrick.capture.emit.writer import Emitter
 from firebrick.capture.guards.sources import Attr, BuiltinItem, Cell, Const, DictKey, Global, Item, Local, TypeOf
 
@@ -118,7 +119,7 @@ def test_attributes_items_and_unpacking():
 
 def test_operators_and_jumps():
     def write(e):
-        end = e.label()
+        end = Label()
         e.load_fast("a")
         e.load_fast("b")
         e.binary_op("-")

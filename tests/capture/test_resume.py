@@ -73,9 +73,9 @@ def broken_at(code, index, suffix=""):
     tail = Label()
     for item in items:
         if item is instrs[index]:
-            emitter.append(Instr("JUMP", tail, 0, item.position))
+            emitter.items.append(Instr("JUMP", tail, 0, item.position))
         else:
-            emitter.append(item)
+            emitter.items.append(item)
     emitter.place(tail)
     kinds = states(code)[index].stack
     resume.emit_break(emitter, code, index, [kind == NULL for kind in kinds])

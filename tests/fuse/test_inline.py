@@ -152,3 +152,26 @@ loops f
     assert names(update_in_place(parse(text)).nodes) == ["n1"]
     kept = text.replace("  out  x", "  n3 for k in 64\n    i[k] = i64(0)\n  out  t, x")
     assert "n0" in names(update_in_place(parse(kept)).nodes)
+
+
+LOOKED_UP = """loops f
+  input  x: f32[8, 16], k: i64[8]
+  temp   t: f32[8, 16]
+  output y: f32[{rows}]
+  n0 for i in 8, j in 16
+    t[16*i + j] = exp(x[16*i + j])
+  n1 for i in {rows}
+    y[i] = t[{place}x0, x0 := below(max(min(k[0], 15), 0), 16)]
+  out  y
+"""
+
+
+def test_what_is_looked_up_is_computed_for_what_is_looked_up():
+    program = parse(LOOKED_UP.format(rows=8, place="16*i + "))
+    (node,) = drop_dead(program, inline(program, list(program.nodes), Table()))
+    assert reads(node) == {"x", "k"}
+    (load,) = {v for v in walk([node.stores[0].value]) if isinstance(v, Load) and v.buffer == "x"}
+    assert [v.name for v, _ in load.binds] == ["x0"]
+    often = parse(LOOKED_UP.format(rows=512, place=""))
+    assert names(inline(often, list(often.nodes), Table())) == ["n0", "n1"]
+    assert "t" in reads(inline(often, list(often.nodes), Table())[1])

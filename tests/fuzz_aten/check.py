@@ -148,9 +148,10 @@ class _Rounding(TorchDispatchMode):
         result = func(*pytree.tree_map(move, args), **pytree.tree_map(move, kwargs))
         if func not in _NORMS:
             return result
-        # What a mean leaves of an equal number is rounding of the others.
+        # What a mean leaves of an equal number is rounding of the others, or of itself where there are none.
         signs = torch.randint(0, 2, result[0].shape, generator=self.generator) * 2 - 1
-        return result[0] + self.eps * signs * result[0].abs().nan_to_num(0, 0, 0).amax(), *result[1:]
+        sizes = [t.abs().nan_to_num(0, 0, 0).amax() for t in (result[0], result[1] * result[2]) if t.numel()]
+        return result[0] + self.eps * signs * max(sizes), *result[1:]
 
 
 def _near(program: Program, exact: Run, seed: int) -> Run:

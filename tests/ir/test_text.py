@@ -34,7 +34,7 @@ from firebrick.ir.loops.program import (
 )
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS, result_dtype
 from firebrick.ir.loops.show import show
-from firebrick.ir.loops.walk import values_of
+from firebrick.ir.loops.values import values_of
 
 GELU = """\
 loops f.fwd

@@ -46,6 +46,7 @@ class Expected:
     reference: list[Any] | None
     scale: float
     extra: float = 0.0
+    unwritten: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -219,7 +220,8 @@ def difference(expected: Expected, outputs: list[Any], after: list[torch.Tensor]
     if len(references) != len(outputs):
         references = [None] * len(outputs)
     for k, (want, got, ref) in enumerate(zip(expected.outputs, outputs, references, strict=True)):
-        found = differs(want, got, ref, uninitialized or expected.undefined, (expected.scale, expected.extra))
+        unwritten = uninitialized or expected.undefined or k in expected.unwritten
+        found = differs(want, got, ref, unwritten, (expected.scale, expected.extra))
         if found:
             return f"result {k}: {found}"
     for k, (want, got) in enumerate(zip(expected.after, after, strict=True)):
@@ -304,6 +306,8 @@ EMPTY_UNINITIALIZED = frozenset(
 """Operators whose result for no rows is memory that eager's kernel doesn't write."""
 BROADCAST_UNINITIALIZED = frozenset({"masked.median", "median", "nanmedian"})
 """Operators whose result along an expanded dim is memory that eager's kernel doesn't write."""
+UNWRITTEN_RESULTS = {"torch.ops.aten._efficient_attention_forward": frozenset({2, 3})}
+"""Operators -> results that eager's kernel doesn't write: the state of dropout's numbers, where nothing is dropped."""
 
 
 def is_unwritten(name: str, case: Case) -> bool:
@@ -329,7 +333,7 @@ def check(name: str, cases: list[Case], batch: int = 64) -> Outcome:
     outcome = Outcome()
     ready = [(c, e) for c in cases for e in [expect(c)] if e is not None]
     for c, e in ready:
-        e.extra = TOLERANCE.get(name, 0.0)
+        e.extra, e.unwritten = TOLERANCE.get(name, 0.0), UNWRITTEN_RESULTS.get(name, frozenset())
         outcome.kinds[c.name.partition(":")[0]] += 1
     alone = [p for p in ready if p[1].random]
     many = [p for p in ready if not p[1].random]

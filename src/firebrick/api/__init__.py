@@ -5,6 +5,7 @@ from firebrick.api.compiled_backward import compiled_backward
 from firebrick.api.compiling import compile, disable, optimize, run
 from firebrick.api.explaining import Explanation, explain
 from firebrick.api.exporting import export
+from firebrick.api.switches import set_stance
 from firebrick.api.torch_compile import torch_compile_backend
 from firebrick.api.tracing import aot
 from firebrick.backends import list_backends, register_backend
@@ -42,6 +43,7 @@ __all__ = [
     "reset",
     "run",
     "save",
+    "set_stance",
     "stats",
     "torch_compile_backend",
 ]

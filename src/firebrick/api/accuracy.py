@@ -134,14 +134,14 @@ class Checked:
     def run(self, inputs: Sequence[Any]) -> tuple[Any, Finding | None, Case]:
         """Results, what is wrong with them, and the case with copies of the inputs as they were."""
         constants = graph_key.constants_of(self.case.gm)
-        given = [*inputs, *constants.values()]
-        before = _copies(given)
+        arguments = [*inputs, *constants.values()]
+        before = _copies(arguments)
         if before is None:
             recorder.count("calls that check=accuracy can't compare")
             return self.compiled(*inputs), None, self.case
         case = replace(self.case, inputs=before[: len(inputs)])
         _tell("run", case)
-        side = _Side(given)
+        side = _Side(arguments)
         start = _random_state(), torch.is_grad_enabled()
         failure, results = None, None
         try:
@@ -165,7 +165,7 @@ class _Side:
     """One of the programs that are compared: what it was given and returns, and the gradients that follow."""
 
     def __init__(self, given: list[Any]) -> None:
-        self.given, self.failure = given, ""
+        self.arguments, self.failure = given, ""
         leaves = [(i, t) for i, t in enumerate(given) if isinstance(t, torch.Tensor) and t.requires_grad]
         self.nodes = {i: t.grad_fn for i, t in leaves}
         self.edges = {i: get_gradient_edge(t) for i, t in leaves if torch.is_grad_enabled()}
@@ -178,7 +178,7 @@ class _Side:
     def finish(self, results: Any) -> _Side:
         """Take the results, and the gradients of random tangents."""
         self.results = list(results) if isinstance(results, (tuple, list)) else [results]
-        outs = [(k, t) for k, t in enumerate([*self.results, *self.given]) if _has_gradient(t)]
+        outs = [(k, t) for k, t in enumerate([*self.results, *self.arguments]) if _has_gradient(t)]
         first = len(self.results)
         outs = [(k, t) for k, t in outs if k < first or t.grad_fn is not self.nodes.get(k - first)]
         if outs and self.edges:
@@ -281,7 +281,7 @@ class _Comparison:
         for i in range(len(plain.results)):
             node = self._node(i)
             yield f"result {i}" + (f" ({node.name})" if node else ""), node, "results", i
-        named = [f"argument {i}" for i in range(len(plain.given) - len(self.names))] + self.names
+        named = [f"argument {i}" for i in range(len(plain.arguments) - len(self.names))] + self.names
         for i, name in enumerate(named):
             yield f"{name} after the call", None, "given", i
         for i in plain.grads:
@@ -373,8 +373,8 @@ class _Moved(torch.autograd.Function):
 
 
 def _on(storage: Any, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    made = torch.empty(0, dtype=dtype, device=like.device)
-    return made.set_(storage, like.storage_offset(), like.shape, like.stride())  # type: ignore[call-overload, no-any-return]
+    view = torch.empty(0, dtype=dtype, device=like.device)
+    return view.set_(storage, like.storage_offset(), like.shape, like.stride())  # type: ignore[call-overload, no-any-return]
 
 
 def _copies(tensors: Sequence[Any], *, wide: bool = False) -> list[Any] | None:
@@ -416,8 +416,8 @@ def _has_gradient(value: Any) -> bool:
 
 def _tangent(seed: int, like: torch.Tensor) -> torch.Tensor:
     """A random gradient, of numbers that every dtype has."""
-    made = torch.randn(like.shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
-    return torch.empty_like(like, requires_grad=False).copy_(made)  # batch norm is wrong for other strides
+    noise = torch.randn(like.shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+    return torch.empty_like(like, requires_grad=False).copy_(noise)  # batch norm is wrong for other strides
 
 
 def _random_state() -> list[torch.Tensor]:

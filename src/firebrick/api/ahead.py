@@ -49,9 +49,9 @@ def ahead(original: Any, signature: inspect.Signature, call: Call, config: Confi
         raise ConfigError(f"a call was compiled whose arguments can't be saved: {call.problem}")
     backend = _Backend(replace(config, fullgraph=True, dynamic=False))
     settings = Settings.make(backend, fullgraph=True, dynamic=False)
-    inputs, made = one_graph(original, signature, call, [_zeros(*row) for row in call.tensors], backend, settings)
+    inputs, tree = one_graph(original, signature, call, [_zeros(*row) for row in call.tensors], backend, settings)
     assert backend.artifact is not None
-    return Program(call, backend.artifact, backend.constants, inputs, made)
+    return Program(call, backend.artifact, backend.constants, inputs, tree)
 
 
 def one_graph(
@@ -77,7 +77,7 @@ def one_graph(
     numbers = {id(t): -1 - i for i, t in enumerate(tensors)}
     if not backend.graphs:
         raise ConfigError(f"nothing is computed in a call with {call.show()}")
-    inputs = [-1 - numbers.get(id(t), -1 - len(tensors)) for t in backend.given]
+    inputs = [-1 - numbers.get(id(t), -1 - len(tensors)) for t in backend.tensors]
     if any(i >= len(tensors) for i in inputs):
         raise ConfigError("the program reads a tensor that is neither an argument nor constant")
     numbers.update((id(t), i) for i, t in enumerate(backend.results))
@@ -123,15 +123,15 @@ def _content(obj: Any) -> list[Any] | None:
     return _content(vars(obj)) if plain else None
 
 
-def _passed(signature: inspect.Signature, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def _passed(signature: inspect.Signature, arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Pass arguments by name where that is possible, and defaults not at all."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    rest = any(given.get(n) for n, p in signature.parameters.items() if p.kind is p.VAR_POSITIONAL)
+    rest = any(arguments.get(n) for n, p in signature.parameters.items() if p.kind is p.VAR_POSITIONAL)
     for name, parameter in signature.parameters.items():
-        if name not in given:
+        if name not in arguments:
             continue
-        value = given[name]
+        value = arguments[name]
         if parameter.kind is parameter.VAR_POSITIONAL:
             args += value
         elif parameter.kind is parameter.VAR_KEYWORD:
@@ -154,7 +154,7 @@ class OneGraph:
 
     def __init__(self) -> None:
         self.graphs = 0
-        self.given: Sequence[torch.Tensor] = ()
+        self.tensors: Sequence[torch.Tensor] = ()
         self.results: list[torch.Tensor] = []
 
     def take(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
@@ -167,11 +167,11 @@ class OneGraph:
         if self.graphs > 1:
             raise ConfigError("the call is compiled as several graphs, and only one can be saved")
         self.take(gm, example_inputs)
-        found: Any = gm.graph.output_node().args[0]
-        metas = [node.meta["val"] for node in found]
+        outputs: Any = gm.graph.output_node().args[0]
+        metas = [node.meta["val"] for node in outputs]
 
         def call(*given: Any) -> tuple[torch.Tensor, ...]:
-            self.given = given
+            self.tensors = given
             shapes = [[n if type(n) is int else 1 for n in meta.shape] for meta in metas]
             self.results = [
                 torch.empty_strided(m.shape, m.stride(), dtype=m.dtype)

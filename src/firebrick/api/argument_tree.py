@@ -58,21 +58,8 @@ def read(tree: Sequence[Any], tensors: Callable[[int], Any], *, dicts: bool = Fa
     def inner(item: Sequence[Any]) -> Any:
         return read(item, tensors, dicts=dicts)
 
-    match kind:
-        case "tensor":
-            return tensors(content)
-        case "value":
-            return content
-        case "dtype":
-            return getattr(torch, content)
-        case "device":
-            return torch.device(content)
-        case "list":
-            return list(map(inner, content))
-        case "tuple":
-            return tuple(map(inner, content))
-        case "dict":
-            return {key: inner(item) for key, item in content}
+    if kind in _READERS:
+        return _READERS[kind](content, inner, tensors)
     held = {name: inner(item) for name, item in content}
     try:
         return attrgetter(tree[2])(importlib.import_module(tree[1]))(**held)
@@ -80,6 +67,17 @@ def read(tree: Sequence[Any], tensors: Callable[[int], Any], *, dicts: bool = Fa
         if not dicts:
             raise
         return held
+
+
+_READERS: Mapping[str, Callable[..., Any]] = {
+    "tensor": lambda content, inner, tensors: tensors(content),
+    "value": lambda content, inner, tensors: content,
+    "dtype": lambda content, inner, tensors: getattr(torch, content),
+    "device": lambda content, inner, tensors: torch.device(content),
+    "list": lambda content, inner, tensors: list(map(inner, content)),
+    "tuple": lambda content, inner, tensors: tuple(map(inner, content)),
+    "dict": lambda content, inner, tensors: {key: inner(item) for key, item in content},
+}
 
 
 def write_signature(signature: inspect.Signature) -> list[list[Any]]:
@@ -100,10 +98,10 @@ def read_signature(rows: Sequence[Sequence[Any]]) -> inspect.Signature:
     """Inverse of `write_signature`."""
     parameters = []
     for name, kind, default in rows:
-        made = inspect.Parameter.empty if default is None else _ABSENT
+        value = inspect.Parameter.empty if default is None else _ABSENT
         if default not in (None, ["absent"]):
-            made = read(default, _no_tensor)  # type: ignore[arg-type]
-        parameters.append(inspect.Parameter(name, inspect._ParameterKind(kind), default=made))
+            value = read(default, _no_tensor)  # type: ignore[arg-type]
+        parameters.append(inspect.Parameter(name, inspect._ParameterKind(kind), default=value))
     return inspect.Signature(parameters)
 
 
@@ -122,9 +120,9 @@ def arguments(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping
     """
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
-    found = {}
+    by_name = {}
     for name, value in bound.arguments.items():
         if value is not _ABSENT:
             named = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
-            found[name] = dict(sorted(value.items())) if named else value
-    return found
+            by_name[name] = dict(sorted(value.items())) if named else value
+    return by_name

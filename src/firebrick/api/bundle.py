@@ -182,22 +182,22 @@ def _manifest(archive: zipfile.ZipFile, path: str | Path) -> dict[str, Any]:
     text = archive.read("manifest.json")
     if archive.comment != f"firebrick {_digest(text)}".encode():
         raise CacheError(f"{path} is corrupt, or firebrick.save did not write it")
-    found: dict[str, Any] = json.loads(text)
+    manifest: dict[str, Any] = json.loads(text)
     again = "save it again with the versions and on a machine like those that are to run it"
-    if found["format"] != _FORMAT:
-        raise CacheError(f"{path} has format {found['format']}, this version reads {_FORMAT}", fix=again)
-    if found["torch"] != torch.__version__:
-        raise CacheError(f"{path} was saved with torch {found['torch']}, this is {torch.__version__}", fix=again)
-    here = find_targets(found["levels"], Config())
-    for device, (level, model) in found["levels"].items():
+    if manifest["format"] != _FORMAT:
+        raise CacheError(f"{path} has format {manifest['format']}, this version reads {_FORMAT}", fix=again)
+    if manifest["torch"] != torch.__version__:
+        raise CacheError(f"{path} was saved with torch {manifest['torch']}, this is {torch.__version__}", fix=again)
+    here = find_targets(manifest["levels"], Config())
+    for device, (level, model) in manifest["levels"].items():
         mine = f"{here[device].level()} ({here[device].model()})" if device in here else f"no {device}"
         runs = device in here and here[device].runs_level(level) and model in ("", here[device].model())
-        if found["machine"] != platform.machine() or not runs:
+        if manifest["machine"] != platform.machine() or not runs:
             raise CacheError(
-                f"{path} is for {found['machine']} with {level} {model}, this is {platform.machine()} with {mine}",
+                f"{path} is for {manifest['machine']} with {level} {model}, this is {platform.machine()} with {mine}",
                 fix=here[device].portable if device in here else again,
             )
-    return found
+    return manifest
 
 
 class Bundle(nn.Module):
@@ -228,14 +228,14 @@ class Bundle(nn.Module):
         call, tensors = Call.of(self._signature, args, kwargs)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             raise ConfigError("a saved program has no gradients", fix="call it under torch.no_grad()")
-        for known, inputs, result, run in self._programs:
-            if known == call:
+        for recorded, inputs, result, run in self._programs:
+            if recorded == call:
                 self._check(tensors)
-                given = [tensors[i] for i in inputs]
-                results = run(*given)
+                arguments = [tensors[i] for i in inputs]
+                results = run(*arguments)
                 return argument_tree.read(result, lambda i, r=results: r[i] if i >= 0 else tensors[-1 - i])  # type: ignore[misc]
         what = call.problem or call.show()
-        known_calls = "\n    ".join(known.show() for known, *_ in self._programs)
+        known_calls = "\n    ".join(recorded.show() for recorded, *_ in self._programs)
         raise ConfigError(
             f"no program was saved for a call with {what}; there are programs for\n    {known_calls}",
             fix="call the compiled module like this before it is saved",

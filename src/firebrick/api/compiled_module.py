@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.api.recorded_calls import Calls
-from firebrick.api.switches import blocks, call_switched
+from firebrick.api.switches import blocks, call_switched, loaded
 from firebrick.capture import hook
+from firebrick.capture.stance import FRONT_END
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,7 @@ class _State:
     It lies in a slot of the object and no reference leads back to it, so it dies with the object: classes die later.
     """
 
-    __slots__ = ("call", "calls", "forward", "original", "settings")
+    __slots__ = ("call", "calls", "forced", "forward", "original", "settings")
 
     def __init__(self, original: nn.Module, settings: Settings) -> None:
         scope = hook.Scope()
@@ -42,6 +43,7 @@ class _State:
         self.original, self.settings = original, settings
         self.call = hook.Wrapped(original, capturer, scope)
         self.forward = hook.Wrapped(original.forward, capturer, scope)
+        self.forced = functools.cache(settings.forced)
 
 
 def compile_module(module: nn.Module, settings: Settings) -> nn.Module:
@@ -61,8 +63,8 @@ def compile_module(module: nn.Module, settings: Settings) -> nn.Module:
         "__copy__": _copy,
         "_orig_mod": property(original_of),
     }
-    made: Any = type(cls)
-    compiled: nn.Module = object.__new__(made(cls.__name__, (cls,), namespace))
+    metaclass: Any = type(cls)
+    compiled: nn.Module = object.__new__(metaclass(cls.__name__, (cls,), namespace))
     object.__setattr__(compiled, "__dict__", original.__dict__)
     object.__setattr__(compiled, _STATE, _State(original, settings))
     return compiled
@@ -70,31 +72,20 @@ def compile_module(module: nn.Module, settings: Settings) -> nn.Module:
 
 def original_of(module: nn.Module) -> nn.Module:
     """Return the module that a compiled one was made from; any other module itself."""
-    state = _state_of(module)
+    state = state_of(module)
     return module if state is None else state.original
 
 
-def settings_of(module: nn.Module) -> Settings | None:
-    """Return how a module was compiled, None if it was not."""
-    state = _state_of(module)
-    return None if state is None else state.settings
-
-
-def calls_of(module: nn.Module) -> Calls | None:
-    """Return the calls that a module was compiled for, None if it was not compiled."""
-    state = _state_of(module)
-    return None if state is None else state.calls
-
-
-def _state_of(module: nn.Module) -> _State | None:
+def state_of(module: nn.Module) -> _State | None:
+    """Return what a compiled module knows, None if it was not compiled."""
     slot = getattr(type(module), _STATE, None)
     return slot.__get__(module) if isinstance(slot, MemberDescriptorType) else None
 
 
 def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
     state = self._firebrick
-    if blocks.open:
-        return call_switched(state.original, state.call, args, kwargs)
+    if blocks.open or FRONT_END in loaded:
+        return call_switched(state.original, state.call, state.forced, args, kwargs)
     return state.call(*args, **kwargs)
 
 
@@ -104,8 +95,8 @@ def _forward_like(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original, updated=())
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = self._firebrick
-        if blocks.open:
-            return call_switched(state.original.forward, state.forward, args, kwargs)
+        if blocks.open or FRONT_END in loaded:
+            return call_switched(state.original.forward, state.forward, state.forced, args, kwargs)
         return state.forward(*args, **kwargs)
 
     return forward
@@ -118,9 +109,9 @@ def _reduce(self: Any, protocol: Any) -> Any:
 
 def _deepcopy(self: Any, memo: dict[int, Any]) -> nn.Module:
     state = self._firebrick
-    made = compile_module(copy.deepcopy(state.original, memo), state.settings)
-    memo[id(self)] = made
-    return made
+    copied = compile_module(copy.deepcopy(state.original, memo), state.settings)
+    memo[id(self)] = copied
+    return copied
 
 
 def _copy(self: Any) -> nn.Module:

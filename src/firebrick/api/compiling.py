@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from torch import nn
 
 from firebrick import backends
 from firebrick.api.compiled_backward import compiled_backward
-from firebrick.api.compiled_module import calls_of, compile_module, original_of, settings_of
+from firebrick.api.compiled_module import compile_module, original_of, state_of
 from firebrick.api.recorded_calls import Calls
 from firebrick.api.settings import Settings, check_flag
-from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched, later
+from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched, later, loaded
 from firebrick.capture import hook
 from firebrick.capture.entry import entry_of
 from firebrick.capture.marks import DISABLED, ORIGINAL
+from firebrick.capture.stance import FRONT_END, current
 from firebrick.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,42 +28,28 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
+    class _Options(TypedDict, total=False):
+        fullgraph: bool
+        dynamic: bool | None
+        backend: str | Callable[..., Any] | Target | SubgraphCompiler | None
+        mode: str | None
+        options: Mapping[str, Any] | None
+        name: str | None
+        disable: bool
+        recompile_limit: int | None
+        isolate_recompiles: bool
+        shapes_spec: Any
+        passes: Sequence[Pass]
+
+
 _SETTINGS = "_firebrick_settings"
 _CALLS = "_firebrick_calls"
 
 
 @overload
-def compile(
-    model: F,
-    *,
-    fullgraph: bool = ...,
-    dynamic: bool | None = ...,
-    backend: str | Callable[..., Any] | Target | SubgraphCompiler | None = ...,
-    mode: str | None = ...,
-    options: Mapping[str, Any] | None = ...,
-    name: str | None = ...,
-    disable: bool = ...,
-    recompile_limit: int | None = ...,
-    isolate_recompiles: bool = ...,
-    shapes_spec: Any = ...,
-    passes: Sequence[Pass] = ...,
-) -> F: ...
+def compile(model: F, **options: Unpack[_Options]) -> F: ...
 @overload
-def compile(
-    model: None = None,
-    *,
-    fullgraph: bool = ...,
-    dynamic: bool | None = ...,
-    backend: str | Callable[..., Any] | Target | SubgraphCompiler | None = ...,
-    mode: str | None = ...,
-    options: Mapping[str, Any] | None = ...,
-    name: str | None = ...,
-    disable: bool = ...,
-    recompile_limit: int | None = ...,
-    isolate_recompiles: bool = ...,
-    shapes_spec: Any = ...,
-    passes: Sequence[Pass] = ...,
-) -> Callable[[F], F]: ...
+def compile(model: None = None, **options: Unpack[_Options]) -> Callable[[F], F]: ...
 def compile(
     model: Any = None,
     *,
@@ -84,7 +71,7 @@ def compile(
 
     Args:
         model: a function, or an nn.Module; an object of the same kind comes back. A compiled module shares its
-            parameters, buffers and attributes with the original.
+            parameters, buffers and attributes with the original. Of a class the calls of all its objects are compiled.
         fullgraph: raise `Unsupported` where the function can't be one graph.
         dynamic: makes symbols of sizes, so that one compile serves many: True of all, None of those that differ from
             an earlier call's, False of none. What needs a number is guarded.
@@ -126,9 +113,14 @@ def compile(
 def _compile(model: Any, settings: Settings) -> Any:
     if isinstance(model, nn.Module):
         return compile_module(model, settings)
-    if inspect.isclass(model) or not callable(model):
-        kind = f"the class {model.__name__}" if inspect.isclass(model) else f"an object of {type(model).__name__}"
-        raise ConfigError(f"compile takes a function or a module, not {kind}", fix="compile an instance or a function")
+    if inspect.isclass(model):
+        call = inspect.getattr_static(model, "__call__", None)
+        if not inspect.isfunction(call):
+            raise ConfigError(f"objects of the class {model.__name__} can't be called", fix="compile a method of it")
+        type.__setattr__(model, "__call__", compile_function(call, settings))
+        return model
+    if not callable(model):
+        raise ConfigError(f"compile takes a function or a module, not an object of {type(model).__name__}")
     return compile_function(model, settings)
 
 
@@ -136,11 +128,13 @@ def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[...
     """Return a function that runs `fn` compiled."""
     fn = getattr(fn, ORIGINAL, fn)
     scope = hook.Scope()
-    calls = Calls(fn)
+    calls, forced = Calls(fn), functools.cache(lambda backend, fn: settings.forced(backend, entry_of(fn)))
     call = hook.Wrapped(entry_of(fn), calls.watched(settings.capturer(scope)), scope)
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        return call_switched(fn, call, args, kwargs) if blocks.open else call(*args, **kwargs)
+        if blocks.open or FRONT_END in loaded:
+            return call_switched(fn, call, forced, args, kwargs)
+        return call(*args, **kwargs)
 
     if settings.config.compiled_backward:
         compiled = compiled_backward(settings=settings)(compiled)
@@ -160,12 +154,12 @@ def original_callable(fn: Any) -> Any:
 
 def compiled_settings(fn: Any) -> Settings | None:
     """Return how a function or module was compiled; None if it was not."""
-    return settings_of(fn) if isinstance(fn, nn.Module) else getattr(fn, _SETTINGS, None)
+    return getattr(state_of(fn), "settings", None) if isinstance(fn, nn.Module) else getattr(fn, _SETTINGS, None)
 
 
 def compiled_calls(fn: Any) -> Calls | None:
     """Return the calls that a function or module was compiled for; None if it was not compiled."""
-    return calls_of(fn) if isinstance(fn, nn.Module) else getattr(fn, _CALLS, None)
+    return getattr(state_of(fn), "calls", None) if isinstance(fn, nn.Module) else getattr(fn, _CALLS, None)
 
 
 class optimize:
@@ -200,7 +194,8 @@ class optimize:
         return compiled
 
     def __enter__(self) -> optimize:
-        block = hook.installed(self._capturer, self._scope)
+        plain = current().name == "force_eager"
+        block = hook.disabled() if plain else hook.installed(self._capturer, self._scope)
         block.__enter__()
         self._active.append(block)
         return self

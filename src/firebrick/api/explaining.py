@@ -185,16 +185,16 @@ def _frame_facts(report: FrameReport) -> dict[str, Any]:
 
 
 def _break_facts(report: FrameReport) -> dict[str, Any]:
-    found = report.break_
-    assert found is not None
-    error = found.unsupported()
+    graph_break = report.break_
+    assert graph_break is not None
+    error = graph_break.unsupported()
     return {
         "frame": report.name,
         "place": str(error.where or f"{report.file}:{report.line}"),
-        "cause": str(found),
-        "number": found.kind.number,
-        "name": found.kind.name,
-        "fix": found.kind.fix,
+        "cause": str(graph_break),
+        "number": graph_break.kind.number,
+        "name": graph_break.kind.name,
+        "fix": graph_break.kind.fix,
     }
 
 
@@ -207,11 +207,11 @@ def explain(fn: Any) -> Callable[..., Explanation]:
     original = original_callable(fn)
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
-        given = settings or Settings()
-        watch = _Watch(given.config.memory_budget)
+        current = settings or Settings()
+        watch = _Watch(current.config.memory_budget)
         reports: list[FrameReport] = []
         scope = object()
-        capturer = Settings.make(watch, dynamic=given.dynamic).capturer(scope, reports.append)
+        capturer = Settings.make(watch, dynamic=current.dynamic).capturer(scope, reports.append)
 
         def watched(frame: Any) -> Any:
             with record_function(_CAPTURE):

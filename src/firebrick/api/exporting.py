@@ -73,12 +73,12 @@ def export(
 
 
 def _mark(call: Call, tensors: list[torch.Tensor], dynamic: Mapping[str, Dims]) -> None:
-    given = dict(call.tree[1])
+    values = dict(call.tree[1])
     for name, dims in dynamic.items():
-        if name not in given:
-            raise ConfigError(f"dynamic names {name}, which the call has not", fix=f"name one of {', '.join(given)}")
+        if name not in values:
+            raise ConfigError(f"dynamic names {name}, which the call has not", fix=f"name one of {', '.join(values)}")
         numbers: list[int] = []
-        argument_tree.read(given[name], lambda i, found=numbers: found.append(i))  # type: ignore[misc]
+        argument_tree.read(values[name], lambda i, found=numbers: found.append(i))  # type: ignore[misc]
         for tensor in (tensors[i] for i in numbers):
             wanted: Any = range(tensor.dim()) if dims is True else [dims] if type(dims) is int else dims or ()
             bounds = wanted if isinstance(wanted, dict) else {}

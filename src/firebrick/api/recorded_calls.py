@@ -43,10 +43,10 @@ class Call:
             return numbers[id(tensor)]
 
         try:
-            found = argument_tree.write(argument_tree.arguments(signature, args, kwargs), number)
-            known: dict[str, list[Any]] = {}  # many tensors of a call are alike: theirs is one row
+            tree = argument_tree.write(argument_tree.arguments(signature, args, kwargs), number)
+            rows: dict[str, list[Any]] = {}  # many tensors of a call are alike: theirs is one row
             metas = [_meta(t) for t in tensors]
-            return cls(found, [known.setdefault(repr(row), row) for row in metas]), tensors
+            return cls(tree, [rows.setdefault(repr(row), row) for row in metas]), tensors
         except (argument_tree.NotPlain, TypeError) as error:
             return cls([], [], str(error)), []
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import logging
+import sys
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._logging._internal
+import torch.compiler.config
 
 from firebrick import backends
 from firebrick.api import accuracy
+from firebrick.capture import hook
 from firebrick.capture.frame import Capture, FrameReport
 from firebrick.config import IDLE, MODES, Config, unknown_variables
 from firebrick.errors import ConfigError
@@ -40,6 +47,29 @@ def _warn_of_idle(config: Config, mode: str | None) -> None:
         recorder.warn_once(f"idle {name}", f"firebrick: {asked} has no effect: {IDLE[name]}", stacklevel=_CALLER)
     for sentence in unknown_variables():
         recorder.warn_once(sentence, f"firebrick: {sentence}", stacklevel=_CALLER)
+
+
+def _torch_logs() -> set[str]:
+    """What `TORCH_LOGS` or `torch._logging.set_logs` asked for: artifacts, and loggers that are to say what they do."""
+    state = getattr(torch._logging._internal, "log_state", None)
+    if state is None:
+        return set()
+    loggers = {name for name, level in state.get_log_level_pairs() if level in (logging.DEBUG, logging.INFO)}
+    return loggers | state.artifact_names
+
+
+def _as_torch_says(config: Config) -> Config:
+    """With what the program told torch: its logs, and of `torch.compiler.config` the limit, sizes and caches."""
+    options: dict[str, Any] = {}
+    front_end = sys.modules.get("torch._dynamo.config")  # reading torch.compiler.config.recompile_limit would import it
+    limit = getattr(front_end, "recompile_limit", None)
+    if limit != Config().recompile_limit == config.recompile_limit and limit is not None:
+        options["recompile_limit"] = limit
+    if getattr(front_end, "automatic_dynamic_shapes", True) is False and config.dynamic is None:
+        options["dynamic"] = False
+    if torch.compiler.config.force_disable_caches:
+        options["cache"] = False
+    return config.with_logs(_torch_logs()).with_options(options)
 
 
 @dataclass(frozen=True)
@@ -83,7 +113,7 @@ class Settings:
         if dynamic is not None:
             check_flag("dynamic", dynamic, "True, False or None")
         check_flag("fullgraph", fullgraph)
-        config = Config.from_env().with_mode(mode)
+        config = _as_torch_says(Config.from_env()).with_mode(mode)
         if backend == backends.FIREBRICK:
             config = config.with_options(options)
         else:
@@ -97,8 +127,8 @@ class Settings:
         return {k: v for k, v in self.__dict__.items() if k != "config"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        made = Settings.make(**state)
-        self.__dict__.update(made.__dict__)
+        restored = Settings.make(**state)
+        self.__dict__.update(restored.__dict__)
 
     def compiler(self) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
         """Return the function that compiles one captured graph."""
@@ -112,7 +142,7 @@ class Settings:
             firebrick.reads_nodes_only = True  # type: ignore[attr-defined]
             firebrick.takes_symbols = self.config.stages != "trace"  # type: ignore[attr-defined]
             return firebrick
-        found = backends.find_backend(self.backend)
+        backend = backends.find_backend(self.backend)
         options: dict[str, Any] = {}
         if self.options:
             options["options"] = dict(self.options)
@@ -120,10 +150,16 @@ class Settings:
             options["mode"] = self.mode
 
         def other(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-            return backends.call_backend(found, gm, example_inputs, **options)
+            return backends.call_backend(backend, gm, example_inputs, **options)
 
         return other
 
     def capturer(self, scope: object, on_frame: Callable[[FrameReport], None] | None = None) -> Capture:
         """Return the callback that captures frames for this compile; `scope` is the hook's."""
         return Capture(self.compiler(), self.config, on_frame=on_frame, scope=scope)
+
+    def forced(self, backend: str | Callable[..., Any], function: Callable[..., Any]) -> hook.Wrapped:
+        """Return the function as another backend compiles it, whatever these settings say of theirs."""
+        scope = hook.Scope()
+        settings = replace(self, backend=backend, mode=None, options=None)
+        return hook.Wrapped(function, settings.capturer(scope), scope)

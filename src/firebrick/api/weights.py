@@ -13,19 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _NAMES: Mapping[torch.dtype, str] = {
-    torch.float64: "F64",
-    torch.int64: "I64",
+    **{getattr(torch, f"float{bits}"): f"F{bits}" for bits in (64, 32, 16)},
+    **{getattr(torch, f"int{bits}"): f"I{bits}" for bits in (64, 32, 16, 8)},
     torch.complex64: "C64",
-    torch.float32: "F32",
-    torch.int32: "I32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int16: "I16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int8: "I8",
     torch.uint8: "U8",
     torch.bool: "BOOL",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
@@ -61,19 +56,19 @@ def read_tensors(read: Callable[[memoryview], Any]) -> dict[str, torch.Tensor]:
     try:
         header: dict[str, Any] = json.loads(_filled(int.from_bytes(_filled(8, read), "little"), read))
         rows = sorted(header.items(), key=lambda row: row[1]["data_offsets"])
-        found, place = {}, 0
+        tensors, place = {}, 0
         for name, row in rows:
             tensor = torch.empty(row["shape"], dtype=_DTYPES[row["dtype"]])
             if row["data_offsets"] != [place, place := place + tensor.nbytes]:
                 raise CacheError(f"the weights are corrupt: {name} has another size than its place")
             if tensor.nbytes:
                 _fill(_bytes_of(tensor), read)
-            found[name] = tensor
+            tensors[name] = tensor
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError, MemoryError) as error:
         if isinstance(error, CacheError):
             raise
         raise CacheError(f"the weights are corrupt: {error}") from error
-    return found
+    return tensors
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,9 +10,10 @@ from torch.fx.node import map_aggregate
 
 from firebrick import runtime, trace
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import Expr, Var
-from firebrick.ir.index.sizes import expressions, float_of, size_of
+from firebrick.ir.index.expr import Expr
+from firebrick.ir.index.sizes import float_of, size_of
 from firebrick.trace import graph_key
+from firebrick.trace.joint_split import symbol_places
 from firebrick.trace.trace_state import fakes_of
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def run_aten(aten: AtenGraph, forward: Callable[..., Any] | None = None) -> Call
             for target, value in zip(written, flat, strict=False):
                 (inputs[target] if isinstance(target, int) else aten.constants[target]).copy_(value)
             pairs = zip(aten.outputs, flat[first:last], strict=True)
-            known = sizes.known(inputs)
-            return tuple(value if alias is None else seen_as(base(alias), alias, known) for alias, value in pairs)
+            numbers = sizes.numbers(inputs)
+            return tuple(value if alias is None else seen_as(base(alias), alias, numbers) for alias, value in pairs)
 
     inputs, outputs = ({int(i): pair for i, pair in bits[kind].items()} for kind in ("inputs", "outputs"))
     return runtime.WithBits(run, inputs, outputs) if aten.bits else run
@@ -73,14 +73,16 @@ def run_joint(
     def run(aten: AtenGraph, compiler: Compiler | None, inputs: list[Any]) -> Callable[..., tuple[Any, ...]]:
         return run_aten(aten, None if compiler is None else compiler(aten.gm, inputs))
 
-    def backward(given: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
-        part = trace.backward_given(division, given)
+    def backward(present: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
+        part = trace.backward_given(division, present)
         inputs = [n.meta["val"] for n in part.backward.gm.graph.nodes if n.op == "placeholder"]
         return run(part.backward, backward_compiler, inputs), part.order
 
-    def again(given: tuple[int, ...], tangents: Sequence[torch.Tensor], _: Sequence[torch.Tensor]) -> runtime.Training:
+    def again(
+        present: tuple[int, ...], tangents: Sequence[torch.Tensor], _: Sequence[torch.Tensor]
+    ) -> runtime.Training:
         examples = [*examples_of_inputs, *fakes_of(tangents)]
-        return run_joint(gm, examples, partition, forward_compiler, backward_compiler, (*above, given))
+        return run_joint(gm, examples, partition, forward_compiler, backward_compiler, (*above, present))
 
     def traced(given: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:
         part = trace.backward_given(division, given)
@@ -96,27 +98,24 @@ class _SizesOf:
     """The symbols in the sizes of a graph's inputs, and the graph as a function of the numbers that they are."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
-        self.gm, self.places = gm, dict[str, tuple[int, int]]()
-        for i, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder"):
-            for dim, size in enumerate(expressions(node.meta["val"].shape) if "val" in node.meta else ()):
-                if isinstance(size, Var):
-                    self.places.setdefault(size.name, (i, dim))
+        self.gm = gm
+        self.places = symbol_places(n for n in gm.graph.nodes if n.op == "placeholder")
 
-    def known(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
+    def numbers(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
         """The numbers."""
         return {name: inputs[i].shape[dim] for name, (i, dim) in self.places.items()}
 
     def run(self, *inputs: torch.Tensor) -> Any:
         """Run the graph's nodes."""
-        known, given, values = self.known(inputs), iter(inputs), dict[fx.Node, Any]()
+        numbers, arguments, values = self.numbers(inputs), iter(inputs), dict[fx.Node, Any]()
         results: Any = ()
 
         def number(value: Any) -> Any:
             if isinstance(value, fx.Node):
                 return values[value]
             if isinstance(value, torch.SymFloat):
-                return float_of(value.node.formula, lambda e: e.evaluate(known))
-            return _number(size_of(value), known) if isinstance(value, torch.SymInt) else value
+                return float_of(value.node.formula, lambda e: e.evaluate(numbers))
+            return _number(size_of(value), numbers) if isinstance(value, torch.SymInt) else value
 
         for node in self.gm.graph.nodes:
             args: Any = map_aggregate(node.args, number)
@@ -125,18 +124,15 @@ class _SizesOf:
             elif node.op == "output":
                 results = args[0]
             else:
-                values[node] = next(given) if node.op == "placeholder" else getattr(self.gm, node.target)
+                values[node] = next(arguments) if node.op == "placeholder" else getattr(self.gm, node.target)
         return results
 
 
-def _number(size: Any, known: Mapping[str, int]) -> int:
-    return size.evaluate(known) if isinstance(size, Expr) else size  # type: ignore[no-any-return]
+def _number(size: Any, numbers: Mapping[str, int]) -> int:
+    return size.evaluate(numbers) if isinstance(size, Expr) else size  # type: ignore[no-any-return]
 
 
-def seen_as(base: torch.Tensor, alias: Alias, known: Mapping[str, int] = MappingProxyType({})) -> torch.Tensor:
+def seen_as(base: torch.Tensor, alias: Alias, sizes: Mapping[str, int]) -> torch.Tensor:
     """Return `base` itself, or the view of it that `alias` describes."""
-    shape, strides = (tuple([_number(size, known) for size in row]) for row in (alias.shape, alias.strides))
-    offset = _number(alias.offset, known)
-    if offset == 0 and tuple(base.shape) == shape and base.stride() == strides:
-        return base
-    return base.as_strided(shape, strides, base.storage_offset() + offset)
+    shape, strides = (tuple([_number(size, sizes) for size in row]) for row in (alias.shape, alias.strides))
+    return runtime.seen(base, (shape, strides, _number(alias.offset, sizes)), {})

@@ -38,8 +38,8 @@ _registered: dict[str, Backend] = {}
 def _load(place: str) -> Any:
     """The one place that imports a backend, when it is first asked for."""
     module, _, name = place.partition(":")
-    found = importlib.import_module(module)
-    return getattr(found, name) if name else found
+    loaded = importlib.import_module(module)
+    return getattr(loaded, name) if name else loaded
 
 
 @overload
@@ -87,9 +87,9 @@ def find_backend(backend: str | Backend | Target | SubgraphCompiler) -> Backend:
     if callable(backend):
         return backend
     with _lock:
-        found = _registered.get(backend)
-    if found is not None:
-        return found
+        registered = _registered.get(backend)
+    if registered is not None:
+        return registered
     if backend in _OWN:
         own: Backend = _load(_OWN[backend])
         return own

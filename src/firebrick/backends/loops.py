@@ -73,18 +73,18 @@ def compile_placed(aten: AtenGraph, compilers: Sequence[LoopCompiler], config: C
 def _alone(node: fx.Node, device: str) -> fx.GraphModule:
     """A graph of one op on a device; what it reads are inputs."""
     graph = fx.Graph()
-    known: dict[fx.Node, fx.Node] = {}
+    copy_of: dict[fx.Node, fx.Node] = {}
     for source in node.all_input_nodes:
-        known[source] = graph.placeholder(source.name)
-        known[source].meta = dict(source.meta)
-    made = graph.node_copy(node, known.__getitem__)
-    made.meta["device"] = device
-    results = [made]
+        copy_of[source] = graph.placeholder(source.name)
+        copy_of[source].meta = dict(source.meta)
+    call = graph.node_copy(node, copy_of.__getitem__)
+    call.meta["device"] = device
+    results = [call]
     if isinstance(value_of(node), (tuple, list)):
         results = []
         for i, value in enumerate(value_of(node)):
             if value is not None:
-                results.append(graph.call_function(operator.getitem, (made, i)))
+                results.append(graph.call_function(operator.getitem, (call, i)))
                 results[-1].meta = {"val": value, "device": device}
     graph.output(tuple(results))
     return fx.GraphModule(torch.nn.Module(), graph)

@@ -37,11 +37,16 @@ _DTYPES = {
 """torch dtype -> ONNX TensorProto.DataType."""
 
 
-def _onnx() -> Any:
+def library(name: str, fix: str) -> Any:
+    """The one place that imports an engine's package.
+
+    Raises:
+        BackendError: it is not installed, or can't be loaded.
+    """
     try:
-        return importlib.import_module("onnx")
-    except ImportError as error:
-        raise BackendError("the package onnx is missing", fix="pip install onnx") from error
+        return importlib.import_module(name)
+    except (ImportError, OSError) as error:
+        raise BackendError(f"the package {name} is missing or can't be loaded: {error}", fix=fix) from error
 
 
 LOOKUPS = frozenset({"embedding", "gather"})
@@ -93,7 +98,8 @@ class _Model:
         foreign: bool = False,
         about: Callable[[fx.Node], tuple[str, dict[str, str]]] | None = None,
     ) -> None:
-        self.gm, self.onnx, self.foreign, self.about = gm, _onnx(), foreign, about
+        self.gm, self.foreign, self.about = gm, foreign, about
+        self.onnx = library("onnx", "pip install onnx")
         self.names: dict[fx.Node, Any] = {}
         self.taken: Counter[str] = Counter()
         self.nodes: list[Any] = []
@@ -143,8 +149,8 @@ class _Model:
         outputs = [f"{node.name}_{i}" for i in range(len(value_of(node)))] if many else [node.name]
         inputs = [n for source in node.all_input_nodes if isinstance(n := self.names[source], str)]
         kind = str(getattr(node.target, "_opname", node.target))
-        made = self.onnx.helper.make_node(kind, inputs, outputs, domain="aten", doc_string=str(node.format_node()))
-        self.nodes.append(made)
+        proto = self.onnx.helper.make_node(kind, inputs, outputs, domain="aten", doc_string=str(node.format_node()))
+        self.nodes.append(proto)
         return outputs if many else outputs[0]
 
     def _note(self, node: fx.Node, protos: list[Any]) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.backends.engines import engine_backend
-from firebrick.backends.onnx_graph import onnx_refuses, to_onnx
-from firebrick.errors import BackendError
+from firebrick.backends.onnx_graph import library, onnx_refuses, to_onnx
 from firebrick.extend import SubgraphCompiler
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ class _Session:
     """A loaded model: takes and returns CPU tensors without copying them."""
 
     def __init__(self, model: bytes, threads: int) -> None:
-        runtime = _runtime()
+        runtime = library("onnxruntime", 'pip install "firebrick[onnxruntime]"')
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
@@ -33,13 +31,6 @@ class _Session:
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         arrays = {n: t.detach().contiguous().numpy() for n, t in zip(self.inputs, tensors, strict=True)}
         return tuple(torch.from_numpy(a) for a in self.session.run(None, arrays))
-
-
-def _runtime() -> Any:
-    try:
-        return importlib.import_module("onnxruntime")
-    except ImportError as error:
-        raise BackendError("ONNX Runtime is missing", fix='pip install "firebrick[onnxruntime]"') from error
 
 
 class OnnxRuntime(SubgraphCompiler):

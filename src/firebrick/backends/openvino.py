@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.backends.engines import engine_backend
-from firebrick.backends.onnx_graph import LOOKUPS, onnx_refuses, to_onnx
-from firebrick.errors import BackendError
+from firebrick.backends.onnx_graph import LOOKUPS, library, onnx_refuses, to_onnx
 from firebrick.extend import SubgraphCompiler, call_of
 
 if TYPE_CHECKING:
@@ -19,11 +17,8 @@ if TYPE_CHECKING:
     from torch import fx
 
 
-def _library() -> Any:
-    try:
-        return importlib.import_module("openvino")
-    except ImportError as error:
-        raise BackendError("OpenVINO is missing", fix='pip install "firebrick[openvino]"') from error
+def _core() -> Any:
+    return library("openvino", 'pip install "firebrick[openvino]"').Core()
 
 
 def _settings() -> dict[str, Any]:
@@ -65,7 +60,7 @@ class OpenVino(SubgraphCompiler):
 
     def compile(self, graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
         """Write the group as ONNX and compile it."""
-        core = _library().Core()
+        core = _core()
         model = core.read_model(io.BytesIO(to_onnx(graph).SerializeToString()))
         return _Model(core.compile_model(model, "CPU", _settings()))
 
@@ -77,7 +72,7 @@ class OpenVino(SubgraphCompiler):
 
     def deserialize(self, data: bytes, graph: fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
         """Load what `serialize` wrote."""
-        return _Model(_library().Core().import_model(io.BytesIO(data), "CPU", _settings()))
+        return _Model(_core().import_model(io.BytesIO(data), "CPU", _settings()))
 
 
 openvino = engine_backend(OpenVino())

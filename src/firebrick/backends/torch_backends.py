@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._dynamo
-from torch import fx
+
+from firebrick.fakes.node_values import plain_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from torch import fx
 
 _OURS = frozenset({"eager", "aot_eager", "firebrick"})
 
@@ -28,17 +31,9 @@ def adapt(name: str) -> Callable[..., Any]:
     compiler = lookup(name)
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-        compiled: Callable[..., Any] = compiler(_plain(gm), list(example_inputs), **options)
+        # PyTorch's backends make fake tensors in a mode of their own.
+        compiled: Callable[..., Any] = compiler(plain_copy(gm), list(example_inputs), **options)
         return compiled
 
     backend.__name__ = name
     return backend
-
-
-def _plain(gm: fx.GraphModule) -> fx.GraphModule:
-    """A copy of the graph without our metadata: PyTorch's backends make fake tensors in a mode of their own."""
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    for node in graph.nodes:
-        node.meta = {}
-    return fx.GraphModule(gm, graph)

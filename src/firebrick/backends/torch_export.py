@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.export
 import torch.onnx
-from torch import fx
 
 from firebrick.errors import BackendError, Unsupported
+from firebrick.fakes.node_values import plain_copy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from torch import fx
 
 ABOUT = "firebrick.json"
 """What a program's file holds beside it."""
@@ -28,11 +30,7 @@ def exported(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], varying: Sequen
     Raises:
         Unsupported: torch.export can't take the graph.
     """
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    for node in graph.nodes:
-        node.meta = {}
-    module = fx.GraphModule(gm, graph)
+    module = plain_copy(gm)
     shapes = tuple([dict.fromkeys(dims, torch.export.Dim.DYNAMIC) for dims in varying])
     try:
         with torch.no_grad():

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.backends.engines import engine_backend
-from firebrick.backends.onnx_graph import LOOKUPS, onnx_refuses, to_onnx
+from firebrick.backends.onnx_graph import LOOKUPS, library, onnx_refuses, to_onnx
 from firebrick.backends.tvm_schedule import scheduled
-from firebrick.errors import BackendError
 from firebrick.extend import SubgraphCompiler, call_of
 
 if TYPE_CHECKING:
@@ -23,10 +21,7 @@ _LACKING = frozenset({"max_pool2d_with_indices", "isnan", "hardswish"})
 
 
 def _library(name: str = "tvm") -> Any:
-    try:
-        return importlib.import_module(name)
-    except (ImportError, OSError) as error:
-        raise BackendError(f"Apache TVM can't be loaded: {error}", fix='pip install "firebrick[tvm]"') from error
+    return library(name, 'pip install "firebrick[tvm]"')
 
 
 def _this_machine() -> dict[str, Any]:
@@ -43,8 +38,8 @@ class _Machine:
         self.convert = _library("tvm.runtime").from_dlpack if hasattr(_library("tvm.runtime"), "from_dlpack") else None
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        given = [self._enter(t.detach().contiguous()) for t in tensors]
-        result = self.vm["main"](*given)
+        arguments = [self._enter(t.detach().contiguous()) for t in tensors]
+        result = self.vm["main"](*arguments)
         parts = result if hasattr(result, "__len__") and not hasattr(result, "shape") else [result]
         return tuple(torch.utils.dlpack.from_dlpack(parts[i]) for i in range(len(parts)))
 

@@ -9,7 +9,6 @@ continuation, which is captured when it is called.
 from __future__ import annotations
 
 import itertools
-import types
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.breaks.continuation import is_rest, origin
 from firebrick.capture.breaks.regions import last_on_numbers
 from firebrick.capture.breaks.resume import can_break, emit_break, emit_plain
-from firebrick.capture.bytecode.assemble import Handler
+from firebrick.capture.bytecode.assemble import Handler, Label
 from firebrick.capture.bytecode.control_flow import flow
 from firebrick.capture.bytecode.instructions import decode
 from firebrick.capture.bytecode.liveness import live_slots
@@ -40,12 +39,13 @@ from firebrick.capture.history import History
 from firebrick.capture.hook import SKIP, SKIP_SCOPE, Wrapped, entries
 from firebrick.capture.interpreter.frame_tracer import Tracer, is_library
 from firebrick.capture.interpreter.interpreter import BreakHere, Interpreter
-from firebrick.capture.plain import run_plain
+from firebrick.capture.plain import may_have_tensors, run_plain
+from firebrick.capture.stance import LATER, current
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue
 from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.made import MadeTensor, NumberValue
-from firebrick.errors import BackendError, FirebrickError, InternalError, SizesRefused, WrapperRefused
+from firebrick.errors import BackendError, FirebrickError, InternalError, RecompileError, SizesRefused, WrapperRefused
 from firebrick.fakes.mode import hooks_paused
 from firebrick.fakes.node_values import release
 from firebrick.gc_pause import collector_paused
@@ -95,6 +95,12 @@ class FrameReport:
     code: CodeType | None = None
     attempts: int = 1
     effects: tuple[tuple[str, Any], ...] = ()
+
+    def as_data(self) -> dict[str, Any]:
+        """What tools that listen are told."""
+        why = None if self.break_ is None else str(self.break_)
+        place = {"name": self.name, "file": self.file, "line": self.line}
+        return {**place, "ops": self.op_count, "guards": list(self.guards), "break": why}
 
     def show(self, level: str) -> str:
         """What the levels `capture` and `guards` of `FIREBRICK_DEBUG` print."""
@@ -146,6 +152,9 @@ class Capture:
         for entry in entries(code) if self.recheck is not None else ():
             if entry.scope is self.scope:
                 entry.remove()
+        stance = current().name
+        if stance != "default" and self._is_left_plain(frame, stance):
+            return None
         if self._over_limit(frame):
             return SKIP_SCOPE
         with recorder.timed("capture"), collector_paused(), hooks_paused():
@@ -160,6 +169,21 @@ class Capture:
                 raise
             except Exception as error:  # noqa: BLE001  the frame falls back to plain Python, and says so
                 return self._failed(code, error)
+
+    def _is_left_plain(self, frame: Frame, stance: str) -> bool:
+        """Whether the stance leaves a frame that fits no entry to plain Python.
+
+        Raises:
+            RecompileError: it forbids this.
+        """
+        if stance in LATER:
+            return self.history.is_first(frame)
+        if stance == "fail_on_recompile" and frame.code not in self.skipped and may_have_tensors(frame):
+            older = [entry for entry in entries(frame.code) if entry.scope is self.scope]
+            place = _place_of(frame.code)
+            why = older[0].plan.explain_failure(frame) if older else "nothing was compiled for it"
+            raise RecompileError(f"{place} would be compiled under the stance fail_on_recompile: {why}")
+        return True
 
     def _failed(self, code: CodeType, error: Exception) -> Any:
         what = f"capture of {code.co_qualname} failed: {type(error).__name__}: {error}"
@@ -179,10 +203,13 @@ class Capture:
         why, guard = found[0].plan.explain_failure(frame), found[0].plan.failing_guard(frame)
         self.history.note(frame, found)
         recorder.reason("recompile", why)
+        name, line = frame.code.co_qualname, frame.code.co_firstlineno
+        recorder.event("recompile", name=name, file=frame.code.co_filename, line=line, why=why, guard=str(guard or ""))
+        place = _place_of(frame.code)
+        recorder.show(self.config, "recompiles", name, f"recompile {place}: {why}")
         if len(found) < self.config.recompile_limit:
             return False
         self.tries = self.config.recompile_limit if self.tries is None else self.tries
-        place = f"{frame.code.co_qualname} ({Path(frame.code.co_filename).name}:{frame.code.co_firstlineno})"
         remedy = "" if guard is None else f"{guard.remedy()}, or "
         text = (
             f"{place} was compiled {len(found)} times and now runs as plain Python where nothing that was compiled "
@@ -218,7 +245,7 @@ class Capture:
                     continue
                 symbols = history.give_up_symbols(code, error)
             except WrapperRefused as error:
-                refused = Break("tensor-subclass", str(error))
+                refused = Break(error.kind, str(error))
                 if self.config.fullgraph:
                     raise refused.unsupported() from error
                 raise SkipFrame(str(refused), always=True) from error
@@ -255,7 +282,7 @@ class Capture:
             raise Break("exception-escapes", "an exception that was to leave the function did not").unsupported()
         if module is None and reason is None:
             raise SkipFrame("nothing to capture", always=True)
-        if module is None and (frame.code.co_name in _COMPREHENSIONS or not _may_have_tensors(frame)):
+        if module is None and (frame.code.co_name in _COMPREHENSIONS or not may_have_tensors(frame)):
             raise SkipFrame("no tensors before the first break", always=True)
         guard_aliases(one.tracer)
         compiled = None
@@ -287,7 +314,7 @@ class Capture:
             lines = [] if module is None else [str(node.format_node()) for node in module.graph.nodes]
             plan = outdated.plan = self.recheck.used_once(frame, plan, lines, code)
         levels = [level for level in ("capture", "guards") if recorder.wants(self.config, level)]
-        if self.on_frame is not None or levels:
+        if self.on_frame is not None or levels or recorder.listeners:
             report = FrameReport(frame.code.co_qualname, frame.code.co_filename, frame.code.co_firstlineno)
             report.graph, report.op_count, report.break_ = module, graph.op_count, reason
             report.guards = tuple(str(guard) for guard in guards.user())
@@ -297,6 +324,7 @@ class Capture:
                 recorder.show(self.config, level, report.name, report.show(level))
             if self.on_frame is not None:
                 self.on_frame(report)
+            recorder.event("capture", **report.as_data())
         elif isinstance(compiled, _native.Executable) and getattr(self.backend, "reads_nodes_only", False):
             release(graph.graph)
         return plan, code
@@ -342,39 +370,6 @@ class _Outdated:
             if entry.plan is self.plan:
                 entry.remove()
         recorder.reason("recompile", "the dtype, device, shape or strides of a parameter or buffer changed")
-
-
-def _may_have_tensors(frame: Frame) -> bool:
-    """Whether a frame that broke before it computed anything is worth going on with."""
-    if any(_is_about_tensors(value, 2) for value in frame.locals.values()):
-        return True
-    names = (frame.globals.get(name) for name in frame.code.co_names)
-    return any(_is_about_tensors(value, 0) for value in names)
-
-
-def _is_about_tensors(value: Any, depth: int) -> bool:
-    if isinstance(value, (torch.Tensor, torch.nn.Module)):
-        return True
-    if isinstance(value, types.ModuleType):
-        return value.__name__.partition(".")[0] == "torch"
-    if depth and isinstance(value, (tuple, list)):
-        read: Any = tuple.__getitem__ if isinstance(value, tuple) else list.__getitem__  # no code of a derived class
-        return any(_is_about_tensors(item, depth - 1) for item in read(value, slice(16)))
-    if depth and isinstance(value, dict):
-        return any(_is_about_tensors(item, depth - 1) for item in itertools.islice(dict.values(value), 16))
-    module = None if depth else _stored(value, "__module__")
-    if isinstance(module, str):
-        return module.startswith("torch")
-    own = _stored(value, "__dict__") if depth else None
-    return isinstance(own, dict) and any(_is_about_tensors(item, depth - 1) for item in list(own.values())[:32])
-
-
-def _stored(value: Any, name: str) -> Any:
-    """An attribute, without running the class's own code that looks for it."""
-    try:
-        return object.__getattribute__(value, name)
-    except AttributeError:
-        return None
 
 
 def forget_places(error: BaseException | None) -> None:
@@ -627,7 +622,7 @@ class Attempt:
                 else:
                     assert value.source is not None
                     head.load_source(value.source)
-            caught = head.label()
+            caught = Label()
             if again or checks_constants:
                 head.handler = Handler(caught, 0, False)
             head.call(len(arguments(graph)))
@@ -678,23 +673,16 @@ class Attempt:
                 assert value.source is not None
                 head.load_source(value.source)
             head.call(len(changed))
-            copies = head.new_temp()
-            head.store_fast(copies)
-            kept[copies] = _put_back
+            kept[head.store_temp()] = _put_back
             changed = []
         for value in changed:
             assert value.source is not None
             head.load_source(value.source)
             head.load_attr("_version")
-            version = head.new_temp()
-            kept[version] = value.source
-            head.store_fast(version)
+            kept[head.store_temp()] = value.source
         if getattr(self.tracer.graph.mode, "has_drawn", False):  # the last, for it undoes what the others only look at
-            head.load_callable(torch.get_rng_state)
-            head.call(0)
-            state = head.new_temp()
-            head.store_fast(state)
-            kept[state] = torch.set_rng_state
+            head.load_call(torch.get_rng_state)
+            kept[head.store_temp()] = torch.set_rng_state
         return kept
 
     def _start_again(
@@ -708,16 +696,14 @@ class Attempt:
 
         A graph whose constants have changed has done nothing; it is not used again.
         """
-        leave, again, other = emitter.label(), emitter.label(), emitter.label()
+        leave, again, other = Label(), Label(), Label()
         emitter.handler, emitter.position = None, (self.code.co_firstlineno,) * 2 + (None, None)
         plain = ValueEmitter(self.code, emitter, self.tracer.graph, {})
         start = emit_plain(plain, self.code)
         if outdated is not None:
             emitter.check_exception(ConstantsChanged)
             emitter.emit("POP_JUMP_IF_FALSE", other)
-            emitter.load_callable(outdated)
-            emitter.call(0)
-            emitter.pop()
+            emitter.run_call(outdated)
             emitter.jump(again)
             emitter.place(other)
         emitter.check_exception(Exception if self._can_start_again() else ())
@@ -726,10 +712,7 @@ class Attempt:
         emitter.emit("POP_JUMP_IF_TRUE", leave)
         for temp, source in kept.items():
             if callable(source):
-                emitter.load_callable(source)
-                emitter.load_fast(temp)
-                emitter.call(1)
-                emitter.pop()
+                emitter.run_call(source, temps=[temp])
                 continue
             emitter.load_source(source)
             emitter.load_attr("_version")
@@ -742,8 +725,11 @@ class Attempt:
         emitter.jump(start)
         emitter.place(leave)
         emitter.emit("RERAISE", 0)
-        for item in plain.items:
-            emitter.append(item)
+        emitter.items.extend(plain.items)
+
+
+def _place_of(code: CodeType) -> str:
+    return f"{code.co_qualname} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
 def _unasked() -> bool:
@@ -765,10 +751,7 @@ def _is_number(value: Value) -> bool:
 def _switch_grad(emitter: ValueEmitter, now: bool, wanted: bool) -> None:
     """Switch the recording of gradients, if it is not as wanted."""
     if now != wanted:
-        emitter.load_callable(torch._C._set_grad_enabled)
-        emitter.load_const(wanted)
-        emitter.call(1)
-        emitter.pop()
+        emitter.run_call(torch._C._set_grad_enabled, wanted)
 
 
 def _copies(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:

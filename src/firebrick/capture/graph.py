@@ -37,18 +37,17 @@ from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.capture.values.wrapper import WrapperValue
 from firebrick.capture.wrappers import Wrap, is_wrapper, leaves_of
+from firebrick.errors import HookRefused
 from firebrick.fakes.layer_shapes import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing, with_kernels_in_python
 from firebrick.fakes.strides import dense_strides
-from firebrick.ir.graph.nested import Nested
+from firebrick.ir.graph.nested import Hooked, Nested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from firebrick.capture.emit.prelude import Made
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value
     from firebrick.capture.values.context_manager import ContextValue
 
 _NAME = re.compile(r"[^0-9A-Za-z_]+")
@@ -249,14 +248,7 @@ class GraphBuilder:
         self.inference.give(like, fake)
         return self._tensor(node, fake)
 
-    def call(
-        self,
-        interp: Interpreter,
-        op: str,
-        target: Callable[..., Any] | str,
-        args: Sequence[Value],
-        kwargs: Mapping[str, Value],
-    ) -> Value:
+    def call(self, interp: Interpreter, op: str, target: Callable[..., Any] | str, args: Args, kwargs: Kwargs) -> Value:
         """Add a node and give its result; numbers and None that the call returns become constants."""
         try:
             node_args = tuple([arg.realize().as_argument() for arg in args])
@@ -353,7 +345,7 @@ class GraphBuilder:
         if any(_clash(one, other) for one in written for other in (one, *fakes)):
             raise Break("unsupported-operation", f"{_name_of(target)} writes to memory that it meets twice")
 
-    def add(self, interp: Interpreter, target: Callable[..., Any], args: Sequence[Value], out: Any) -> Value:
+    def add(self, interp: Interpreter, target: Callable[..., Any], args: Args, out: Any) -> Value:
         """Add a node whose results are known to be like the fake tensors in `out`."""
         node_args = tuple([arg.realize().as_argument() for arg in args])
         node = self.graph.create_node("call_function", target, fx.map_arg(node_args, self.lift), {})
@@ -414,7 +406,7 @@ class GraphBuilder:
         if isinstance(out, dict):
             parts = {key: self.graph.create_node("call_function", operator.getitem, (node, key), {}) for key in out}
             return DictValue.of({key: self._result(interp, parts[key], item) for key, item in out.items()})
-        if not has_node(node.args) and not has_node(node.kwargs):
+        if not node.all_input_nodes:
             self.graph.erase_node(node)
         return interp.tracer.known(out)
 
@@ -465,8 +457,15 @@ class GraphBuilder:
         self.closed = True
 
     def finish(self) -> fx.GraphModule | None:
-        """Close the graph; None if it computes nothing. Inputs that nothing uses are dropped."""
+        """Close the graph; None if it computes nothing. Inputs that nothing uses are dropped.
+
+        Raises:
+            HookRefused: a result has a hook, which autograd would not call for a gradient of the result itself.
+        """
         results = [value.node for value in self.outputs]
+        hooked = {id(n.args[0].meta["val"]) for n in self.graph.nodes if isinstance(n.target, Hooked)}  # type: ignore[union-attr]
+        if hooked and any(id(value.fake) in hooked for value in self.outputs):
+            raise HookRefused("Tensor.register_hook() is called on a tensor that leaves the graph")
         unread = [] if self.outer is not None else _unread_checks(self.graph, results)
         self.unread = len(unread)
         self.graph.output((*results, *unread))
@@ -594,39 +593,16 @@ def _clash(written: torch.Tensor, other: torch.Tensor) -> bool:
     return begin < end + other.numel() and end < begin + written.numel()
 
 
-def _is_in_place(target: Any, kwargs: Mapping[str, Value]) -> bool:
+def _is_in_place(target: Any, kwargs: Kwargs) -> bool:
     name = _name_of(target)
     return name.endswith("_") or name.startswith(("i", "set")) or "out" in kwargs or "inplace" in kwargs
 
 
 PURE: frozenset[Any] = frozenset(
-    {
-        operator.add,
-        operator.and_,
-        operator.eq,
-        operator.floordiv,
-        operator.ge,
-        operator.gt,
-        operator.invert,
-        operator.le,
-        operator.lt,
-        operator.matmul,
-        operator.mod,
-        operator.mul,
-        operator.ne,
-        operator.neg,
-        operator.or_,
-        operator.sub,
-        operator.truediv,
-        torch.arange,
-        torch.cat,
-        torch.matmul,
-        torch.ones,
-        torch.sym_max,
-        torch.sym_min,
-        torch.zeros,
-        getattr,
-    }
+    (operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.matmul)
+    + (operator.and_, operator.or_, operator.neg, operator.invert)
+    + (operator.eq, operator.ne, operator.ge, operator.gt, operator.le, operator.lt, getattr)
+    + (torch.arange, torch.cat, torch.matmul, torch.ones, torch.sym_max, torch.sym_min, torch.zeros)
 )
 """Functions whose calls may be dropped if nothing uses the result."""
 
@@ -643,19 +619,6 @@ def _is_pure(node: fx.Node) -> bool:
     if node.target is operator.getitem or isinstance(node.target, Wrap):
         return True
     return node.target in PURE or (node.op == "call_method" and node.target in PURE_METHODS)
-
-
-def has_node(args: Any) -> bool:
-    """Whether a node is among graph arguments."""
-    found = False
-
-    def see(node: fx.Node) -> fx.Node:
-        nonlocal found
-        found = True
-        return node
-
-    fx.map_arg(args, see)
-    return found
 
 
 def _name_of(target: Any) -> str:

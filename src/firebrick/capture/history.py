@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -33,8 +33,8 @@ class _Notes:
 
     inputs: tensors of modules that are inputs now; outdated: parameters that were other ones once; changed: what was
     another constant in an earlier round of a loop; floats, integers: those that were others; numbers: integers that
-    had to be known; sizes: dimensions that had another size; in_vain: how often symbols could not be compiled, with
-    and without gradients recorded.
+    had to be known; sizes: dimensions that had another size; first: arguments of a call that ran plain; in_vain: how
+    often symbols could not be compiled, with and without gradients recorded.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,13 @@ class _Notes:
         self.integers: set[Source] = set()
         self.numbers: set[Source] = set()
         self.sizes: set[tuple[Source, int]] = set()
+        self.first: dict[str, Any] | None = None
         self.in_vain = [0, 0]
+
+
+def _number_or_sizes(value: Any) -> Any:
+    """What of an argument a capture may take as varying."""
+    return value.shape if type(value) is torch.Tensor else value if type(value) in (int, float) else None
 
 
 class History:
@@ -70,6 +76,22 @@ class History:
         for _, guards in failing:
             if guards is nearest or all(guard.kind in ("TENSOR", "SHAPE") for guard in guards):
                 self.of(frame.code).sizes.update(changed_sizes(frame, guards))
+
+    def is_first(self, frame: Frame) -> bool:
+        """Whether a frame is the first of its code, which may run plain; what its arguments were tells what varies."""
+        notes, now = self.of(frame.code), {name: _number_or_sizes(value) for name, value in frame.locals.items()}
+        first, notes.first = notes.first, now
+        if first is None:
+            return True
+        for name, value in now.items():
+            before, source = first.get(name), Local(name)
+            if isinstance(value, torch.Size) and isinstance(before, torch.Size) and len(value) == len(before):
+                notes.sizes |= {
+                    (source, d) for d, pair in enumerate(zip(value, before, strict=True)) if len({*pair}) > 1
+                }
+            elif type(value) is type(before) and value != before:
+                (notes.integers if type(value) is int else notes.floats).add(source)
+        return False
 
     def tell(self, tracer: Tracer, code: CodeType, floats: bool) -> None:
         """Tell a capture what varies."""

@@ -28,26 +28,14 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from firebrick import _native
-from firebrick._native import RUN_ONLY, SKIP, SKIP_SCOPE, Entry, Frame, Wrapped, installed
+from firebrick._native import RUN_ONLY, Entry, Frame
+from firebrick._native import SKIP as SKIP
+from firebrick._native import SKIP_SCOPE as SKIP_SCOPE
+from firebrick._native import Wrapped as Wrapped
+from firebrick._native import installed as installed
 
 if TYPE_CHECKING:
     from types import CodeType, FunctionType
-
-__all__ = [
-    "RUN_ONLY",
-    "SKIP",
-    "SKIP_SCOPE",
-    "Entry",
-    "Frame",
-    "Scope",
-    "Wrapped",
-    "bind",
-    "disabled",
-    "entries",
-    "installed",
-    "reset",
-    "run_only",
-]
 
 
 class Scope:

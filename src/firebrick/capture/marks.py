@@ -20,6 +20,9 @@ CONSTANT = "_firebrick_constant"
 IN_GRAPH = "_firebrick_in_graph"
 """Attribute that is True on functions whose calls go into the graph as they are."""
 
+NONSTRICT = "nonstrict_trace"
+"""What the rule of functions that torch keeps a list of is found by; no function has such an attribute."""
+
 ORIGINAL = "_firebrick_original"
 """Attribute of a compiled function: what it was made of."""
 

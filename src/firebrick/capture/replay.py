@@ -32,11 +32,10 @@ from firebrick.capture.wrappers import is_wrapper
 from firebrick.ir.index.sizes import expressions, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Kwargs, Source, Value
     from firebrick.capture.values.module import ModuleValue
 
 
@@ -130,9 +129,7 @@ class Repeats:
         self._reach: tuple[int, bool] | None = None
         self._keep: list[list[Value]] = []  # the keys tell some arguments by identity
 
-    def call(
-        self, module: ModuleValue, args: Sequence[Value], kwargs: Mapping[str, Value], run: Callable[[], Value]
-    ) -> Value:
+    def call(self, module: ModuleValue, args: Args, kwargs: Kwargs, run: Callable[[], Value]) -> Value:
         """The result of `run()`, which calls `module`, by a template if there is one."""
         tracer = self._tracer
         if module.source is None or module.fields or tracer.graph.outer is not None or not self._knows_reach():

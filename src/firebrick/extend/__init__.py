@@ -11,6 +11,7 @@ from firebrick.extend.torch_trace import trace_torch
 from firebrick.extend.verify import Difference, compare, relative_error
 from firebrick.fakes.node_values import set_fake_values
 from firebrick.ir.graph.calls import Call, call_of, value_of
+from firebrick.report import listening
 from firebrick.targets.base import FunctionText, FusionFacts, Refused, Target, Templates, View
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "compare",
     "fingerprint",
     "graph_pass",
+    "listening",
     "order",
     "partition",
     "registry",

@@ -120,10 +120,10 @@ class CompiledGroup(torch.nn.Module):
         """Run once beside the group's graph: number, shapes and dtypes must agree; values under `verify_passes`."""
         with torch.no_grad():
             wanted = list(self.graph(*inputs))
-            found = _as_list(run(*self._prepared(inputs)))
-        if len(found) != len(wanted):
-            raise BackendError(f"returned {len(found)} outputs instead of {len(wanted)}")
-        for i, (a, b) in enumerate(zip(wanted, found, strict=True)):
+            actual = _as_list(run(*self._prepared(inputs)))
+        if len(actual) != len(wanted):
+            raise BackendError(f"returned {len(actual)} outputs instead of {len(wanted)}")
+        for i, (a, b) in enumerate(zip(wanted, actual, strict=True)):
             if not isinstance(b, torch.Tensor):
                 raise BackendError(f"output {i} is a {type(b).__name__}, not a tensor")
             if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
@@ -132,11 +132,13 @@ class CompiledGroup(torch.nn.Module):
                     f"instead of {a.dtype} {tuple(a.shape)} on {a.device}"
                 )
         if self.config.verify_passes:
-            result = compare(lambda *_: wanted, lambda *_: found, [], tolerance=self.compiler.tolerance, aliasing=False)
+            result = compare(
+                lambda *_: wanted, lambda *_: actual, [], tolerance=self.compiler.tolerance, aliasing=False
+            )
             if isinstance(result, Difference):
                 raise VerificationError(f"{self.compiler.name} computes {self.name} wrong: {result}")
         self._strides[key] = [a.stride() for a in wanted]
-        return self._settle(key, found)
+        return self._settle(key, actual)
 
     def _build(self, inputs: Sequence[Any]) -> Callable[..., Any]:
         file = self._cache_file(inputs)
@@ -288,9 +290,9 @@ _library.define("group(str key, Tensor[] inputs) -> Tensor[]")
 
 def _run_group(key: str, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     outputs = _groups[key](*inputs)
-    given = {t.untyped_storage().data_ptr() for t in inputs if t.numel()}
+    addresses = {t.untyped_storage().data_ptr() for t in inputs if t.numel()}
     # An operator's outputs may not share memory with its inputs.
-    return [o.clone() if o.numel() and o.untyped_storage().data_ptr() in given else o for o in outputs]
+    return [o.clone() if o.numel() and o.untyped_storage().data_ptr() in addresses else o for o in outputs]
 
 
 def _fake_group(key: str, inputs: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -135,8 +135,8 @@ class Matcher:
             self._fail(state, node, "gave up after 10,000 steps")
             return
         if call is None or call.name != wanted.name:
-            found = "a constant" if not isinstance(node, fx.Node) else (call.name if call else node.op)
-            self._fail(state, node, f"{wanted.name} expected, {found} found")
+            actual = "a constant" if not isinstance(node, fx.Node) else (call.name if call else node.op)
+            self._fail(state, node, f"{wanted.name} expected, {actual} found")
             return
         if node in state.nodes.values():
             self._fail(state, node, "one node can't be two of the pattern")
@@ -196,8 +196,10 @@ class Matcher:
             self._fail(state, node, f"argument {name} is no tensor ({operand.name})")
             return
         if operand.name in state.captures:
-            known = state.captures[operand.name]
-            if not (known is value if isinstance(value, fx.Node) else type(known) is type(value) and known == value):
+            captured = state.captures[operand.name]
+            if not (
+                captured is value if isinstance(value, fx.Node) else type(captured) is type(value) and captured == value
+            ):
                 self._fail(state, node, f"{operand.name} would be two different values")
                 return
             yield state

@@ -190,19 +190,19 @@ class _Partitioner:
             return self.report
         members = {i: k for k, (_, group) in enumerate(self.groups) for i in group}
         graph = fx.Graph(tracer_cls=self.gm.graph._tracer_cls)
-        known: dict[fx.Node, fx.Node] = {}
+        copy_of: dict[fx.Node, fx.Node] = {}
         for node in self.gm.graph.nodes:
             if node.op in ("placeholder", "get_attr"):
-                known[node] = graph.node_copy(node, known.__getitem__)
+                copy_of[node] = graph.node_copy(node, copy_of.__getitem__)
         for item in self._order(members):
             if isinstance(item, fx.Node):
-                known[item] = graph.node_copy(item, known.__getitem__)
+                copy_of[item] = graph.node_copy(item, copy_of.__getitem__)
             else:
                 compiler, group = self.groups[item]
-                self._call_group(graph, known, item, compiler, [self.nodes[i] for i in group], as_op=as_op)
+                self._call_group(graph, copy_of, item, compiler, [self.nodes[i] for i in group], as_op=as_op)
         output = self.gm.graph.output_node()
-        made = graph.output(fx.map_arg(output.args[0], known.__getitem__))
-        made.meta = dict(output.meta)
+        result = graph.output(fx.map_arg(output.args[0], copy_of.__getitem__))
+        result.meta = dict(output.meta)
         self.gm.graph = graph
         drop_dead(graph)
         return self.report
@@ -237,7 +237,7 @@ class _Partitioner:
     def _call_group(
         self,
         graph: fx.Graph,
-        known: dict[fx.Node, fx.Node],
+        copy_of: dict[fx.Node, fx.Node],
         number: int,
         compiler: SubgraphCompiler,
         nodes: list[fx.Node],
@@ -249,12 +249,12 @@ class _Partitioner:
         ops = tuple(n.name for n in nodes if not self._is_part(n))
         if compiler.device:
             self.report.claims.append(Claim(name, compiler.name, ops))
-            results = _place(graph, compiler, sub, [known[n] for n in inputs])
-            known.update(zip(outputs, results, strict=True))
+            results = _place(graph, compiler, sub, [copy_of[n] for n in inputs])
+            copy_of.update(zip(outputs, results, strict=True))
             return
         group = CompiledGroup(compiler, sub, name=name, config=self.config)
         self.report.claims.append(Claim(name, compiler.name, ops, group))
-        arguments = [known[n] for n in inputs]
+        arguments = [copy_of[n] for n in inputs]
         if as_op:
             call = graph.call_function(group_op(), (GroupKey.of(group), arguments))
         else:
@@ -264,12 +264,12 @@ class _Partitioner:
         for i, old in enumerate(outputs):
             picked = graph.call_function(operator.getitem, (call, i))
             picked.meta = dict(old.meta)
-            known[old] = picked
+            copy_of[old] = picked
 
     def _extract(self, nodes: list[fx.Node], constants: bool) -> tuple[fx.GraphModule, list[fx.Node], list[fx.Node]]:
         """The group as a graph of its own, its inputs, and those of its nodes that are used outside."""
         sub = fx.Graph()
-        inside, known = set(nodes), dict[fx.Node, fx.Node]()
+        inside, copy_of = set(nodes), dict[fx.Node, fx.Node]()
         inputs: list[fx.Node] = []
         root = torch.nn.Module()
 
@@ -279,21 +279,21 @@ class _Partitioner:
                 name = str(source.target).replace(".", "_")
                 setattr(root, name, attribute_of(self.gm, str(source.target)))
                 continue
-            known[source] = sub.placeholder(f"in_{len(inputs)}")
-            known[source].meta = {"val": value_of(source)}
+            copy_of[source] = sub.placeholder(f"in_{len(inputs)}")
+            copy_of[source].meta = {"val": value_of(source)}
             inputs.append(source)
         for source in sources:
-            if source not in known:
-                known[source] = sub.get_attr(str(source.target).replace(".", "_"))
-                known[source].meta = dict(source.meta)
+            if source not in copy_of:
+                copy_of[source] = sub.get_attr(str(source.target).replace(".", "_"))
+                copy_of[source].meta = dict(source.meta)
         for node in nodes:
             if node.op == "call_module":
                 root.add_module(str(node.target).replace(".", "_"), self.gm.get_submodule(str(node.target)))
-            known[node] = sub.node_copy(node, known.__getitem__)
+            copy_of[node] = sub.node_copy(node, copy_of.__getitem__)
             if node.op == "call_module":
-                known[node].target = str(node.target).replace(".", "_")
+                copy_of[node].target = str(node.target).replace(".", "_")
         outputs = [n for n in nodes if any(u not in inside for u in n.users) and not _has_several(n)]
-        sub.output(tuple(known[o] for o in outputs))
+        sub.output(tuple(copy_of[o] for o in outputs))
         return fx.GraphModule(root, sub, class_name="Group"), inputs, outputs
 
     def _may_keep(self, node: fx.Node) -> bool:
@@ -304,17 +304,17 @@ def _place(
     graph: fx.Graph, compiler: SubgraphCompiler, sub: fx.GraphModule, inputs: Sequence[fx.Node]
 ) -> Sequence[fx.Node]:
     """Copy a group into a graph, each node marked with the compiler's device; returns what it gives."""
-    known: dict[fx.Node, fx.Node] = {}
-    given = iter(inputs)
+    copy_of: dict[fx.Node, fx.Node] = {}
+    arguments = iter(inputs)
     for node in compiler.rewrite(sub).graph.nodes:
         if node.op == "placeholder":
-            known[node] = next(given)
+            copy_of[node] = next(arguments)
         elif node.op == "output":
             results: Any = node.args[0]
-            return [known[n] for n in results]
+            return [copy_of[n] for n in results]
         else:
-            known[node] = graph.node_copy(node, known.__getitem__)
-            known[node].meta = {**node.meta, "device": compiler.device}
+            copy_of[node] = graph.node_copy(node, copy_of.__getitem__)
+            copy_of[node].meta = {**node.meta, "device": compiler.device}
     raise AssertionError("a graph without an output")
 
 

@@ -39,8 +39,8 @@ class PassRegistry:
         """
         _check(step)
         with self._lock:
-            known = self._passes.get(step.name)
-            if known is not None and known is not step:
+            registered = self._passes.get(step.name)
+            if registered is not None and registered is not step:
                 raise PassError(f"a pass named {step.name!r} is registered", fix="unregister it first, or rename yours")
             self._passes[step.name], self._on[step.name] = step, enabled
         return step
@@ -103,8 +103,8 @@ class PassRegistry:
         """
         with self._lock:
             if name not in self._passes:
-                known = ", ".join(sorted(self._passes)) or "none"
-                raise PassError(f"no pass is named {name!r}", fix=f"registered passes: {known}")
+                names = ", ".join(sorted(self._passes)) or "none"
+                raise PassError(f"no pass is named {name!r}", fix=f"registered passes: {names}")
             return self._passes[name]
 
     def active(self, level: Level, extra: Sequence[Pass] = (), config: Config | None = None) -> tuple[Pass, ...]:
@@ -120,12 +120,12 @@ class PassRegistry:
         with self._lock:
             registered = [step for name, step in self._passes.items() if switched.get(name, self._on[name])]
         chosen = {step.name: step for step in registered if step.level == level and step.name not in off}
-        given: set[str] = set()
+        names: set[str] = set()
         for step in extra:
             _check(step)
-            if step.name in given and chosen.get(step.name, step) is not step:
+            if step.name in names and chosen.get(step.name, step) is not step:
                 raise PassError(f"two passes are named {step.name!r}")
-            given.add(step.name)
+            names.add(step.name)
             if step.level == level and step.name not in off and switched.get(step.name) is not False:
                 chosen[step.name] = step
         return order(chosen.values())
@@ -158,13 +158,13 @@ def order(passes: Iterable[Pass]) -> tuple[Pass, ...]:
     Raises:
         PassError: the constraints contradict each other; the message names the passes of the cycle.
     """
-    known = {step.name: step for step in passes}
-    rank = {name: i for i, name in enumerate(known)}
-    wanted: dict[str, set[str]] = {name: set() for name in known}
-    for name, step in known.items():
-        wanted[name].update(other for other in step.after if other in known)
+    by_name = {step.name: step for step in passes}
+    rank = {name: i for i, name in enumerate(by_name)}
+    wanted: dict[str, set[str]] = {name: set() for name in by_name}
+    for name, step in by_name.items():
+        wanted[name].update(other for other in step.after if other in by_name)
         for other in step.before:
-            if other in known:
+            if other in by_name:
                 wanted[other].add(name)
     sorter: TopologicalSorter[str] = TopologicalSorter(wanted)
     try:
@@ -176,7 +176,7 @@ def order(passes: Iterable[Pass]) -> tuple[Pass, ...]:
     while sorter.is_active():
         ready = sorted([*ready, *sorter.get_ready()], key=rank.__getitem__)
         name = ready.pop(0)
-        ordered.append(known[name])
+        ordered.append(by_name[name])
         sorter.done(name)
     return tuple(ordered)
 
@@ -195,10 +195,10 @@ def _digest(step: Pass) -> str:
     """The pass's content hash; computed once for passes that say that they never change."""
     if not step.fixed:
         return content_digest(step)
-    found = vars(step).get("_digest")
-    if found is None:
-        found = vars(step)["_digest"] = content_digest(step)
-    return str(found)
+    digest = vars(step).get("_digest")
+    if digest is None:
+        digest = vars(step)["_digest"] = content_digest(step)
+    return str(digest)
 
 
 registry = PassRegistry()

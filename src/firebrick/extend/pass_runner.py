@@ -60,12 +60,12 @@ def apply_passes(
 
 def copy_graph(graph: fx.Graph) -> fx.Graph:
     """A copy with the same names and metadata."""
-    made = fx.Graph(tracer_cls=graph._tracer_cls)
-    known: dict[fx.Node, fx.Node] = {}
-    output = made.graph_copy(graph, known)
+    copied = fx.Graph(tracer_cls=graph._tracer_cls)
+    copy_of: dict[fx.Node, fx.Node] = {}
+    output = copied.graph_copy(graph, copy_of)
     old = graph.output_node()
-    made.output(output).meta = dict(old.meta)
-    return made
+    copied.output(output).meta = dict(old.meta)
+    return copied
 
 
 def _record(report: PassReport) -> None:

@@ -94,14 +94,14 @@ def parameters_of(function: Callable[..., Any]) -> tuple[Capture, ...]:
     Raises:
         PassError: the function takes `*args` or `**kwargs`.
     """
-    found = []
+    captures = []
     for p in inspect.signature(function).parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise PassError(f"pattern {function.__name__} needs named parameters, not *{p.name}")
         note = p.annotation
         scalar = note in _SCALARS if isinstance(note, str) else note in (int, float, bool, complex, numbers.Number)
-        found.append(Capture(p.name, scalar))
-    return tuple(found)
+        captures.append(Capture(p.name, scalar))
+    return tuple(captures)
 
 
 def trace_pattern(
@@ -159,7 +159,7 @@ def _trace_on_examples(
 def _read(name: str, gm: fx.GraphModule, captures: tuple[Capture, ...], scalars: dict[str, Any]) -> Pattern:
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     wanted = [c for c in captures if not c.scalar] if scalars or len(placeholders) != len(captures) else captures
-    known: dict[fx.Node, Operand] = dict(zip(placeholders, wanted, strict=True))
+    operand_of: dict[fx.Node, Operand] = dict(zip(placeholders, wanted, strict=True))
     by_scalar = {value: next(c for c in captures if c.name == key) for key, value in scalars.items()}
     nodes: list[tuple[str, tuple[tuple[str, Operand], ...]]] = []
     outputs: list[fx.Node] = []
@@ -179,23 +179,23 @@ def _read(name: str, gm: fx.GraphModule, captures: tuple[Capture, ...], scalars:
             )
         sizes = call.name in ("view", "expand", "full", "new_zeros", "new_ones", "empty")
         arguments = tuple(
-            (key, _operand(value, known, by_scalar, size=sizes and key == "size"))
+            (key, _operand(value, operand_of, by_scalar, size=sizes and key == "size"))
             for key, value in call.arguments.items()
         )
-        known[node] = Ref(len(nodes))
+        operand_of[node] = Ref(len(nodes))
         nodes.append((call.name, arguments))
-    refs = [known.get(n) for n in outputs if isinstance(n, fx.Node)]
+    refs = [operand_of.get(n) for n in outputs if isinstance(n, fx.Node)]
     if len(refs) != len(outputs) or not all(isinstance(r, Ref) for r in refs) or not nodes:
         raise PassError(f"pattern {name} must return tensors that it computes")
     indices = tuple(r.index for r in refs if isinstance(r, Ref))
     return Pattern(_with_flags(nodes, indices), indices, captures)
 
 
-def _operand(value: Any, known: dict[fx.Node, Operand], by_scalar: dict[Any, Capture], *, size: bool) -> Operand:
+def _operand(value: Any, operand_of: dict[fx.Node, Operand], by_scalar: dict[Any, Capture], *, size: bool) -> Operand:
     if isinstance(value, fx.Node):
-        return known[value]
+        return operand_of[value]
     if isinstance(value, (tuple, list)):
-        return tuple(_operand(item, known, by_scalar, size=size) for item in value)
+        return tuple(_operand(item, operand_of, by_scalar, size=size) for item in value)
     if isinstance(value, float) and value in by_scalar:
         return by_scalar[value]
     return Literal(value, size and isinstance(value, int))

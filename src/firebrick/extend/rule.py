@@ -24,6 +24,7 @@ from firebrick.extend.pattern import Pattern, trace_pattern
 from firebrick.extend.verify import Difference, compare, example_tensors
 from firebrick.fakes.node_values import absorb, copy_into, drop_dead, fake_mode_of, fill_meta
 from firebrick.ir.graph.calls import Call, call_of, is_mutating, show_node, value_of
+from firebrick.ir.graph.segments import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,13 +105,13 @@ class Rule(Pass):
         for anchor in matcher.anchors():
             if anchor in gone:
                 continue
-            found = matcher.match(anchor)
-            reason = found if isinstance(found, str) else self._refuse(found, context, gone, mutations)
-            if not reason and isinstance(found, Match):
-                result = _Application(self, gm, found, context, mutations).perform()
+            matched = matcher.match(anchor)
+            reason = matched if isinstance(matched, str) else self._refuse(matched, context, gone, mutations)
+            if not reason and isinstance(matched, Match):
+                result = _Application(self, gm, matched, context, mutations).perform()
                 if isinstance(result, Site):
                     context.report.sites.append(result)
-                    gone |= found.inner
+                    gone |= matched.inner
                     changed = True
                     continue
                 reason = result
@@ -178,11 +179,11 @@ class _RecordingTracer(fx.proxy.GraphAppendingTracer):
 
     def __init__(self, graph: fx.Graph) -> None:
         super().__init__(graph)
-        self.made: list[fx.Node] = []
+        self.new_nodes: list[fx.Node] = []
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         node = super().create_node(*args, **kwargs)
-        self.made.append(node)
+        self.new_nodes.append(node)
         return node
 
 
@@ -194,7 +195,7 @@ class _Application:
     ) -> None:
         self.rule, self.gm, self.match, self.context = rule, gm, match, context
         self.mutations = mutations
-        self.made: list[fx.Node] = []
+        self.new_nodes: list[fx.Node] = []
 
     def perform(self) -> Site | str:
         """Apply, or say why not and leave the graph as it was."""
@@ -222,13 +223,13 @@ class _Application:
         before = "\n".join(map(show_node, inner))
         for old, new in zip(self.match.outputs, outputs, strict=True):
             old.replace_all_uses_with(new)
-        for node in self.made:
+        for node in self.new_nodes:
             node.meta.setdefault("stack", anchor.meta.get("stack", ()))
             absorb(node, inner)
         for node in reversed(inner):
             if not node.users:
                 self.gm.graph.erase_node(node)
-        return Site(anchor.name, True, "", _where(anchor), before, "\n".join(map(show_node, self.made)))
+        return Site(anchor.name, True, "", _where(anchor), before, "\n".join(map(show_node, self.new_nodes)))
 
     def _captured(self) -> list[fx.Node]:
         return [v for v in self.match.captures.values() if isinstance(v, fx.Node)]
@@ -267,14 +268,14 @@ class _Application:
         if self.rule.level == "torch":
             tracer = _RecordingTracer(self.gm.graph)
             captures = {k: fx.Proxy(v, tracer) if isinstance(v, fx.Node) else v for k, v in self.match.captures.items()}
-            self.made = tracer.made
+            self.new_nodes = tracer.new_nodes
             with self.gm.graph.inserting_before(point):
                 results = self.rule.call_replacement(captures)
             outputs = [r.node if isinstance(r, fx.Proxy) else r for r in results]
         else:
             traced = self._traced("replacement")
             with self.gm.graph.inserting_before(point):
-                outputs = copy_into(self.gm, traced, self._captured(), self.made)
+                outputs = copy_into(self.gm, traced, self._captured(), self.new_nodes)
         if len(outputs) != len(self.match.outputs) or not all(isinstance(o, fx.Node) for o in outputs):
             raise PassError(f"{len(outputs)} tensors expected as many as the pattern's {len(self.match.outputs)}")
         if self.match.sunk:
@@ -283,11 +284,11 @@ class _Application:
                     swap = {node.all_input_nodes[0]: outputs[0]}
                     copy = self.gm.graph.node_copy(node, swap.__getitem__)
                     copy.meta.pop("val", None)
-                    self.made.append(copy)
+                    self.new_nodes.append(copy)
                     outputs = [copy]
         mode = fake_mode_of(self.gm)
         if mode is not None:
-            for node in self.made:
+            for node in self.new_nodes:
                 fill_meta(self.gm, node, mode)
         return tuple(outputs)
 
@@ -323,15 +324,15 @@ class _Application:
         exact = self._traced("pattern")
         index = GraphIndex(exact.graph)
         calls = sorted((c.name, _numbers(c.arguments)) for c in index.calls.values())
-        found = sorted((c.name, _numbers(c.arguments)) for c in map(_normal, self.match.nodes.values()))
-        if calls != found:
-            odd = next((a for a, b in zip(found, calls, strict=False) if a != b), ("?", ""))
+        present = sorted((c.name, _numbers(c.arguments)) for c in map(_normal, self.match.nodes.values()))
+        if calls != present:
+            odd = next((a for a, b in zip(present, calls, strict=False) if a != b), ("?", ""))
             return f"{odd[0]} has other sizes than the pattern gives for these shapes"
         return ""
 
     def _check(self, outputs: tuple[fx.Node, ...]) -> str:
         for old, new in zip(self.match.outputs, outputs, strict=True):
-            if new not in self.made:
+            if new not in self.new_nodes:
                 if self.mutations:
                     return "the result would be an input, which in-place writes could tell apart"
                 if any(u.op == "output" for u in old.users):
@@ -354,14 +355,14 @@ class _Application:
         if not all(isinstance(v, torch.Tensor) for v in values):
             return Difference("the graph's nodes carry no values, so the replacement can't be verified")
         reals = example_tensors(values)
-        old = _extract(self.gm, sorted(self.match.inner, key=lambda n: n._sort_key), inputs, self.match.outputs)
-        new = _extract(self.gm, self.made, inputs, outputs)
+        old = part_of(self.gm, sorted(self.match.inner, key=lambda n: n._sort_key), inputs, self.match.outputs)
+        new = part_of(self.gm, self.new_nodes, inputs, outputs)
         return compare(old, new, reals, tolerance=self.rule.tolerance, aliasing=bool(self.mutations))
 
     def _undo(self) -> None:
-        for node in reversed(self.made):
+        for node in reversed(self.new_nodes):
             self.gm.graph.erase_node(node)
-        self.made.clear()
+        self.new_nodes.clear()
 
 
 def _kind(tensor: torch.Tensor) -> str:
@@ -384,27 +385,6 @@ def _numbers(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"[{','.join(map(_numbers, value))}]"
     return repr(float(value)) if isinstance(value, (int, float)) and not isinstance(value, bool) else repr(value)
-
-
-def _extract(
-    gm: fx.GraphModule, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
-) -> fx.GraphModule:
-    """The nodes as a graph of their own."""
-    graph = fx.Graph()
-    known = {node: graph.placeholder(f"in_{i}") for i, node in enumerate(inputs)}
-
-    def get(node: fx.Node) -> fx.Node:
-        if node not in known:
-            if node.op != "get_attr":
-                raise PassError(f"{node.name} is no input of the replaced nodes")
-            known[node] = graph.node_copy(node)
-        return known[node]
-
-    for node in nodes:
-        if node not in known:
-            known[node] = graph.node_copy(node, get)
-    graph.output(tuple(get(o) for o in outputs))
-    return fx.GraphModule(gm, graph)
 
 
 def rule(
@@ -450,7 +430,7 @@ def rule(
         raise PassError(f"rules can't look through {sorted(unknown)}", fix='use "views" or "casts"')
     if level not in ("torch", "aten", "joint"):
         raise PassError(f"unknown level {level!r}", fix="use torch, aten or joint")
-    made = Rule(
+    rewrite = Rule(
         pattern,
         replacement,
         name=name or pattern.__name__,
@@ -462,5 +442,5 @@ def rule(
         keep_shared=keep_shared,
         repeat=repeat,
     )
-    made.before, made.after, made.version, made.tolerance = tuple(before), tuple(after), version, tolerance
-    return made
+    rewrite.before, rewrite.after, rewrite.version, rewrite.tolerance = tuple(before), tuple(after), version, tolerance
+    return rewrite

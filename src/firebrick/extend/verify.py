@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from firebrick.errors import UserLocation
 
@@ -48,15 +48,15 @@ def _example(value: Any, generator: torch.Generator) -> Any:
         return int(value) if isinstance(value, torch.SymInt) else value
     shape = tuple(int(size) for size in value.shape)
     if value.dtype.is_floating_point or value.dtype.is_complex:
-        made = torch.randn(shape, generator=generator, dtype=torch.float64).to(value.dtype)
+        example = torch.randn(shape, generator=generator, dtype=torch.float64).to(value.dtype)
     elif value.dtype == torch.bool:
-        made = torch.rand(shape, generator=generator) > 0.5
+        example = torch.rand(shape, generator=generator) > 0.5
     else:
-        made = torch.randint(0, 2, shape, generator=generator).to(value.dtype)
+        example = torch.randint(0, 2, shape, generator=generator).to(value.dtype)
     strides = tuple(int(stride) for stride in value.stride())
-    if strides != made.stride() and 0 not in strides and made.numel():
-        made = torch.empty_strided(shape, strides, dtype=value.dtype).copy_(made)
-    return made.to(value.device)
+    if strides != example.stride() and 0 not in strides and example.numel():
+        example = torch.empty_strided(shape, strides, dtype=value.dtype).copy_(example)
+    return example.to(value.device)
 
 
 def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
@@ -78,12 +78,12 @@ def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
 
 def shared_memory(tensors: Sequence[Any], others: Sequence[Any]) -> set[tuple[int, int]]:
     """Which of the first share bytes with which of the others, by position."""
-    found = set()
+    pairs = set()
     for i, a in enumerate(tensors):
         for j, b in enumerate(others):
             if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and _overlap(a, b):
-                found.add((i, j))
-    return found
+                pairs.add((i, j))
+    return pairs
 
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -125,15 +125,15 @@ def compare(
     state = torch.random.get_rng_state()
     sides = []
     for call in (reference, changed):
-        copies = [i.clone() if isinstance(i, torch.Tensor) else i for i in inputs]
+        copies = copies_of(inputs)
         torch.random.set_rng_state(state)
         with torch.no_grad():
             sides.append((copies, _flat(call(*copies))))
-    (ins, wanted), (other_ins, found) = sides
-    if len(wanted) != len(found):
-        return Difference(f"{len(found)} outputs instead of {len(wanted)}")
+    (ins, wanted), (other_ins, results) = sides
+    if len(wanted) != len(results):
+        return Difference(f"{len(results)} outputs instead of {len(wanted)}")
     worst = 0.0
-    named = [(f"output {i}", a, b) for i, (a, b) in enumerate(zip(wanted, found, strict=True))]
+    named = [(f"output {i}", a, b) for i, (a, b) in enumerate(zip(wanted, results, strict=True))]
     named += [(f"input {i} after the call", a, b) for i, (a, b) in enumerate(zip(ins, other_ins, strict=True))]
     for name, a, b in named:
         result = _compare_values(name, a, b, tolerance)
@@ -141,9 +141,9 @@ def compare(
             return result
         worst = max(worst, result)
     if aliasing:
-        if shared_memory(wanted, ins) != shared_memory(found, other_ins):
+        if shared_memory(wanted, ins) != shared_memory(results, other_ins):
             return Difference("an output shares memory with an input in one graph only")
-        if shared_memory(wanted, wanted) != shared_memory(found, found):
+        if shared_memory(wanted, wanted) != shared_memory(results, results):
             return Difference("outputs share memory with each other in one graph only")
     return worst
 
@@ -163,14 +163,22 @@ def _compare_values(name: str, a: Any, b: Any, tolerance: float | None) -> Diffe
     return error
 
 
-class _Recorder(fx.Interpreter):
-    def __init__(self, gm: fx.GraphModule, graph: fx.Graph) -> None:
+def copies_of(inputs: Iterable[Any]) -> list[Any]:
+    """The inputs of a call that may write to them."""
+    return [i.detach().clone() if isinstance(i, torch.Tensor) else i for i in inputs]
+
+
+class ValueRecorder(fx.Interpreter):
+    """Runs a graph and keeps the value of each node as it was before later calls wrote to it."""
+
+    def __init__(self, gm: fx.GraphModule, graph: fx.Graph | None = None) -> None:
         super().__init__(gm, garbage_collect_values=False, graph=graph)
         self.values: dict[str, Any] = {}
 
     def run_node(self, n: fx.Node) -> Any:
+        """Run and keep it."""
         value = super().run_node(n)
-        self.values[n.name] = value.clone() if isinstance(value, torch.Tensor) else value
+        self.values[n.name] = value.detach().clone() if isinstance(value, torch.Tensor) else value
         return value
 
 
@@ -201,10 +209,10 @@ def blame(
     sides = []
     state = torch.random.get_rng_state()
     for graph in (reference, gm.graph):
-        recorder = _Recorder(gm, graph)
+        recorder = ValueRecorder(gm, graph)
         torch.random.set_rng_state(state)
         with torch.no_grad():
-            recorder.run(*[i.clone() if isinstance(i, torch.Tensor) else i for i in inputs])
+            recorder.run(*copies_of(inputs))
         sides.append(recorder.values)
     old, new = sides
     for node in gm.graph.nodes:

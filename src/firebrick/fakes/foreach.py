@@ -50,8 +50,8 @@ def op_of(func: OpOverload) -> OpOverload | None:
     packet = getattr(torch.ops.aten, single + "_" * inplace, None) if single else None
     for overload in _OVERLOADS.get(func._overloadname, ()):
         if packet is not None and overload in packet.overloads():
-            found: OpOverload = getattr(packet, overload)
-            return found
+            overload_op: OpOverload = getattr(packet, overload)
+            return overload_op
     return None
 
 
@@ -63,17 +63,17 @@ def calls_of(
     if op is None:
         return None
     declared = func._schema.arguments
-    given = [*args, *(kwargs.get(a.name, a.default_value) for a in declared[len(args) :])]
+    values = [*args, *(kwargs.get(a.name, a.default_value) for a in declared[len(args) :])]
     listed = [str(a.real_type).startswith("List[") for a in declared]
-    counts = {len(value) for value, many in zip(given, listed, strict=True) if many}
+    counts = {len(value) for value, many in zip(values, listed, strict=True) if many}
     if len(counts) != 1 or 0 in counts:
         return None  # eager's own error
     if op._opname == "linalg_vector_norm":
-        tensors, order, dtype = given
+        tensors, order, dtype = values
         return [(op, (t, order, None, False), {"dtype": dtype}) for t in tensors]
     calls = []
     for k in range(counts.pop()):
-        mine = [value[k] if many else value for value, many in zip(given, listed, strict=True)]
+        mine = [value[k] if many else value for value, many in zip(values, listed, strict=True)]
         pairs = list(zip(op._schema.arguments, mine, strict=False))
         positional = tuple([value for argument, value in pairs if not argument.kwarg_only])
         calls.append((op, positional, {argument.name: value for argument, value in pairs if argument.kwarg_only}))

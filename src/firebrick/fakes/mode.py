@@ -189,7 +189,7 @@ class _FakeMode(FakeTensorMode):
     def _answer(self, path: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         how, self.sizes.how = self.sizes.how, "exactly" if func in _TELLS_ONE else "ones"
         try:
-            if path is not _lift and _all_known(args):
+            if path is not _lift and _all_constant(args):
                 return _compute(self, func, args, kwargs)
             return path(self, func, args, kwargs)
         except (_Slow, NotImplementedError):
@@ -200,9 +200,9 @@ class _FakeMode(FakeTensorMode):
 
     def from_tensor(self, tensor: torch.Tensor, **options: Any) -> FakeTensor:
         """Return the fake tensor of `tensor`, the same one each time."""
-        known = self._fakes.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return known[1]
+        remembered = self._fakes.get(id(tensor))
+        if remembered is not None and remembered[0]() is tensor:
+            return remembered[1]
         if options.get("symbolic_context") is not None or not is_plain(tensor):
             return super().from_tensor(tensor, **options)
         fake = fake_of(self, tensor)
@@ -388,7 +388,7 @@ def _each(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     calls = calls_of(func, args, kwargs)
     if calls is None:
         raise _Slow
-    results = [mode.__torch_dispatch__(op, (), given, named) for op, given, named in calls]
+    results = [mode.__torch_dispatch__(op, (), positional, named) for op, positional, named in calls]
     return results if func._schema.returns else None
 
 
@@ -420,13 +420,13 @@ def _lift(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 class _Devices:
     """The common device of a call's tensors."""
 
-    __slots__ = ("found", "known", "mode", "scalar", "tensors")
+    __slots__ = ("common", "constants", "mode", "scalar", "tensors")
 
     def __init__(self, mode: _FakeMode) -> None:
         self.mode = mode
-        self.found: torch.device | None = None
-        self.scalar = False  # `found` comes from 0-dimensional CPU tensors only
-        self.tensors = self.known = 0  # how many tensors, and how many of them have a known value
+        self.common: torch.device | None = None
+        self.scalar = False  # `common` comes from 0-dimensional CPU tensors only
+        self.tensors = self.constants = 0  # how many tensors, and how many of them have a known value
 
     def add(self, arg: Any) -> None:
         kind = type(arg)
@@ -443,26 +443,26 @@ class _Devices:
         if arg.fake_mode is not self.mode or arg.layout != torch.strided:
             raise _Slow
         self.tensors += 1
-        self.known += arg.constant is not None
+        self.constants += arg.constant is not None
         device = arg.fake_device
         scalar = device.type == "cpu" and arg.dim() == 0
-        if self.found is None or (self.scalar and not scalar):
-            self.found, self.scalar = device, scalar
-        elif device != self.found and not scalar:
+        if self.common is None or (self.scalar and not scalar):
+            self.common, self.scalar = device, scalar
+        elif device != self.common and not scalar:
             raise _Slow
 
 
-def _all_known(args: tuple[Any, ...]) -> bool:
+def _all_constant(args: tuple[Any, ...]) -> bool:
     """Say cheaply whether every tensor argument may have a known value; lists are left to the slow path."""
-    found = False
+    any_tensor = False
     for arg in args:
         if isinstance(arg, FakeTensor):
             if arg.constant is None:
                 return False
-            found = True
+            any_tensor = True
         elif isinstance(arg, (list, tuple)) and any(isinstance(a, torch.Tensor) for a in arg):
             return False
-    return found
+    return any_tensor
 
 
 def _devices_of(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Devices:
@@ -478,23 +478,23 @@ def _devices_of(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[
                 other = _Devices(mode)
                 other.add(item)
                 devices.tensors += other.tensors
-                devices.known += other.known
+                devices.constants += other.constants
         devices.add(args[0])
     else:
         for arg in args:
             devices.add(arg)
         for arg in kwargs.values():
             devices.add(arg)
-    if devices.known and func._schema.is_mutable and _writes_known(func, args, kwargs):
+    if devices.constants and func._schema.is_mutable and _writes_constant(func, args, kwargs):
         raise _Slow  # PyTorch's code forgets the values that are written
     return devices
 
 
-def _writes_known(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _writes_constant(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[i] if i < len(args) else kwargs.get(argument.name)
-            if not isinstance(given, FakeTensor) or given.constant is not None:
+            target = args[i] if i < len(args) else kwargs.get(argument.name)
+            if not isinstance(target, FakeTensor) or target.constant is not None:
                 return True
     return False
 
@@ -502,7 +502,7 @@ def _writes_known(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
 def _by_rule(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     devices = _devices_of(mode, func, args, kwargs)
     rule = find_rule(func)
-    if devices.found is None or rule is None:
+    if devices.common is None or rule is None:
         raise _Slow
     try:
         spec = rule(*args, **kwargs)
@@ -515,8 +515,8 @@ def _by_rule(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
             raise _Slow  # PyTorch's code says what is wrong
         return args[0]
     if isinstance(spec, Spec):
-        return _of_spec(mode, spec, devices.found)
-    return tuple([None if one is None else _of_spec(mode, one, devices.found) for one in spec])
+        return _of_spec(mode, spec, devices.common)
+    return tuple([None if one is None else _of_spec(mode, one, devices.common) for one in spec])
 
 
 def _of_spec(mode: _FakeMode, spec: Spec, device: torch.device) -> FakeTensor:
@@ -533,12 +533,12 @@ def _return_first(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dic
 def _view(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     source = args[0]
     devices = _devices_of(mode, func, args, kwargs)
-    if type(source) is not FakeTensor or devices.tensors != 1 or devices.found is None:
+    if type(source) is not FakeTensor or devices.tensors != 1 or devices.common is None:
         raise _Slow
     if func in VIEWS and (has_symbols(source) or any(type(a) is torch.SymInt for a in flat_numbers(args))):
-        return _symbolic_view(mode, func, args, kwargs, devices.found)
+        return _symbolic_view(mode, func, args, kwargs, devices.common)
     with torch._C._DisableTorchDispatch():
-        return _wrap(mode, func(_twin(source), *args[1:], **kwargs), devices.found)
+        return _wrap(mode, func(_twin(source), *args[1:], **kwargs), devices.common)
 
 
 def flat_numbers(args: Iterable[Any]) -> Iterator[Any]:
@@ -557,14 +557,14 @@ def _symbolic_view(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: di
         shapes = [tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args]
         raise RuntimeError(f"{func} does not take {shapes}") from None
     with torch._C._DisableTorchDispatch():
-        made = [_twin(args[0]).as_strided(*one) for one in (seen if isinstance(seen, list) else [seen])]
-        return _wrap(mode, made if isinstance(seen, list) else made[0], device)
+        views = [_twin(args[0]).as_strided(*one) for one in (seen if isinstance(seen, list) else [seen])]
+        return _wrap(mode, views if isinstance(seen, list) else views[0], device)
 
 
 def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the op's own meta kernel."""
     devices = _devices_of(mode, func, args, kwargs)
-    if devices.found is None:
+    if devices.common is None:
         raise _Slow
     if func._schema.is_mutable:
         with in_kernel_invocation_manager(mode):
@@ -572,22 +572,22 @@ def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         for arg in (*args, *kwargs.values()):
             if isinstance(arg, FakeTensor):
                 arg.__dict__.pop(_TWIN, None)
-        return _wrap(mode, result, devices.found)
+        return _wrap(mode, result, devices.common)
     with torch._C._DisableTorchDispatch():
         result = _on_twins(func, args, kwargs)
     if result is NotImplemented:
         result = _decompose(mode, func, args, kwargs)
         return _laid_out_as_now(mode, result, func, args, kwargs) if func in _LAID_OUT_BY_KERNEL else result
     with torch._C._DisableTorchDispatch():
-        if func in _LAID_OUT_BY_KERNEL and devices.found == _CPU:
+        if func in _LAID_OUT_BY_KERNEL and devices.common == _CPU:
             found = func(*[_zeros(a) if isinstance(a, torch.Tensor) else a for a in args], **kwargs)
             result = torch.utils._pytree.tree_map(lambda t: t.to(_META), found)
-        elif func in LAYOUTS and devices.found == _CPU:
+        elif func in LAYOUTS and devices.common == _CPU:
             result = _restrided(result, LAYOUTS[func](tuple(result.shape), *args))
         elif isinstance(result, torch.Tensor) and 0 in result.stride() and not func.is_view:
             # torch 2.11 says that slice_scatter keeps an expanded argument's strides; no result overlaps itself
             result = _restrided(result, dense_strides(result))
-        return _wrap(mode, result, devices.found)
+        return _wrap(mode, result, devices.common)
 
 
 def _on_twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -635,7 +635,7 @@ def _restrided(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 def _convolution(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The library that eager would call says how the result lies."""
     devices = _devices_of(mode, func, args, kwargs)
-    if devices.found is None or kwargs or len(args) != 9 or args[0].dtype != args[1].dtype:
+    if devices.common is None or kwargs or len(args) != 9 or args[0].dtype != args[1].dtype:
         raise _Slow
     x, weight, _, *rest = args
     try:
@@ -644,19 +644,19 @@ def _convolution(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict
         raise _Slow from None
     layout = _layout_of_convolution(mode, *args)
     with torch._C._DisableTorchDispatch():
-        return _wrap(mode, _laid_out(torch.empty(shape, dtype=x.dtype, device=_META), layout), devices.found)
+        return _wrap(mode, _laid_out(torch.empty(shape, dtype=x.dtype, device=_META), layout), devices.common)
 
 
 def _convolution_backward(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     devices = _devices_of(mode, func, args, kwargs)
-    if devices.found is None or kwargs or len(args) != 11:
+    if devices.common is None or kwargs or len(args) != 11:
         raise _Slow
     _, x, weight, bias_sizes, *rest, wanted = args
     layout = _layout_of_convolution(mode, x, weight, None, *rest, bias_sizes)
     with torch._C._DisableTorchDispatch():
         empty = [torch.empty(n, dtype=x.dtype, device=_META) for n in (x.shape, weight.shape, bias_sizes or [0])]
-        made = (_laid_out(empty[0], layout), _laid_out(empty[1], layout), empty[2])
-        return _wrap(mode, tuple([t if w else None for t, w in zip(made, wanted, strict=True)]), devices.found)
+        gradients = (_laid_out(empty[0], layout), _laid_out(empty[1], layout), empty[2])
+        return _wrap(mode, tuple([t if w else None for t, w in zip(gradients, wanted, strict=True)]), devices.common)
 
 
 def _layout_of_convolution(mode: _FakeMode, x: Any, weight: Any, *rest: Any) -> torch.memory_format:
@@ -682,13 +682,13 @@ def _twins(value: Any) -> Any:
 def _compute(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a call whose tensors all have known values on these."""
 
-    def known(arg: Any) -> Any:
+    def value_of(arg: Any) -> Any:
         if isinstance(arg, FakeTensor):
             return arg.constant
-        return type(arg)([known(a) for a in arg]) if type(arg) in (list, tuple) else arg
+        return type(arg)([value_of(a) for a in arg]) if type(arg) in (list, tuple) else arg
 
     with torch._C._DisableTorchDispatch():
-        result = func(*known(args), **{k: known(v) for k, v in kwargs.items()})
+        result = func(*value_of(args), **{k: value_of(v) for k, v in kwargs.items()})
     if isinstance(result, (bool, int, float)):
         return result
     if not isinstance(result, torch.Tensor) or result.device.type != "cpu":
@@ -702,7 +702,7 @@ def _constructor_like(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs:
     """`zeros_like` and the like, and `_to_copy`."""
     devices = _devices_of(mode, func, args, kwargs)
     preserve = kwargs.get("memory_format") in (None, torch.preserve_format)
-    if devices.found is None or kwargs.get("layout") not in (None, torch.strided) or kwargs.get("pin_memory"):
+    if devices.common is None or kwargs.get("layout") not in (None, torch.strided) or kwargs.get("pin_memory"):
         raise _Slow
     dtype = kwargs.get("dtype") or args[0].dtype
     with torch._C._DisableTorchDispatch():
@@ -711,7 +711,7 @@ def _constructor_like(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs:
         else:
             meta = torch.empty(args[0].shape, dtype=dtype, device=_META, memory_format=kwargs["memory_format"])
     wanted = kwargs.get("device")
-    return _fake(mode, meta, torch.device(wanted) if wanted is not None else devices.found)
+    return _fake(mode, meta, torch.device(wanted) if wanted is not None else devices.common)
 
 
 def _wrap(mode: _FakeMode, result: Any, device: torch.device) -> Any:
@@ -733,7 +733,7 @@ def _with_device(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict
     if position < len(args):
         raise _Slow
     wanted = kwargs.get("device")
-    device = torch.device(wanted) if wanted is not None else devices.found or _CPU
+    device = torch.device(wanted) if wanted is not None else devices.common or _CPU
     rule = CONSTRUCTORS.get(func)
     if rule is not None:
         with contextlib.suppress(NoRule, TypeError):

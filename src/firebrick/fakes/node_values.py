@@ -15,7 +15,7 @@ from firebrick.ir.graph.calls import is_mutating
 from firebrick.ir.index.sizes import has_symbols
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 def drop_dead(graph: fx.Graph) -> None:
@@ -49,12 +49,12 @@ def origins(node: fx.Node) -> tuple[int, ...]:
     return stack[-1].nodes if stack else ()
 
 
-def absorb(made: fx.Node, gone: Iterable[fx.Node]) -> None:
+def absorb(node: fx.Node, gone: Iterable[fx.Node]) -> None:
     """Note that a node also does the work of nodes that it takes the place of."""
-    stack = made.meta.get("stack")
+    stack = node.meta.get("stack")
     if stack:
         nodes = tuple(sorted({*(n for g in gone for n in origins(g)), *stack[-1].nodes}))
-        made.meta["stack"] = (*stack[:-1], replace(stack[-1], nodes=nodes))
+        node.meta["stack"] = (*stack[:-1], replace(stack[-1], nodes=nodes))
 
 
 def acts(node: fx.Node) -> bool:
@@ -127,11 +127,11 @@ def fill_metas(gm: fx.GraphModule) -> None:
 def set_fake_values(gm: fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorMode | None = None) -> fx.GraphModule:
     """Give a graph that carries no values (of `fx.symbolic_trace`, say) those of a call on `inputs`."""
     mode = mode or new_fake_mode()
-    given = iter(inputs)
+    arguments = iter(inputs)
     gm.meta["fake_mode"] = mode
     for node in gm.graph.nodes:
         if node.op == "placeholder":
-            value = next(given)
+            value = next(arguments)
             if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
                 value = mode.from_tensor(value, static_shapes=True)
             node.meta["val"] = value
@@ -142,14 +142,19 @@ def set_fake_values(gm: fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorM
 
 def values_for(gm: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     """`gm` itself if its values are those of a call on `inputs`, else a copy that has them."""
-    known = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
-    if all(_alike(a, b) for a, b in zip(known, inputs, strict=True)):
+    present = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
+    if all(_alike(a, b) for a, b in zip(present, inputs, strict=True)):
         return gm
+    return set_fake_values(plain_copy(gm, keep=lambda name: name != "val"), inputs)
+
+
+def plain_copy(gm: fx.GraphModule, keep: Callable[[str], bool] = lambda _: False) -> fx.GraphModule:
+    """A copy of a graph without our metadata, but for those names that are to be kept."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     for node in graph.nodes:
-        node.meta = {k: v for k, v in node.meta.items() if k != "val"}
-    return set_fake_values(fx.GraphModule(gm, graph), inputs)
+        node.meta = {k: v for k, v in node.meta.items() if keep(k)}
+    return fx.GraphModule(gm, graph)
 
 
 def _alike(a: Any, b: Any) -> bool:
@@ -159,27 +164,27 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 def copy_into(
-    gm: fx.GraphModule, source: fx.GraphModule, inputs: Sequence[fx.Node], made: list[fx.Node]
+    gm: fx.GraphModule, source: fx.GraphModule, inputs: Sequence[fx.Node], copies: list[fx.Node]
 ) -> list[fx.Node]:
     """Copy `source`'s nodes to `gm`'s current insertion point; appends to `made` and returns the outputs."""
-    known: dict[fx.Node, fx.Node] = {}
-    given = iter(inputs)
+    copy_of: dict[fx.Node, fx.Node] = {}
+    arguments = iter(inputs)
     outputs: list[fx.Node] = []
     for node in source.graph.nodes:
         if node.op == "placeholder":
-            known[node] = next(given)
+            copy_of[node] = next(arguments)
         elif node.op == "output":
             flat = node.args[0] if isinstance(node.args[0], (tuple, list)) else [node.args[0]]
-            outputs = [known[n] if isinstance(n, fx.Node) else n for n in flat]
+            outputs = [copy_of[n] if isinstance(n, fx.Node) else n for n in flat]
         elif node.op == "get_attr":
             name = _new_attribute(gm, attribute_of(source, str(node.target)))
-            known[node] = gm.graph.get_attr(name)
-            made.append(known[node])
+            copy_of[node] = gm.graph.get_attr(name)
+            copies.append(copy_of[node])
         else:
-            copy = gm.graph.node_copy(node, lambda n: known[n])
+            copy = gm.graph.node_copy(node, lambda n: copy_of[n])
             copy.meta = {}
-            known[node] = copy
-            made.append(copy)
+            copy_of[node] = copy
+            copies.append(copy)
     return outputs
 
 

@@ -41,18 +41,18 @@ def promote(operands: Sequence[Any]) -> torch.dtype:
     """Return the dtype that operands are computed in: tensors before 0-dimensional ones before numbers."""
     first = operands[0]
     if len(operands) == 1 or all(isinstance(o, torch.Tensor) and o.dtype == first.dtype for o in operands):
-        found: torch.dtype = first.dtype
-        if found.is_complex:
+        dtype_of_all: torch.dtype = first.dtype
+        if dtype_of_all.is_complex:
             raise NoRule
-        return found
+        return dtype_of_all
     ranks: list[torch.dtype | None] = [None, None, None]
     for operand in operands:
         if isinstance(operand, torch.Tensor):
             rank, dtype = (0 if operand.dim() else 1), operand.dtype
         else:
             rank, dtype = 2, category_of(operand)
-        known = ranks[rank]
-        ranks[rank] = dtype if known is None else torch.promote_types(known, dtype)
+        before = ranks[rank]
+        ranks[rank] = dtype if before is None else torch.promote_types(before, dtype)
     result = _combine(_combine(ranks[0], ranks[1]), ranks[2])
     if result is None or result.is_complex:
         raise NoRule

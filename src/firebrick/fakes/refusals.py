@@ -164,13 +164,13 @@ def _kind(value: Any, sizes: _Sizes, name: str) -> Any:
     return _Number(type(value), sizes(value) if name in _SIZES and isinstance(value, int) else value)
 
 
-def _made(kind: Any, name: str, tensors: dict[int, torch.Tensor]) -> Any:
+def _argument_of(kind: Any, name: str, tensors: dict[int, torch.Tensor]) -> Any:
     if isinstance(kind, _Like):
         if kind.number not in tensors:
             tensors[kind.number] = torch.full(kind.shape, int(name not in _PLACES), dtype=kind.dtype)
         return tensors[kind.number]
     if isinstance(kind, _Items):
-        items = [_made(item, name, tensors) for item in kind.items]
+        items = [_argument_of(item, name, tensors) for item in kind.items]
         return items if issubclass(kind.kind, list) else tuple(items)
     return torch.device("cpu") if isinstance(kind.value, torch.device) else kind.value
 
@@ -186,9 +186,9 @@ def _ask(func: Any, key: tuple[Any, ...]) -> Exception | None:
     ):
         warnings.simplefilter("ignore")
         tensors: dict[int, torch.Tensor] = {}
-        made = [(name, _made(kind, name, tensors)) for name, kind in key[2:]]
+        arguments = [(name, _argument_of(kind, name, tensors)) for name, kind in key[2:]]
         try:
-            func(*[value for _, value in made[:count]], **dict(made[count:]))
+            func(*[value for _, value in arguments[:count]], **dict(arguments[count:]))
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             return None  # of these values
         except NotImplementedError as error:

@@ -319,6 +319,11 @@ def _embedding(weight: Any, indices: Any, *args: Any) -> Spec:
     return Spec((*indices.shape, weight.shape[1]), weight.dtype)
 
 
+def at(row: Sequence[int], i: int) -> int:
+    """The number of a dimension; one alone is that of all."""
+    return row[i] if len(row) > 1 else row[0]
+
+
 def convolution_shape(
     x: Any,
     weight: Any,
@@ -337,10 +342,6 @@ def convolution_shape(
     channels = (weight.shape[0], weight.shape[1] * groups)
     if x.dim() != weight.dim() or x.shape[1] != channels[not transposed] or channels[0] % groups:
         raise NoRule
-
-    def at(row: Sequence[int], i: int) -> int:
-        return row[i] if len(row) > 1 else row[0]
-
     sizes = []
     for i, (size, window) in enumerate(zip(x.shape[2:], weight.shape[2:], strict=True)):
         step, border, reach = at(stride, i), at(padding, i), at(dilation, i) * (window - 1)
@@ -360,46 +361,22 @@ def _laid_out_as(x: Any, shape: Shape, dtype: torch.dtype | None = None) -> Spec
     return Spec(shape, dtype or x.dtype, channels_last(shape) if is_channels_last(x) else None)
 
 
-def _max_pool(
-    x: Any,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> tuple[Spec, Spec]:
-    spec = _pool(x, kernel, stride, padding, dilation, ceil_mode)
+def _max_pool(*args: Any) -> tuple[Spec, Spec]:
+    spec = _pool(*args)
     return spec, spec._replace(dtype=torch.int64)
 
 
-def _avg_pool(
-    x: Any,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Spec:
-    if divisor_override == 0:
+def _avg_pool(x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), ceil_mode: bool = False, *how: Any) -> Spec:
+    if how[1:] == (0,):  # divided by zero
         raise NoRule
     return _pool(x, kernel, stride, padding, (1,), ceil_mode)
 
 
 def _pool(
-    x: Any,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
+    x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,), ceil_mode: bool = False
 ) -> Spec:
     if ceil_mode or x.dim() < 3:
         raise NoRule
-
-    def at(row: Sequence[int], i: int) -> int:
-        return row[i] if len(row) > 1 else row[0]
-
     if any(not 0 <= 2 * at(padding, i) <= at(dilation, i) * (at(kernel, i) - 1) + 1 for i in range(2)):
         raise NoRule  # PyTorch's code says what is wrong
     sizes = [
@@ -451,27 +428,27 @@ def _index_select(x: Any, dim: int, index: Any) -> Spec:
 def _index(x: Any, indices: Sequence[Any]) -> Spec:
     """Integer index tensors next to each other; their broadcast shape takes the place of the dimensions."""
     places = [i for i, index in enumerate(indices) if index is not None]
-    found = [indices[i] for i in places]
+    tensors = [indices[i] for i in places]
     start, end = places[0], places[0] + len(places)
-    if places != list(range(start, end)) or any(t.dtype not in (torch.int64, torch.int32) for t in found):
+    if places != list(range(start, end)) or any(t.dtype not in (torch.int64, torch.int32) for t in tensors):
         raise NoRule
-    shape = broadcast([tuple(t.shape) for t in found])
+    shape = broadcast([tuple(t.shape) for t in tensors])
     after = x.dim() - end
-    made = (*x.shape[:start], *shape, *x.shape[end:])
-    if len(made) < 2:
-        return Spec(made, x.dtype)
-    if 0 in made:
+    sizes = (*x.shape[:start], *shape, *x.shape[end:])
+    if len(sizes) < 2:
+        return Spec(sizes, x.dtype)
+    if 0 in sizes:
         raise NoRule
     whole = (*[1] * start, *shape, *[1] * after)
-    if any(map(has_symbols, found)):
-        laid = [(*[1] * start, *broadcast_strides(tuple(t.shape), t.stride(), shape), *[1] * after) for t in found]
+    if any(map(has_symbols, tensors)):
+        laid = [(*[1] * start, *broadcast_strides(tuple(t.shape), t.stride(), shape), *[1] * after) for t in tensors]
     else:
         with torch._C._DisableTorchDispatch():
-            plain = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in found]
+            plain = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in tensors]
             laid = [t.expand(shape).reshape(whole).stride() for t in plain]
-    operands = [broadcast_strides(whole, strides, made) for strides in laid]
+    operands = [broadcast_strides(whole, strides, sizes) for strides in laid]
     source = (*x.stride()[:start], *[0] * len(shape), *x.stride()[end:])
-    return Spec(made, x.dtype, packed(made, [source, *operands]))
+    return Spec(sizes, x.dtype, packed(sizes, [source, *operands]))
 
 
 def _like_first(x: Any, *args: Any, **kwargs: Any) -> Spec:
@@ -588,14 +565,6 @@ def _shaped(size: Sequence[int], *args: Any, dtype: Any = None, **kwargs: Any) -
     return Spec(tuple(size), dtype or torch.get_default_dtype())
 
 
-def _integers(*args: Any, dtype: Any = None, **kwargs: Any) -> Spec:
-    return Spec(tuple(args[-1]), dtype or torch.int64)
-
-
-def _full(size: Sequence[int], value: Any, dtype: Any = None, **kwargs: Any) -> Spec:
-    return Spec(tuple(size), dtype or category_of(value))
-
-
 def _arange(*args: Any, dtype: Any = None, **kwargs: Any) -> Spec:
     start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
     if dtype is None:
@@ -608,10 +577,6 @@ def _arange(*args: Any, dtype: Any = None, **kwargs: Any) -> Spec:
     whole = all(isinstance(n, (int, torch.SymInt)) for n in (start, end, step))
     count = (end - start + step - (1 if step > 0 else -1)) // step if whole else math.ceil((end - start) / step)
     return Spec((count,), dtype)
-
-
-def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **kwargs: Any) -> Spec:
-    return Spec((steps,), dtype or torch.get_default_dtype())
 
 
 def _multi_head_attention(
@@ -643,13 +608,13 @@ CONSTRUCTORS: dict[Any, Callable[..., Spec]] = {
     aten.ones.default: _shaped,
     aten.rand.default: _shaped,
     aten.randn.default: _shaped,
-    aten.randint.default: _integers,
-    aten.randint.low: _integers,
-    aten.full.default: _full,
+    aten.randint.default: lambda _, size, dtype=None, **__: _shaped(size, dtype=dtype or torch.int64),
+    aten.randint.low: lambda _, __, size, dtype=None, **___: _shaped(size, dtype=dtype or torch.int64),
+    aten.full.default: lambda size, value, dtype=None, **_: _shaped(size, dtype=dtype or category_of(value)),
     aten.arange.default: _arange,
     aten.arange.start: _arange,
     aten.arange.start_step: _arange,
-    aten.linspace.default: _linspace,
+    aten.linspace.default: lambda _, __, steps, **named: _shaped((steps,), **named),
 }
 """Op that makes a tensor from numbers -> rule of its arguments."""
 
@@ -757,9 +722,9 @@ LAYOUTS: dict[Any, Callable[..., Shape]] = {
 
 def find_rule(func: Any) -> Callable[..., Any] | None:
     """Return the rule of an op that makes new tensors or writes its first argument, None if there is none."""
-    found = RULES.get(func)
-    if found is not None:
-        return found
+    rule = RULES.get(func)
+    if rule is not None:
+        return rule
     if func.namespace != "aten" or func._overloadname.endswith("out"):
         return None
     return _pointwise_rule(func._opname.removesuffix("_"))

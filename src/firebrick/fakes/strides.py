@@ -87,11 +87,11 @@ def packed(shape: Shape, operands: list[Shape]) -> Shape:
     for i in range(1, rank):
         place = i
         for other in range(i - 1, -1, -1):
-            found = compare(order[other], order[place])
-            if found > 0:
+            comparison = compare(order[other], order[place])
+            if comparison > 0:
                 order[other], order[place] = order[place], order[other]
                 place = other
-            elif found < 0:
+            elif comparison < 0:
                 break
     strides, step = [0] * rank, 1
     for dim in order:

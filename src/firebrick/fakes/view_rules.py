@@ -35,14 +35,14 @@ def _of(x: torch.Tensor) -> Seen:
 def _whole_shape(sizes: Sequence[Any], count: Any) -> list[Any]:
     """The sizes with what -1 stands for."""
     unknown = [i for i, n in enumerate(sizes) if type(n) is int and n == -1]
-    made, rest = list(sizes), math.prod(n for i, n in enumerate(sizes) if i not in unknown[:1])
+    shape, rest = list(sizes), math.prod(n for i, n in enumerate(sizes) if i not in unknown[:1])
     if unknown:
         if len(unknown) > 1 or rest == 0 or count % rest != 0:
             raise NoRule
-        made[unknown[0]] = count // rest
+        shape[unknown[0]] = count // rest
     elif rest != count:
         raise NoRule
-    return made
+    return shape
 
 
 def _runs(shape: Shape, strides: Shape) -> list[tuple[Any, Any]]:
@@ -62,12 +62,12 @@ def view(x: torch.Tensor, size: Sequence[Any]) -> Seen:
     """What `x.view(size)` shows: the stretches of memory are divided anew."""
     old, strides, offset = _of(x)
     shape = _whole_shape(size, math.prod(old))
-    made: list[Any] = [1] * len(shape)
+    steps: list[Any] = [1] * len(shape)
     d = len(shape) - 1
     for count, base in _runs(old, strides):
         seen: Any = 1
         while d >= 0 and (seen != count or shape[d] == 1):
-            made[d] = seen * base
+            steps[d] = seen * base
             seen = seen * shape[d]
             d -= 1
         if seen != count:
@@ -75,27 +75,27 @@ def view(x: torch.Tensor, size: Sequence[Any]) -> Seen:
     for left in range(d, -1, -1):
         if shape[left] != 1:
             raise NoRule
-        made[left] = made[left + 1] * shape[left + 1] if left + 1 < len(shape) else 1
-    return Seen(tuple(shape), tuple(made), offset)
+        steps[left] = steps[left + 1] * shape[left + 1] if left + 1 < len(shape) else 1
+    return Seen(tuple(shape), tuple(steps), offset)
 
 
 def _expand(x: torch.Tensor, size: Sequence[Any], *, implicit: bool = False) -> Seen:
     old, strides, offset = _of(x)
     lead = len(size) - len(old)
-    shape, made = list(size), [0] * len(size)
+    shape, steps = list(size), [0] * len(size)
     for i, (n, stride) in enumerate(zip(old, strides, strict=True)):
         wanted = size[lead + i]
         if type(wanted) is int and wanted == -1:
-            shape[lead + i], made[lead + i] = n, stride
+            shape[lead + i], steps[lead + i] = n, stride
         elif type(n) is int and n == 1 and not (type(wanted) is int and wanted == 1):
-            made[lead + i] = 0
+            steps[lead + i] = 0
         elif n == wanted:
-            made[lead + i] = stride
+            steps[lead + i] = stride
         else:
             raise NoRule
     if any(type(n) is int and n < 0 for n in shape[:lead]):
         raise NoRule
-    return Seen(tuple(shape), tuple(made), offset)
+    return Seen(tuple(shape), tuple(steps), offset)
 
 
 def _permute(x: torch.Tensor, dims: Sequence[int]) -> Seen:
@@ -140,8 +140,8 @@ def _slice(x: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, st
     if last < first:
         last = first
     count = (last - first + step - 1) // step
-    made = (*strides[:d], strides[d] * step, *strides[d + 1 :])
-    return Seen((*shape[:d], count, *shape[d + 1 :]), made, offset + first * strides[d])
+    steps = (*strides[:d], strides[d] * step, *strides[d + 1 :])
+    return Seen((*shape[:d], count, *shape[d + 1 :]), steps, offset + first * strides[d])
 
 
 def _unsqueeze(x: torch.Tensor, dim: int) -> Seen:
@@ -153,8 +153,8 @@ def _unsqueeze(x: torch.Tensor, dim: int) -> Seen:
 
 def _squeeze(x: torch.Tensor, dims: Any = None) -> Seen:
     shape, strides, offset = _of(x)
-    given = range(len(shape)) if dims is None else [dims] if isinstance(dims, int) else dims
-    gone = {d % max(len(shape), 1) for d in given}
+    squeezed = range(len(shape)) if dims is None else [dims] if isinstance(dims, int) else dims
+    gone = {d % max(len(shape), 1) for d in squeezed}
     kept = [d for d in range(len(shape)) if d not in gone or shape[d] != 1]
     return Seen(tuple(shape[d] for d in kept), tuple(strides[d] for d in kept), offset)
 
@@ -164,11 +164,11 @@ def _parts(x: torch.Tensor, sizes: Sequence[Any], dim: int = 0) -> list[Seen]:
     d = dim % len(shape)
     if sum(sizes) != shape[d]:
         raise NoRule
-    made = []
+    parts = []
     for size in sizes:
-        made.append(Seen((*shape[:d], size, *shape[d + 1 :]), strides, offset))
+        parts.append(Seen((*shape[:d], size, *shape[d + 1 :]), strides, offset))
         offset = offset + size * strides[d]
-    return made
+    return parts
 
 
 def _split(x: torch.Tensor, size: Any, dim: int = 0) -> list[Seen]:
@@ -204,8 +204,8 @@ def _unfold(x: torch.Tensor, dim: int, size: int, step: int) -> Seen:
     if not shape or size > shape[d] or step < 1:
         raise NoRule
     count = (shape[d] - size) // step + 1
-    made = (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d])
-    return Seen((*shape[:d], count, *shape[d + 1 :], size), made, offset)
+    steps = (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d])
+    return Seen((*shape[:d], count, *shape[d + 1 :], size), steps, offset)
 
 
 VIEWS: dict[Any, Callable[..., Seen | list[Seen]]] = {

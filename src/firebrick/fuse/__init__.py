@@ -52,10 +52,10 @@ def schedule(
         nodes = drop_dead(program, inline(program, nodes, facts))
         if repeat is None:
             nodes = part_by_part(nodes)
-    known = analyze(nodes)
+    accesses = analyze(nodes)
     buffers = {b.name: b for b in program.buffers}
     devices = {n: b.device for n, b in buffers.items()}
-    groups, refusals = fuse_nodes(known, dependencies(known), devices, targets, config)
+    groups, refusals = fuse_nodes(accesses, dependencies(accesses), devices, targets, config)
     kernels = KernelSet(facts, targets, devices)
     outside = escaping(program)
     users: dict[str, int] = {}
@@ -78,6 +78,6 @@ def schedule(
     for device, target in targets.items() if config.fuse else ():
         steps = target.side_by_side(steps, kernels, device)
     called = {step.kernel for step in steps if isinstance(step, Launch)}
-    made = tuple([k for k in kernels.kernels() if k.name in called])
-    places, arena, frees = plan_memory(program, steps, made, targets)
-    return Schedule(program, made, tuple(steps), places, arena, frees, refusals)
+    launched = tuple([k for k in kernels.kernels() if k.name in called])
+    places, arena, frees = plan_memory(program, steps, launched, targets)
+    return Schedule(program, launched, tuple(steps), places, arena, frees, refusals)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from firebrick.fuse.dependencies import analyze, extern_writes
 from firebrick.ir.index.expr import ONE, ZERO
-from firebrick.ir.loops.program import Extern, Load, Nest, Ref, Store
+from firebrick.ir.kernels.step_buffers import rename_arg
+from firebrick.ir.loops.program import Extern, Load, Nest, Ref
 from firebrick.ir.loops.values import Rewriter
 
 if TYPE_CHECKING:
@@ -47,19 +48,18 @@ def forward_copies(program: LoopProgram) -> LoopProgram:
     if not same:
         return program
     nodes = tuple([_renamed(n, same) for k, n in enumerate(program.nodes) if k not in gone])
-    outputs = tuple([_argument(o, same) for o in program.outputs])
-    return replace(program, nodes=nodes, outputs=outputs)
+    return replace(program, nodes=nodes, outputs=rename_arg(program.outputs, same.get))
 
 
 def update_in_place(program: LoopProgram) -> LoopProgram:
     """The program without copies that are made only to be updated."""
     while True:
-        found = _updated_copy(program)
-        if found is None:
+        update = _updated_copy(program)
+        if update is None:
             return program
-        same, gone = found
+        same, gone = update
         nodes = tuple([_renamed(n, same) for k, n in enumerate(program.nodes) if k not in gone])
-        program = replace(program, nodes=nodes, outputs=tuple([_argument(o, same) for o in program.outputs]))
+        program = replace(program, nodes=nodes, outputs=rename_arg(program.outputs, same.get))
 
 
 def _updated_copy(program: LoopProgram) -> tuple[dict[str, str], set[int]] | None:
@@ -146,25 +146,11 @@ def _address(node: Nest, b: Buffer) -> object:
 
 def _renamed(node: Node, same: dict[str, str]) -> Node:
     if isinstance(node, Extern):
-        args = tuple([_argument(a, same) for a in node.args])
-        return replace(node, args=args, kwargs=tuple([(k, _argument(a, same)) for k, a in node.kwargs]))
+        return replace(node, args=rename_arg(node.args, same.get), kwargs=rename_arg(node.kwargs, same.get))
 
     def load(v: Load) -> Value:
         return Load(v.dtype, same[v.buffer], v.index, v.binds) if v.buffer in same else v
 
     rewrite = Rewriter(lambda e: e, load)
-    stores = []
-    for s in node.stores:
-        binds = tuple([(v, rewrite(b)) for v, b in s.binds])
-        stores.append(Store(same.get(s.buffer, s.buffer), s.index, rewrite(s.value), s.mode, binds))
-    if tuple(stores) == node.stores:
-        return node
-    return replace(node, stores=tuple(stores))
-
-
-def _argument(arg: object, same: dict[str, str]) -> object:
-    if isinstance(arg, Ref):
-        return replace(arg, buffer=same[arg.buffer]) if arg.buffer in same else arg
-    if isinstance(arg, tuple):
-        return tuple([_argument(a, same) for a in arg])
-    return arg
+    stores = tuple([rewrite.store(s, same.get(s.buffer, "")) for s in node.stores])
+    return node if stores == node.stores else replace(node, stores=stores)

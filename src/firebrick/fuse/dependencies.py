@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.ir.loops.program import Extern, Load, Masked, Nest, Op, Reduce, Ref, Scan
-from firebrick.ir.loops.values import walk
+from firebrick.ir.kernels.step_buffers import args_in
+from firebrick.ir.loops.program import Extern, Load, Masked, Nest, Op, Reduce, Scan
+from firebrick.ir.loops.values import roots_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.loops.program import Axis, Node
@@ -50,19 +51,9 @@ class NodeFacts:
     scans: tuple[Var, ...] = ()
 
 
-def refs_in(arg: object) -> Iterable[Ref]:
-    """The views of buffers among the arguments of a library call."""
-    if isinstance(arg, Ref):
-        yield arg
-    elif isinstance(arg, (tuple, list)):
-        for a in arg:
-            yield from refs_in(a)
-
-
 def extern_reads(node: Extern) -> list[str]:
     """Buffers that a library call may read."""
-    refs = list(refs_in(node.args)) + [r for _, a in node.kwargs for r in refs_in(a)]
-    return list(dict.fromkeys(r.buffer for r in refs))
+    return list(dict.fromkeys(args_in(node)))
 
 
 def extern_writes(node: Extern) -> list[str]:
@@ -75,8 +66,8 @@ def draws(op: str) -> bool:
     """Whether a library call draws random numbers: what is drawn next depends on it, used or not."""
     namespace, _, name = op.partition("::")
     name, _, overload = name.partition(".")
-    found = getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
-    return torch.Tag.nondeterministic_seeded in getattr(found, "tags", ())
+    overload_op = getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
+    return torch.Tag.nondeterministic_seeded in getattr(overload_op, "tags", ())
 
 
 def analyze(nodes: Sequence[Node]) -> list[NodeFacts]:
@@ -99,8 +90,7 @@ def nest_facts(position: int, node: Nest) -> NodeFacts:
     scans: dict[Var, None] = {}
     buffers: dict[str, int] = {}
     form: list[object] = [node.axes]
-    roots = [s.value for s in node.stores] + [b for s in node.stores for _, b in s.binds]
-    values = walk(roots)
+    values = walk(roots_of(*node.stores))
     place = {v: k for k, v in enumerate(values)}
     for v in values:
         if isinstance(v, Op):

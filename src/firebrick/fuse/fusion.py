@@ -154,12 +154,12 @@ class _Fuser:
         shared: dict[tuple[Expr, ...], tuple[Var, ...]] = {}
         for axes in facts.reductions:
             key = tuple([a.size for a in axes if a.size is not ONE])
-            known = shared.get(key)
-            if known is None:
-                known = shared[key] = tuple([self.names.fresh(s) for s in key])
-                group.sizes.update(zip(known, key, strict=True))
-                reduced.extend(known)
-            rest = iter(known)
+            variables = shared.get(key)
+            if variables is None:
+                variables = shared[key] = tuple([self.names.fresh(s) for s in key])
+                group.sizes.update(zip(variables, key, strict=True))
+                reduced.extend(variables)
+            rest = iter(variables)
             for a in axes:
                 subs[a.var] = ZERO if a.size is ONE else next(rest)
         group.members.append(Member(facts, nest, subs, tuple(parallel), tuple(reduced)))
@@ -172,13 +172,13 @@ class _Fuser:
 
     def _device(self, facts: NodeFacts) -> str:
         elements = {a.buffer for a in facts.reads if a.index is not ZERO}
-        found = {self.devices[b]: b for b in facts.makes}
+        buffer_on = {self.devices[b]: b for b in facts.makes}
         # Where lowering lets loops read a number on a CPU, the kernel takes it by value.
-        found |= {self.devices[b]: b for b in facts.uses if self.devices[b] != "cpu" or b in elements}
-        if len(found) > 1:
-            (one, a), (two, b), *_ = found.items()
+        buffer_on |= {self.devices[b]: b for b in facts.uses if self.devices[b] != "cpu" or b in elements}
+        if len(buffer_on) > 1:
+            (one, a), (two, b), *_ = buffer_on.items()
             raise LoweringError(f"{facts.node.name}: no loop reads {a} on {one} and {b} on {two}")
-        (device,) = found
+        (device,) = buffer_on
         if device_type(device) not in self.facts:
             raise LoweringError(f"{facts.node.name}: no target writes kernels for {device}")
         return device
@@ -189,31 +189,31 @@ class _Fuser:
         while True:
             best: tuple[tuple[int, int, int], Group, Fusion] | None = None
             for other in self._candidates(group, refused):
-                found = self.can_fuse(other, group)
-                if isinstance(found, str):
+                fit = self.can_fuse(other, group)
+                if isinstance(fit, str):
                     refused.add(other.key)
-                    self.refusals.setdefault((other.name, group.name), found)
+                    self.refusals.setdefault((other.name, group.name), fit)
                     continue
-                score = self.score_fusion(other, group, found)
+                score = self.score_fusion(other, group, fit)
                 if best is None or score > best[0]:
-                    best = score, other, found
+                    best = score, other, fit
             if best is None:
                 return
             self._merge(best[1], group, best[2])
 
     def _candidates(self, group: Group, refused: set[int]) -> list[Group]:
-        found: dict[int, None] = {}
+        candidates: dict[int, None] = {}
         low = group.key - _WINDOW
         for b in group.uses:
             for k in self.makers.get(b, ())[-4:]:
-                found[self._find(k)] = None
+                candidates[self._find(k)] = None
             for k in self.users.get(b, ())[-4:]:
                 if k >= low:
-                    found[self._find(k)] = None
+                    candidates[self._find(k)] = None
         for b in group.makes:
             for k in self.users.get(b, ())[-4:]:
-                found[self._find(k)] = None
-        near = [self.groups[k] for k in found if k not in refused]
+                candidates[self._find(k)] = None
+        near = [self.groups[k] for k in candidates if k not in refused]
         return [g for g in near if g.fusible and g is not group and g.key != group.key and self._last(g) >= low]
 
     @staticmethod
@@ -337,12 +337,12 @@ class _Fuser:
         for table in ("reads", "writes"):
             merged: dict[str, list[tuple[Expr, Access]]] = {}
             for g in (a, b):
-                for buffer, found in getattr(g, table).items():
+                for buffer, entries in getattr(g, table).items():
                     rows = merged.setdefault(buffer, [])
-                    known = {e for e, _ in rows}
-                    for e, access in found:
+                    indices = {e for e, _ in rows}
+                    for e, access in entries:
                         new = unifier.apply(e)
-                        if new not in known:
+                        if new not in indices:
                             rows.append((new, access))
             setattr(b, table, merged)
         b.uses |= a.uses

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from firebrick.fuse.dependencies import draws, extern_reads, extern_writes, refs_in
+from firebrick.fuse.dependencies import draws, extern_reads, extern_writes
 from firebrick.ir.index.expr import ZERO, FloorDiv, Mod, floordiv, mod
-from firebrick.ir.loops.program import Extern, Load, Nest, Reduce, Ref, Store
-from firebrick.ir.loops.values import Rewriter, hint, walk
+from firebrick.ir.loops.program import Extern, Index, Load, Masked, Nest, Reduce, Ref, Store
+from firebrick.ir.loops.values import Rewriter, hint, loads_of, roots_of, walk
 
 if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr, Var
@@ -28,9 +28,9 @@ _MOST_LOADS = 48
 
 def escaping(program: LoopProgram) -> set[str]:
     """Buffers that outlive the program: those that its outputs view, inputs and constants."""
-    found = {o.buffer for o in program.outputs if isinstance(o, Ref)}
-    found.update(b.name for b in program.buffers if b.kind in ("input", "const", "derived", "output"))
-    return found
+    names = {o.buffer for o in program.outputs if isinstance(o, Ref)}
+    names.update(b.name for b in program.buffers if b.kind in ("input", "const", "derived", "output"))
+    return names
 
 
 def drop_dead(program: LoopProgram, nodes: list[Node]) -> list[Node]:
@@ -48,8 +48,7 @@ def drop_dead(program: LoopProgram, nodes: list[Node]) -> list[Node]:
             continue
         if len(stores) != len(node.stores):
             node = replace(node, stores=stores)
-        roots = [s.value for s in stores] + [b for s in stores for _, b in s.binds]
-        live.update(v.buffer for v in walk(roots) if isinstance(v, Load))
+        live.update(v.buffer for v in loads_of(*stores))
         kept.append(node)
     return kept[::-1]
 
@@ -74,19 +73,15 @@ class _Inliner:
     def _survey(self) -> None:
         for k, node in enumerate(self.nodes):
             if isinstance(node, Extern):
-                for b in extern_reads(node):
-                    self.fixed.add(b)
+                self.fixed.update(extern_reads(node))
                 for b in extern_writes(node):
                     self.writers[b] = self.writers.get(b, 0) + 1
-                for arg in (*node.args, *(v for _, v in node.kwargs)):
-                    self.fixed.update(r.buffer for r in refs_in(arg))
                 continue
             for s in node.stores:
                 self.writers[s.buffer] = self.writers.get(s.buffer, 0) + 1
                 if s.mode != "set":
                     self.fixed.add(s.buffer)
-            roots = [s.value for s in node.stores] + [b for s in node.stores for _, b in s.binds]
-            for b in {v.buffer for v in walk(roots) if isinstance(v, Load)}:
+            for b in {v.buffer for v in loads_of(*node.stores)}:
                 self.readers.setdefault(b, []).append(k)
 
     def run(self) -> list[Node]:
@@ -113,22 +108,21 @@ class _Inliner:
         # What is read must not change before the readers run.
         if any(
             self.writers.get(v.buffer, 0) > 1 or (v.buffer in self.keep and self.writers.get(v.buffer))
-            for v in walk([s.value])
-            if isinstance(v, Load)
+            for v in loads_of(s)
         ):
             return False
         return readers == 1 or facts.loads == 0 or (facts.cost <= _CHEAP and facts.loads <= 1)
 
     def _rewrite(self, node: Nest) -> Nest:
-        roots = [s.value for s in node.stores] + [b for s in node.stores for _, b in s.binds]
+        roots = roots_of(*node.stores)
         reads: dict[str, list[Load]] = {}
         device = self.devices[node.stores[0].buffer]
-        for v in walk(roots):
-            if isinstance(v, Load) and v.buffer in self.ready and self.devices[v.buffer] == device:
+        for v in loads_of(*node.stores):
+            if v.buffer in self.ready and self.devices[v.buffer] == device:
                 reads.setdefault(v.buffer, []).append(v)
         if not reads:
             return node
-        moved: dict[Load, Value] = {}
+        moved: dict[str, tuple[Nest, Store]] = {}
         parts = dict.fromkeys(node.parts)
         budget = _MOST_LOADS
         for buffer, loads in reads.items():
@@ -137,22 +131,17 @@ class _Inliner:
             again = len(loads) > 1 or self._repeats(node, nest, loads[0], roots)
             if facts.loads > budget or (again and (facts.cost > 2 * _CHEAP or facts.loads > 1)):
                 continue
-            bodies = [(load, _solve(nest, store, load)) for load in loads]
-            if any(body is None for _, body in bodies):
+            if any(_solve(nest, store, load) is None for load in loads):
                 continue
             budget -= facts.loads
-            moved.update((load, body) for load, body in bodies if body is not None)
+            moved[buffer] = nest, store
             parts.update(dict.fromkeys(nest.parts))
         if not moved:
             return node
-        rewrite = Rewriter(lambda e: e, lambda load: moved.get(load, load))
-        stores = tuple(
-            [
-                Store(s.buffer, s.index, rewrite(s.value), s.mode, tuple([(v, rewrite(b)) for v, b in s.binds]))
-                for s in node.stores
-            ]
+        rewrite = Rewriter(
+            lambda e: e, lambda load: (load.buffer in moved and _solve(*moved[load.buffer], load)) or load
         )
-        return replace(node, stores=stores, parts=tuple(parts))
+        return replace(node, stores=tuple([rewrite.store(s) for s in node.stores]), parts=tuple(parts))
 
     def _repeats(self, reader: Nest, maker: Nest, load: Load, roots: list[Value]) -> bool:
         """Whether the reader would compute an element more than once."""
@@ -169,8 +158,12 @@ class _Inliner:
 
 
 def _solve(maker: Nest, store: Store, load: Load) -> Value | None:
-    """The stored value in terms of the reader's variables, if the maker's axes follow from the address simply."""
-    if load.binds:
+    """The stored value in terms of the reader's variables, if the maker's axes follow from the address simply.
+
+    What the reader looks up by an index from data is looked up in what the value is made of.
+    """
+    bound = {v: (v, b) for v, b in load.binds}
+    if bound and any(isinstance(v, Index | Masked) or (isinstance(v, Load) and v.binds) for v in walk([store.value])):
         return None
     axes = [a.var for a in maker.axes]
     split = store.index.split(axes)
@@ -192,7 +185,12 @@ def _solve(maker: Nest, store: Store, load: Load) -> Value | None:
             return None
     if rest is not ZERO:
         return None
-    return Rewriter(lambda e: e.subs(subs))(store.value)
+
+    def looked_up(made: Load) -> Load:
+        binds = tuple([bound[v] for v in bound if v in made.index.vars()])
+        return Load(made.dtype, made.buffer, made.index, binds) if binds else made
+
+    return Rewriter(lambda e: e.subs(subs), looked_up)(store.value)
 
 
 def _divides(e: Expr) -> bool:

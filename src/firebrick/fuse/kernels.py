@@ -5,7 +5,7 @@ Equal work on other buffers gives an equal plan, so it becomes one kernel that i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from firebrick.ir.index.expr import ONE, Var
@@ -53,16 +53,16 @@ class KernelSet:
         """The launches that do a group's work; `live` names the buffers that are read outside of it."""
         numbers = {b for b in group.uses if self._devices[b] != group.device}
         buffers, form = _form(group, live, numbers)
-        made = self._forms.get(form)
-        if made is None:
+        form_kernels = self._forms.get(form)
+        if form_kernels is None:
             work, names = _work(group, live, numbers)
             device = device_type(group.device)
             plan = self._targets[device].plan(work, self._facts)
             kernels = tuple([self.add(step, device) for step in plan.launches])
-            made = self._forms[form] = _Made(plan, kernels, {name: buffers[b] for name, b in names.items()})
+            form_kernels = self._forms[form] = _Made(plan, kernels, {name: buffers[b] for name, b in names.items()})
         mine = list(buffers)
-        names = {name: mine[k] for name, k in made.places.items()}
-        for pad in made.plan.scratchpads:
+        names = {name: mine[k] for name, k in form_kernels.places.items()}
+        for pad in form_kernels.plan.scratchpads:
             names[pad.name] = f"{group.name}_{pad.name}"
             shape, strides = (pad.count,), (ONE,)
             self.scratchpads.append(Buffer(names[pad.name], pad.dtype, shape, strides, "temp", group.device))
@@ -70,7 +70,7 @@ class KernelSet:
         origins = dict.fromkeys(n.node.origin for n in group.nodes if n.node.origin)
         parts = tuple(dict.fromkeys([p for n in group.nodes for p in n.node.parts]))
         launches = []
-        for step, kernel in zip(made.plan.launches, made.kernels, strict=True):
+        for step, kernel in zip(form_kernels.plan.launches, form_kernels.kernels, strict=True):
             args, places = tuple([names[name] for name in step.args]), ", ".join(origins)
             launches.append(Launch(kernel, args, step.sizes, nodes, places, parts, step.grid, step.attributes))
         return launches
@@ -127,14 +127,14 @@ def _work(group: Group, live: set[str], numbers: set[str]) -> tuple[Work, dict[s
     along = {e for m in group.members for e in (m.subs[v] for v in m.facts.scans) if isinstance(e, Var)}
     outer = tuple([v for v in group.outer if v not in along])
     short: dict[str, str] = {}
-    made: dict[tuple[str, Expr], Value] = {}
+    computed: dict[tuple[str, Expr], Value] = {}
     written: list[tuple[str, frozenset[Var], Store]] = []
 
     def name(buffer: str) -> str:
         return short.setdefault(buffer, f"b{len(short)}")
 
     def load(v: Load) -> Value:
-        forwarded = made.get((v.buffer, v.index)) if not v.binds else None
+        forwarded = computed.get((v.buffer, v.index)) if not v.binds else None
         if forwarded is None:
             loaded.add(v.buffer)
         return forwarded or Load(v.dtype, name(v.buffer), v.index, v.binds)
@@ -142,18 +142,12 @@ def _work(group: Group, live: set[str], numbers: set[str]) -> tuple[Work, dict[s
     loaded: set[str] = set()
     for m in group.members:
         rewrite = Rewriter(_substitution(m), load, lambda axes, m=m: _axes(axes, m, group))  # type: ignore[misc]
-        stored = []
-        for s in m.nest.stores:
-            value, index = rewrite(s.value), rewrite.index(s.index)
-            binds: Any = tuple([(v, rewrite(b)) for v, b in s.binds])
-            stored.append((s, value, index, binds))
-        for s, value, index, binds in stored:
+        for s in [rewrite.store(s) for s in m.nest.stores]:
             if s.mode == "set" and not s.binds:
-                made[s.buffer, index] = value
+                computed[s.buffer, s.index] = s.value
             if s.buffer in live:
                 inner = frozenset(v for v in m.parallel if v not in outer)
-                store = Store(name(s.buffer), index, value, s.mode, binds)
-                written.append((s.buffer, inner, store))
+                written.append((s.buffer, inner, replace(s, buffer=name(s.buffer))))
     statements = tuple([Statement(inner, store, buffer in loaded) for buffer, inner, store in written])
     names = {name: buffer for buffer, name in short.items()}
     return Work(statements, outer, dict(group.sizes), frozenset(n for n, b in names.items() if b in numbers)), names

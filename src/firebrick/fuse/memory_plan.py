@@ -92,13 +92,13 @@ def _successors(
 ) -> dict[str, list[str]]:
     """For buffers that kernels write, the buffers that die there and in whose place they may be written."""
     reuse = {k.name: k.reuse for k in kernels}
-    found: dict[str, list[str]] = {}
+    successors: dict[str, list[str]] = {}
     for k, step in enumerate(steps):
         if isinstance(step, Launch):
             for out, source in reuse[step.kernel]:
                 if last.get(step.args[source]) == k:
-                    found.setdefault(step.args[out], []).append(step.args[source])
-    return found
+                    successors.setdefault(step.args[out], []).append(step.args[source])
+    return successors
 
 
 def _nbytes(b: Buffer) -> int | None:

@@ -99,7 +99,7 @@ class _Unroller:
         steps += [renamed(step, moved.get, "") for step in self.parts[2]]
         self.here: dict[int, dict[str, str]] = {2: {}}
         for k in range(3, self.count - 1):
-            here = {name: f"{name}_{k}" for name in self.made}
+            here = {name: f"{name}_{k}" for name in self.own_buffers}
             for name, key in row:
                 here[name] = self.named[k, key]
                 if not self.repeat.backward:
@@ -271,7 +271,7 @@ class _Unroller:
         if len(set(pairs.values())) != len(pairs):
             raise NotAlike("two buffers stand for one")
         self.pairs = pairs
-        self.made = [name for name, k in self.home.items() if k == 2 and name in self.buffers]
+        self.own_buffers = [name for name, k in self.home.items() if k == 2 and name in self.buffers]
         self.shift: dict[str, tuple[int, Any]] = {}
         ends = (0, self.count - 1)
         for a, b in pairs.items():

@@ -33,6 +33,7 @@ from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import Expr, Var, as_expr
 from firebrick.ir.index.operation import operation
 from firebrick.ir.kernels.schedule import Launch
+from firebrick.ir.kernels.step_buffers import args_in
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Enum, Extern, Ref, device_type
@@ -139,11 +140,11 @@ class _Writer:
         self.register_of[free[0]] = self._operation("/", left, factor.const)
 
     def _register(self, key: Any, op: str, a: Any, b: Any) -> list[int]:
-        found = self.register_of.get(key)
-        if found is None:
+        register = self.register_of.get(key)
+        if register is None:
             self.registers.append([op, a, b])
-            found = self.register_of[key] = [len(self.registers) - 1]
-        return found
+            register = self.register_of[key] = [len(self.registers) - 1]
+        return register
 
     def _operation(self, op: str, a: Any, b: Any) -> Any:
         return self._register((op, str(a), str(b)), op, a, b)
@@ -154,10 +155,10 @@ class _Writer:
             return int(value)
         if value.is_const:
             return value.const
-        found = self.register_of.get(value)
-        if found is None:
-            found = self.register_of[value] = self._compute(value)
-        return found
+        register = self.register_of.get(value)
+        if register is None:
+            register = self.register_of[value] = self._compute(value)
+        return register
 
     def _compute(self, value: Expr) -> Any:
         if isinstance(value, Var):
@@ -168,11 +169,11 @@ class _Writer:
 
     def _numbers(self, values: Iterable[Any]) -> list[Any]:
         """Numbers of the table for expressions; equal ones are one list, as most tensors have the shape of others."""
-        given = tuple(values)
-        found = self.lists.get(given)
-        if found is None:
-            found = self.lists[given] = [self._number(v) for v in given]
-        return found
+        sizes = tuple(values)
+        registers = self.lists.get(sizes)
+        if registers is None:
+            registers = self.lists[sizes] = [self._number(v) for v in sizes]
+        return registers
 
     # ---- slots and views
 
@@ -200,11 +201,11 @@ class _Writer:
             dtype,
         ]
         key = repr(row)
-        found = self.view_of.get(key)
-        if found is None:
-            found = self.view_of[key] = len(self.views)
+        number = self.view_of.get(key)
+        if number is None:
+            number = self.view_of[key] = len(self.views)
             self.views.append(row)
-        return found
+        return number
 
     def _whole(self, name: str) -> Ref:
         buffer = self.buffers[name]
@@ -253,15 +254,15 @@ class _Writer:
         if call.op == CHECK:
             return self._check(call)
         schema = find_overload(call.op)._schema
-        given = dict(call.kwargs)
+        named = dict(call.kwargs)
         args: list[Any] = []
         types: list[str] = []
         results = iter(call.outs) if call.into else iter(())
         for position, declared in enumerate(schema.arguments):
             if position < len(call.args):
                 value = call.args[position]
-            elif declared.name in given:
-                value = given.pop(declared.name)
+            elif declared.name in named:
+                value = named.pop(declared.name)
             elif call.into and declared.is_out:
                 name = next(results, None)
                 if name is None:
@@ -273,8 +274,8 @@ class _Writer:
                 raise LoweringError(f"{call.op} misses its argument {declared.name}")
             args.append(self._argument(value))
             types.append(_type_code(str(declared.real_type)))
-        if given:
-            raise LoweringError(f"{call.op} has no argument {next(iter(given))}")
+        if named:
+            raise LoweringError(f"{call.op} has no argument {next(iter(named))}")
         keywords = [a.name for a in schema.arguments if a.kwarg_only]
         outs = [self.slots[name] if name is not None and not call.into else None for name in call.outs]
         plain = all(str(r.real_type) == "Tensor" for r in schema.returns)
@@ -345,18 +346,8 @@ class _Writer:
 
 def _touched(step: Launch | Extern) -> Iterable[str]:
     """Names of the buffers that a step reads or writes; results that a call makes itself are left out."""
-    if isinstance(step, Launch):
-        yield from step.args
-        return
-    stack: list[Any] = [*step.args, *(value for _, value in step.kwargs)]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, Ref):
-            yield value.buffer
-        elif isinstance(value, (tuple, list)):
-            stack.extend(value)
-    if step.into:
-        yield from (name for name in step.outs if name is not None)
+    made = [name for name in step.outs if name is not None] if isinstance(step, Extern) and step.into else []
+    return [*args_in(step), *made]
 
 
 def find_overload(op: str) -> Any:
@@ -442,8 +433,8 @@ def show_table(table: dict[str, Any]) -> str:
         _, op, args, _, positional, keywords, outs, _, _ = step
         words = ["", *(f"{k}=" for k in keywords)]
         texts = [words[max(0, i - positional + 1)] + argument(a) for i, a in enumerate(args)]
-        made = ", ".join("_" if s is None else names[s] for s in outs)
-        return f"{made + ' = ' if made.strip('_, ') else ''}{op}({', '.join(texts)})"
+        results = ", ".join("_" if s is None else names[s] for s in outs)
+        return f"{results + ' = ' if results.strip('_, ') else ''}{op}({', '.join(texts)})"
 
     lines = [f"arena {number(table['arena'][0])} bytes"]
     lines += [f"r{i} = {op} {number(a)} {number(b)}" for i, (op, a, b) in enumerate(table["registers"])]
@@ -454,5 +445,5 @@ def show_table(table: dict[str, Any]) -> str:
 
 
 def _slot_names(table: dict[str, Any]) -> list[str]:
-    given = [*table["inputs"], *table["consts"]]
-    return [given[i] if i < len(given) else f"%{i - len(given)}" for i in range(len(table["slots"]))]
+    names = [*table["inputs"], *table["consts"]]
+    return [names[i] if i < len(names) else f"%{i - len(names)}" for i in range(len(table["slots"]))]

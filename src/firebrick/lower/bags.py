@@ -92,10 +92,10 @@ def _finish_max(bags: _Bags, size: Expr, row: Callable[[Place, Expr], Value]) ->
     else:
         least = bags.fold("min", order, "i64")
         shape = (least.shape[0],)
-        made = TensorValue(
+        result = TensorValue(
             shape, "i64", least.strides, formula=lambda at: op("mod", least.at(at), constant(rows, "i64")), cost=8
         )
-        first = Places(made, size, "x1", lambda at: at[:1])
+        first = Places(result, size, "x1", lambda at: at[:1])
 
     def finish(value: Value, at: _Index) -> Value:
         nan = constant(math.nan, value.dtype)
@@ -151,7 +151,7 @@ def _embedding_bag(
         finish = _finish_max(bags, table.shape[0], row)
     shape = exprs((bags.count, bags.size, val.shape[1]))
     rows = TensorValue(shape, compute, contiguous_strides(shape), formula=element, cost=4, parts=lw.parts)
-    made = lw.reduction(
+    result = lw.reduction(
         name,
         rows,
         [1],
@@ -160,4 +160,4 @@ def _embedding_bag(
         keepdim=False,
         fake=val,
     )
-    return made, None, None, None
+    return result, None, None, None

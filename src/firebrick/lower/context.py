@@ -74,7 +74,7 @@ class Lowering:
         self.origin = ""
         self.own: tuple[int, ...] = ()
         self.used: set[int] = set()
-        self.given: tuple[TensorValue, ...] = ()
+        self.operands: tuple[TensorValue, ...] = ()
         self.alone = False
         self._temps = 0
         self._checked: set[tuple[object, ...]] = set()
@@ -87,7 +87,7 @@ class Lowering:
     @property
     def parts(self) -> tuple[int, ...]:
         """The node being lowered, and what its arguments compute that is not stored yet."""
-        return tuple(dict.fromkeys([*(p for v in self.given if v.ref is None for p in v.parts), *self.own]))
+        return tuple(dict.fromkeys([*(p for v in self.operands if v.ref is None for p in v.parts), *self.own]))
 
     # ------------------------------------------------------------ buffers
 
@@ -170,11 +170,11 @@ class Lowering:
         val = self.node.meta["val"] if fake is None else fake
         if not BY_TORCH[val.dtype].loops:
             raise Declined
-        made = TensorValue(shape_of(val), BY_TORCH[val.dtype].name, strides_of(val), formula=fn, cost=cost)
-        made.parts = self.parts
+        tensor = TensorValue(shape_of(val), BY_TORCH[val.dtype].name, strides_of(val), formula=fn, cost=cost)
+        tensor.parts = self.parts
         if cost > DEEP:
-            self.realize(made)
-        return made
+            self.realize(tensor)
+        return tensor
 
     def prefer(self, loops: float, library: float, count: int) -> None:
         """Leave a node of `count` elements that is alone to the library where that is faster, in additions an element.
@@ -233,12 +233,12 @@ class Lowering:
         empty = any(a.size is ZERO for a in inner)
         folded_body = body(constant(0, source.dtype) if empty else source.at(tuple(at)), tuple(outer))
         if empty:
-            made: Value = constant(reduction_identity(name, folded_body.dtype), folded_body.dtype)
+            reduced: Value = constant(reduction_identity(name, folded_body.dtype), folded_body.dtype)
         else:
-            made = reduce(name, inner, folded_body)
+            reduced = reduce(name, inner, folded_body)
             if name == "sum" and all(a.size is ONE for a in inner):
-                made = from_zero(made)
-        result = finish(made, tuple(outer))
+                reduced = from_zero(reduced)
+        result = finish(reduced, tuple(outer))
         buffer = self.buffer(result.dtype, shape, strides)
         self.nest(axes, Store(buffer, total(i * s for i, s in zip(index, strides, strict=True)), result))
         return TensorValue(shape, result.dtype, strides, ref=Ref(buffer, shape, strides, ZERO))
@@ -362,8 +362,8 @@ def only_first(lw: Lowering) -> torch.Tensor:
     """
     if lw.used - {0}:
         raise Declined
-    found: torch.Tensor = lw.node.meta["val"][0]
-    return found
+    first: torch.Tensor = lw.node.meta["val"][0]
+    return first
 
 
 def loop_axes(prefix: str, sizes: Sequence[Expr]) -> list[Axis]:

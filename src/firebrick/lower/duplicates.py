@@ -31,7 +31,7 @@ def user_counts(same: Mapping[fx.Node, fx.Node]) -> dict[fx.Node, int]:
     users: dict[fx.Node, set[fx.Node]] = {}
     for node, representative in same.items():
         users.setdefault(representative, set()).update(same.get(u, u) for u in node.users)
-    return {node: len(found) for node, found in users.items()}
+    return {node: len(users_of_node) for node, users_of_node in users.items()}
 
 
 def used_results(same: Mapping[fx.Node, fx.Node]) -> dict[fx.Node, set[int]]:

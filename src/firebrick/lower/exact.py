@@ -14,7 +14,7 @@ import torch
 from firebrick.ir.index.expr import ZERO
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Const, Load, Op, Value
-from firebrick.ir.loops.walk import values_of
+from firebrick.ir.loops.values import values_of
 from firebrick.lower.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ _FREE = frozenset(_FREE_NAMES.split())
 """Functions of floats that round nothing, or a conversion, which has one right result."""
 
 _NAMES = (
-    "sum.default sum.dim_IntList prod.default prod.dim_int mean.default mean.dim logsumexp.default var.correction "
-    "std.correction var_mean.correction std_mean.correction linalg_vector_norm.default _softmax.default "
+    "sum.default sum.dim_IntList prod.default prod.dim_int mean.default mean.dim var.correction "
+    "std.correction var_mean.correction linalg_vector_norm.default _softmax.default "
     "_log_softmax.default native_layer_norm.default _fused_rms_norm.default native_group_norm.default "
     "_native_batch_norm_legit_no_training.default avg_pool2d.default avg_pool3d.default "
     "_adaptive_avg_pool2d.default _adaptive_avg_pool3d.default arange.default arange.start "

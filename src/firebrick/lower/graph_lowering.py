@@ -16,13 +16,12 @@ from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import size_of
 from firebrick.ir.loops.dtypes import BY_TORCH
 from firebrick.ir.loops.program import Extern, Load, LoopProgram, Recipe, Ref, device_type
-from firebrick.ir.loops.walk import values_of
+from firebrick.ir.loops.values import values_of
 from firebrick.lower import (
     bags,
     indexing,
     indirect,
     library_calls,
-    masks,
     normalization,
     padding,
     pointwise,
@@ -57,7 +56,6 @@ RULES: dict[Any, Callable[..., Any]] = {
     **padding.RULES,
     **pooling.RULES,
     **sampling.RULES,
-    **masks.RULES,
     **bags.RULES,
     **library_calls.RULES,
 }
@@ -85,7 +83,7 @@ class _Lowerer:
         self.aten = aten
         self.lw = Lowering(targets, config)
         self.env: dict[fx.Node, Any] = {}
-        self.known: dict[tuple[fx.Node, str], bool] = {}
+        self.computable: dict[tuple[fx.Node, str], bool] = {}
         self.used: dict[fx.Node, set[int]] = {}
         self.near: dict[tuple[fx.Node, str], TensorValue] = {}
         self.copied: list[Extern] = []
@@ -146,15 +144,15 @@ class _Lowerer:
             if node.op == "get_attr":
                 self.env[node] = self.consts[node.target]
             else:
-                lw.node, lw.origin, lw.own, lw.given, lw.used = node, "", (), (), used.get(node, set())
+                lw.node, lw.origin, lw.own, lw.operands, lw.used = node, "", (), (), used.get(node, set())
                 lw.device = device_of(node)
                 kwargs = {k: self._arguments(v) for k, v in node.kwargs.items()}
                 self.env[node] = self.derived[node.name] = library_calls.call_on_constants(
                     lw, *self._arguments(node.args), **kwargs
                 )
-        made = tuple(n for n in lw.nodes if isinstance(n, Extern))
+        calls = tuple(n for n in lw.nodes if isinstance(n, Extern))
         lw.nodes.clear()
-        return Recipe(made)
+        return Recipe(calls)
 
     def _placeholder(self, node: fx.Node) -> None:
         val = node.meta.get("val")
@@ -173,8 +171,8 @@ class _Lowerer:
         stack = node.meta.get("stack")
         lw.node, lw.origin, lw.own = node, str(stack[-1]) if stack else "", origins(node)
         lw.used, lw.device = self.used.get(node, set()), device_of(node)
-        lw.given = tuple([v for v in (self.env[n] for n in node.all_input_nodes) if isinstance(v, TensorValue)])
-        lw.alone = all(v.ref is not None or not v.cost for v in lw.given) and not _feeds_loops(node)
+        lw.operands = tuple([v for v in (self.env[n] for n in node.all_input_nodes) if isinstance(v, TensorValue)])
+        lw.alone = all(v.ref is not None or not v.cost for v in lw.operands) and not _feeds_loops(node)
         rule = RULES.get(node.target)
         if lw.config.numerics == "eager" and node.target in CALLED and _is_rounded(node):
             rule = None
@@ -199,11 +197,11 @@ class _Lowerer:
             if not isinstance(node.target, torch._ops.OpOverload):
                 raise LoweringError(f"{node.target} is not an operator")
             result = library_calls.call(lw, *args, **kwargs)
-        for made in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(made, TensorValue):
-                made.device = made.device or lw.device
-                if made.ref is None and not made.parts:
-                    made.parts = lw.parts
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(tensor, TensorValue):
+                tensor.device = tensor.device or lw.device
+                if tensor.ref is None and not tensor.parts:
+                    tensor.parts = lw.parts
         return result
 
     def _computable(self, node: fx.Node) -> bool:
@@ -213,10 +211,10 @@ class _Lowerer:
         if target is None:
             return False
         for n in (node, *node.all_input_nodes):
-            found = self.known.get((n, target.name))
-            if found is None:
-                found = self.known[n, target.name] = _are_known(n.meta["val"], target)
-            if not found or device_of(n) not in (device, "cpu"):
+            computable = self.computable.get((n, target.name))
+            if computable is None:
+                computable = self.computable[n, target.name] = _are_known(n.meta["val"], target)
+            if not computable or device_of(n) not in (device, "cpu"):
                 return False
         return True
 
@@ -271,15 +269,15 @@ class _Lowerer:
 
     def _outputs(self, node: fx.Node) -> tuple[object, ...]:
         results: Any = node.args[0]
-        self.lw.origin, self.lw.own, self.lw.given = "", (), ()
+        self.lw.origin, self.lw.own, self.lw.operands = "", (), ()
         written = [self._target(name) for name in self.aten.mutated]
         count = len(written)
         taken = {_buffer_of(v) for v in written}
-        given = {_buffer_of(v) for v in (*self.inputs, *self.consts.values(), *self.derived.values())}
+        buffers_of_caller = {_buffer_of(v) for v in (*self.inputs, *self.consts.values(), *self.derived.values())}
         aliases = self.aten.outputs or [None] * (len(results) - count)
         # By position in the graph's flat results: outputs made here, then the bases that only aliases show.
         own = {
-            i: self._fresh(results[i], given)
+            i: self._fresh(results[i], buffers_of_caller)
             for i in range(count, len(results))
             if i - count >= len(aliases) or aliases[i - count] is None
         }
@@ -322,12 +320,12 @@ class _Lowerer:
             self.returned.add(ref.buffer)
             return Ref(ref.buffer, ref.shape, strides, ref.offset, ref.dtype)
         name = lw.buffer(value.dtype, value.shape, strides, device=value.device)
-        made = Ref(name, value.shape, strides, ZERO)
-        lw.store(value, made)
+        copied = Ref(name, value.shape, strides, ZERO)
+        lw.store(value, copied)
         if ref is None:
-            value.stored(made)
+            value.stored(copied)
             self.returned.add(name)
-        return made
+        return copied
 
     def _write_back(self, targets: list[TensorValue], values: list[TensorValue], taken: set[str]) -> None:
         """Copy the final values of mutated arguments into them, reading all old values before."""

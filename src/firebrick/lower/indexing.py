@@ -34,10 +34,9 @@ def _out(lw: Lowering) -> str:
 # ---------------------------------------------------------------- creation
 
 
-@_rule(aten.full.default, aten.full_like.default, aten.scalar_tensor.default, aten.new_full.default)
+@_rule(aten.full.default, aten.full_like.default, aten.scalar_tensor.default)
 def _full(lw: Lowering, *args: Any, **_kwargs: Any) -> TensorValue:
-    value = args[2] if lw.node.target is aten.new_full.default else args[-1]
-    return _filled(lw, value)
+    return _filled(lw, args[-1])
 
 
 def _filled(lw: Lowering, value: Any) -> TensorValue:
@@ -50,26 +49,8 @@ def _filled(lw: Lowering, value: Any) -> TensorValue:
         raise Declined
     if not DTYPES[dtype].is_float and isinstance(value, float) and not math.isfinite(value):
         raise Declined
-    made = constant(value, dtype)
-    return lw.formula(lambda _: made, 0)
-
-
-@_rule(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
-def _zeros(lw: Lowering, *_args: Any, **_kwargs: Any) -> TensorValue:
-    return _filled(lw, 0)
-
-
-@_rule(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
-def _ones(lw: Lowering, *_args: Any, **_kwargs: Any) -> TensorValue:
-    return _filled(lw, 1)
-
-
-@_rule(aten.fill.Scalar, aten.fill.Tensor)
-def _fill(lw: Lowering, _x: TensorValue, value: Any) -> TensorValue:
-    if isinstance(value, TensorValue):
-        dtype = _out(lw)
-        return lw.formula(lambda _: cast(value.at(()), dtype), value.cost)
-    return _filled(lw, value)
+    filled = constant(value, dtype)
+    return lw.formula(lambda _: filled, 0)
 
 
 @_rule(aten.arange.default, aten.arange.start, aten.arange.start_step)
@@ -120,19 +101,6 @@ def converted(x: TensorValue, dtype: str) -> TensorValue:
     if x.dtype == dtype:
         return x
     return TensorValue(x.shape, dtype, x.strides, formula=lambda index: cast(x.at(index), dtype), cost=x.cost)
-
-
-@_rule(aten.stack.default)
-def _stack(lw: Lowering, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
-    val = lw.node.meta["val"]
-    shape, strides = shape_of(val), strides_of(val)
-    d = dim % len(shape)
-    dtype = _out(lw)
-    name = lw.buffer(dtype, shape, strides)
-    inner = (*strides[:d], *strides[d + 1 :])
-    for k, part in enumerate(tensors):
-        lw.store(converted(part, dtype), Ref(name, part.shape, inner, strides[d] * k))
-    return TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO))
 
 
 @_rule(aten.repeat.default)
@@ -224,21 +192,3 @@ def _select_scatter(lw: Lowering, x: TensorValue, source: TensorValue, dim: int,
         return where(cond, cast(source.at(at), dtype), x.at(index))
 
     return lw.formula(formula, x.cost + source.cost + 2)
-
-
-@_rule(aten.triu.default)
-def _triu(lw: Lowering, x: TensorValue, diagonal: int = 0) -> TensorValue:
-    return _triangle(lw, x, "ge", diagonal)
-
-
-@_rule(aten.tril.default)
-def _tril(lw: Lowering, x: TensorValue, diagonal: int = 0) -> TensorValue:
-    return _triangle(lw, x, "le", diagonal)
-
-
-def _triangle(lw: Lowering, x: TensorValue, compare: str, diagonal: int) -> TensorValue:
-    def formula(index: tuple[Expr, ...]) -> Value:
-        keep = op(compare, index_value(index[-1] - index[-2]), constant(diagonal, "i64"))
-        return where(keep, x.at(index), constant(0, x.dtype))
-
-    return lw.formula(formula, x.cost + 2)

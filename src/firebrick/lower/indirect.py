@@ -73,8 +73,8 @@ def check(lw: Lowering, index: TensorValue, low: Expr | int, size: Expr, text: s
     if size.hi < 1 or index.dtype not in ("i64", "i32"):
         raise Declined
     least = as_expr(low)
-    known = lw.span(index)
-    if known is None or known[0] < least.hi or known[1] >= size.lo:
+    bounds = lw.span(index)
+    if bounds is None or bounds[0] < least.hi or bounds[1] >= size.lo:
         element = index.at(lw.axes(index.shape, contiguous_strides(index.shape))[1])
         if isinstance(element, Index) and element.expr.lo >= least.hi and known_less(element.expr, size):
             return
@@ -135,10 +135,10 @@ def _read(
         p.prepare(lw, count_of(lw.node.meta["val"]))
 
     def formula(out: tuple[Expr, ...]) -> Value:
-        found = [p.at(out) for p in places]
-        at = where_to(out, [e for e, _ in found])
+        reads = [p.at(out) for p in places]
+        at = where_to(out, [e for e, _ in reads])
         flat = ref.offset + total(i * s for i, s in zip(at, ref.strides, strict=True))
-        return load(ref.buffer, x.dtype, flat, tuple(b for _, binds in found for b in binds))
+        return load(ref.buffer, x.dtype, flat, tuple(b for _, binds in reads for b in binds))
 
     return lw.formula(formula, 4 + sum(p.index.cost for p in places))
 
@@ -216,13 +216,13 @@ def advanced(
 ) -> tuple[list[Places], tuple[Expr, ...], Callable[[tuple[Expr, ...], list[Expr]], list[Expr]]]:
     """Advanced indexing of `x` by integers: the places, the shape of what is indexed, and where its elements are."""
     used = [d for d, i in enumerate(indices) if i is not None]
-    found = [i for i in indices if i is not None]
-    if any(i.dtype not in ("i64", "i32") for i in found):
+    tensors = [i for i in indices if i is not None]
+    if any(i.dtype not in ("i64", "i32") for i in tensors):
         raise Declined
     if checked:
-        for i, d in zip(found, used, strict=True):
+        for i, d in zip(tensors, used, strict=True):
             check(lw, i, -x.shape[d], x.shape[d], OUTSIDE.format(d, x.shape[d].show()))
-    middle = _broadcast_shape([i.shape for i in found])
+    middle = _broadcast_shape([i.shape for i in tensors])
     rank = len(middle)
     rest = [n for d, n in enumerate(x.shape) if d not in used]
     # Dimensions that the indices make stand in the place of theirs if those are neighbours, else in front.
@@ -232,7 +232,9 @@ def advanced(
         move = broadcast(i.shape, middle)
         return lambda out: move(out[first : first + rank])
 
-    places = [Places(i, x.shape[d], f"x{k}", mover(i), True) for k, (i, d) in enumerate(zip(found, used, strict=True))]
+    places = [
+        Places(i, x.shape[d], f"x{k}", mover(i), True) for k, (i, d) in enumerate(zip(tensors, used, strict=True))
+    ]
 
     def where_to(out: tuple[Expr, ...], at: list[Expr]) -> list[Expr]:
         kept = iter((*out[:first], *out[first + rank :]))

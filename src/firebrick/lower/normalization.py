@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.ir.index.expr import ZERO, Expr, const, product
+from firebrick.ir.index.expr import ZERO, Expr, const
 from firebrick.ir.loops.constructors import cast, constant, op
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.lower.context import Lowering, rules, shape_of
-from firebrick.lower.reductions import divide, mean_and_variance
+from firebrick.lower.reductions import mean_and_variance
 from firebrick.lower.tensors import TensorValue, contiguous_strides
 from firebrick.lower.views import reshape_map
 
@@ -31,15 +31,15 @@ def _reciprocal_root(variance: Value, eps: float) -> Value:
 
 def _rstd(lw: Lowering, variance: TensorValue, eps: float) -> TensorValue:
     """1/sqrt(variance + eps), stored: it is read by each element of its row."""
-    made = TensorValue(
+    rstd = TensorValue(
         variance.shape,
         variance.dtype,
         variance.strides,
         formula=lambda index: _reciprocal_root(variance.at(index), eps),
         cost=8,
     )
-    lw.realize(made)
-    return made
+    lw.realize(rstd)
+    return rstd
 
 
 def _as(lw: Lowering, value: TensorValue, fake: torch.Tensor) -> TensorValue:
@@ -76,36 +76,6 @@ def _affine(v: Value, at: tuple[Expr, ...], weight: TensorValue | None, bias: Te
     if weight is not None:
         v = op("mul", v, cast(weight.at(at), v.dtype))
     return v if bias is None else op("add", v, cast(bias.at(at), v.dtype))
-
-
-@_rule(aten._fused_rms_norm.default)
-def _rms_norm(
-    lw: Lowering, x: TensorValue, normalized: Sequence[int], weight: TensorValue | None, eps: float | None
-) -> tuple[TensorValue, TensorValue]:
-    val, rstd_val = lw.node.meta["val"]
-    out, compute = BY_TORCH[val.dtype].name, DTYPES[x.dtype].accumulate
-    k = x.rank - len(normalized)
-    lw.share(x)
-    n = product(x.shape[k:])
-    small = torch.finfo(val.dtype).eps if eps is None else eps
-
-    def square(v: Value, _: tuple[Expr, ...]) -> Value:
-        wide = cast(v, compute)
-        return op("mul", wide, wide)
-
-    rstd = lw.reduction(
-        "sum",
-        x,
-        range(k, x.rank),
-        body=square,
-        finish=lambda v, _: _reciprocal_root(divide(v, n), small),
-    )
-
-    def formula(index: tuple[Expr, ...]) -> Value:
-        row = (*index[:k], *[ZERO] * (x.rank - k))
-        return cast(_affine(op("mul", cast(x.at(index), compute), rstd.at(row)), index[k:], weight, None), out)
-
-    return lw.formula(formula, 4 + x.cost, val), _as(lw, rstd, rstd_val)
 
 
 @_rule(aten.native_group_norm.default)

@@ -68,8 +68,8 @@ def _pad(lw: Lowering, x: TensorValue, pads: Sequence[int]) -> TensorValue:
     assert ref is not None
     for first, count in _bands(before[-1], sizes[-1], as_int(shape[-1])):
         part = (*shape[:-1], as_expr(count))
-        made = TensorValue(part, x.dtype, strides, formula=band(first - before[-1]), cost=x.cost, parts=lw.parts)
-        lw.store(made, Ref(ref.buffer, part, strides, strides[-1] * first))
+        padding = TensorValue(part, x.dtype, strides, formula=band(first - before[-1]), cost=x.cost, parts=lw.parts)
+        lw.store(padding, Ref(ref.buffer, part, strides, strides[-1] * first))
     return result
 
 

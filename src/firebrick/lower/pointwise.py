@@ -194,11 +194,6 @@ def gelu_tanh(a: Value) -> Value:
     return op("mul", op("mul", like(a, 0.5), a), op("add", like(a, 1), op("tanh", inner)))
 
 
-def sgn(a: Value) -> Value:
-    """Sign of a number; a truth value is its own."""
-    return a if a.dtype == "b8" else op("sign", a)
-
-
 def clamp_low(a: Value, low: Value | None) -> Value:
     """At least `low`; NaN stays."""
     return a if low is None else op("max", low, a)
@@ -214,24 +209,15 @@ def power(a: Value, b: Value) -> Value:
     return op("pow", a, b)
 
 
-def power_of_two_sum(exp: str, log: str) -> Callable[[Value, Value], Value]:
-    """log(exp(a) + exp(b)) in the base of the functions `exp` and `log`."""
+def sum_of_powers(exp: str, log: Callable[[Value], Value]) -> Callable[[Value, Value], Value]:
+    """log(exp(a) + exp(b)) in the base of `exp`; log: of 1 and its argument."""
 
     def fn(a: Value, b: Value) -> Value:
         high, low = op("max", a, b), op("min", a, b)
-        one = like(a, 1)
-        total = op(log, op("add", one, op(exp, op("sub", low, high))))
         same = op("and", op("isinf", high), op("eq", high, low))
-        return where(same, high, op("add", high, total))
+        return where(same, high, op("add", high, log(op(exp, op("sub", low, high)))))
 
     return fn
-
-
-def logaddexp(a: Value, b: Value) -> Value:
-    """log(exp(a) + exp(b))."""
-    high, low = op("max", a, b), op("min", a, b)
-    same = op("and", op("isinf", high), op("eq", high, low))
-    return where(same, high, op("add", high, op("log1p", op("exp", op("sub", low, high)))))
 
 
 def heaviside(a: Value, b: Value) -> Value:
@@ -256,12 +242,6 @@ def silu(a: Value) -> Value:
     return op("div", a, op("add", like(a, 1), op("exp", op("neg", a))))
 
 
-def softplus(a: Value, beta: Value, threshold: Value) -> Value:
-    """log(1 + exp(beta * a)) / beta, linear beyond the threshold."""
-    scaled = op("mul", a, beta)
-    return where(op("gt", scaled, threshold), a, op("div", op("log1p", op("exp", scaled)), beta))
-
-
 def lerp(a: Value, b: Value, weight: Value) -> Value:
     """a + weight * (b - a), from the nearer end."""
     low = op("add", a, op("mul", weight, op("sub", b, a)))
@@ -269,33 +249,10 @@ def lerp(a: Value, b: Value, weight: Value) -> Value:
     return where(op("lt", op("abs", weight), like(weight, 0.5)), low, high)
 
 
-def hardsigmoid(a: Value) -> Value:
-    """clamp(a + 3, 0, 6) / 6."""
-    lifted = op("min", op("max", op("add", a, like(a, 3)), like(a, 0)), like(a, 6))
-    return op("div", lifted, like(a, 6))
-
-
 def hardswish(a: Value) -> Value:
     """a * clamp(a + 3, 0, 6) / 6."""
     lifted = op("min", op("max", op("add", a, like(a, 3)), like(a, 0)), like(a, 6))
     return op("div", op("mul", a, lifted), like(a, 6))
-
-
-def mish(a: Value) -> Value:
-    """a * tanh(softplus(a))."""
-    return op("mul", a, op("tanh", op("log1p", op("exp", a))))
-
-
-def isfinite(a: Value) -> Value:
-    """Neither NaN nor an infinity."""
-    if not DTYPES[a.dtype].is_float:
-        return constant(True, "b8")
-    return op("lt", op("abs", a), like(a, math.inf))
-
-
-def float_test(name: str) -> Callable[[Value], Value]:
-    """A test that integers never pass."""
-    return lambda a: op(name, a) if DTYPES[a.dtype].is_float else constant(False, "b8")
 
 
 def rounding(name: str) -> Callable[[Value], Value]:
@@ -338,16 +295,11 @@ def _table() -> dict[Any, Callable[..., Any]]:
     rules |= {
         aten.neg.default: one(scalar("neg")),
         aten.abs.default: one(lambda a: a if a.dtype in ("b8", "u8") else op("abs", a)),
-        **dict.fromkeys((aten.sign.default, aten.sgn.default), one(sgn)),
+        aten.sign.default: one(lambda a: a if a.dtype == "b8" else op("sign", a)),
         aten.relu.default: one(relu),
-        aten.square.default: one(lambda a: mul(a, a)),
         aten.reciprocal.default: one(lambda a: op("div", like(a, 1), a), "float", 4),
         aten.silu.default: one(silu, "float", 25),
-        aten.mish.default: one(mish, "float", 80),
-        aten.hardsigmoid.default: one(hardsigmoid, "float", 8),
         aten.hardswish.default: one(hardswish, "float", 8),
-        aten.relu6.default: one(lambda a: op("min", like(a, 6), relu(a))),
-        aten.frac.default: one(lambda a: op("sub", a, op("trunc", a)), "float"),
         aten.minimum.default: one(scalar("min")),
         aten.maximum.default: one(scalar("max")),
         aten.fmin.default: one(scalar("fmin"), "float", 2),
@@ -355,8 +307,10 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.atan2.default: one(scalar("atan2"), "float", 40),
         aten.hypot.default: one(scalar("hypot"), "float", 20),
         **dict.fromkeys((aten.copysign.Tensor, aten.copysign.Scalar), one(scalar("copysign"), "float")),
-        aten.logaddexp.default: one(logaddexp, "float", 50),
-        aten.logaddexp2.default: one(power_of_two_sum("exp2", "log2"), "float", 50),
+        aten.logaddexp.default: one(sum_of_powers("exp", scalar("log1p")), "float", 50),
+        aten.logaddexp2.default: one(
+            sum_of_powers("exp2", lambda x: op("log2", op("add", like(x, 1), x))), "float", 50
+        ),
         aten.heaviside.default: one(heaviside),
         **{
             getattr(aten.xlogy, o): one(times_log("log"), "float", 25)
@@ -367,12 +321,6 @@ def _table() -> dict[Any, Callable[..., Any]]:
             for o in ("default", "other_scalar", "self_scalar")
         },
         **dict.fromkeys((aten.lerp.Scalar, aten.lerp.Tensor), one(lerp, "float", 6)),
-        aten.leaky_relu.default: one(
-            lambda a, k: where(op("gt", a, like(a, 0)), a, op("mul", a, k)), "float", 2, (("negative_slope", 0.01),)
-        ),
-        aten.softplus.default: one(softplus, "float", 50, (("beta", 1), ("threshold", 20))),
-        aten.threshold.default: one(lambda a, limit, value: where(op("le", a, limit), value, a)),
-        aten.threshold_backward.default: one(lambda g, a, limit: where(op("le", a, limit), like(g, 0), g)),
         aten.addcmul.default: one(
             lambda a, b, c, k: op("add", a, op("mul", op("mul", k, b), c)), "result", 3, (("value", 1),)
         ),
@@ -380,16 +328,12 @@ def _table() -> dict[Any, Callable[..., Any]]:
             lambda a, b, c, k: op("add", a, op("div", op("mul", k, b), c)), "float", 6, (("value", 1),)
         ),
         **dict.fromkeys((aten.mul.Tensor, aten.mul.Scalar), one(mul)),
-        **dict.fromkeys((aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor), one(scalar("div"), "float", 4)),
+        **dict.fromkeys((aten.div.Tensor, aten.div.Scalar), one(scalar("div"), "float", 4)),
         **dict.fromkeys((aten.pow.Tensor_Tensor, aten.pow.Scalar), one(power, "float", 60)),
-        aten.clamp_min.Tensor: one(clamp_low),
-        aten.clamp_max.Tensor: one(clamp_high),
         aten.clamp.Tensor: one(lambda a, low=None, high=None: clamp_high(clamp_low(a, low), high)),
-        aten.isnan.default: one(float_test("isnan"), "args"),
-        aten.isinf.default: one(float_test("isinf"), "args"),
-        aten.isfinite.default: one(isfinite, "args"),
-        aten.isposinf.default: one(lambda a: op("eq", a, like(a, math.inf)), "args"),
-        aten.isneginf.default: one(lambda a: op("eq", a, like(a, -math.inf)), "args"),
+        aten.isinf.default: one(
+            lambda a: op("isinf", a) if DTYPES[a.dtype].is_float else constant(False, "b8"), "args"
+        ),
         aten.signbit.default: one(
             lambda a: op("signbit", a) if DTYPES[a.dtype].is_float else op("lt", a, like(a, 0)), "args"
         ),
@@ -397,8 +341,6 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.bitwise_not.default: one(lambda a: op("not" if a.dtype == "b8" else "bitnot", a)),
         **{getattr(aten.bitwise_left_shift, o): one(scalar("shl")) for o in ("Tensor", "Tensor_Scalar")},
         **{getattr(aten.bitwise_right_shift, o): one(scalar("shr")) for o in ("Tensor", "Tensor_Scalar")},
-        aten.sigmoid_backward.default: one(lambda g, y: op("mul", g, op("mul", op("sub", like(y, 1), y), y))),
-        aten.tanh_backward.default: one(lambda g, y: op("mul", g, op("sub", like(y, 1), op("mul", y, y)))),
     }
     return rules
 
@@ -430,13 +372,6 @@ def _add(lw: Lowering, a: Any, b: Any, scale: Any = 1, *, alpha: float = 1) -> T
     return elementwise(lw, lambda x, y, k: combine(x, mul(y, k)), (a, b, alpha), _compute(lw), 2)
 
 
-@_rule(aten.rsub.Tensor, aten.rsub.Scalar)
-def _rsub(lw: Lowering, a: Any, b: Any, alpha: float = 1) -> TensorValue:
-    if alpha == 1:
-        return elementwise(lw, lambda x, y: sub(y, x), (a, b), _compute(lw))
-    return elementwise(lw, lambda x, y, k: sub(y, mul(x, k)), (a, b, alpha), _compute(lw))
-
-
 def _divide(lw: Lowering, a: Any, b: Any, *, name: str = "", rounding_mode: str | None = None) -> TensorValue:
     """Integer division by data is the library's: it raises when the divisor is 0."""
     name = name or {None: "div", "floor": "floordiv", "trunc": "truncdiv"}[rounding_mode]
@@ -448,7 +383,6 @@ def _divide(lw: Lowering, a: Any, b: Any, *, name: str = "", rounding_mode: str 
 
 for _name, _ops in {
     "": (aten.div.Tensor_mode, aten.div.Scalar_mode),
-    "floordiv": (aten.floor_divide.default, aten.floor_divide.Scalar),
     "mod": (aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor),
     "fmod": (aten.fmod.Tensor, aten.fmod.Scalar),
 }.items():
@@ -497,11 +431,6 @@ def _clamp(lw: Lowering, a: TensorValue, low: float | None = None, high: float |
     return elementwise(lw, lambda x, lo, hi: clamp_high(clamp_low(x, lo), hi), (a, *limits), _compute(lw))
 
 
-RULES[aten.clamp_min.default] = _clamp
-RULES[aten.clamp_max.default] = lambda lw, a, high: _clamp(lw, a, None, high)
-RULES[aten.hardtanh.default] = lambda lw, a, low=-1, high=1: _clamp(lw, a, low, high)
-
-
 def _limit(lw: Lowering, number: float | None) -> float | None:
     """A limit as eager has it, in the dtype of the result: 1e-12 is 0 in float16, of which `normalize` makes NaN."""
     dtype = lw.node.meta["val"].dtype
@@ -510,33 +439,7 @@ def _limit(lw: Lowering, number: float | None) -> float | None:
     return float(torch.tensor(number, dtype=dtype))
 
 
-@_rule(aten.elu.default)
-def _elu(lw: Lowering, a: TensorValue, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> TensorValue:
-    def fn(x: Value) -> Value:
-        low = op("mul", op("expm1", op("mul", x, like(x, input_scale))), like(x, alpha * scale))
-        return where(op("gt", x, like(x, 0)), op("mul", x, like(x, scale)), low)
-
-    return elementwise(lw, fn, (a,), _needs_float(lw), 35)
-
-
-@_rule(aten.nan_to_num.default)
-def _nan_to_num(
-    lw: Lowering, a: TensorValue, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
-) -> TensorValue:
-    compute = _compute(lw)
-    if not DTYPES[compute].is_float:
-        return elementwise(lw, lambda x: x, (a,), compute)
-    info = torch.finfo(lw.node.meta["val"].dtype)
-
-    def fn(x: Value) -> Value:
-        x = where(op("isnan", x), like(x, nan or 0.0), x)
-        x = where(op("eq", x, like(x, math.inf)), like(x, info.max if posinf is None else posinf), x)
-        return where(op("eq", x, like(x, -math.inf)), like(x, info.min if neginf is None else neginf), x)
-
-    return elementwise(lw, fn, (a,), compute, 6)
-
-
-@_rule(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+@_rule(aten.where.self)
 def _where(lw: Lowering, cond: TensorValue, a: Any, b: Any) -> TensorValue:
     return _select(lw, cond, a, b)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce as reduce_values
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -59,20 +60,29 @@ class _Window:
         self.size, self.stride, self.pad, self.dilation = list(size), list(stride), list(pad), list(dilation)
         self.extent = [as_int(n) for n in x.shape[x.rank - self.rank :]]
 
-    def elements(self, index: tuple[Expr, ...]) -> Iterator[tuple[Value, tuple[Expr, ...]]]:
-        """Whether each element is inside of the tensor, and where it is."""
-        lead = index[: self.x.rank - self.rank]
-        at = index[self.x.rank - self.rank :]
+    def elements(
+        self, index: tuple[Expr, ...], sides: Sequence[_Side]
+    ) -> Iterator[tuple[tuple[int, ...], Value, tuple[Expr, ...]]]:
+        """The offsets of each element in the window, whether it is inside of the tensor, and where it is."""
         for offsets in product(*(range(n) for n in self.size)):
-            place = [
-                i * s + (k * d - p)
-                for i, s, k, d, p in zip(at, self.stride, offsets, self.dilation, self.pad, strict=True)
-            ]
+            parts = [side.element(i, const(k)) for side, i, k in zip(sides, index[-self.rank :], offsets, strict=True)]
             inside: Value = TRUE
-            for e, n in zip(place, self.extent, strict=True):
-                inside = op("and", inside, op("ge", index_value(e), constant(0, "i64")))
-                inside = op("and", inside, op("lt", index_value(e), constant(n, "i64")))
-            yield inside, (*lead, *place)
+            for part, _ in parts:
+                inside = op("and", inside, part)
+            yield offsets, inside, (*index[: -self.rank], *(at for _, at in parts))
+
+    def unrolled(self, name: str, compute: str) -> Callable[[tuple[Expr, ...]], Value]:
+        """The maximum of the window's elements or their sum, which begins with 0, as a formula."""
+        sides = self.sides()
+        start: list[Value] = [] if name == "max" else [constant(0.0, compute)]
+        empty = reduction_identity(name, self.x.dtype) if name == "max" else 0.0
+
+        def formula(index: tuple[Expr, ...]) -> Value:
+            inside = self.elements(index, sides)
+            values = [*start, *(cast(masked(cond, self.x.at(at), empty), compute) for _, cond, at in inside)]
+            return reduce_values(lambda a, b: op("max" if name == "max" else "add", a, b), values)
+
+        return formula
 
     def by_dimensions(self, val: torch.Tensor) -> bool:
         """Whether to fold by dimensions: the window is large, or neighbours in a row would need masks."""
@@ -182,14 +192,14 @@ def _of_runs(lw: Lowering, x: TensorValue, d: int, side: _Side) -> tuple[TensorV
     inside = _Side(side.n, run, lambda i: i, side.step, sure=run, end=lambda i: i + run)
     formula = _fold(x, d, inside, "max", 0.0)
     strides = _packed(shape, [k for k in range(x.rank) if k != d] + [d])
-    made = TensorValue(shape, DTYPES[x.dtype].compute, strides, formula=formula, cost=3 * run, parts=lw.parts)
-    return made, _Side(as_int(shape[d]), (n - run) // step + 1, side.first, step * side.step)
+    pooled = TensorValue(shape, DTYPES[x.dtype].compute, strides, formula=formula, cost=3 * run, parts=lw.parts)
+    return pooled, _Side(as_int(shape[d]), (n - run) // step + 1, side.first, step * side.step)
 
 
 def _packed(shape: Sequence[Expr], order: Sequence[int]) -> tuple[Expr, ...]:
     """Strides of a tensor without gaps whose dimensions lie in memory in this order."""
-    found = dict(zip(order, contiguous_strides(tuple(shape[d] for d in order)), strict=True))
-    return tuple(found[d] for d in range(len(shape)))
+    strides = dict(zip(order, contiguous_strides(tuple(shape[d] for d in order)), strict=True))
+    return tuple(strides[d] for d in range(len(shape)))
 
 
 def _padded(lw: Lowering, x: TensorValue, d: int, side: _Side, count: int, empty: float) -> tuple[TensorValue, _Side]:
@@ -235,18 +245,9 @@ def _maximum(lw: Lowering, window: _Window, val: torch.Tensor) -> TensorValue:
     if window.by_dimensions(val):
         whole = _folded(lw, x, window.sides(), "max", val)
         return lw.formula(lambda index: cast(whole.at(index), x.dtype), whole.cost, val)
-    lowest = reduction_identity("max", x.dtype)
     lw.realize(x)
-
-    def formula(index: tuple[Expr, ...]) -> Value:
-        result: Value | None = None
-        for inside, at in window.elements(index):
-            element = cast(masked(inside, x.at(at), lowest), DTYPES[x.dtype].compute)
-            result = element if result is None else op("max", result, element)
-        assert result is not None
-        return cast(result, x.dtype)
-
-    return lw.formula(formula, 3 * math.prod(window.size), val)
+    formula = window.unrolled("max", DTYPES[x.dtype].compute)
+    return lw.formula(lambda index: cast(formula(index), x.dtype), 3 * math.prod(window.size), val)
 
 
 def _mean(
@@ -261,14 +262,8 @@ def _mean(
             lambda i: cast(op("div", cast(whole.at(i), compute), cast(count(i), compute)), out), whole.cost + 2
         )
     lw.realize(x)
-
-    def formula(index: tuple[Expr, ...]) -> Value:
-        result: Value = constant(0.0, compute)
-        for inside, at in window.elements(index):
-            result = op("add", result, cast(masked(inside, x.at(at), 0.0), compute))
-        return cast(op("div", result, cast(count(index), compute)), out)
-
-    return lw.formula(formula, 3 * math.prod(window.size))
+    formula = window.unrolled("sum", compute)
+    return lw.formula(lambda i: cast(op("div", formula(i), cast(count(i), compute)), out), 3 * math.prod(window.size))
 
 
 def _maxima(lw: Lowering, window: _Window) -> tuple[TensorValue, ...]:
@@ -296,22 +291,18 @@ def _with_places(
 
     def best(index: tuple[Expr, ...]) -> tuple[Value, Value]:
         """The maximum, and how far it is behind the first element of the window."""
-        found: Value | None = None
+        best_value: Value | None = None
         place: Value = constant(0, "i32")
-        for offsets in product(*(range(n) for n in window.size)):
-            parts = [side.element(i, const(k)) for side, i, k in zip(sides, index[-rank:], offsets, strict=True)]
-            inside: Value = TRUE
-            for part, _ in parts:
-                inside = op("and", inside, part)
-            value = cast(masked(inside, x.at((*index[:-rank], *(at for _, at in parts))), lowest), compute)
-            if found is None:
-                found = value
+        for offsets, inside, at in window.elements(index, sides):
+            value = cast(masked(inside, x.at(at), lowest), compute)
+            if best_value is None:
+                best_value = value
                 continue
             away = sum(k * d * n for k, d, n in zip(offsets, window.dilation, steps, strict=True))
-            better = op("or", op("gt", value, found), op("isnan", value))
-            found, place = where(better, value, found), where(better, constant(away, "i32"), place)
-        assert found is not None
-        return found, place
+            better = op("or", op("gt", value, best_value), op("isnan", value))
+            best_value, place = where(better, value, best_value), where(better, constant(away, "i32"), place)
+        assert best_value is not None
+        return best_value, place
 
     def skipped(index: tuple[Expr, ...]) -> Value:
         """How far the first element of the window that is inside of the tensor is behind its first one."""
@@ -326,25 +317,25 @@ def _with_places(
         return result
 
     def place(index: tuple[Expr, ...]) -> Value:
-        found, away = best(index)
+        best_value, away = best(index)
         if any(window.pad):
-            away = where(op("eq", found, constant(lowest, compute)), skipped(index), away)
+            away = where(op("eq", best_value, constant(lowest, compute)), skipped(index), away)
         begin = total(
             (i * s - p) * n for i, s, p, n in zip(index[-rank:], window.stride, window.pad, steps, strict=True)
         )
         return op("add", index_value(begin), cast(away, "i64"))
 
-    made: list[TensorValue] = []
+    results: list[TensorValue] = []
     for t in (val, fake):
         shape, dtype = shape_of(t), BY_TORCH[t.dtype].name
         layout = dense_strides(shape, strides_of(val))
-        made.append(TensorValue(shape, dtype, layout, ref=Ref(lw.buffer(dtype, shape, layout), shape, layout, ZERO)))
-    if ZERO not in made[0].shape:
-        axes, index = lw.axes(made[0].shape, made[0].strides)
-        at = total(i * n for i, n in zip(index, made[0].strides, strict=True))
+        results.append(TensorValue(shape, dtype, layout, ref=Ref(lw.buffer(dtype, shape, layout), shape, layout, ZERO)))
+    if ZERO not in results[0].shape:
+        axes, index = lw.axes(results[0].shape, results[0].strides)
+        at = total(i * n for i, n in zip(index, results[0].strides, strict=True))
         values = cast(best(index)[0], x.dtype), place(index)
-        lw.nest(axes, *(Store(t.ref.buffer, at, v) for t, v in zip(made, values, strict=True) if t.ref is not None))
-    return made[0], made[1]
+        lw.nest(axes, *(Store(t.ref.buffer, at, v) for t, v in zip(results, values, strict=True) if t.ref is not None))
+    return results[0], results[1]
 
 
 @_rule(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.ir.index.expr import ZERO, Expr, product
-from firebrick.ir.loops.constructors import cast, constant, index_value, op, where
+from firebrick.ir.loops.constructors import cast, constant, index_value, op
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.lower.context import Declined, Lowering, rules
 from firebrick.lower.tensors import TensorValue, contiguous_strides
@@ -87,12 +87,9 @@ def _extreme(name: str) -> Callable[..., TensorValue]:
     return rule
 
 
-def _truth(name: str) -> Callable[..., TensorValue]:
-    def rule(lw: Lowering, x: TensorValue, dim: Any = None, keepdim: bool = False) -> TensorValue:
-        dims = [] if isinstance(dim, (list, tuple)) and not dim and x.rank else _dims(x, dim)
-        return _fold(lw, name, x, dims, keepdim, "b8")
-
-    return rule
+def _any(lw: Lowering, x: TensorValue, dim: Any = None, keepdim: bool = False) -> TensorValue:
+    dims = [] if isinstance(dim, (list, tuple)) and not dim and x.rank else _dims(x, dim)
+    return _fold(lw, "any", x, dims, keepdim, "b8")
 
 
 @_rule(aten.mean.default, aten.mean.dim)
@@ -114,29 +111,6 @@ def _best(
     values, places = lw.node.meta["val"]
     best = _fold(lw, name, x, _dims(x, dim), keepdim, compute, fake=values)
     return best, _fold(lw, f"arg{name}", x, _dims(x, dim), keepdim, compute, fake=places)
-
-
-@_rule(aten.logsumexp.default)
-def _logsumexp(lw: Lowering, x: TensorValue, dim: Any, keepdim: bool = False) -> TensorValue:
-    """log(sum(exp(x))) = m + log(sum(exp(x - m))) with m the maximum, or 0 if that is infinite."""
-    out = _out(lw)
-    compute, dims = DTYPES[out].accumulate, _dims(x, dim)
-    lw.share(x)
-    high = lw.reduction("max", x, dims, body=lambda v, _: cast(v, compute))
-
-    def shift(at: tuple[Expr, ...]) -> Value:
-        top = high.at(at)
-        return where(op("isinf", top), constant(0.0, compute), top)
-
-    return lw.reduction(
-        "sum",
-        x,
-        dims,
-        body=lambda v, at: op("exp", op("sub", cast(v, compute), shift(at))),
-        finish=lambda v, at: cast(op("add", op("log", v), shift(at)), out),
-        keepdim=keepdim,
-        fake=lw.node.meta["val"],
-    )
 
 
 def mean_and_variance(
@@ -186,28 +160,26 @@ def _moments(
     *,
     correction: float | None = None,
     keepdim: bool = False,
-    root: bool,
 ) -> TensorValue | tuple[TensorValue, ...]:
-    """Variance (or its root), and the mean if the node has it as a second result; each in the layout of its fake."""
+    """Variance, and the mean if the node has it as a second result; each in the layout of its fake."""
     fakes = lw.node.meta["val"]
     dims = sorted(d % x.rank for d in _dims(x, dim)) if x.rank else []
     compute = DTYPES[x.dtype].accumulate
     mean, variance = mean_and_variance(lw, x, dims, compute, 1 if correction is None else correction)
 
-    def expose(value: TensorValue, fake: torch.Tensor, sqrt: bool) -> TensorValue:
+    def expose(value: TensorValue, fake: torch.Tensor) -> TensorValue:
         def formula(index: tuple[Expr, ...]) -> Value:
             at = list(index)
             if not keepdim:
                 for d in dims:
                     at.insert(d, ZERO)
-            v = value.at(tuple(at))
-            return cast(op("sqrt", v) if sqrt else v, BY_TORCH[fake.dtype].name)
+            return cast(value.at(tuple(at)), BY_TORCH[fake.dtype].name)
 
         return lw.formula(formula, 4, fake)
 
     if isinstance(fakes, torch.Tensor):
-        return expose(variance, fakes, root)
-    return expose(variance, fakes[0], root), expose(mean, fakes[1], False)
+        return expose(variance, fakes)
+    return expose(variance, fakes[0]), expose(mean, fakes[1])
 
 
 RULES.update(
@@ -220,10 +192,8 @@ RULES.update(
         aten.argmin.default: _extreme("argmin"),
         aten.max.dim: partial(_best, name="max"),
         aten.min.dim: partial(_best, name="min"),
-        **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), _truth("any")),
-        **dict.fromkeys((aten.all.default, aten.all.dim, aten.all.dims), _truth("all")),
-        **dict.fromkeys((aten.var.correction, aten.var_mean.correction), partial(_moments, root=False)),
-        **dict.fromkeys((aten.std.correction, aten.std_mean.correction), partial(_moments, root=True)),
+        **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), _any),
+        **dict.fromkeys((aten.var.correction, aten.var_mean.correction), _moments),
     }
 )
 

@@ -71,11 +71,11 @@ class TensorValue:
             at = ref.offset + total(i * s for i, s in zip(index, ref.strides, strict=True))
             return load(ref.buffer, self.dtype, at)
         # A formula that uses this value twice would otherwise double the work at each level.
-        found = self._memo.get(index)
-        if found is None:
+        value = self._memo.get(index)
+        if value is None:
             assert self._formula is not None
-            found = self._memo[index] = self._formula(index)
-        return found
+            value = self._memo[index] = self._formula(index)
+        return value
 
     def stored(self, ref: Ref) -> None:
         """Remember where the tensor is; later consumers load it."""

@@ -57,13 +57,13 @@ def _update(
     if ZERO not in shape:
         for p in places:
             p.prepare(lw, hint(product(shape)))
-        found = [p.at(index) for p in places]
-        at = where_to(index, [e for e, _ in found])
+        lookups = [p.at(index) for p in places]
+        at = where_to(index, [e for e, _ in lookups])
         flat = total(i * s for i, s in zip(at, strides, strict=True))
-        binds = tuple(b for _, bound in found for b in bound)
+        binds = tuple(b for _, bound in lookups for b in bound)
         lw.nest(axes, Store(ref.buffer, flat, cast(value(index), dtype), mode, binds))
-    made = TensorValue(x.shape, dtype, strides, ref=ref)
-    return made if dtype == x.dtype else converted(made, x.dtype)
+    updated = TensorValue(x.shape, dtype, strides, ref=ref)
+    return updated if dtype == x.dtype else converted(updated, x.dtype)
 
 
 def _along(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, const, maximum, minimum, total
+from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, maximum, minimum, total
 from firebrick.ir.loops.dtypes import BY_TORCH
 from firebrick.ir.loops.program import Ref
 from firebrick.lower.context import Declined, Lowering, broadcast, count_of, place_of, rules, shape_of, strides_of
@@ -30,15 +30,17 @@ def restride(
     val: torch.Tensor = lw.node.meta["val"] if fake is None else fake
     shape, strides = shape_of(val), strides_of(val)
     base: torch.Tensor = lw.node.args[0].meta["val"]  # type: ignore[union-attr]
-    known = strides_of(base)
-    shared = _shares(lw.node.target, val, base)
+    base_strides = strides_of(base)
+    # Where the layout doesn't allow a view, `reshape` copies. Equal calls of repeated layers carry the fake values of
+    # the first, so storages of two nodes can't be compared.
+    shared = lw.node.target is not aten.reshape.default or (val.is_contiguous() and base.is_contiguous())
     shift: Expr = ZERO
     if shared and (val.storage_offset() or base.storage_offset()):
         # Not their difference: a pass may have put a part of a tensor in the place of the base that `val` was made of.
-        shift = total(i * s for i, s in zip(remap()((ZERO,) * len(shape)), known, strict=True))
+        shift = total(i * s for i, s in zip(remap()((ZERO,) * len(shape)), base_strides, strict=True))
 
     def see(ref: Ref) -> Ref | None:
-        return Ref(ref.buffer, shape, strides, ref.offset + shift, ref.dtype) if ref.strides == known else None
+        return Ref(ref.buffer, shape, strides, ref.offset + shift, ref.dtype) if ref.strides == base_strides else None
 
     if x.ref is not None and shared:
         seen = see(x.ref)
@@ -50,20 +52,6 @@ def restride(
     if shared and made.ref is None and x.ref is None and count_of(val) >= count_of(base):
         made.base, made.see = x, see
     return made
-
-
-def _shares(target: Any, val: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether a view op looks at the memory of its argument.
-
-    Equal calls of repeated layers carry the fake values of the first, so storages of two nodes can't be compared.
-    """
-    if target in _MAY_COPY:
-        return val.is_contiguous() and base.is_contiguous()
-    return True
-
-
-_MAY_COPY = frozenset({aten.reshape.default, aten.flatten.using_ints})
-"""Ops that look where the layout allows it and copy where not."""
 
 
 # ---------------------------------------------------------------- maps of indices
@@ -147,15 +135,11 @@ def _with_dim(d: int, fn: Callable[[Expr], Expr]) -> IndexMap:
 
 @_rule(
     aten.view.default,
-    aten._unsafe_view.default,
     aten.reshape.default,
-    aten._reshape_alias.default,
-    aten.squeeze.default,
     aten.squeeze.dim,
     aten.squeeze.dims,
     aten.unsqueeze.default,
     prims.view_of.default,
-    aten.flatten.using_ints,
 )
 def _reshape(lw: Lowering, x: TensorValue, *_args: Any) -> TensorValue:
     return restride(lw, x, lambda: reshape_map(x.shape, shape_of(lw.node.meta["val"])))
@@ -253,36 +237,11 @@ def _view_dtype(lw: Lowering, x: TensorValue, dtype: torch.dtype) -> TensorValue
     val, base = lw.node.meta["val"], lw.node.args[0].meta["val"]  # type: ignore[union-attr]
     if ref.strides != strides_of(base) or ref.dtype is not None or val.dtype.itemsize != base.dtype.itemsize:
         raise Declined
-    made = BY_TORCH[dtype].name
-    if made == x.dtype:
+    name = BY_TORCH[dtype].name
+    if name == x.dtype:
         return x
     # Loops read a buffer in its own dtype only, so the other bytes are a copy made by the library.
     raise Declined
-
-
-@_rule(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
-def _split(lw: Lowering, x: TensorValue, _sizes: Any, dim: int = 0) -> tuple[TensorValue, ...]:
-    d = dim % x.rank
-    parts = []
-    start: Expr = ZERO
-    for val in lw.node.meta["val"]:
-        parts.append(_part(lw, x, d, start, val))
-        start = start + shape_of(val)[d]
-    return tuple(parts)
-
-
-def _part(lw: Lowering, x: TensorValue, d: int, start: Expr, val: torch.Tensor) -> TensorValue:
-    return restride(lw, x, lambda: _with_dim(d, lambda i: i + start), val)
-
-
-@_rule(aten.unbind.int)
-def _unbind(lw: Lowering, x: TensorValue, dim: int = 0) -> tuple[TensorValue, ...]:
-    d = dim % x.rank
-    return tuple(_slot(lw, x, d, k, val) for k, val in enumerate(lw.node.meta["val"]))
-
-
-def _slot(lw: Lowering, x: TensorValue, d: int, k: int, val: torch.Tensor) -> TensorValue:
-    return restride(lw, x, lambda: lambda index: (*index[:d], const(k), *index[d:]), val)
 
 
 @_rule(aten.flip.default)

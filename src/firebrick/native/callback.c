@@ -83,16 +83,52 @@ static PyObject *get_callback(PyObject *self, PyObject *none) {
     if (thread == NULL || thread->callback == NULL) return Py_BuildValue("(OO)", Py_None, Py_None);
     return Py_BuildValue("(OO)", thread->callback, thread->scope);
 }
-/* ---- Wrapped: a callable that has the hook on while it runs ------------------------ */
+/* ---- settings, as objects ------------------------------------------------------------ */
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *function, *callback, *scope;
-} Wrapped;
+    PyObject *function; /* NULL of a context */
+    PyObject *callback, *scope; /* to be set; while a context is entered, what was set before */
+    int entered;
+} Setting;
+
+static PyObject *setting_make(PyTypeObject *type, vectorcallfunc call, PyObject *function, PyObject *callback, PyObject *scope) {
+    Setting *setting = is_callback(callback) ? PyObject_GC_New(Setting, type) : NULL;
+    if (setting == NULL) return NULL;
+    setting->vectorcall = call;
+    setting->function = Py_XNewRef(function);
+    setting->callback = Py_NewRef(callback);
+    setting->scope = Py_NewRef(scope);
+    setting->entered = 0;
+    PyObject_GC_Track(setting);
+    return (PyObject *)setting;
+}
+
+static int setting_traverse(Setting *setting, visitproc visit, void *arg) {
+    Py_VISIT(setting->function);
+    Py_VISIT(setting->callback);
+    Py_VISIT(setting->scope);
+    return 0;
+}
+
+static int setting_clear(Setting *setting) {
+    Py_CLEAR(setting->function);
+    Py_CLEAR(setting->callback);
+    Py_CLEAR(setting->scope);
+    return 0;
+}
+
+static void setting_dealloc(Setting *setting) {
+    PyObject_GC_UnTrack(setting);
+    setting_clear(setting);
+    PyObject_GC_Del(setting);
+}
+
+/* ---- Wrapped: a callable that has the hook on while it runs ------------------------ */
 
 static PyObject *wrapped_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names) {
-    Wrapped *wrapped = (Wrapped *)self;
+    Setting *wrapped = (Setting *)self;
     PyObject *callback = wrapped->callback, *scope = wrapped->scope;
     if (thread_exchange(&callback, &scope) < 0) return NULL;
     PyObject *result = PyObject_Vectorcall(wrapped->function, args, nargsf, names);
@@ -111,79 +147,39 @@ static PyObject *wrapped_call(PyObject *self, PyObject *const *args, size_t narg
 static PyObject *wrapped_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *function, *callback, *scope = Py_None;
     static char *names[] = {"function", "callback", "scope", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:Wrapped", names, &function, &callback, &scope) || !is_callback(callback)) return NULL;
-    Wrapped *wrapped = PyObject_GC_New(Wrapped, type);
-    if (wrapped == NULL) return NULL;
-    wrapped->vectorcall = wrapped_call;
-    wrapped->function = Py_NewRef(function);
-    wrapped->callback = Py_NewRef(callback);
-    wrapped->scope = Py_NewRef(scope);
-    PyObject_GC_Track(wrapped);
-    return (PyObject *)wrapped;
-}
-
-static int wrapped_traverse(Wrapped *wrapped, visitproc visit, void *arg) {
-    Py_VISIT(wrapped->function);
-    Py_VISIT(wrapped->callback);
-    Py_VISIT(wrapped->scope);
-    return 0;
-}
-
-static int wrapped_clear(Wrapped *wrapped) {
-    Py_CLEAR(wrapped->function);
-    Py_CLEAR(wrapped->callback);
-    Py_CLEAR(wrapped->scope);
-    return 0;
-}
-
-static void wrapped_dealloc(Wrapped *wrapped) {
-    PyObject_GC_UnTrack(wrapped);
-    wrapped_clear(wrapped);
-    PyObject_GC_Del(wrapped);
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:Wrapped", names, &function, &callback, &scope)) return NULL;
+    return setting_make(type, wrapped_call, function, callback, scope);
 }
 
 static PyMemberDef wrapped_members[] = {
-    {"function", T_OBJECT_EX, offsetof(Wrapped, function), READONLY, NULL},
+    {"function", T_OBJECT_EX, offsetof(Setting, function), READONLY, NULL},
     {NULL},
 };
 
 static PyTypeObject wrapped_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "firebrick._native.Wrapped",
-    .tp_basicsize = sizeof(Wrapped),
+    .tp_basicsize = sizeof(Setting),
     .tp_new = wrapped_new,
-    .tp_dealloc = (destructor)wrapped_dealloc,
-    .tp_traverse = (traverseproc)wrapped_traverse,
-    .tp_clear = (inquiry)wrapped_clear,
+    .tp_dealloc = (destructor)setting_dealloc,
+    .tp_traverse = (traverseproc)setting_traverse,
+    .tp_clear = (inquiry)setting_clear,
     .tp_call = PyVectorcall_Call,
     .tp_members = wrapped_members,
-    .tp_vectorcall_offset = offsetof(Wrapped, vectorcall),
+    .tp_vectorcall_offset = offsetof(Setting, vectorcall),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_doc = "Wrapped(function, callback, scope=None): calls the function with the callback set on the calling thread.",
 };
 
 /* ---- Installed: a context manager, native so that entering and leaving offers no frames ---- */
 
-typedef struct {
-    PyObject_HEAD
-    PyObject *callback, *scope; /* to be set, then what was set before */
-    int entered;
-} Installed;
-
 static PyObject *installed_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *callback, *scope = Py_None;
     static char *names[] = {"callback", "scope", NULL};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:installed", names, &callback, &scope)) return NULL;
-    if (!is_callback(callback)) return NULL;
-    Installed *installed = PyObject_GC_New(Installed, type);
-    if (installed == NULL) return NULL;
-    installed->callback = Py_NewRef(callback);
-    installed->scope = Py_NewRef(scope);
-    installed->entered = 0;
-    PyObject_GC_Track(installed);
-    return (PyObject *)installed;
+    return setting_make(type, NULL, NULL, callback, scope);
 }
 
-static int installed_exchange(Installed *installed, int entered) {
+static int installed_exchange(Setting *installed, int entered) {
     if (installed->entered == entered) {
         PyErr_SetString(PyExc_RuntimeError, entered ? "the context is entered already" : "the context was not entered");
         return -1;
@@ -197,31 +193,13 @@ static int installed_exchange(Installed *installed, int entered) {
 }
 
 static PyObject *installed_enter(PyObject *self, PyObject *none) {
-    if (installed_exchange((Installed *)self, 1) < 0) return NULL;
+    if (installed_exchange((Setting *)self, 1) < 0) return NULL;
     Py_RETURN_NONE;
 }
 
 static PyObject *installed_exit(PyObject *self, PyObject *raised) {
-    if (installed_exchange((Installed *)self, 0) < 0) return NULL;
+    if (installed_exchange((Setting *)self, 0) < 0) return NULL;
     Py_RETURN_FALSE;
-}
-
-static int installed_traverse(Installed *installed, visitproc visit, void *arg) {
-    Py_VISIT(installed->callback);
-    Py_VISIT(installed->scope);
-    return 0;
-}
-
-static int installed_clear(Installed *installed) {
-    Py_CLEAR(installed->callback);
-    Py_CLEAR(installed->scope);
-    return 0;
-}
-
-static void installed_dealloc(Installed *installed) {
-    PyObject_GC_UnTrack(installed);
-    installed_clear(installed);
-    PyObject_GC_Del(installed);
 }
 
 static PyMethodDef installed_methods[] = {
@@ -232,11 +210,11 @@ static PyMethodDef installed_methods[] = {
 
 static PyTypeObject installed_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "firebrick._native.installed",
-    .tp_basicsize = sizeof(Installed),
+    .tp_basicsize = sizeof(Setting),
     .tp_new = installed_new,
-    .tp_dealloc = (destructor)installed_dealloc,
-    .tp_traverse = (traverseproc)installed_traverse,
-    .tp_clear = (inquiry)installed_clear,
+    .tp_dealloc = (destructor)setting_dealloc,
+    .tp_traverse = (traverseproc)setting_traverse,
+    .tp_clear = (inquiry)setting_clear,
     .tp_methods = installed_methods,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_doc = "installed(callback, scope=None): a context in which the callback is asked about frames of this thread.",

@@ -47,6 +47,7 @@ static int cuda_enter(int index, FbWork *work) {
     if (context == NULL || fb_cuda_done(fb_cuda_driver.get_context(&now), "context") < 0) return -1;
     if (now != context && fb_cuda_done(fb_cuda_driver.push_context(context), "context") < 0) return -1;
     work->entered = now != context;
+    work->context = context;
     if (current_stream != NULL && current_stream(index, &work->stream) != 0) return fb_cuda_done(1, "current stream");
     return 0;
 }
@@ -91,13 +92,28 @@ static int prepare(const FbLaunch *launch, unsigned grid[3], void **arguments) {
     return 1;
 }
 
+/* Makes a device current that another one of the program may have been entered after: 1 where `pop_context` has to undo it. */
+static int turn_to(const FbWork *work) {
+    void *now = NULL;
+    fb_cuda_driver.get_context(&now);
+    return now != work->context && fb_cuda_driver.push_context(work->context) == 0;
+}
+
+static int turn_back(int turned, int status) {
+    void *popped;
+    if (turned) fb_cuda_driver.pop_context(&popped);
+    return status;
+}
+
 static int cuda_launch(const FbWork *work, const FbLaunch *launch) {
     const CudaKernel *kernel = launch->kernel;
     void *arguments[MOST_ARGUMENTS];
     CuAttribute dependent = {DEPENDENT, 0, {1}};
     CuConfig config = {{1, 1, 1}, {kernel->threads, 1, 1}, kernel->shared, work->stream, &dependent, kernel->dependent};
     int status = prepare(launch, config.grid, arguments);
-    return status <= 0 ? status : fb_cuda_done(fb_cuda_driver.launch(&config, kernel->function, arguments, NULL), "launch");
+    if (status <= 0) return status;
+    const int turned = turn_to(work);
+    return fb_cuda_done(turn_back(turned, fb_cuda_driver.launch(&config, kernel->function, arguments, NULL)), "launch");
 }
 
 int fb_cuda_set_kernel(void *graph, void *node, const FbLaunch *launch) {
@@ -109,7 +125,8 @@ int fb_cuda_set_kernel(void *graph, void *node, const FbLaunch *launch) {
 }
 
 static int cuda_copy(const FbWork *work, void *to, const void *from, int64_t bytes) {
-    return fb_cuda_done(fb_cuda_driver.copy((uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)from, (size_t)bytes, work->stream), "copy");
+    const int turned = turn_to(work), status = fb_cuda_driver.copy((uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)from, (size_t)bytes, work->stream);
+    return fb_cuda_done(turn_back(turned, status), "copy");
 }
 
 const FbMachine fb_cuda = {

@@ -6,7 +6,7 @@
 
 /* A device during one call: the stream that its kernels go to, and what `leave` needs. */
 typedef struct {
-    void *stream, *before;
+    void *stream, *context;
     uint8_t entered;
 } FbWork;
 

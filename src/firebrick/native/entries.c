@@ -2,6 +2,7 @@
 #include "hook.h"
 
 #include <stddef.h>
+#include <structmember.h>
 
 #if PY_VERSION_HEX >= 0x030C0000
 #define CODE_GET_EXTRA PyUnstable_Code_GetExtra
@@ -110,29 +111,26 @@ static PyObject *entry_method_remove(PyObject *self, PyObject *none) {
     Py_RETURN_NONE;
 }
 
-static PyObject *entry_get(PyObject *self, void *place) {
-    PyObject *value = *(PyObject **)((char *)self + (Py_ssize_t)(intptr_t)place);
-    return Py_NewRef(value == NULL ? Py_None : value);
-}
-
 static PyObject *entry_get_scope(PyObject *self, void *unused) {
     PyObject *hold = ((Entry *)self)->scope_hold;
     PyObject *scope = hold == NULL ? NULL : PyWeakref_CheckRef(hold) ? weak_target(hold) : Py_NewRef(hold);
     return scope == NULL ? Py_NewRef(Py_None) : scope;
 }
 
-static PyObject *entry_get_hits(PyObject *self, void *unused) { return PyLong_FromSsize_t(((Entry *)self)->hits); }
-
 static PyObject *entry_get_original(PyObject *self, void *unused) {
     Site *site = ((Entry *)self)->site;
     return Py_NewRef(site == NULL ? Py_None : (PyObject *)site->code);
 }
 
+static PyMemberDef entry_members[] = {
+    {"plan", T_OBJECT, offsetof(Entry, plan), READONLY, "The guard plan; None for a skip mark."},
+    {"code", T_OBJECT, offsetof(Entry, code), READONLY, "The compiled code; None for a skip mark."},
+    {"hits", T_PYSSIZET, offsetof(Entry, hits), READONLY, "How often the entry was used."},
+    {NULL},
+};
+
 static PyGetSetDef entry_getset[] = {
-    {"plan", entry_get, NULL, "The guard plan; None for a skip mark.", (void *)offsetof(Entry, plan)},
-    {"code", entry_get, NULL, "The compiled code; None for a skip mark.", (void *)offsetof(Entry, code)},
     {"scope", entry_get_scope, NULL, "The scope that the entry belongs to.", NULL},
-    {"hits", entry_get_hits, NULL, "How often the entry was used.", NULL},
     {"original", entry_get_original, NULL, "The user's code object; None once the entry was removed.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -149,6 +147,7 @@ static PyTypeObject entry_type = {
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "What was compiled for one code object under one set of guards.",
     .tp_methods = entry_methods,
+    .tp_members = entry_members,
     .tp_getset = entry_getset,
 };
 /* ---- scopes ---------------------------------------------------------------- */

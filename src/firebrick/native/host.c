@@ -33,26 +33,6 @@ void fb_torch_error(const char *what) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, text == NULL || *text == 0 ? what : text);
 }
 
-PyObject *fb_wrap(FbHandle handle) {
-    static PyObject *steal;
-    if (fb_host.wrap != NULL) return fb_host.wrap(handle);
-    FbHandle owned;
-    if (steal == NULL) {
-        PyObject *module = PyImport_ImportModule("torch._C._aoti");
-        steal = module == NULL ? NULL : PyObject_GetAttrString(module, "alloc_tensor_by_stealing_from_void_ptr");
-        Py_XDECREF(module);
-        if (steal == NULL) return NULL;
-    }
-    if (fb_host.new_handle(handle, &owned) != 0) {
-        fb_torch_error("a tensor could not be shared");
-        return NULL;
-    }
-    PyObject *capsule = PyCapsule_New(owned, NULL, NULL);
-    PyObject *tensor = capsule == NULL ? NULL : PyObject_CallOneArg(steal, capsule);
-    Py_XDECREF(capsule);
-    return tensor;
-}
-
 /* ---- spaces ----------------------------------------------------------------- */
 
 static void drop_arena(const Program *program, Space *space);
@@ -137,6 +117,18 @@ static int place_arena(const Program *program, Space *space) {
     return 0;
 }
 
+/* The exception that torch has for memory that it can't give: of which type, and what else holds memory, only it knows. */
+static int no_memory(const Device *device, int64_t bytes, const char *what) {
+    PyObject *torch = device->machine->own_memory ? NULL : PyImport_ImportModule("torch");
+    PyObject *storage = torch == NULL ? NULL : PyObject_GetAttrString(torch, "UntypedStorage");
+    PyObject *size = Py_BuildValue("(L)", (long long)bytes), *place = PyUnicode_FromFormat("%s:%d", device->machine->name, device->index);
+    PyObject *rest = place == NULL ? NULL : Py_BuildValue("{s:O}", "device", place);
+    PyObject *made = storage == NULL || size == NULL || rest == NULL ? NULL : PyObject_Call(storage, size, rest);
+    Py_XDECREF(made), Py_XDECREF(rest), Py_XDECREF(place), Py_XDECREF(size), Py_XDECREF(storage), Py_XDECREF(torch);
+    fb_torch_error(what);
+    return -1;
+}
+
 int fb_reserve_arena(const Program *program, Space *space) {
     const Device *device = &program->devices[program->arena_device];
     int64_t size = fb_num(space->registers, program->arena);
@@ -149,10 +141,7 @@ int fb_reserve_arena(const Program *program, Space *space) {
     }
     drop_arena(program, space);
     space->arena = device->machine->allocate(device->index, size, &space->arena_owner);
-    if (space->arena == NULL) {
-        fb_torch_error("temporaries could not be allocated");
-        return -1;
-    }
+    if (space->arena == NULL) return no_memory(device, size, "temporaries could not be allocated");
     space->arena_size = size;
     return place_arena(program, space);
 }
@@ -198,22 +187,35 @@ FbHandle fb_view(const Program *program, Space *space, int index, int *temporary
     return space->views[index];
 }
 
-int fb_allocate(const Program *program, Space *space, int index) {
-    const Slot *slot = &program->slots[index];
+int32_t fb_new_tensor(const Program *program, const Space *space, const Slot *slot, FbHandle *made) {
+    const Device *device = &program->devices[slot->device];
     int64_t sizes[MAX_DIM], strides[MAX_DIM];
-    if (slot->sizes.count > MAX_DIM || space->owned[index]) return -1;
+    if (slot->sizes.count > MAX_DIM) return -1;
     read_nums(space, &slot->sizes, sizes);
     read_nums(space, &slot->strides, strides);
+    return fb_host.empty_strided(slot->sizes.count, sizes, strides, slot->dtype->code, device->type, device->index, made);
+}
+
+/* Bytes from a tensor's first element to the end of its last; none or fewer if it has no elements. */
+static int64_t span(const Program *program, const Space *space, int place) {
+    const Slot *slot = &program->slots[place];
     int64_t bytes = slot->dtype->size;
-    for (int i = 0; i < slot->sizes.count; i++) bytes += (sizes[i] - 1) * strides[i] * slot->dtype->size;
+    for (int d = 0; d < slot->sizes.count; d++) {
+        bytes += (fb_num(space->registers, slot->sizes.items[d]) - 1) * fb_num(space->registers, slot->strides.items[d]) * slot->dtype->size;
+    }
+    return bytes;
+}
+
+int fb_allocate(const Program *program, Space *space, int index) {
+    const int64_t bytes = span(program, space, index);
+    if (space->owned[index]) return -1;
     const Device *device = device_of(program, index);
     if (device->machine->own_memory) {
         space->pointers[index] = device->machine->allocate(device->index, bytes, &space->handles[index]);
         space->owned[index] = space->pointers[index] != NULL;
         return space->owned[index] - 1;
     }
-    int32_t status = fb_host.empty_strided(slot->sizes.count, sizes, strides, slot->dtype->code, device->type, device->index, &space->handles[index]);
-    if (status != 0) return -1;
+    if (fb_new_tensor(program, space, &program->slots[index], &space->handles[index]) != 0) return -1;
     space->owned[index] = 1;
     if (fb_torch.get_data_ptr(space->handles[index], &space->pointers[index]) != 0) return -1;
     if (device->machine != &fb_cpu) return 0;
@@ -230,14 +232,10 @@ void fb_release(const Program *program, Space *space, int index) {
     space->handles[index] = NULL;
 }
 
-/* Whether a tensor is what the table was made for; strides of axes with one element don't count. */
-static int fits(const Program *program, const Space *space, const Slot *slot, FbHandle handle) {
-    const Device *expected = &program->devices[slot->device];
+int fb_has_layout(const Space *space, const Slot *slot, FbHandle handle) {
     int64_t dim, *sizes, *strides;
-    int32_t dtype, device;
+    int32_t dtype;
     if (fb_torch.get_dtype(handle, &dtype) != 0 || dtype != slot->dtype->code) return 0;
-    if (fb_torch.get_device_type(handle, &device) != 0 || device != expected->type) return 0;
-    if (expected->machine != &fb_cpu && (fb_torch.get_device_index(handle, &device) != 0 || device != expected->index)) return 0;
     if (fb_torch.get_dim(handle, &dim) != 0 || dim != slot->sizes.count) return 0;
     if (fb_torch.get_sizes(handle, &sizes) != 0 || fb_torch.get_strides(handle, &strides) != 0) return 0;
     int empty = 0, strides_fit = 1;
@@ -247,6 +245,15 @@ static int fits(const Program *program, const Space *space, const Slot *slot, Fb
         strides_fit &= sizes[d] == 1 || strides[d] == fb_num(space->registers, slot->strides.items[d]);
     }
     return empty || strides_fit;
+}
+
+/* Whether a tensor is what the table was made for. */
+static int fits(const Program *program, const Space *space, const Slot *slot, FbHandle handle) {
+    const Device *expected = &program->devices[slot->device];
+    int32_t device;
+    if (fb_torch.get_device_type(handle, &device) != 0 || device != expected->type) return 0;
+    if (expected->machine != &fb_cpu && (fb_torch.get_device_index(handle, &device) != 0 || device != expected->index)) return 0;
+    return fb_has_layout(space, slot, handle);
 }
 
 /* ---- one call ------------------------------------------------------------------------ */
@@ -348,9 +355,10 @@ static int check_index(Space *space, const Step *step) {
     return -1;
 }
 
-static int refused(const Device *device, Space *space) {
+static int refused(const Device *device, Space *space, const char *label) {
     fb_gil_take(space);
-    PyErr_SetString(PyExc_RuntimeError, device->machine->error());
+    if (PyErr_Occurred()) return -1;
+    PyErr_Format(PyExc_RuntimeError, label == NULL ? "%s" : "%s, at %s", device->machine->error(), label);
     return -1;
 }
 
@@ -362,16 +370,6 @@ static int is_written(const Program *program, int slot) {
     return 0;
 }
 
-/* Bytes from a tensor's first element to the end of its last; none or fewer if it has no elements. */
-static int64_t span(const Program *program, const Space *space, int place) {
-    const Slot *slot = &program->slots[place];
-    int64_t bytes = slot->dtype->size;
-    for (int d = 0; d < slot->sizes.count; d++) {
-        bytes += (fb_num(space->registers, slot->sizes.items[d]) - 1) * fb_num(space->registers, slot->strides.items[d]) * slot->dtype->size;
-    }
-    return bytes;
-}
-
 /* Kernels are written for aligned addresses: a tensor that begins elsewhere is copied before, and back if it is written. */
 static int launch_aligned(const Program *program, Space *space, const Step *step, FbLaunch *launch, int from) {
     const Device *device = &program->devices[step->device];
@@ -380,9 +378,13 @@ static int launch_aligned(const Program *program, Space *space, const Step *step
     while (from < step->count && ((step->values && step->values[from]) || (uintptr_t)launch->buffers[from] % alignment == 0)) from++;
     if (from == step->count) return device->machine->launch(work, launch);
     const int64_t bytes = span(program, space, step->slots[from]);
+    if (bytes <= 0) return launch_aligned(program, space, step, launch, from + 1);
     FbHandle owner;
-    void *place = launch->buffers[from], *copy = bytes <= 0 ? NULL : device->machine->allocate(device->index, bytes, &owner);
-    if (copy == NULL) return -1;
+    void *place = launch->buffers[from], *copy = device->machine->allocate(device->index, bytes, &owner);
+    if (copy == NULL) {
+        fb_gil_take(space);
+        return no_memory(device, bytes, "a copy of a tensor at an odd address could not be allocated");
+    }
     int status = device->machine->copy(work, copy, place, bytes);
     launch->buffers[from] = copy;
     if (status == 0) status = launch_aligned(program, space, step, launch, from + 1);
@@ -405,7 +407,7 @@ static int run_kernel(const Program *program, Space *space, const Step *step) {
         if (space->into != NULL) fb_note_launch(program, space, (int)(step - program->steps));
         return 0;
     }
-    return refused(&program->devices[step->device], space);
+    return refused(&program->devices[step->device], space, step->label);
 }
 
 /* Returns -1 with the GIL held and an exception set. */
@@ -418,10 +420,9 @@ static int run_step(const Program *program, Space *space, Step *step) {
         for (int k = 0; k < step->count; k++) {
             if (fb_allocate(program, space, step->slots[k]) == 0) continue;
             const Device *device = device_of(program, step->slots[k]);
-            if (device->machine->own_memory) return refused(device, space);
+            if (device->machine->own_memory) return refused(device, space, NULL);
             fb_gil_take(space);
-            fb_torch_error("a tensor could not be allocated");
-            return -1;
+            return no_memory(device, span(program, space, step->slots[k]), "a tensor could not be allocated");
         }
         break;
     case STEP_FREE:
@@ -532,7 +533,7 @@ int fb_enter(const Program *program, Space *space) {
         while (d-- > 0) {
             if (program->devices[d].machine->leave != NULL) program->devices[d].machine->leave(&space->work[d]);
         }
-        return refused(device, space);
+        return refused(device, space, NULL);
     }
     return 0;
 }

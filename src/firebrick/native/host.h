@@ -235,6 +235,10 @@ int fb_enter(const Program *program, Space *space);
 void fb_leave(const Program *program, Space *space);
 int fb_reserve_arena(const Program *program, Space *space);
 int fb_run_plainly(const Program *program, Space *space);
+/* Whether a tensor has dtype, sizes and strides of a slot; strides of axes with one element don't count. */
+int fb_has_layout(const Space *space, const Slot *slot, FbHandle handle);
+/* A tensor as a slot says, where torch's tensors of its device lie; 0 on success. */
+int32_t fb_new_tensor(const Program *program, const Space *space, const Slot *slot, FbHandle *made);
 /* Memory of a slot; without exceptions. */
 int fb_allocate(const Program *program, Space *space, int slot);
 void fb_release(const Program *program, Space *space, int slot);

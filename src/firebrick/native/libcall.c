@@ -193,33 +193,9 @@ static void drop_temporaries(Frame *frame) {
 
 /* ---- results --------------------------------------------------------------------- */
 
-/* Whether the tensor lies in memory as the program's slot says; axes of one element don't count. */
-static int as_planned(const Space *space, const Slot *slot, FbHandle handle) {
-    int64_t dim, *sizes, *strides;
-    int32_t dtype;
-    if (fb_torch.get_dim(handle, &dim) != 0 || dim != slot->sizes.count) return 0;
-    if (fb_torch.get_dtype(handle, &dtype) != 0 || dtype != slot->dtype->code) return 0;
-    if (fb_torch.get_sizes(handle, &sizes) != 0 || fb_torch.get_strides(handle, &strides) != 0) return 0;
-    int empty = 0, strides_fit = 1;
-    for (int64_t d = 0; d < dim; d++) {
-        int64_t size = fb_num(space->registers, slot->sizes.items[d]);
-        if (sizes[d] != size) return 0;
-        empty = empty || size == 0;
-        strides_fit = strides_fit && (size == 1 || strides[d] == fb_num(space->registers, slot->strides.items[d]));
-    }
-    return empty || strides_fit;
-}
-
 static int copy_as_planned(const Program *program, const Space *space, const Slot *slot, FbHandle *handle) {
-    int64_t sizes[64], strides[64];
     FbHandle copy;
-    if (slot->sizes.count > 64) return -1;
-    for (int d = 0; d < slot->sizes.count; d++) {
-        sizes[d] = fb_num(space->registers, slot->sizes.items[d]);
-        strides[d] = fb_num(space->registers, slot->strides.items[d]);
-    }
-    const Device *device = &program->devices[slot->device];
-    if (fb_host.empty_strided(slot->sizes.count, sizes, strides, slot->dtype->code, device->type, device->index, &copy) != 0) return -1;
+    if (fb_new_tensor(program, space, slot, &copy) != 0) return -1;
     if (fb_host.copy(copy, *handle, 0) != 0) {
         fb_torch.delete_tensor(copy);
         return -1;
@@ -236,7 +212,7 @@ static int keep_result(const Program *program, Space *space, const Call *call, i
         fb_torch.delete_tensor(handle);
         return 0;
     }
-    if (!as_planned(space, &program->slots[slot], handle) && copy_as_planned(program, space, &program->slots[slot], &handle) < 0) {
+    if (!fb_has_layout(space, &program->slots[slot], handle) && copy_as_planned(program, space, &program->slots[slot], &handle) < 0) {
         fb_torch.delete_tensor(handle);
         return -1;
     }
@@ -347,6 +323,26 @@ static int call_dispatcher(const Program *program, Space *space, const Call *cal
 }
 
 /* ---- Python ------------------------------------------------------------------------------ */
+
+PyObject *fb_wrap(FbHandle handle) {
+    static PyObject *steal;
+    if (fb_host.wrap != NULL) return fb_host.wrap(handle);
+    FbHandle owned;
+    if (steal == NULL) {
+        PyObject *module = PyImport_ImportModule("torch._C._aoti");
+        steal = module == NULL ? NULL : PyObject_GetAttrString(module, "alloc_tensor_by_stealing_from_void_ptr");
+        Py_XDECREF(module);
+        if (steal == NULL) return NULL;
+    }
+    if (fb_host.new_handle(handle, &owned) != 0) {
+        fb_torch_error("a tensor could not be shared");
+        return NULL;
+    }
+    PyObject *capsule = PyCapsule_New(owned, NULL, NULL);
+    PyObject *tensor = capsule == NULL ? NULL : PyObject_CallOneArg(steal, capsule);
+    Py_XDECREF(capsule);
+    return tensor;
+}
 
 static PyObject *python_arg(const Program *program, Space *space, const Arg *arg) {
     switch (arg->kind) {
@@ -473,11 +469,7 @@ int fb_call(const Program *program, Space *space, Call *call) {
 }
 
 int fb_libcall_init(void) {
-    static const struct {
-        const char *name;
-        size_t place;
-        int needed;
-    } table[] = {
+    static const FbFunction table[] = {
         {"aoti_torch_empty_strided", offsetof(FbHost, empty_strided), 1},
         {"aoti_torch_create_tensor_from_blob", offsetof(FbHost, from_blob), 1},
         {"aoti_torch__reinterpret_tensor", offsetof(FbHost, reinterpret), 1},
@@ -497,14 +489,7 @@ int fb_libcall_init(void) {
         {"aoti_record_function_start", offsetof(FbHost, range_start), 0},
         {"aoti_record_function_end", offsetof(FbHost, range_end), 0},
     };
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        void *function = dlsym(fb_torch_library(), table[i].name);
-        if (function == NULL && table[i].needed) {
-            PyErr_Format(PyExc_ImportError, "firebrick: this torch has no %s; versions 2.11 to 2.14 are supported", table[i].name);
-            return -1;
-        }
-        memcpy((char *)&fb_host + table[i].place, &function, sizeof function);
-    }
+    if (fb_find_functions(table, sizeof table / sizeof *table, &fb_host) < 0) return -1;
     if (fb_host.set_autocast == NULL) fb_host.autocast_enabled = NULL;
     if (fb_host.range_start == NULL || fb_host.range_end == NULL) fb_host.has_callbacks = NULL;
     void *library = dlopen("libtorch_python.so", RTLD_NOLOAD | RTLD_LAZY);

@@ -41,6 +41,15 @@ typedef struct {
 } FbTorch;
 extern FbTorch fb_torch;
 
+/* A function of torch and its place in a struct of pointers, NULL there if this torch lacks one that is not needed. */
+typedef struct {
+    const char *name;
+    size_t place;
+    int needed;
+} FbFunction;
+/* Fills the places of a struct; -1 with ImportError set. */
+int fb_find_functions(const FbFunction *table, size_t count, void *into);
+
 /* libtorch_cpu.so as torch loaded it, for dlsym; NULL when it is not there. */
 void *fb_torch_library(void);
 

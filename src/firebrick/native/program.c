@@ -90,6 +90,13 @@ static const char *text(PyObject *value) {
     return PyUnicode_AsUTF8(value);
 }
 
+/* A new object, which lives as long as the program from here on; NULL with an exception set. */
+static PyObject *kept(Program *program, PyObject *made) {
+    int status = made == NULL ? -1 : PyList_Append(program->keep, made);
+    Py_XDECREF(made);
+    return status < 0 ? NULL : made;
+}
+
 /* An object's text that lives as long as the program. */
 static const char *kept_text(Program *program, PyObject *value) {
     const char *found = text(value);
@@ -108,6 +115,15 @@ static int index_below(PyObject *value, int limit, int *out) {
     return 0;
 }
 
+/* Room for something of each item of a list; their number, -1 with an exception set. */
+static int parse_rows(Program *program, PyObject *list, size_t size, void *items, int *count) {
+    Py_ssize_t n = length(list);
+    void *room = n < 0 ? NULL : fb_program_alloc(program, n * size);
+    if (room == NULL) return -1;
+    memcpy(items, &room, sizeof room);
+    return *count = (int)n;
+}
+
 /* A number, or [register]. */
 static int parse_num(Program *program, PyObject *value, Num *out) {
     if (value == NULL) return -1;
@@ -124,24 +140,26 @@ static int parse_num(Program *program, PyObject *value, Num *out) {
 }
 
 static int parse_nums(Program *program, PyObject *list, Nums *out) {
-    Py_ssize_t n = length(list);
+    const int n = parse_rows(program, list, sizeof(Num), &out->items, &out->count);
     if (n < 0) return -1;
-    out->count = (int)n;
-    out->items = fb_program_alloc(program, n * sizeof(Num));
-    if (out->items == NULL) return -1;
-    for (Py_ssize_t i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         if (parse_num(program, fb_item(list, i), &out->items[i]) < 0) return -1;
     }
     return 0;
 }
 
+/* Sizes, and strides in the item behind. */
+static int parse_layout(Program *program, PyObject *row, int place, Nums *sizes, Nums *strides) {
+    if (parse_nums(program, fb_item(row, place), sizes) < 0 || parse_nums(program, fb_item(row, place + 1), strides) < 0) return -1;
+    if (sizes->count == strides->count) return 0;
+    PyErr_SetString(PyExc_ValueError, "host table: sizes and strides differ in number");
+    return -1;
+}
+
 static int parse_indices(Program *program, PyObject *list, int limit, int **out, int *count) {
-    Py_ssize_t n = length(list);
+    const int n = parse_rows(program, list, sizeof(int), out, count);
     if (n < 0) return -1;
-    *count = (int)n;
-    *out = fb_program_alloc(program, n * sizeof(int));
-    if (*out == NULL) return -1;
-    for (Py_ssize_t i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         PyObject *value = fb_item(list, i);
         if (value == Py_None) {
             (*out)[i] = -1;
@@ -155,11 +173,9 @@ static int parse_indices(Program *program, PyObject *list, int limit, int **out,
 /* ---- sections of the table ---------------------------------------------------- */
 
 static int parse_registers(Program *program, PyObject *list) {
-    Py_ssize_t n = length(list);
+    const int n = parse_rows(program, list, sizeof(RegisterOp), &program->registers, &program->register_count);
     if (n < 0) return -1;
-    program->registers = fb_program_alloc(program, n * sizeof(RegisterOp));
-    if (program->registers == NULL) return -1;
-    for (Py_ssize_t i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         PyObject *row = fb_item(list, i);
         const char *op = row == NULL ? NULL : text(fb_item(row, 0));
         if (op == NULL) return -1;
@@ -169,11 +185,11 @@ static int parse_registers(Program *program, PyObject *list) {
         }
         program->registers[i].op = *op;
         /* Operands are earlier registers only. */
-        program->register_count = (int)i;
+        program->register_count = i;
         if (parse_num(program, fb_item(row, 1), &program->registers[i].a) < 0) return -1;
         if (parse_num(program, fb_item(row, 2), &program->registers[i].b) < 0) return -1;
     }
-    program->register_count = (int)n;
+    program->register_count = n;
     return 0;
 }
 
@@ -201,12 +217,9 @@ static int parse_device(Program *program, const char *text, int *position) {
 static int parse_slots(Program *program, PyObject *list) {
     static const char *const kinds[] = {"input", "const", "derived", "arena", "fresh", "call", "scratch"};
     int counts[7] = {0};
-    Py_ssize_t n = length(list);
+    const int n = parse_rows(program, list, sizeof(Slot), &program->slots, &program->slot_count);
     if (n < 0) return -1;
-    program->slots = fb_program_alloc(program, n * sizeof(Slot));
-    if (program->slots == NULL) return -1;
-    program->slot_count = (int)n;
-    for (Py_ssize_t i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         Slot *slot = &program->slots[i];
         PyObject *row = fb_item(list, i);
         const char *kind = row == NULL ? NULL : text(fb_item(row, 0)), *dtype = row == NULL ? NULL : text(fb_item(row, 1));
@@ -225,12 +238,7 @@ static int parse_slots(Program *program, PyObject *list) {
         slot->dtype = fb_dtype(dtype);
         if (slot->dtype == NULL) return -1;
         if (parse_device(program, device, &slot->device) < 0) return -1;
-        if (parse_nums(program, fb_item(row, 2), &slot->sizes) < 0 || parse_nums(program, fb_item(row, 3), &slot->strides) < 0) return -1;
-        if (slot->sizes.count != slot->strides.count) {
-            PyErr_SetString(PyExc_ValueError, "host table: sizes and strides differ in number");
-            return -1;
-        }
-        if (parse_num(program, fb_item(row, 4), &slot->offset) < 0) return -1;
+        if (parse_layout(program, row, 2, &slot->sizes, &slot->strides) < 0 || parse_num(program, fb_item(row, 4), &slot->offset) < 0) return -1;
     }
     int **lists[] = {&program->inputs, &program->consts, &program->derived};
     int *totals[] = {&program->input_count, &program->const_count, &program->derived_count};
@@ -238,8 +246,8 @@ static int parse_slots(Program *program, PyObject *list) {
         *lists[k] = fb_program_alloc(program, counts[k] * sizeof(int));
         *totals[k] = counts[k];
         if (*lists[k] == NULL) return -1;
-        for (Py_ssize_t i = 0; i < n; i++) {
-            if ((int)program->slots[i].kind == k) (*lists[k])[program->slots[i].index] = (int)i;
+        for (int i = 0; i < n; i++) {
+            if ((int)program->slots[i].kind == k) (*lists[k])[program->slots[i].index] = i;
         }
     }
     return 0;
@@ -248,24 +256,16 @@ static int parse_slots(Program *program, PyObject *list) {
 static int same_num(Num a, Num b) { return a.reg == b.reg && a.value == b.value; }
 
 static int parse_views(Program *program, PyObject *list) {
-    Py_ssize_t n = length(list);
+    const int n = parse_rows(program, list, sizeof(View), &program->views, &program->view_count);
     if (n < 0) return -1;
-    program->views = fb_program_alloc(program, n * sizeof(View));
-    if (program->views == NULL) return -1;
-    program->view_count = (int)n;
-    for (Py_ssize_t i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         View *view = &program->views[i];
         PyObject *row = fb_item(list, i), *dtype = row == NULL ? NULL : fb_item(row, 4);
         if (dtype == NULL || index_below(fb_item(row, 0), program->slot_count, &view->slot) < 0) return -1;
         const Slot *slot = &program->slots[view->slot];
         view->dtype = dtype == Py_None ? slot->dtype : fb_dtype(text(dtype) == NULL ? "" : text(dtype));
         if (view->dtype == NULL) return -1;
-        if (parse_nums(program, fb_item(row, 1), &view->sizes) < 0 || parse_nums(program, fb_item(row, 2), &view->strides) < 0) return -1;
-        if (parse_num(program, fb_item(row, 3), &view->offset) < 0) return -1;
-        if (view->sizes.count != view->strides.count) {
-            PyErr_SetString(PyExc_ValueError, "host table: sizes and strides differ in number");
-            return -1;
-        }
+        if (parse_layout(program, row, 1, &view->sizes, &view->strides) < 0 || parse_num(program, fb_item(row, 3), &view->offset) < 0) return -1;
         int fixed = view->offset.reg < 0 && (slot->kind != SLOT_ARENA || slot->offset.reg < 0);
         int whole = view->dtype == slot->dtype && view->offset.reg < 0 && view->offset.value == 0 && view->sizes.count == slot->sizes.count;
         for (int d = 0; d < view->sizes.count; d++) {
@@ -284,12 +284,9 @@ static int parse_views(Program *program, PyObject *list) {
 static int parse_arg(Program *program, PyObject *row, PyObject *resolve, Arg *arg);
 
 static int parse_args(Program *program, PyObject *list, PyObject *resolve, Arg **out, int *count) {
-    Py_ssize_t n = length(list);
+    const int n = parse_rows(program, list, sizeof(Arg), out, count);
     if (n < 0) return -1;
-    *out = fb_program_alloc(program, n * sizeof(Arg));
-    *count = (int)n;
-    if (*out == NULL) return -1;
-    for (Py_ssize_t i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         if (parse_arg(program, fb_item(list, i), resolve, &(*out)[i]) < 0) return -1;
     }
     return 0;
@@ -301,16 +298,14 @@ static int parse_enum(Program *program, PyObject *row, PyObject *resolve, Arg *a
     char symbol[96];
     int32_t (*code)(void);
     const char *kind = text(fb_item(row, 1)), *name = kind == NULL ? NULL : text(fb_item(row, 2));
-    arg->object = name == NULL ? NULL : PyObject_CallFunction(resolve, "ss", kind, name);
+    arg->object = name == NULL ? NULL : kept(program, PyObject_CallFunction(resolve, "ss", kind, name));
     if (arg->object == NULL) return -1;
-    int status = PyList_Append(program->keep, arg->object);
-    Py_DECREF(arg->object);
     snprintf(symbol, sizeof symbol, "aoti_torch_%s_%s", kind, name);
     void *found = dlsym(fb_torch_library(), symbol);
     memcpy(&code, &found, sizeof code);
     arg->num.reg = -1;
     arg->num.value = found == NULL ? -1 : code();
-    return status;
+    return 0;
 }
 
 static int parse_arg(Program *program, PyObject *row, PyObject *resolve, Arg *arg) {
@@ -385,11 +380,9 @@ static Call *parse_call(Program *program, PyObject *row, PyObject *resolve) {
         call->types[i] = parse_type(type);
     }
     if (index_below(fb_item(row, 4), call->count + 1, &call->positional) < 0) return NULL;
-    call->keywords = PySequence_Tuple(fb_item(row, 5));
+    PyObject *keywords = fb_item(row, 5);
+    call->keywords = keywords == NULL ? NULL : kept(program, PySequence_Tuple(keywords));
     if (call->keywords == NULL) return NULL;
-    int kept = PyList_Append(program->keep, call->keywords);
-    Py_DECREF(call->keywords);
-    if (kept < 0) return NULL;
     if (PyTuple_GET_SIZE(call->keywords) != call->count - call->positional) {
         PyErr_Format(PyExc_ValueError, "host table: %s has other keywords than arguments", op);
         return NULL;
@@ -398,12 +391,8 @@ static Call *parse_call(Program *program, PyObject *row, PyObject *resolve) {
     call->into = fb_item(row, 7) == Py_True;
     call->plain = fb_item(row, 8) == Py_True;
     if (PyErr_Occurred()) return NULL;
-    PyObject *function = PyObject_CallFunction(resolve, "ss", "op", op);
-    if (function == NULL) return NULL;
-    kept = PyList_Append(program->keep, function);
-    Py_DECREF(function);
-    if (kept < 0) return NULL;
-    call->function = function;
+    call->function = kept(program, PyObject_CallFunction(resolve, "ss", "op", op));
+    if (call->function == NULL) return NULL;
     fb_call_route(program, call);
     return call;
 }
@@ -447,12 +436,9 @@ static int parse_check(Program *program, PyObject *row, Step *step) {
 }
 
 static int parse_steps(Program *program, PyObject *list, PyObject *kernels, PyObject *resolve) {
-    Py_ssize_t n = length(list);
+    const int n = parse_rows(program, list, sizeof(Step), &program->steps, &program->step_count);
     if (n < 0) return -1;
-    program->steps = fb_program_alloc(program, n * sizeof(Step));
-    if (program->steps == NULL) return -1;
-    program->step_count = (int)n;
-    for (Py_ssize_t i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         Step *step = &program->steps[i];
         PyObject *row = fb_item(list, i);
         const char *kind = row == NULL ? NULL : text(fb_item(row, 0));
@@ -493,12 +479,9 @@ int fb_program_label(Program *program, PyObject *labels) {
 }
 
 static int parse_outputs(Program *program, PyObject *list) {
-    Py_ssize_t n = length(list);
+    const int n = parse_rows(program, list, sizeof(Output), &program->outputs, &program->output_count);
     if (n < 0) return -1;
-    program->outputs = fb_program_alloc(program, n * sizeof(Output));
-    if (program->outputs == NULL) return -1;
-    program->output_count = (int)n;
-    for (Py_ssize_t i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         Arg arg = {0};
         Output *output = &program->outputs[i];
         if (parse_arg(program, fb_item(list, i), Py_None, &arg) < 0) return -1;

@@ -37,23 +37,20 @@ static struct {
     bool (*key_included)(uint16_t key);
 } torch_state;
 
-static const struct {
-    const char *symbol;
-    size_t place;
-} symbols[] = {
-    {"_ZN3c1013InferenceMode10is_enabledEv", offsetof(__typeof__(torch_state), is_inference)},
-    {"_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", offsetof(__typeof__(torch_state), autocast_enabled)},
-    {"_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE", offsetof(__typeof__(torch_state), autocast_dtype)},
-    {"_ZN2at8autocast25is_autocast_cache_enabledEv", offsetof(__typeof__(torch_state), autocast_cache)},
-    {"_ZN2at13globalContextEv", offsetof(__typeof__(torch_state), context)},
-    {"_ZNK2at7Context23deterministicAlgorithmsEv", offsetof(__typeof__(torch_state), deterministic)},
-    {"_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv", offsetof(__typeof__(torch_state), deterministic_warn)},
-    {"_ZN3c1017get_default_dtypeEv", offsetof(__typeof__(torch_state), default_dtype)},
-    {"_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", offsetof(__typeof__(torch_state), function_disabled)},
-    {"_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", offsetof(__typeof__(torch_state), function_modes)},
-    {"_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", offsetof(__typeof__(torch_state), dispatch_modes)},
-    {"_ZN5torch3jit6tracer15getTracingStateEv", offsetof(__typeof__(torch_state), tracing)},
-    {"_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE", offsetof(__typeof__(torch_state), key_included)},
+static const FbFunction symbols[] = {
+    {"_ZN3c1013InferenceMode10is_enabledEv", offsetof(__typeof__(torch_state), is_inference), 0},
+    {"_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", offsetof(__typeof__(torch_state), autocast_enabled), 0},
+    {"_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE", offsetof(__typeof__(torch_state), autocast_dtype), 0},
+    {"_ZN2at8autocast25is_autocast_cache_enabledEv", offsetof(__typeof__(torch_state), autocast_cache), 0},
+    {"_ZN2at13globalContextEv", offsetof(__typeof__(torch_state), context), 0},
+    {"_ZNK2at7Context23deterministicAlgorithmsEv", offsetof(__typeof__(torch_state), deterministic), 0},
+    {"_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv", offsetof(__typeof__(torch_state), deterministic_warn), 0},
+    {"_ZN3c1017get_default_dtypeEv", offsetof(__typeof__(torch_state), default_dtype), 0},
+    {"_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", offsetof(__typeof__(torch_state), function_disabled), 0},
+    {"_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", offsetof(__typeof__(torch_state), function_modes), 0},
+    {"_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", offsetof(__typeof__(torch_state), dispatch_modes), 0},
+    {"_ZN5torch3jit6tracer15getTracingStateEv", offsetof(__typeof__(torch_state), tracing), 0},
+    {"_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE", offsetof(__typeof__(torch_state), key_included), 0},
 };
 
 /* Enabled flags of CPU and CUDA, the cache flag, and the dtypes of those that are enabled. */
@@ -141,7 +138,7 @@ int fb_state_init(PyObject *module) {
     for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++) {
         void *library = dlopen(libraries[i], RTLD_NOLOAD | RTLD_LAZY);
         for (size_t j = 0; library != NULL && j < sizeof symbols / sizeof *symbols; j++) {
-            void *function = dlsym(library, symbols[j].symbol);
+            void *function = dlsym(library, symbols[j].name);
             if (function != NULL) memcpy((char *)&torch_state + symbols[j].place, &function, sizeof function);
         }
     }

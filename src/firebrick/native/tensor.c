@@ -38,37 +38,35 @@ void *fb_torch_library(void) {
     return library;
 }
 
-static int find_functions(void) {
-    static const struct {
-        const char *name;
-        size_t place;
-    } table[] = {
-        {"aoti_torch_get_data_ptr", offsetof(FbTorch, get_data_ptr)},
-        {"aoti_torch_get_dim", offsetof(FbTorch, get_dim)},
-        {"aoti_torch_get_sizes", offsetof(FbTorch, get_sizes)},
-        {"aoti_torch_get_strides", offsetof(FbTorch, get_strides)},
-        {"aoti_torch_get_dtype", offsetof(FbTorch, get_dtype)},
-        {"aoti_torch_get_device_type", offsetof(FbTorch, get_device_type)},
-        {"aoti_torch_get_device_index", offsetof(FbTorch, get_device_index)},
-        {"aoti_torch_get_layout", offsetof(FbTorch, get_layout)},
-        {"aoti_torch_get_storage_offset", offsetof(FbTorch, get_storage_offset)},
-        {"aoti_torch_delete_tensor_object", offsetof(FbTorch, delete_tensor)},
-        {"aoti_torch_grad_mode_is_enabled", offsetof(FbTorch, grad_mode_is_enabled)},
-    };
-    void *library = fb_torch_library();
-    if (library == NULL) {
-        PyErr_SetString(PyExc_ImportError, "firebrick: libtorch_cpu.so is not loaded; torch must be a usual build for Linux");
-        return -1;
-    }
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        void *function = dlsym(library, table[i].name);
-        if (function == NULL) {
+int fb_find_functions(const FbFunction *table, size_t count, void *into) {
+    for (size_t i = 0; i < count; i++) {
+        void *function = dlsym(fb_torch_library(), table[i].name);
+        if (function == NULL && table[i].needed) {
             PyErr_Format(PyExc_ImportError, "firebrick: this torch has no %s; versions 2.11 to 2.14 are supported", table[i].name);
             return -1;
         }
-        memcpy((char *)&fb_torch + table[i].place, &function, sizeof function);
+        memcpy((char *)into + table[i].place, &function, sizeof function);
     }
     return 0;
+}
+
+static int find_functions(void) {
+    static const FbFunction table[] = {
+        {"aoti_torch_get_data_ptr", offsetof(FbTorch, get_data_ptr), 1},
+        {"aoti_torch_get_dim", offsetof(FbTorch, get_dim), 1},
+        {"aoti_torch_get_sizes", offsetof(FbTorch, get_sizes), 1},
+        {"aoti_torch_get_strides", offsetof(FbTorch, get_strides), 1},
+        {"aoti_torch_get_dtype", offsetof(FbTorch, get_dtype), 1},
+        {"aoti_torch_get_device_type", offsetof(FbTorch, get_device_type), 1},
+        {"aoti_torch_get_device_index", offsetof(FbTorch, get_device_index), 1},
+        {"aoti_torch_get_layout", offsetof(FbTorch, get_layout), 1},
+        {"aoti_torch_get_storage_offset", offsetof(FbTorch, get_storage_offset), 1},
+        {"aoti_torch_delete_tensor_object", offsetof(FbTorch, delete_tensor), 1},
+        {"aoti_torch_grad_mode_is_enabled", offsetof(FbTorch, grad_mode_is_enabled), 1},
+    };
+    if (fb_torch_library() != NULL) return fb_find_functions(table, sizeof table / sizeof *table, &fb_torch);
+    PyErr_SetString(PyExc_ImportError, "firebrick: libtorch_cpu.so is not loaded; torch must be a usual build for Linux");
+    return -1;
 }
 
 /* ---- calibration -------------------------------------------------------- */

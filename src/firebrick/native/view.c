@@ -2,6 +2,7 @@
 #include "hook.h"
 
 #include <stddef.h>
+#include <structmember.h>
 
 static PyTypeObject frame_type;
 
@@ -65,11 +66,6 @@ static void frame_dealloc(Frame *frame) {
     PyObject_GC_Del(frame);
 }
 
-static PyObject *frame_get(PyObject *self, void *place) {
-    PyObject *value = *(PyObject **)((char *)self + (Py_ssize_t)(intptr_t)place);
-    return Py_NewRef(value == NULL ? Py_None : value);
-}
-
 static PyObject *frame_get_locals(PyObject *self, void *unused) {
     Frame *frame = (Frame *)self;
     if (frame->locals == NULL) {
@@ -87,12 +83,16 @@ static PyObject *frame_get_locals(PyObject *self, void *unused) {
     return Py_NewRef(frame->locals);
 }
 
+static PyMemberDef frame_members[] = {
+    {"code", T_OBJECT, offsetof(Frame, code), READONLY, "The code object."},
+    {"function", T_OBJECT, offsetof(Frame, function), READONLY, "The function that was called."},
+    {"globals", T_OBJECT, offsetof(Frame, globals), READONLY, "The globals of the frame."},
+    {"builtins", T_OBJECT, offsetof(Frame, builtins), READONLY, "The builtins of the frame."},
+    {"closure", T_OBJECT, offsetof(Frame, closure), READONLY, "Tuple of cells in the order of co_freevars, or None."},
+    {NULL},
+};
+
 static PyGetSetDef frame_getset[] = {
-    {"code", frame_get, NULL, "The code object.", (void *)offsetof(Frame, code)},
-    {"function", frame_get, NULL, "The function that was called.", (void *)offsetof(Frame, function)},
-    {"globals", frame_get, NULL, "The globals of the frame.", (void *)offsetof(Frame, globals)},
-    {"builtins", frame_get, NULL, "The builtins of the frame.", (void *)offsetof(Frame, builtins)},
-    {"closure", frame_get, NULL, "Tuple of cells in the order of co_freevars, or None.", (void *)offsetof(Frame, closure)},
     {"locals", frame_get_locals, NULL, "Arguments by name, *args and **kwargs among them.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -106,6 +106,7 @@ static PyTypeObject frame_type = {
     .tp_traverse = (traverseproc)frame_traverse,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_doc = "Frame(function, values): a call of a Python function that has not started; values fill its argument slots.",
+    .tp_members = frame_members,
     .tp_getset = frame_getset,
 };
 

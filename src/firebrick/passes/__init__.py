@@ -13,7 +13,7 @@ from firebrick.extend import apply_passes, as_passes, fingerprint, registry
 from firebrick.extend.partition import PartitionPass
 from firebrick.passes import rules
 from firebrick.passes.activations import gelu_to_relu
-from firebrick.passes.batched import batch_products
+from firebrick.passes.batched import batch_products, single_products
 from firebrick.passes.batchnorm import FeatureBatchNorm, fold_batchnorm, layernorm_to_batchnorm
 from firebrick.passes.convolution import prepack_convolution
 from firebrick.passes.fold import fold_constants
@@ -65,9 +65,10 @@ PASSES: tuple[Callable[..., AtenGraph], ...] = (
     prepack_convolution,
     batch_products,
     prepack_linear,
+    single_products,
 )
 """What the compiler itself does to every graph, in order."""
-TUNED = frozenset({batch_products, prepack_linear})
+TUNED = frozenset({batch_products, prepack_convolution, prepack_linear, single_products})
 """Those that choose among kernels, and take what measures them."""
 
 
@@ -91,9 +92,9 @@ def placing(passes: Sequence[Any], config: Config) -> list[Any]:
 
 def are_shipped(passes: Sequence[Any], config: Config) -> bool:
     """Whether all passes of a compile are Firebrick's own, which do the same to equal parts of a graph."""
-    known = set(map(id, rules.SHIPPED))
+    shipped = set(map(id, rules.SHIPPED))
     levels: tuple[Level, ...] = ("torch", "joint", "aten")
-    return all(id(step) in known for level in levels for step in active_passes(level, passes, config))
+    return all(id(step) in shipped for level in levels for step in active_passes(level, passes, config))
 
 
 def passes_key(passes: Sequence[Any], config: Config) -> str | None:

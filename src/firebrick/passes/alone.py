@@ -11,7 +11,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.ir.graph.aten import AtenGraph
-from firebrick.passes.recipe import is_view
+from firebrick.ir.graph.calls import shows_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,35 +38,39 @@ def alone(nodes: Sequence[fx.Node], is_constant: Callable[[fx.Node], bool]) -> A
     names = {node: f"{'c' if is_constant(node) else 'x'}{i}" for i, node in enumerate(outside)}
     for node, name in sorted(names.items(), key=lambda item: item[1][0], reverse=True):  # placeholders come first
         if name.startswith("c"):
-            made = graph.create_node("get_attr", name)
+            copy = graph.create_node("get_attr", name)
             constants[name] = node.meta["val"]
             setattr(root, name, node.meta["val"])
         else:
-            made = graph.placeholder(name)
-        made.meta = {"val": node.meta["val"], "stack": ()}
-        copies[node] = made
+            copy = graph.placeholder(name)
+        copy.meta = {"val": node.meta["val"], "stack": ()}
+        copies[node] = copy
     for i, node in enumerate(nodes):
-        made = graph.node_copy(node, copies.__getitem__)
-        made.name = f"n{i}"
-        made.meta = {"val": node.meta["val"], "stack": ()}
-        copies[node] = made
+        copy = graph.node_copy(node, copies.__getitem__)
+        copy.name = f"n{i}"
+        copy.meta = {"val": node.meta["val"], "stack": ()}
+        copies[node] = copy
     graph.output((copies[nodes[-1]],))
     gm = _LazyGraphModule(root, graph)
     return AtenGraph(gm, dict(constants), outputs=[None], frozen=frozenset(constants), name="part")
 
 
-def factors_of(part: AtenGraph) -> tuple[Any, ...] | None:
-    """The factors of the matmul that a part begins with."""
-    node = next(node for node in part.gm.graph.nodes if node.op == "call_function")
-    if node.target not in (aten.mm.default, aten.addmm.default):
-        return None
-    return tuple(arg.meta["val"] for arg in node.args[-2:])
+def subject_of(part: AtenGraph) -> tuple[str, tuple[Any, ...]] | None:
+    """The op that a part begins with, and its arguments, as targets are asked for choices of it."""
+    node: Any = next(node for node in part.gm.graph.nodes if node.op == "call_function")
+    if node.target is aten.convolution.default:
+        x, weight, _, stride, padding, dilation, _, _, groups = node.args
+        return "aten::convolution", (
+            x.meta["val"], weight.meta["val"], stride, padding, dilation, groups, node.meta["val"]
+        )  # fmt: skip
+    op = {aten.mm.default: "aten::mm", aten.addmm.default: "aten::mm", aten.bmm.default: "aten::bmm"}.get(node.target)
+    return None if op is None else (op, tuple(arg.meta["val"] for arg in node.args[-2:]))
 
 
 def calls_in(part: AtenGraph) -> int:
     """How often a part goes over its results."""
     calls = part.gm.graph.find_nodes(op="call_function", target=aten.reshape.default)
-    return sum(node.op == "call_function" and not is_view(node) for node in part.gm.graph.nodes) - len(calls)
+    return sum(node.op == "call_function" and not shows_memory(node) for node in part.gm.graph.nodes) - len(calls)
 
 
 def text_of(part: AtenGraph) -> str:

@@ -73,17 +73,17 @@ class _Calibrating(nn.Module):
     def result(self) -> FeatureBatchNorm:
         """The affine map of each feature that is nearest to the layer norm in the mean square."""
         features = self.norm.normalized_shape[0]
-        made = FeatureBatchNorm(features, eps=self.norm.eps)
+        replacement = FeatureBatchNorm(features, eps=self.norm.eps)
         mean_x, mean_y, square, product = (s / self.count for s in self.sums)
         var = (square - mean_x * mean_x).clamp_min(1e-12)
         slope = (product - mean_x * mean_y) / var
         like = next(iter(self.norm.parameters()), torch.empty(0))
         with torch.no_grad():
-            made.running_mean.copy_(mean_x)
-            made.running_var.copy_(var)
-            made.weight.copy_(slope * torch.sqrt(var + made.eps))
-            made.bias.copy_(mean_y)
-        return made.to(dtype=like.dtype, device=like.device)
+            replacement.running_mean.copy_(mean_x)
+            replacement.running_var.copy_(var)
+            replacement.weight.copy_(slope * torch.sqrt(var + replacement.eps))
+            replacement.bias.copy_(mean_y)
+        return replacement.to(dtype=like.dtype, device=like.device)
 
 
 def layernorm_to_batchnorm(model: nn.Module, samples: Sequence[Sample]) -> SwapReport:
@@ -114,9 +114,9 @@ def layernorm_to_batchnorm(model: nn.Module, samples: Sequence[Sample]) -> SwapR
             set_module(model, name, norm)
             report.left[name] = "did not run on the samples"
             continue
-        made = probe.result().train(norm.training)
-        set_module(model, name, made)
-        report.swaps.append(Swap(name, norm, made))
+        batch_norm = probe.result().train(norm.training)
+        set_module(model, name, batch_norm)
+        report.swaps.append(Swap(name, norm, batch_norm))
     report.error = output_error(before, [tensors_of(call_with(model, s)) for s in samples])
     return report
 

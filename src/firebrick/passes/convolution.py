@@ -11,6 +11,7 @@ mkldnn::_reorder_convolution_weight(W * s). On a GPU it is the same call, on a w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ from firebrick.fakes.node_values import absorb, device_of
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.convolution_op import convolution_op, pack_convolution_op
 from firebrick.ir.operators.linear_op import linear_op
+from firebrick.passes.alone import alone
 from firebrick.passes.images import Images
 from firebrick.passes.layout import propagate_layouts
 from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, readable, without_gaps
@@ -26,12 +28,13 @@ from firebrick.passes.recipe import RecipeBuilder
 from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import fx
 
     from firebrick.config import Config
     from firebrick.ir.graph.aten import AtenGraph
+    from firebrick.passes.alone import Choose
     from firebrick.targets.base import Choice, Target
 
 aten = torch.ops.aten
@@ -54,20 +57,49 @@ class _Match:
     other: fx.Node | None = None
     fused: PostOp = NO_POST_OP
 
+    def nodes(self) -> list[fx.Node]:
+        """The convolution and what follows it, in order."""
+        nodes = [self.conv]
+        while nodes[-1] is not self.last:
+            nodes.append(next(iter(nodes[-1].users)))
+        return nodes
 
-def prepack_convolution(graph: AtenGraph, targets: Mapping[str, Target], config: Config) -> AtenGraph:
+
+def prepack_convolution(
+    graph: AtenGraph, targets: Mapping[str, Target], config: Config, choose: Choose | None = None
+) -> AtenGraph:
     """Pack the constant weights of convolutions, with the scale, shift and activation that follow.
 
     Their results are channels last; so then is what is computed from them, and the graph's outputs are copied back.
+    choose: measures the forms of each; without it the cheapest by the target's estimate is taken.
     """
     if not config.prepack or not graph.frozen:
         return graph
+
+    def form_of(node: fx.Node, recipe: RecipeBuilder) -> Choice:
+        first, *others = _choices(node, targets)
+        forms = {c.name: c for c in (first, *others) if c.name != "call"}
+        if choose is None or len(forms) < 2 or first.name in ("call", "channels last"):
+            return first
+        richest = _match(_Match(node, node, max(forms.values(), key=lambda c: len(c.after))), recipe)
+        part = alone(richest.nodes(), recipe.is_constant)
+        rewrites = {
+            name: partial(_rewrite, targets=targets, form_of=lambda *_, form=form: form) for name, form in forms.items()
+        }
+        return forms[choose(part, rewrites)]
+
+    return _rewrite(graph, targets, form_of)
+
+
+def _rewrite(
+    graph: AtenGraph, targets: Mapping[str, Target], form_of: Callable[[fx.Node, RecipeBuilder], Choice]
+) -> AtenGraph:
     recipe = RecipeBuilder(graph)
     images: dict[fx.Node, torch.Tensor] = {}
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target is aten.convolution.default and _fits(node, recipe):
             _drop_empty_padding(node)
-            choice = _choices(node, targets)[0]
+            choice = form_of(node, recipe)
             if choice.name != "call":
                 matched = _Match(node, node, choice)
                 matched = matched if choice.name == "channels last" else _match(matched, recipe)
@@ -85,10 +117,10 @@ def _fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
         return False
     if bias is not None and not recipe.is_constant(bias):  # type: ignore[arg-type]
         return False
-    given, w, out = x.meta["val"], weight.meta["val"], node.meta["val"]  # type: ignore[union-attr]
-    if given.dim() not in (3, 4, 5) or given.dtype != out.dtype or w.dtype != out.dtype:
+    image, w, out = x.meta["val"], weight.meta["val"], node.meta["val"]  # type: ignore[union-attr]
+    if image.dim() not in (3, 4, 5) or image.dtype != out.dtype or w.dtype != out.dtype:
         return False
-    return all(isinstance(n, int) for n in (*given.shape, *w.shape)) and out.numel() > 0
+    return all(isinstance(n, int) for n in (*image.shape, *w.shape)) and out.numel() > 0
 
 
 def _drop_empty_padding(conv: fx.Node) -> None:
@@ -103,9 +135,9 @@ def _choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]
     """What may compute it, best guess first."""
     x, weight, _, stride, padding, dilation, _, _, groups = conv.args
     out = conv.meta["val"]
-    given = (x.meta["val"], weight.meta["val"], stride, padding, dilation, groups, out)  # type: ignore[union-attr]
+    arguments = (x.meta["val"], weight.meta["val"], stride, padding, dilation, groups, out)  # type: ignore[union-attr]
     target = targets.get(device_type(device_of(conv)))
-    return (CALL,) if target is None else target.choices("aten::convolution", given)
+    return (CALL,) if target is None else target.choices("aten::convolution", arguments)
 
 
 def _match(matched: _Match, recipe: RecipeBuilder) -> _Match:
@@ -157,11 +189,9 @@ def _channel_operand(node: fx.Node, other: fx.Node, recipe: RecipeBuilder) -> fx
 def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target]) -> fx.Node:
     """The same with a packed weight, in place of what was matched."""
     conv, last = matched.conv, matched.last
-    gone: list[fx.Node] = [conv]
-    while gone[-1] is not last:
-        gone.append(next(iter(gone[-1].users)))
+    gone = matched.nodes()
     if conv.meta["val"].dim() == 4:
-        made = _replace(matched, recipe)
+        result = _replace(matched, recipe)
     else:
         images = Images(recipe.aten.gm.graph, conv, last)
         other = images.of(matched.other) if matched.other is not None else None
@@ -174,10 +204,10 @@ def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target
             other = _replace(match, recipe)
         assert other is not None
         absorb(other, gone)
-        made = images.back(other)
-    absorb(made, gone)
-    last.replace_all_uses_with(made)
-    return made
+        result = images.back(other)
+    absorb(result, gone)
+    last.replace_all_uses_with(result)
+    return result
 
 
 def _replace(matched: _Match, recipe: RecipeBuilder) -> fx.Node:
@@ -199,11 +229,11 @@ def _replace(matched: _Match, recipe: RecipeBuilder) -> fx.Node:
         flat = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(matched.shift), [channels])
         b = flat if b is None else recipe.call(f"{name}_shifted", aten.add.Tensor, b, flat)
     writers = {"matmul": _matmul, "dense": _own, "depthwise": _own, "packed": _call, "channels last": _as_it_is}
-    made = writers[matched.choice.name](matched, w, b, recipe)
+    call = writers[matched.choice.name](matched, w, b, recipe)
     before = matched.last.meta["val"]
     with before.fake_mode:
-        made.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
-    return made
+        call.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
+    return call
 
 
 def _matmul(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
@@ -256,8 +286,8 @@ def _matmul(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilde
 
 def _own(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """The convolution by a kernel of our own. Where that does not pad by itself, the input is padded."""
-    given: Any = matched.conv.args
-    x, _, _, stride, (rows, columns), dilation, *_ = given
+    arguments: Any = matched.conv.args
+    x, _, _, stride, (rows, columns), dilation, *_ = arguments
     graph, outer = recipe.aten.gm.graph, w.meta["val"].shape[0]
     padding = [columns, columns, rows, rows]
     if _is_border(x):
@@ -285,9 +315,9 @@ def _own(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) 
             padding = [0, 0, 0, 0]
         attr, scalars = matched.fused.attr, list(matched.fused.scalars)
         args = (x, read, bias, matched.other, outer, list(stride), padding, list(dilation), attr, scalars, *more)
-        made = graph.call_function(convolution_op, args)
-    made.meta = dict(matched.last.meta)
-    return made
+        call = graph.call_function(convolution_op, args)
+    call.meta = dict(matched.last.meta)
+    return call
 
 
 def _is_border(x: fx.Node) -> bool:
@@ -305,16 +335,16 @@ def _as_it_is(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuil
     x, _, *rest = matched.conv.args
     weight = recipe.use(laid, matched.last)
     with recipe.aten.gm.graph.inserting_before(matched.last):
-        made = recipe.aten.gm.graph.call_function(aten.convolution.default, (x, weight, *rest))
-    made.meta = dict(matched.conv.meta)
-    return made
+        call = recipe.aten.gm.graph.call_function(aten.convolution.default, (x, weight, *rest))
+    call.meta = dict(matched.conv.meta)
+    return call
 
 
 def _call(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """The packed convolution; one with long sums is taken in two halves of its input channels (see `prepack`)."""
     x, _, _, stride, padding, dilation, _, _, groups = matched.conv.args
     graph, fused = recipe.aten.gm.graph, matched.fused
-    given = x.meta["val"]  # type: ignore[union-attr]
+    image = x.meta["val"]  # type: ignore[union-attr]
     shape = [padding, stride, dilation, groups]
     unary = of_onednn(fused)
     none: list[Any] = [None, [], None]
@@ -334,18 +364,18 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder)
     read_bias = recipe.use(b, matched.last) if b is not None else None
     single, binary = mkldnn._convolution_pointwise.default, mkldnn._convolution_pointwise.binary
     if matched.choice.options["pieces"] == 1:
-        return create(single, x, pack(w, w.name, list(given.shape)), read_bias, *shape, *unary)
+        return create(single, x, pack(w, w.name, list(image.shape)), read_bias, *shape, *unary)
     channels = w.meta["val"].shape[1]
     middle = channels // 2
-    made: Any = None
+    result: Any = None
     for start, end in ((0, middle), (middle, channels)):
-        part = create(aten.slice.Tensor, x, 1, start, end, value=given[:, start:end])
-        size = [given.shape[0], end - start, *given.shape[2:]]
+        part = create(aten.slice.Tensor, x, 1, start, end, value=image[:, start:end])
+        size = [image.shape[0], end - start, *image.shape[2:]]
         source = recipe.call(f"{w.name}_{start}_part", aten.slice.Tensor, w, 1, start, end)
         read = pack(source, f"{w.name}_{start}", size)
-        if made is None:
-            made = create(single, part, read, read_bias, *shape, "none", [], "")
+        if result is None:
+            result = create(single, part, read, read_bias, *shape, "none", [], "")
         else:
             after = unary if fused.attr != "none" else none
-            made = create(binary, part, made, read, None, *shape, "add", None, *after)
-    return made
+            result = create(binary, part, result, read, None, *shape, "add", None, *after)
+    return result

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.passes.recipe import RecipeBuilder, is_view
+from firebrick.ir.graph.calls import shows_memory
+from firebrick.passes.recipe import RecipeBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,9 +52,9 @@ def fold_constants(graph: AtenGraph, targets: Mapping[str, Target], config: Conf
     recipe = RecipeBuilder(graph)
     changed = False
     for node in list(graph.gm.graph.nodes):
-        if node.op != "call_function" or is_view(node) or not recipe.is_constant(node):
+        if node.op != "call_function" or shows_memory(node) or not recipe.is_constant(node):
             continue
-        if all(recipe.is_constant(user) and not is_view(user) for user in node.users):
+        if all(recipe.is_constant(user) and not shows_memory(user) for user in node.users):
             continue  # folded with what reads it
         readers = _readers(node, recipe)
         if readers is not None and _worth(node, readers):
@@ -68,24 +69,24 @@ def fold_constants(graph: AtenGraph, targets: Mapping[str, Target], config: Conf
 
 def _readers(node: fx.Node, recipe: RecipeBuilder) -> list[fx.Node] | None:
     """The nodes that are not constant and read `node`, through views or not; None when it is returned."""
-    found: list[fx.Node] = []
+    readers: list[fx.Node] = []
     stack = list(node.users)
     while stack:
         user = stack.pop()
         if user.op == "output":
             return None
-        if is_view(user):
+        if shows_memory(user):
             stack.extend(user.users)
         elif not recipe.is_constant(user):
-            found.append(user)
-    return found
+            readers.append(user)
+    return readers
 
 
 def _worth(node: fx.Node, readers: list[fx.Node]) -> bool:
     if not readers:
         return False
     size = node.meta["val"].numel()
-    given = sum(n.meta["val"].numel() for n in node.all_input_nodes)
-    if size > _GROWTH * given + _SMALL:
+    operands = sum(n.meta["val"].numel() for n in node.all_input_nodes)
+    if size > _GROWTH * operands + _SMALL:
         return False
     return size <= _SMALL or any(reader.target in _LIBRARY for reader in readers)

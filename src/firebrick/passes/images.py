@@ -61,15 +61,15 @@ class Images:
             weight = self.emit(aten.unsqueeze.default, self._weight, 2)
             stride, dilation = [1, *self._stride], [1, *self._dilation]
             return [self._convolution(self._x, weight, self._bias, stride, [0, *self._padding], dilation)]
-        made = []
+        parts = []
         for k in range(self._weight.meta["val"].shape[2]):
             start, step = k * self._dilation[0], self._stride[0]
             end = start + (self._shape[2] - 1) * step + 1
             part = self._flat(self.emit(aten.slice.Tensor, self._x, 0, start, end, step))
             weight = self.emit(aten.select.int, self._weight, 2, k)
             bias = None if k else self._bias
-            made.append(self._convolution(part, weight, bias, self._stride[1:], [0, 0], self._dilation[1:]))
-        return made
+            parts.append(self._convolution(part, weight, bias, self._stride[1:], [0, 0], self._dilation[1:]))
+        return parts
 
     def _padded(self, x: fx.Node) -> fx.Node:
         """A volume, depth outermost and channels last, with the zeros around it."""

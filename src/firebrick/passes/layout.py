@@ -44,14 +44,8 @@ def check_layouts(gm: fx.GraphModule) -> None:
             continue  # a clone's value says how it is to lie
         try:
             value = _run(node)
-        except (
-            LoweringError,
-            NotImplementedError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ):  # the ops of a device of one's own need not run on fake values
-            continue
+        except (LoweringError, NotImplementedError, RuntimeError, TypeError, ValueError):
+            continue  # the ops of a device of one's own need not run on fake values
         if laid_out(value) != laid_out(node.meta["val"]):
             raise InternalError(f"{node.name} lies as {laid_out(value)}, its value says {laid_out(node.meta['val'])}")
 
@@ -105,18 +99,16 @@ _OF_MEMORY = frozenset({aten.as_strided.default, aten.as_strided_scatter.default
 _KNOWN = frozenset({"aten", "prims", "firebrick", "mkl", "mkldnn"})
 
 
-def _as_before(gm: fx.GraphModule, node: fx.Node, value: torch.Tensor, user: fx.Node) -> fx.Node:
+def _as_before(gm: fx.GraphModule, node: fx.Node, value: Any, user: fx.Node, **how: Any) -> fx.Node:
     """A copy of the node's value in the layout that it had."""
     with gm.graph.inserting_before(user):
-        copy = gm.graph.call_function(aten.clone.default, (node,))
+        copy = gm.graph.call_function(aten.clone.default, (node,), how)
     copy.meta = {"val": value, "stack": node.meta.get("stack", ())}
     return copy
 
 
 def _contiguous(gm: fx.GraphModule, node: fx.Node, before: fx.Node) -> fx.Node:
-    with gm.graph.inserting_before(before):
-        copy = gm.graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
-    copy.meta = {"val": None, "stack": node.meta.get("stack", ())}
+    copy = _as_before(gm, node, None, before, memory_format=torch.contiguous_format)
     copy.meta["val"] = _run(copy)
     return copy
 

@@ -87,9 +87,9 @@ def fuse_qkv(model: nn.Module, sample: Sample, *, tolerance: float = 1e-4) -> Sw
             continue
         joined = _Joined(list(members.values()))
         for i, (name, layer) in enumerate(members.items()):
-            made = FusedLinear(joined, i).train(layer.training)
-            set_module(model, name, made)
-            report.swaps.append(Swap(name, layer, made, f"one matmul of {len(members)}"))
+            fused = FusedLinear(joined, i).train(layer.training)
+            set_module(model, name, fused)
+            report.swaps.append(Swap(name, layer, fused, f"one matmul of {len(members)}"))
     report.error = output_error(before, [tensors_of(call_with(model, sample))])
     if report.error > tolerance:
         report.left["all"] = f"undone: outputs changed by {report.error:.1e}"
@@ -177,10 +177,10 @@ def quantize(
         if type(module) is nn.Linear and name and name not in skip and module.weight.device.type == "cpu"
         if min(module.in_features, module.out_features) >= smallest
     }
-    made, errors = {name: PackedLinear.of(layer) for name, layer in layers.items()}, dict.fromkeys(layers, 0.0)
+    packed, errors = {name: PackedLinear.of(layer) for name, layer in layers.items()}, dict.fromkeys(layers, 0.0)
 
     def compare(name: str, _: nn.Module, args: Any, result: torch.Tensor) -> None:
-        errors[name] = max(errors[name], relative_error(result, made[name](args[0])))
+        errors[name] = max(errors[name], relative_error(result, packed[name](args[0])))
 
     hooks = [layer.register_forward_hook(partial(compare, name)) for name, layer in layers.items()]
     try:
@@ -188,7 +188,7 @@ def quantize(
     finally:
         for hook in hooks:
             hook.remove()
-    report = swap(model, lambda name, _: name in made, lambda name, _: made[name], exact=False)
+    report = swap(model, lambda name, _: name in packed, lambda name, _: packed[name], exact=False)
     order = sorted(errors, key=errors.__getitem__)
     while True:
         report.error = output_error(before, [tensors_of(call_with(model, sample)) for sample in samples])

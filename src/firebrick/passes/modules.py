@@ -88,15 +88,15 @@ def swap(
     report = SwapReport(model, exact=exact)
     before = [tensors_of(call_with(model, s)) for s in samples]
     chosen = _matcher(match)
-    made: dict[nn.Module, nn.Module] = {}
+    replacements: dict[nn.Module, nn.Module] = {}
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if not chosen(name, module) or any(name.startswith(s.name + ".") for s in report.swaps):
             continue
         if not name:
             raise PassError("the model itself matches", fix="swap a module that holds it, or narrow `match`")
-        if module not in made:
-            made[module] = _make(make, name, module)
-        new = made[module]
+        if module not in replacements:
+            replacements[module] = _make(make, name, module)
+        new = replacements[module]
         if new is module:
             report.left[name] = "`make` left it"
             continue
@@ -121,15 +121,15 @@ def _matcher(match: Any) -> MatchFunction:
 
 def _make(make: Callable[..., Any], name: str, module: nn.Module) -> nn.Module:
     if isinstance(make, type):
-        made = make()
+        replacement = make()
     else:
         wanted = [p for p in inspect.signature(make).parameters.values() if p.default is p.empty]
-        made = make(name, module) if len(wanted) == 2 else make(module)
-    if made is None:
+        replacement = make(name, module) if len(wanted) == 2 else make(module)
+    if replacement is None:
         return module
-    if not isinstance(made, nn.Module):
-        raise PassError(f"`make` returned a {type(made).__name__} for {name}, not a module")
-    return made
+    if not isinstance(replacement, nn.Module):
+        raise PassError(f"`make` returned a {type(replacement).__name__} for {name}, not a module")
+    return replacement
 
 
 def set_module(model: nn.Module, name: str, module: nn.Module) -> None:

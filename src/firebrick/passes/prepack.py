@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.fakes.node_values import absorb, device_of
+from firebrick.ir.graph.calls import shows_memory
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.passes.alone import alone
 from firebrick.passes.layout import laid_out, propagate_layouts
-from firebrick.passes.recipe import RecipeBuilder, is_view
+from firebrick.passes.recipe import RecipeBuilder
 from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
@@ -67,18 +68,18 @@ _PLAIN: Mapping[Any, PostOp] = {
 
 def post_op(node: fx.Node, choice: Choice) -> PostOp | None:
     """The post-op that does what `node` does to its first argument, if a kernel has it."""
-    found = _PLAIN.get(node.target)
+    fused = _PLAIN.get(node.target)
     if node.target is aten.gelu.default:
         algorithm = node.kwargs.get("approximate", node.args[1] if len(node.args) > 1 else "none")
-        found = PostOp("gelu_tanh" if algorithm == "tanh" else "gelu")
+        fused = PostOp("gelu_tanh" if algorithm == "tanh" else "gelu")
     elif node.target in (aten.hardtanh.default, aten.clamp.default):
         default = (-1.0, 1.0) if node.target is aten.hardtanh.default else (None, None)
-        given = (*node.args[1:], *default[len(node.args) - 1 :])
-        if node.kwargs or not all(type(n) in (int, float) for n in given):
+        bounds = (*node.args[1:], *default[len(node.args) - 1 :])
+        if node.kwargs or not all(type(n) in (int, float) for n in bounds):
             return None
-        low, high = (float(n) for n in given)  # type: ignore[arg-type]
-        found = PostOp("hardtanh", (low, high)) if low <= high else None
-    return found if found is not None and found.attr in choice.after else None
+        low, high = (float(n) for n in bounds)  # type: ignore[arg-type]
+        fused = PostOp("hardtanh", (low, high)) if low <= high else None
+    return fused if fused is not None and fused.attr in choice.after else None
 
 
 def of_onednn(fused: PostOp) -> list[Any]:
@@ -120,9 +121,9 @@ def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node, RecipeBuilder], Choic
                 if form.name not in _PACKS and node.meta["val"].dtype is torch.bfloat16:
                     _widen(node, recipe, form)
                 else:
-                    made, before = _pack(node, recipe, form)
-                    if laid_out(made.meta["val"]) != laid_out(before):
-                        moved[made] = before
+                    packed, before = _pack(node, recipe, form)
+                    if laid_out(packed.meta["val"]) != laid_out(before):
+                        moved[packed] = before
                 changed = True
     if moved:
         propagate_layouts(graph.gm, moved)
@@ -162,10 +163,10 @@ def _followed(node: fx.Node, choice: Choice) -> list[fx.Node]:
     """A matmul and what follows it in one kernel."""
     addition, _, tail, _ = _ends(node, choice)
     last = tail or addition or node
-    found = [node]
-    while found[-1] is not last:
-        found.append(next(iter(found[-1].users)))
-    return found
+    chain = [node]
+    while chain[-1] is not last:
+        chain.append(next(iter(chain[-1].users)))
+    return chain
 
 
 def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, torch.Tensor]:
@@ -196,43 +197,50 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
             target = mkldnn._linear_pointwise.default
             args = (x, read, bias, *of_onednn(fused))
     with graph.inserting_before(last):
-        made = graph.create_node("call_function", target, args)
-    made.meta = dict(node.meta)
+        call = graph.create_node("call_function", target, args)
+    call.meta = dict(node.meta)
     if addition is not None:
-        absorb(made, [addition])
-    result, before = _viewed(graph, made, last, last), last.meta["val"]
+        absorb(call, [addition])
+    result, before = _viewed(graph, call, last, last), last.meta["val"]
     last.replace_all_uses_with(result)
     graph.erase_node(last)
     if tail is not None:
-        absorb(made, [tail])
+        absorb(call, [tail])
         tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
         graph.erase_node(tail)
     return result, before
 
 
 def _widen(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> None:
-    """A product of bfloat16 factors in float32, with a constant bias; loops add another, and round."""
+    """A product of bfloat16 factors in float32, with a constant bias and an activation; loops round."""
     bias, x, weight = _factors(node)
     graph = recipe.aten.gm.graph
     inside = bias is not None and recipe.is_constant(bias)
-    given = None
+    tail, fused = _activation(node, form) if bias is None or inside else (None, NO_POST_OP)
+    wide_bias = None
     if inside:
         wide = recipe.call(f"{bias.name}_wide", aten._to_copy.default, recipe.copy(bias), dtype=torch.float32)
-        given = recipe.use(wide, node)
+        wide_bias = recipe.use(wide, node)
     read = without_gaps(weight, recipe, node)
     with graph.inserting_before(node):
-        made = graph.call_function(linear_op, (x, read, None, given, None, "none", [], *_named(form)))
+        product = graph.call_function(
+            linear_op, (x, read, None, wide_bias, None, fused.attr, list(fused.scalars), *_named(form))
+        )
         val = node.meta["val"]
         with val.fake_mode:
-            made.meta = {**node.meta, "val": val.float()}
+            product.meta = {**node.meta, "val": val.float()}
         if bias is not None and not inside:
-            summed = graph.call_function(aten.add.Tensor, (made, bias))
-            summed.meta = dict(made.meta)
-            made = summed
-        rounded = graph.call_function(aten._to_copy.default, (made,), {"dtype": torch.bfloat16})
+            summed = graph.call_function(aten.add.Tensor, (product, bias))
+            summed.meta = dict(product.meta)
+            product = summed
+        rounded = graph.call_function(aten._to_copy.default, (product,), {"dtype": torch.bfloat16})
     rounded.meta = dict(node.meta)
     node.replace_all_uses_with(rounded)
     graph.erase_node(node)
+    if tail is not None:
+        absorb(product, [tail])
+        tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
+        graph.erase_node(tail)
 
 
 def _named(form: Choice) -> list[str]:
@@ -242,11 +250,11 @@ def _named(form: Choice) -> list[str]:
 
 def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None) -> bool:
     """Whether kernels for constant weights take it."""
-    out, given, w = node.meta["val"], x.meta["val"], weight.meta["val"]
-    sizes = [*given.shape[1:], *w.shape, *(n for n in given.shape[:1] if isinstance(n, int))]  # of rows any number
+    out, rows, w = node.meta["val"], x.meta["val"], weight.meta["val"]
+    sizes = [*rows.shape[1:], *w.shape, *(n for n in rows.shape[:1] if isinstance(n, int))]  # of rows any number
     if not all(isinstance(n, int) for n in sizes) or not math.prod(sizes):
         return False
-    if given.dtype != out.dtype or w.dtype != out.dtype:
+    if rows.dtype != out.dtype or w.dtype != out.dtype:
         return False
     if bias is None:
         return True
@@ -284,11 +292,11 @@ def _viewed(graph: fx.Graph, node: fx.Node, like: fx.Node, before: fx.Node) -> f
     if val.shape == shape:
         return node
     with graph.inserting_before(before):
-        made = graph.call_function(aten.reshape.default)
-    made.args = (node, list(shape))  # behind, since torch warns of sizes that are symbols
+        reshaped = graph.call_function(aten.reshape.default)
+    reshaped.args = (node, list(shape))  # behind, since torch warns of sizes that are symbols
     with val.fake_mode:
-        made.meta = {**like.meta, "val": val.reshape(shape)}
-    return made
+        reshaped.meta = {**like.meta, "val": val.reshape(shape)}
+    return reshaped
 
 
 def _activation(node: fx.Node, choice: Choice) -> tuple[fx.Node | None, PostOp]:
@@ -296,7 +304,7 @@ def _activation(node: fx.Node, choice: Choice) -> tuple[fx.Node | None, PostOp]:
     reader = node
     while len(reader.users) == 1:
         reader = next(iter(reader.users))
-        if is_view(reader):
+        if shows_memory(reader):
             continue
         fused = post_op(reader, choice) if reader.op == "call_function" else None
         # Of a view with gaps the result has none.
@@ -314,16 +322,16 @@ def readable(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.Node
 
     Only one whose columns and rows both have gaps is copied.
     """
-    if weight.op == "get_attr" or not is_view(weight):
-        made = weight if weight.op == "get_attr" else recipe.use(recipe.copy(weight), before)
+    if weight.op == "get_attr" or not shows_memory(weight):
+        read = weight if weight.op == "get_attr" else recipe.use(recipe.copy(weight), before)
     else:
         base = readable(weight.args[0], recipe, before)  # type: ignore[arg-type]
-        made = weight
+        read = weight
         if base is not weight.args[0]:
             with recipe.aten.gm.graph.inserting_before(before):
-                made = recipe.aten.gm.graph.create_node("call_function", weight.target, (base, *weight.args[1:]))
-            made.kwargs, made.meta = weight.kwargs, dict(weight.meta)
-    return made
+                read = recipe.aten.gm.graph.create_node("call_function", weight.target, (base, *weight.args[1:]))
+            read.kwargs, read.meta = weight.kwargs, dict(weight.meta)
+    return read
 
 
 def without_gaps(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.Node:
@@ -344,7 +352,7 @@ def _source(weight: fx.Node, recipe: RecipeBuilder) -> fx.Node:
 def _turned(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.Node:
     """A weight as [outer, inner] where it lies."""
     with recipe.aten.gm.graph.inserting_before(before):
-        made = recipe.aten.gm.graph.create_node("call_function", aten.t.default, (readable(weight, recipe, before),))
+        view = recipe.aten.gm.graph.create_node("call_function", aten.t.default, (readable(weight, recipe, before),))
     with weight.meta["val"].fake_mode:
-        made.meta = {**weight.meta, "val": weight.meta["val"].t()}
-    return made
+        view.meta = {**weight.meta, "val": weight.meta["val"].t()}
+    return view

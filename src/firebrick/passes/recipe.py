@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from firebrick.ir.graph.aten import AtenGraph
 
 
-def is_view(node: fx.Node) -> bool:
-    """Whether a node only looks at the memory of its first argument."""
-    return isinstance(node.target, OpOverload) and node.target.is_view
-
-
 class RecipeBuilder:
     """Extends the recipe of one graph. Equal calls are made once."""
 
@@ -33,29 +28,29 @@ class RecipeBuilder:
 
     def is_constant(self, node: fx.Node) -> bool:
         """Whether a node of the main graph depends on frozen constants alone, by ops that may run ahead of time."""
-        found = self._constant.get(node)
-        if found is None:
+        constant = self._constant.get(node)
+        if constant is None:
             if node.op == "get_attr":
-                found = node.target in self.aten.frozen or node.target in self.sources
+                constant = node.target in self.aten.frozen or node.target in self.sources
             elif node.op == "call_function":
                 inputs = node.all_input_nodes
-                found = bool(inputs) and _repeatable(node) and all(self.is_constant(n) for n in inputs)
+                constant = bool(inputs) and _repeatable(node) and all(self.is_constant(n) for n in inputs)
             else:
-                found = False
-            self._constant[node] = found
-        return found
+                constant = False
+            self._constant[node] = constant
+        return constant
 
     def copy(self, node: fx.Node) -> fx.Node:
         """The recipe's node for a constant node of the main graph; what it needs is copied with it."""
-        found = self.copies.get(node)
-        if found is None:
+        copied = self.copies.get(node)
+        if copied is None:
             if node.op == "get_attr":
-                found = self._source(node)
+                copied = self._source(node)
             else:
                 args, kwargs = fx.map_arg((node.args, node.kwargs), self.copy)
-                found = self._call(node.name, node.target, args, kwargs, lambda: node.meta["val"])
-            self.copies[node] = found
-        return found
+                copied = self._call(node.name, node.target, args, kwargs, lambda: node.meta["val"])
+            self.copies[node] = copied
+        return copied
 
     def call(
         self, name: str, target: OpOverload, *args: Any, like: torch.Tensor | None = None, **kwargs: Any
@@ -79,11 +74,11 @@ class RecipeBuilder:
         if not hasattr(gm, name):
             setattr(gm, name, node.meta["val"])
         with gm.graph.inserting_before(before):
-            made = gm.graph.create_node("get_attr", name)
-        made.meta = {"val": node.meta["val"], "stack": before.meta.get("stack", ())}
-        self._constant[made] = True
-        self.copies[made] = node
-        return made
+            read = gm.graph.create_node("get_attr", name)
+        read.meta = {"val": node.meta["val"], "stack": before.meta.get("stack", ())}
+        self._constant[read] = True
+        self.copies[read] = node
+        return read
 
     def finish(self) -> None:
         """Drop what nothing uses and hand the recipe to the graph."""
@@ -104,27 +99,27 @@ class RecipeBuilder:
 
     def _source(self, node: fx.Node) -> fx.Node:
         name = str(node.target)
-        found = self.sources.get(name)
-        if found is None:
+        source = self.sources.get(name)
+        if source is None:
             first = next(iter(self.graph.nodes), None)
             with self.graph.inserting_before(first):
-                found = self.graph.create_node("get_attr", name)
-            found.meta = {"val": node.meta["val"], "stack": ()}
-            self.sources[name] = found
-        return found
+                source = self.graph.create_node("get_attr", name)
+            source.meta = {"val": node.meta["val"], "stack": ()}
+            self.sources[name] = source
+        return source
 
     def _call(self, name: str, target: Any, args: Any, kwargs: Any, value: Callable[[], Any]) -> fx.Node:
         key = (target, _key(args), _key(kwargs))
-        found = self.calls.get(key)
-        if found is None:
+        call = self.calls.get(key)
+        if call is None:
             taken = self.aten.gm
             while name in self.sources or hasattr(taken, name):
                 name += "_"
-            found = self.graph.create_node("call_function", target, tuple(args), dict(kwargs), name=name)
-            found.meta = {"val": value(), "stack": ()}
-            self.sources[found.name] = found
-            self.calls[key] = found
-        return found
+            call = self.graph.create_node("call_function", target, tuple(args), dict(kwargs), name=name)
+            call.meta = {"val": value(), "stack": ()}
+            self.sources[call.name] = call
+            self.calls[key] = call
+        return call
 
 
 def _key(value: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.artifact import Artifact
-from firebrick.passes.alone import calls_in, copied, factors_of, short_text, text_of
+from firebrick.passes.alone import calls_in, copied, short_text, subject_of, text_of
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ _CACHE_BYTES = 64 << 20
 _COPIES = 16
 _SECONDS = 0.15
 """Time given to each form that is built."""
-_BUDGET = 1.5
-"""Seconds that one compile measures by default; what is left over is chosen by costs."""
+_BUDGET = 0.6
+"""Seconds of its thread that one compile measures by default; what is left over is chosen by costs."""
 _ROUNDS = 9, 400
 
 
@@ -58,16 +58,16 @@ class Tuner:
 
     def __call__(self, part: AtenGraph, forms: Mapping[str, Form]) -> str:
         """The form of a part that is fastest here; the first one unless another is clearly faster."""
-        factors = None if self.measured is None else factors_of(part)
-        if self.measured is not None and factors is None:
+        subject = None if self.measured is None else subject_of(part)
+        if self.measured is not None and subject is None:
             return next(iter(forms))
-        parts = {"part": text_of(part), "forms": " ".join(forms), "how": "built" if factors is None else "called"}
+        parts = {"part": text_of(part), "forms": " ".join(forms), "how": "built" if subject is None else "called"}
         key = (self.ground, *parts.values())
         choice = _chosen.get(key)
         if choice is None:
 
             def make() -> Artifact:
-                extra = self._built(part, forms) if factors is None else self._called(part, forms, factors)
+                extra = self._built(part, forms) if subject is None else self._called(part, forms, *subject)
                 return Artifact("choice", {}, extra=extra)
 
             with recorder.timed("tuning"):
@@ -81,15 +81,15 @@ class Tuner:
             recorder.reason("tuned", f"{choice['part']}: {choice['form']} ({times})")
         return str(choice["form"])
 
-    def _called(self, part: AtenGraph, forms: Mapping[str, Form], factors: tuple[Any, ...]) -> dict[str, Any]:
+    def _called(self, part: AtenGraph, forms: Mapping[str, Form], op: str, args: tuple[Any, ...]) -> dict[str, Any]:
         """The choice by the target's times of calls of each form."""
-        start = time.perf_counter()
+        start = time.thread_time()  # without waiting for kernels that a thread builds
         if self.spent > _BUDGET:
             raise _Undecided
         calls = {form: calls_in(rewrite(copied(part))) for form, rewrite in forms.items()}
         assert self.measured is not None
-        seconds = self.measured("aten::mm", factors, {form: n - min(calls.values()) for form, n in calls.items()})
-        self.spent += time.perf_counter() - start
+        seconds = self.measured(op, args, {form: n - min(calls.values()) for form, n in calls.items()})
+        self.spent += time.thread_time() - start
         if not seconds:
             raise _Undecided
         return _choice(part, {form: seconds[form] for form in forms if form in seconds})
@@ -104,7 +104,7 @@ class Tuner:
         seen: list[Any] = []
         for form, rewrite in forms.items():
             try:
-                code, made = self._run(part, rewrite, constants)
+                code, programs = self._run(part, rewrite, constants)
             except Exception as error:  # a form is only a try; without the first one the graph can't be compiled
                 if not runs:
                     raise
@@ -112,14 +112,14 @@ class Tuner:
                 continue
             if code not in seen:
                 seen.append(code)
-                runs[form] = made
+                runs[form] = programs
         return _choice(part, _seconds(runs, inputs))
 
     def _run(self, part: AtenGraph, rewrite: Form, constants: Sequence[Mapping[str, torch.Tensor]]) -> Any:
         """What a form's program consists of, and the program for each set of constants."""
         artifact = self.build(rewrite(copied(part)))
         code = (artifact.table["recipe"], artifact.table["steps"], [unit.text for unit in artifact.units])
-        return code, [self.load(artifact, given) for given in constants]
+        return code, [self.load(artifact, values) for values in constants]
 
 
 class _Undecided(Exception):
@@ -151,9 +151,9 @@ def _seconds(runs: Mapping[str, Sequence[Callable[..., Any]]], inputs: Sequence[
             times[form].append(time.perf_counter() - start)
         if turn >= _ROUNDS[0] and time.perf_counter() > end:
             break
-    return {form: sorted(found)[len(found) // 4] for form, found in times.items()}
+    return {form: sorted(seconds)[len(seconds) // 4] for form, seconds in times.items()}
 
 
 def _random(like: torch.Tensor) -> torch.Tensor:
-    made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
-    return made.normal_(generator=torch.Generator().manual_seed(0)) if like.is_floating_point() else made.zero_()
+    tensor = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
+    return tensor.normal_(generator=torch.Generator().manual_seed(0)) if like.is_floating_point() else tensor.zero_()

@@ -14,32 +14,4 @@ from firebrick.runtime.cache import (
 from firebrick.runtime.deferred import Deferred, OutOfDate
 from firebrick.runtime.load import AutogradViews, Executable, TorchViews, ViewRow, load
 from firebrick.runtime.source import source_digest
-from firebrick.runtime.training import Part, Place, Tangent, Training, TrainingPlan
-
-__all__ = [
-    "AutogradViews",
-    "Compiler",
-    "ConstantsChanged",
-    "Deferred",
-    "DiskCache",
-    "Executable",
-    "Key",
-    "OutOfDate",
-    "Part",
-    "Place",
-    "Tangent",
-    "TorchViews",
-    "Training",
-    "TrainingPlan",
-    "ViewRow",
-    "WithBits",
-    "build",
-    "cache_entries",
-    "cache_state",
-    "clear_cache",
-    "find_compiler",
-    "load",
-    "make_key",
-    "source_digest",
-    "why_miss",
-]
+from firebrick.runtime.training import Part, Place, Tangent, Training, TrainingPlan, seen

@@ -21,15 +21,15 @@ class Batch:
     @classmethod
     def of(cls, tensors: Sequence[torch.Tensor | None]) -> Batch | None:
         """The batch that was opened last, None if there is none."""
-        given = [t for t in tensors if t is not None]
-        levels = [_functorch.maybe_get_level(t) for t in given if _functorch.is_batchedtensor(t)]
+        present = [t for t in tensors if t is not None]
+        levels = [_functorch.maybe_get_level(t) for t in present if _functorch.is_batchedtensor(t)]
         if levels:
             return cls(False, max(levels))
-        if not any(_functorch.is_legacy_batchedtensor(t) for t in given):
+        if not any(_functorch.is_legacy_batchedtensor(t) for t in present):
             return None
         level = torch._C._vmapmode_increment_nesting()
         torch._C._vmapmode_decrement_nesting()
-        while level > 1 and not any(cls(True, level)._holds(t) for t in given):
+        while level > 1 and not any(cls(True, level)._holds(t) for t in present):
             level -= 1
         return cls(True, level)
 

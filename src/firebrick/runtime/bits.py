@@ -54,7 +54,7 @@ class WithBits:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run it."""
-        if any(given.data_ptr() != plain.data_ptr() for given, plain in self.constants):
+        if any(constant.data_ptr() != plain.data_ptr() for constant, plain in self.constants):
             raise ConstantsChanged("a captured tensor lies in other memory")
         plain = list(inputs)
         for i, bits in self.inputs.items():

@@ -90,22 +90,22 @@ def find_compiler(config: Config) -> Compiler:
 @lru_cache(maxsize=8)
 def _find(asked: str, path: str) -> Compiler:
     if asked:
-        found = _probe(tuple(asked.split()))
-        if found is None:
+        compiler = _probe(tuple(asked.split()))
+        if compiler is None:
             raise CompileError(
                 f"the C++ compiler {asked!r} does not run", fix="set FIREBRICK_COMPILER or CXX to one that does"
             )
-        return found
+        return compiler
     for name in ("g++", "clang++", "c++"):
         place = shutil.which(name, path=path)
-        found = _probe((place,)) if place else None
-        if found is not None:
-            return found
+        compiler = _probe((place,)) if place else None
+        if compiler is not None:
+            return compiler
     # The extra `cc`.
     if importlib.util.find_spec("ziglang") is not None:
-        found = _probe((sys.executable, "-m", "ziglang", "c++"))
-        if found is not None:
-            return found
+        compiler = _probe((sys.executable, "-m", "ziglang", "c++"))
+        if compiler is not None:
+            return compiler
     raise CompileError("no C++ compiler was found", fix='install g++ or clang++, or run: pip install "firebrick[cc]"')
 
 

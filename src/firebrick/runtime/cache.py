@@ -104,22 +104,22 @@ class DiskCache:
 
     def fetch(self, key: Key, make: Callable[[], Artifact]) -> Artifact:
         """Return the entry of a key, made and stored if there is none; several processes at once make it once."""
-        found = self.load(key)
-        if found is None:
+        artifact = self.load(key)
+        if artifact is None:
             with self.lock(key):
-                found = self.load(key)
-                if found is None:
-                    found = self._shared(key)
-                if found is None:
+                artifact = self.load(key)
+                if artifact is None:
+                    artifact = self._shared(key)
+                if artifact is None:
                     self._note_miss(key)
                     recorder.count("cache misses")
-                    found = make()
-                    self.store(key, found)
+                    artifact = make()
+                    self.store(key, artifact)
                     if self.remote is not None:
-                        self.remote.put(key.digest, encode(found, {"name": found.name}))
-                    return found
+                        self.remote.put(key.digest, encode(artifact, {"name": artifact.name}))
+                    return artifact
         recorder.count("cache hits")
-        return found
+        return artifact
 
     def _shared(self, key: Key) -> Artifact | None:
         """Return the entry that another machine stored, and keep it here."""
@@ -127,13 +127,13 @@ class DiskCache:
         if data is None:
             return None
         try:
-            found = decode(data)
+            artifact = decode(data)
         except (CacheError, ValueError, KeyError, TypeError) as error:
             recorder.warn_once("remote cache entry", f"firebrick: an entry of the shared cache is not usable: {error}")
             return None
         recorder.count("remote cache hits")
-        self.store(key, found)
-        return found
+        self.store(key, artifact)
+        return artifact
 
     def _read(self, path: Path, limit: int = -1) -> bytes:
         self._check_root()
@@ -215,12 +215,12 @@ class DiskCache:
 
     def files(self, suffix: str = "fb") -> list[tuple[Path, os.stat_result]]:
         """Every entry's path and facts, latest use first; or those of the files beside them."""
-        found = []
+        rows = []
         with contextlib.suppress(OSError):
             for path in self.root.glob(f"??/*.{suffix}"):
                 with contextlib.suppress(OSError):
-                    found.append((path, path.stat()))
-        return sorted(found, key=lambda row: -row[1].st_mtime)
+                    rows.append((path, path.stat()))
+        return sorted(rows, key=lambda row: -row[1].st_mtime)
 
     def _evict(self) -> None:
         """Remove the least recently used entries beyond the size limit, and what killed processes left."""
@@ -318,7 +318,7 @@ def clear_cache(config: Config) -> int:
 def why_miss(config: Config, key: str = "") -> list[dict[str, Any]]:
     """Return the last misses, latest first, with what differs from the nearest entry; `key` picks by prefix."""
     rows = list(itertools.islice(DiskCache(config).keys(), _KEYS_COMPARED))
-    found = []
+    misses = []
     for i, row in enumerate(rows[:_MISSES_SHOWN]):
         if row["key"].startswith(key):
             # Entries that were made later can't be what it was expected to find.
@@ -326,8 +326,8 @@ def why_miss(config: Config, key: str = "") -> list[dict[str, Any]]:
             why = ["no earlier entry to compare with"]
             if best is not None:
                 why = [f"nearest is {best[0] or 'an entry'}", *differences(row["parts"], best[1])]
-            found.append({"key": row["key"], "name": row["name"], "age": _age(time.time() - row["time"]), "why": why})
-    return found
+            misses.append({"key": row["key"], "name": row["name"], "age": _age(time.time() - row["time"]), "why": why})
+    return misses
 
 
 def _age(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The steps of a backward that is captured: calls that a graph can hold, and what runs as plain Python between graphs."""
+"""The steps of a captured backward: calls that a graph can hold, and what runs as plain Python between graphs."""
 
 from __future__ import annotations
 

@@ -52,13 +52,13 @@ class TorchViews:
     ) -> Callable[..., tuple[Any, ...]]:
         """The executable of such `inputs`, within this if need be; leaves: positions of results that want gradients."""
         table, mode = artifact.table, torch.is_inference_mode_enabled()
-        given: list[Any] = [*inputs, *(constants[name] for name in table["consts"])]  # they have the first slots
+        tensors: list[Any] = [*inputs, *(constants[name] for name in table["consts"])]  # they have the first slots
         base_of: dict[int, tuple[int | torch.Tensor, bool]] = {}
         for i, value in enumerate(table["outputs"]):
-            slot, *_, dtype = table["views"][value[1]] if value[0] == "t" else (len(given), None)
+            slot, *_, dtype = table["views"][value[1]] if value[0] == "t" else (len(tensors), None)
             # Bytes read as another type are no view, in eager mode as here.
-            if slot < len(given) and dtype is None and (given[slot].is_inference() != mode or i in leaves):
-                base_of[i] = (slot if slot < len(inputs) else given[slot]), i in leaves
+            if slot < len(tensors) and dtype is None and (tensors[slot].is_inference() != mode or i in leaves):
+                base_of[i] = (slot if slot < len(inputs) else tensors[slot]), i in leaves
         return cls(run, base_of, apart) if base_of or apart else run
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
@@ -67,12 +67,17 @@ class TorchViews:
         with torch.no_grad():
             for i, (place, is_leaf) in self.base_of.items():
                 like, base = results[i], inputs[place] if isinstance(place, int) else place
-                seen = (base if is_leaf else base.detach()).as_strided(like.shape, like.stride(), like.storage_offset())
-                results[i] = toggled(seen, [a != b for a, b in zip(bits_of(seen), bits_of(like), strict=True)])
+                results[i] = _as(like, base if is_leaf else base.detach())
         for i, base in self.apart:
             if results[i] is results[base]:
                 results[i] = results[base].view_as(results[base])
         return tuple(results)
+
+
+def _as(like: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """A view of `base` that shows what `like` does."""
+    view = base.as_strided(like.shape, like.stride(), like.storage_offset())
+    return toggled(view, [a != b for a, b in zip(bits_of(view), bits_of(like), strict=True)])
 
 
 class ViewRow(NamedTuple):
@@ -101,8 +106,7 @@ class AutogradViews:
                 one, other = like.untyped_storage(), base.untyped_storage()
                 if like.dtype != base.dtype or one.data_ptr() != other.data_ptr():
                     continue
-                seen = base.as_strided(like.shape, like.stride(), like.storage_offset())
-                like = results[at] = toggled(seen, [a != b for a, b in zip(bits_of(seen), bits_of(like), strict=True)])
+                like = results[at] = _as(like, base)
             if creation != autograd.CreationMeta.DEFAULT and like._is_view():
                 autograd._set_creation_meta(like, creation)
         return tuple(results)
@@ -135,10 +139,7 @@ def load(
     """
     with recorder.timed("load"):
         libraries: list[Any] = []
-        cards = [int(row[5].partition(":")[2]) for row in artifact.table["slots"] if row[5].startswith("cuda")]
-        if cards:  # also of a program that only calls torch
-            _open_driver()
-        device = cards[0] if cards else 0
+        cards = _cards(artifact)
         driven, kernels = driven or {}, dict[str, int]()
         for loaded in driven.values():
             kernels.update(loaded.numbers)
@@ -149,16 +150,17 @@ def load(
             try:
                 code = artifact.code[unit.name]
                 if unit.builder == "triton":
-                    module = cuda_module(code, device)
-                    kernels[unit.kernels[0]] = module.kernel()
-                    libraries.append(module)
+                    for card in cards:
+                        module = cuda_module(code, int(card.partition(":")[2]))
+                        kernels[f"{unit.kernels[0]} {card}"] = module.kernel()
+                        libraries.append(module)
                     continue
                 library = _native.Library(code, f"firebrick:{artifact.name}:{unit.name}")
                 kernels.update((name, library.symbol(name)) for name in unit.kernels)
             except (OSError, KeyError) as error:
                 raise CompileError(f"unit {unit.name} of {artifact.name} can't be loaded: {error}") from None
             libraries.append(library)
-        table = dict(artifact.table)
+        table = {**artifact.table, "steps": [_on_card(step, cards) for step in artifact.table["steps"]]}
         if uncounted:
             slots = dict(enumerate([*range(len(table["inputs"])), *table["consts"]]))
             table["mutated"] = [slot for slot in table["mutated"] if slots[slot] not in uncounted]
@@ -191,6 +193,22 @@ def load(
 
 _modules: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
 _open_driver = lru_cache(maxsize=1)(lambda: _native.cuda_is_open() or _native.cuda_open("libcuda.so.1"))
+
+
+def _cards(artifact: Artifact) -> list[str]:
+    """The GPUs that an artifact uses; their driver is open then, also for a program that only calls torch."""
+    cards = sorted({row[5] for row in artifact.table["slots"] if row[5].startswith("cuda")})
+    try:
+        if cards:
+            _open_driver()
+    except OSError as error:
+        raise CompileError(f"{artifact.name} needs a GPU: {error}") from None
+    return cards
+
+
+def _on_card(step: Any, cards: Sequence[str]) -> Any:
+    """A launch names its kernel's module on the card that it runs on."""
+    return ["kernel", f"{step[1]} {step[4]}", *step[2:]] if step[0] == "kernel" and step[4] in cards else step
 
 
 def cuda_module(code: bytes, device: int) -> Any:
@@ -247,13 +265,13 @@ class _Refresh:
         # Derived constants live as long as the executable, so they must not become inference tensors of one call.
         with recorder.timed("derived"), torch.inference_mode(False), torch.no_grad():
             for number, (function, args, _, positional, keywords, outs, *_) in enumerate(self.calls):
-                given = [self._value(arg, values) for arg in args]
-                results = function(*given[:positional], **dict(zip(keywords, given[positional:], strict=True)))
+                arguments = [self._value(arg, values) for arg in args]
+                results = function(*arguments[:positional], **dict(zip(keywords, arguments[positional:], strict=True)))
                 results = results if isinstance(results, (tuple, list)) else (results,)
                 for slot, result in zip(outs, results, strict=False):
                     if slot is not None:
                         values[slot] = result
-                del given, results
+                del arguments, results
                 for slot in self.dead[number]:
                     values.pop(slot, None)
         recorder.count("recipes run")

@@ -25,20 +25,20 @@ _SHOWN = 4
 
 def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
     """What of a key differs from another, one sentence a difference; of a graph only the first."""
-    found = []
+    sentences = []
     for name in sorted({*mine, *theirs}):
         now, then = mine.get(name, ""), theirs.get(name, "")
         if now == then:
             continue
         if name == "options":
-            found += _options(now, then)
+            sentences += _options(now, then)
             continue
         lines = _lines(_LABELS.get(name, name), now.splitlines(), then.splitlines())
         shown = 1 if name == "graph" else _SHOWN
-        found += lines[:shown]
+        sentences += lines[:shown]
         if len(lines) > shown:
-            found.append(f"... and {len(lines) - shown} more of {name}")
-    return found
+            sentences.append(f"... and {len(lines) - shown} more of {name}")
+    return sentences
 
 
 def nearest(

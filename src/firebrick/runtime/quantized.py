@@ -56,8 +56,8 @@ _unpacked: Any = WeakIdKeyDictionary()
 
 def unpacked(obj: Any) -> PackedLinear | None:
     """The tensors in an object of the class that torch.ao's dynamic linear layers have; None for another's."""
-    made = _unpacked.get(obj)
-    if made is None and obj._type().name() == "LinearPackedParamsBase":
+    layer = _unpacked.get(obj)
+    if layer is None and obj._type().name() == "LinearPackedParamsBase":
         w, bias = obj.unpack()
         if w.dtype is not torch.qint8:
             return None
@@ -65,9 +65,9 @@ def unpacked(obj: Any) -> PackedLinear | None:
             rows = (torch.tensor([w.q_scale()]), torch.tensor([w.q_zero_point()]), -1)
         else:
             rows = (w.q_per_channel_scales(), w.q_per_channel_zero_points(), w.q_per_channel_axis())
-        made = _unpacked[obj] = PackedLinear(w.int_repr(), *rows, bias)
-        _packed[made.weight] = weakref.ref(obj)
-    return made
+        layer = _unpacked[obj] = PackedLinear(w.int_repr(), *rows, bias)
+        _packed[layer.weight] = weakref.ref(obj)
+    return layer
 
 
 def _nothing(packed: Any = None) -> Any:

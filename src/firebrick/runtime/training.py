@@ -116,22 +116,12 @@ class TrainingPlan:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrainingPlan:
         """Read what `to_json` gave, also after a round trip through a file."""
-        fields = {k: _tuples(v) for k, v in data.items()}
-        return cls(
-            results=fields["results"],
-            outputs=tuple((Place(*place), grad) for place, grad in fields["outputs"]),
-            saved=tuple(Place(*row) for row in fields["saved"]),
-            tangents=tuple(Tangent(Place(*of), *rest) for of, *rest in fields["tangents"]),
-            dirty=tuple(Place(*row) for row in fields["dirty"]),
-            wrt=tuple(Place(*row) for row in fields["wrt"]),
-            bytes_saved=fields["bytes_saved"],
-            reach=fields["reach"],
-            reads=fields["reads"],
-            draws=fields["draws"],
-            parts=tuple(Part(*row) for row in fields["parts"]),
-            uses=fields["uses"],
-            symbols=fields["symbols"],
-        )
+        values = {name: _tuples(value) for name, value in data.items()}
+        for name in ("saved", "dirty", "wrt"):
+            values[name] = tuple([Place(*row) for row in values[name]])
+        values["outputs"] = tuple([(Place(*place), grad) for place, grad in values["outputs"]])
+        values["tangents"] = tuple([Tangent(Place(*of), *rest) for of, *rest in values["tangents"]])
+        return cls(**{**values, "parts": tuple([Part(*row) for row in values["parts"]])})
 
 
 def _tuples(value: Any) -> Any:
@@ -270,30 +260,30 @@ class Training:
             return results[place.at]  # type: ignore[index]
         return inputs[place.at] if place.kind == "input" else self.others[place.at]  # type: ignore[index]
 
-    def gradients(self, given: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
+    def gradients(self, present: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
         """Return the gradient of each of `wrt`; the backward for these tangents is compiled when first asked for."""
-        compiled = self._backwards.get(given)
+        compiled = self._backwards.get(present)
         if compiled is None:
             with recorder.timed("backward"):
-                run, order = self._backward(given)
-            compiled = self._backwards[given] = _native.Wrapped(run, None), order
+                run, order = self._backward(present)
+            compiled = self._backwards[present] = _native.Wrapped(run, None), order
         computed = compiled[0](*tensors)
         return [None if i is None else computed[i] for i in compiled[1]]
 
     def _versions(self, inputs: Sequence[torch.Tensor]) -> dict[int | str, int]:
-        found: dict[int | str, int] = {name: t._version for name, t in self.watched.items()}
-        found.update((i, t._version) for i, t in enumerate(inputs) if not t.is_inference())
-        return found
+        versions: dict[int | str, int] = {name: t._version for name, t in self.watched.items()}
+        versions.update((i, t._version) for i, t in enumerate(inputs) if not t.is_inference())
+        return versions
 
     def differentiable_gradients(
-        self, before: Before, inputs: Sequence[torch.Tensor], given: tuple[int, ...], tangents: Sequence[torch.Tensor]
+        self, before: Before, inputs: Sequence[torch.Tensor], present: tuple[int, ...], tangents: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor | None]:
         """As `gradients`, computed from the inputs by a graph that has gradients of its own."""
-        key = given, tuple([t.requires_grad for t in tangents]), *self.sizes(inputs).values()
+        key = present, tuple([t.requires_grad for t in tangents]), *self.sizes(inputs).values()
         higher = self._higher.get(key)
         if higher is None:
             with recorder.timed("backward"):
-                higher = self._higher[key] = self._again(given, tangents, inputs)
+                higher = self._higher[key] = self._again(present, tangents, inputs)
         now = self._versions(inputs)
         changed = [at for at in higher.plan.reads if at in before.versions and before.versions[at] != now[at]]
         if changed:
@@ -428,23 +418,23 @@ def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | Non
     again = torch.is_grad_enabled()
     positions = {Place("result", place): i for i, place in enumerate(ctx.places)}
     positions |= {place: len(ctx.places) + i for i, place in enumerate(plan.dirty)}
-    tangents, given = [], []
+    tangents, present = [], []
     for i in part.tangents:
         gradient = gradients[positions[plan.tangents[i].of]]
         if gradient is not None:
-            given.append(i)
+            present.append(i)
             tangents.append(_conform(gradient if again else gradient.detach(), plan.tangents[i], ctx.sizes))
     rows: list[torch.Tensor | None] = [None] * ctx.size
-    if not given:
+    if not present:
         return tuple(rows)
     if again:
         if ctx.before is None:
             raise RuntimeError(_REFUSED)
-        computed = run.differentiable_gradients(ctx.before, inputs or ctx.before.inputs, tuple(given), tangents)
+        computed = run.differentiable_gradients(ctx.before, inputs or ctx.before.inputs, tuple(present), tangents)
     else:
         saved = [seen(t, plan.saved[i].layout, ctx.sizes) for t, i in zip(kept, part.saved, strict=True)]
         compute = ctx.gradients if isinstance(ctx, NodeBackward) else run.gradients
-        computed = compute(tuple(given), *saved, *tangents)
+        computed = compute(tuple(present), *saved, *tangents)
     for place, gradient in zip(plan.wrt, computed, strict=True):
         if gradient is not None:
             rows[run.position(place)] = gradient

@@ -52,11 +52,11 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
     aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind[0] == "*"}
     source = ASTSource(fn=getattr(module, request["name"]), signature=signature, constexprs={}, attrs=aligned)
     options = {"num_warps": request["warps"], "debug": request["debug"], "sanitize_overflow": False}
-    made = triton.compile(source, target=GPUTarget("cuda", request["arch"], 32), options=options)
-    meta = made.metadata
+    kernel = triton.compile(source, target=GPUTarget("cuda", request["arch"], 32), options=options)
+    meta = kernel.metadata
     if getattr(meta, "global_scratch_size", 0) or getattr(meta, "num_ctas", 1) != 1:
         return {"error": "the kernel asks for memory of its own"}
-    text = base64.b64encode(made.asm["cubin"]).decode()
+    text = base64.b64encode(kernel.asm["cubin"]).decode()
     return {"cubin": text, "shared": meta.shared, "threads": 32 * meta.num_warps}
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from firebrick.ir.index.expr import ONE, ZERO, total
-from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, local
+from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, all_statements, computed, local
 from firebrick.ir.loops.program import Axis, Const, Index, Load, Masked, Op, Reduce, Scan, Store
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
-from firebrick.ir.loops.values import Rewriter, children_of, ordered, walk
+from firebrick.ir.loops.values import Rewriter, children_of, ordered, roots_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -87,7 +87,7 @@ def build_tree(statements: Sequence[Statement], plan: LoopPlan, facts: Table) ->
     for e in plan.sizes.values():
         symbols |= e.vars()
     for s in statements:
-        for v in walk([s.store.value, *(b for _, b in s.store.binds)]):
+        for v in walk(roots_of(s.store)):
             e = v.index if isinstance(v, Load) else v.expr if isinstance(v, Index) else ZERO
             symbols |= e.vars() - (frozenset(x for x, _ in v.binds) if isinstance(v, Load) else frozenset())
     symbols -= plan.sizes.keys()
@@ -380,27 +380,13 @@ def buffers_in_order(body: tuple[Stmt, ...]) -> tuple[dict[str, str], set[str]]:
     order: dict[str, str] = {}
     written: set[str] = set()
 
-    def note(values: Iterable[Value]) -> None:
-        for v in walk(values):
+    for s in all_statements(body):
+        for v in walk(computed(s)):
             if isinstance(v, Load) and v.buffer not in inside:
                 order.setdefault(v.buffer, v.dtype)
-
-    def visit(stmts: tuple[Stmt, ...]) -> None:
-        for s in stmts:
-            if isinstance(s, Loop):
-                visit(s.body)
-            elif isinstance(s, Let):
-                inside.add(s.name)
-                note([s.value])
-            elif isinstance(s, (Scratch, Acc)):
-                inside.add(s.name)
-            elif isinstance(s, Fold):
-                note([s.value])
-            else:
-                note([s.value, *(b for _, b in s.binds)])
-                if s.buffer not in inside:
-                    order.setdefault(s.buffer, s.value.dtype)
-                    written.add(s.buffer)
-
-    visit(body)
+        if isinstance(s, (Let, Scratch, Acc)):
+            inside.add(s.name)
+        elif isinstance(s, Store) and s.buffer not in inside:
+            order.setdefault(s.buffer, s.value.dtype)
+            written.add(s.buffer)
     return order, written

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from firebrick.ir.index.expr import Expr, Var, var
 from firebrick.ir.kernels.groups import PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
-from firebrick.ir.kernels.tree import Fold, Let, Loop, loops_of
+from firebrick.ir.kernels.tree import Fold, Loop, all_statements, computed, loops_of
 from firebrick.ir.loops.program import Load, Store
 from firebrick.ir.loops.values import walk
 from firebrick.targets.tree_building import buffers_in_order, build_tree, rename
@@ -64,27 +64,20 @@ def _other_variables(body: tuple[Stmt, ...], loops: set[Var]) -> tuple[list[Var]
         for v in sorted(e.vars(), key=lambda v: v.name):
             free[v] = None
 
-    def visit(stmts: tuple[Stmt, ...]) -> None:
-        for s in stmts:
-            if isinstance(s, Loop):
-                note(s.axis.size)
-                visit(s.body)
-                continue
-            roots = [s.value] if isinstance(s, (Let, Fold, Store)) else []
-            if isinstance(s, Store):
-                note(s.index)
-                bound.update((v, None) for v, _ in s.binds)
-                roots += [b for _, b in s.binds]
-            elif isinstance(s, Fold):
-                note(s.position)
-            for v in walk(roots):
-                if isinstance(v, Load):
-                    note(v.index)
-                    bound.update((x, None) for x, _ in v.binds)
-                elif hasattr(v, "expr"):
-                    note(v.expr)
-
-    visit(body)
+    for s in all_statements(body):
+        if isinstance(s, Loop):
+            note(s.axis.size)
+        elif isinstance(s, Store):
+            note(s.index)
+            bound.update((v, None) for v, _ in s.binds)
+        elif isinstance(s, Fold):
+            note(s.position)
+        for v in walk(computed(s)):
+            if isinstance(v, Load):
+                note(v.index)
+                bound.update((x, None) for x, _ in v.binds)
+            elif hasattr(v, "expr"):
+                note(v.expr)
     return list(bound), [v for v in free if v not in loops and v not in bound]
 
 

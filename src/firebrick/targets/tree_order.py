@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from firebrick.ir.index.expr import INF, Expr, Var, var
 from firebrick.ir.kernels.groups import Statement
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Axis, Index, Load, Reduce, Store
-from firebrick.ir.loops.values import Rewriter, hint, walk
+from firebrick.ir.loops.program import Axis, Index, Reduce
+from firebrick.ir.loops.values import Rewriter, hint, loads_of, roots_of, walk
 from firebrick.targets.tree_building import LoopPlan
 
 if TYPE_CHECKING:
@@ -69,17 +69,9 @@ def order_loops(work: Work) -> Loops:
 
 
 def _accesses(statements: Iterable[Statement]) -> list[Access]:
-    out = []
-    values = []
-    for s in statements:
-        store = s.store
-        out.append(Access(store.index, 2, DTYPES[store.value.dtype].nbytes, not store.binds))
-        values.append(store.value)
-        values.extend(b for _, b in store.binds)
-    for v in walk(values):
-        if isinstance(v, Load):
-            out.append(Access(v.index, 1, DTYPES[v.dtype].nbytes, not v.binds))
-    return out
+    stores = [s.store for s in statements]
+    out = [Access(s.index, 2, DTYPES[s.value.dtype].nbytes, not s.binds) for s in stores]
+    return out + [Access(v.index, 1, DTYPES[v.dtype].nbytes, not v.binds) for v in loads_of(*stores)]
 
 
 def _outward(v: Var, accesses: list[Access]) -> tuple[int, int]:
@@ -171,8 +163,7 @@ def _positions(statements: list[Statement]) -> list[Reduce]:
 
 
 def _index_values(statements: list[Statement]) -> list[Expr]:
-    roots = [s.store.value for s in statements] + [b for s in statements for _, b in s.store.binds]
-    return [v.expr for v in walk(roots) if isinstance(v, Index)]
+    return [v.expr for v in walk(roots_of(*(s.store for s in statements))) if isinstance(v, Index)]
 
 
 def _same_chains(a: Var, b: Var, chains: list[list[Var]]) -> bool:
@@ -216,7 +207,4 @@ def _joiner(a: Var, b: Var, new: Var, size: Expr) -> Rewriter:
 
 
 def _rejoin(s: Statement, rewrite: Rewriter, a: Var, b: Var, new: Var) -> Statement:
-    store = s.store
-    binds = tuple([(v, rewrite(x)) for v, x in store.binds])
-    made = Store(store.buffer, rewrite.index(store.index), rewrite(store.value), store.mode, binds)
-    return Statement(s.inner - {a, b} | {new} if a in s.inner else s.inner, made, s.late)
+    return Statement(s.inner - {a, b} | {new} if a in s.inner else s.inner, rewrite.store(s.store), s.late)

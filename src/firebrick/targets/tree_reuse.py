@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.ir.kernels.tree import Fold, Let, Loop
+from firebrick.ir.kernels.tree import Loop, computed
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Load, Store
 from firebrick.ir.loops.values import walk
@@ -33,11 +33,9 @@ def reusable(params: tuple[Param, ...], body: tuple[Stmt, ...]) -> tuple[tuple[i
                 visit(s.body)
                 clock += 1
                 continue
-            roots = [s.value] if isinstance(s, (Let, Fold, Store)) else []
             if isinstance(s, Store):
-                roots += [b for _, b in s.binds]
                 stores.setdefault(s.buffer, []).append((clock, s.index if s.mode == "set" and not s.binds else None))
-            for v in walk(roots):
+            for v in walk(computed(s)):
                 if isinstance(v, Load):
                     loads.setdefault(v.buffer, []).append((clock, None if v.binds else v.index))
 

@@ -108,10 +108,10 @@ class Contender:
     def error(self, path: str) -> float:
         """Compare a result with the float64 one at `path`."""
         reference = torch.load(path)
-        found = [
+        results = [
             tensor.to(double.dtype) for tensor, double in zip(tensors_of(self.call_fresh()), reference, strict=True)
         ]
-        return output_error([reference], [found]) if found else _NAN
+        return output_error([reference], [results]) if results else _NAN
 
     def time(self, seconds: float) -> tuple[list[float], float]:
         """Call for about `seconds`: the time of each, and the process's peak of memory.
@@ -229,8 +229,8 @@ class Measure:
         times: dict[str, list[list[float]]] = {name: [] for name in sides}
 
         def measure(row: Figures) -> None:
-            found, row.peak = sides[row.contender].ask("time", seconds / ROUNDS)
-            times[row.contender].append(found)
+            seconds_of_calls, row.peak = sides[row.contender].ask("time", seconds / ROUNDS)
+            times[row.contender].append(seconds_of_calls)
 
         for k in range(ROUNDS):
             for row in self.rows[:: -1 if k % 2 == 0 else 1]:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from bisect import bisect_left
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -153,9 +154,9 @@ class Bisection:
             changes = [f"{variable_of(name)}={value}" for name, value in (settings or {}).items()]
             printed, error = self._wait(["env", "PYTHONHASHSEED=0", *changes, *command])
             rows = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
-        made = Run(name, error, printed, rows)
-        made.error = error or made.last("end") or ""
-        return made
+        run = Run(name, error, printed, rows)
+        run.error = error or run.last("end") or ""
+        return run
 
     def _wait(self, command: list[str]) -> tuple[str, str]:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -267,9 +268,5 @@ class Bisection:
             settings = {"stages": "capture", "skip_frames": ",".join(skipped[count:])}
             return bool(self.run(f"with {count} of {len(skipped)} frames", settings).differs(plain))
 
-        low, high = 1, len(skipped)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if is_wrong(middle) else (middle + 1, high)
-        place = skipped[high - 1]
+        place = skipped[bisect_left(range(1, len(skipped)), True, key=is_wrong)]
         return Culprit("capture", text, {"frame": frames[place], "place": place})

@@ -41,14 +41,14 @@ cache_app = typer.Typer(help="Look at and clear the disk cache. Example: firebri
 app.add_typer(cache_app, name="cache")
 
 
-def _in_a_folder(found: Any) -> Any:
+def _in_a_folder(paths: Any) -> Any:
     """Make the folders of the files that a command is to write, before it begins."""
-    for path in found if isinstance(found, list) else [found] if found is not None else []:
+    for path in paths if isinstance(paths, list) else [paths] if paths is not None else []:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"can't write {path}: {error}") from error
-    return found
+    return paths
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -71,6 +71,10 @@ def _main(
     ] = False,
 ) -> None:
     pass
+
+
+def _say(text: str, to: Console = console, *, soft_wrap: bool = False) -> None:
+    to.print(text, markup=False, highlight=False, soft_wrap=soft_wrap)
 
 
 def _print_json(value: Any) -> None:
@@ -117,7 +121,7 @@ def explain(
     if as_json:
         _print_json(explanation.to_dict())
     else:
-        console.print(str(explanation), markup=False, highlight=False)
+        _say(str(explanation))
 
 
 @app.command(epilog="Example: `firebrick profile bert --trace trace.json`")
@@ -129,11 +133,11 @@ def profile(
 ) -> None:
     """Show where time and memory go, eager beside compiled, against what the machine reaches."""
     with progress.status(f"profiling {target}"):
-        found = profiling.profile_target(Target.load(target), trace=trace)
+        result = profiling.profile_target(Target.load(target), trace=trace)
     if as_json:
-        _print_json(asdict(found))
+        _print_json(asdict(result))
     else:
-        for table in profiling.tables(found, top, console.width):
+        for table in profiling.tables(result, top, console.width):
             console.print(table, width=None if console.is_terminal else 140)
 
 
@@ -158,13 +162,13 @@ def graph(
         views = Views(capture(loaded.submodule(module) if module else loaded))
     for path in out or ():
         for written in views.write(path):
-            progress.print(f"wrote {written}", markup=False, highlight=False)
+            _say(f"wrote {written}", progress)
     if as_json:
         _print_json(views.to_dict())
     elif not out and not view:
-        console.print(views.text(), markup=False, highlight=False, soft_wrap=True)
+        _say(views.text(), soft_wrap=True)
     if view:
-        progress.print(f"open {view_files(views)}; Ctrl-C ends", markup=False, highlight=False)
+        _say(f"open {view_files(views)}; Ctrl-C ends", progress)
         wait_for_end()
 
 
@@ -176,14 +180,14 @@ def report(
 ) -> None:
     """Compile with an empty cache and again with a filled one, and report on all of it."""
     with progress.status(f"compiling {target}"):
-        made = reporting.make_report(Target.load(target), Config.from_env())
+        page = reporting.make_report(Target.load(target), Config.from_env())
     if out:
-        out.write_text(made.to_html(), encoding="utf-8")
-        progress.print(f"wrote {out}", markup=False, highlight=False)
+        out.write_text(page.to_html(), encoding="utf-8")
+        _say(f"wrote {out}", progress)
     if as_json:
-        _print_json(made.to_dict())
+        _print_json(page.to_dict())
     elif not out:
-        console.print(made.show(), width=None if console.is_terminal else 140)
+        console.print(page.show(), width=None if console.is_terminal else 140)
 
 
 @app.command(epilog="Example: `firebrick minify bert -o repro.py`")
@@ -200,16 +204,16 @@ def minify(
     with progress.status(f"minifying {target}"):
         loaded = Target.load(target)
         captured = capture(loaded.submodule(module) if module else loaded, stages=False, errors=False)
-        found = minifying.minify(captured, backend, seconds=seconds, timeout=timeout)
-    found.write(out)
+        small = minifying.minify(captured, backend, seconds=seconds, timeout=timeout)
+    small.write(out)
     if as_json:
         _print_json(
-            {"problem": asdict(found.problem), "before": found.before, "after": found.after, "script": str(out)}
+            {"problem": asdict(small.problem), "before": small.before, "after": small.after, "script": str(out)}
         )
         return
-    console.print(f"{found.problem}", markup=False, highlight=False)
-    text = f"{found.before} ops cut down to {found.after} in {found.tries} tries; run: python {out}"
-    console.print(text, markup=False, highlight=False)
+    _say(f"{small.problem}")
+    text = f"{small.before} ops cut down to {small.after} in {small.tries} tries; run: python {out}"
+    _say(text)
 
 
 @app.command(
@@ -233,20 +237,20 @@ def bisect(
         def tell(name: str) -> None:
             status.update(f"bisecting {script}: {name}")
             if not progress.is_terminal:
-                progress.print(name, markup=False, highlight=False)
+                _say(name, progress)
 
         search = bisecting.Bisection(script, context.args, seconds=seconds, timeout=timeout, on_run=tell)
         try:
             culprit = search.find()
         except KeyboardInterrupt:
-            progress.print(f"interrupted after: {', '.join(search.done)}", markup=False, highlight=False)
+            _say(f"interrupted after: {', '.join(search.done)}", progress)
             raise typer.Exit(130) from None
     if as_json:
         _print_json(culprit and culprit.to_dict())
     elif culprit is None:
-        console.print(f"{script} does what it does in plain Python", markup=False, highlight=False)
+        _say(f"{script} does what it does in plain Python")
     else:
-        console.print(f"{culprit}", markup=False, highlight=False, soft_wrap=True)
+        _say(f"{culprit}", soft_wrap=True)
     if culprit is not None:
         raise typer.Exit(1)
 
@@ -279,9 +283,9 @@ def options(as_json: Json = False) -> None:
     console.print(table)
     for mode, changes in MODES.items():
         text = ", ".join(f"{name}={value}" for name, value in changes.items()) or "the defaults"
-        console.print(f"mode={mode!r}: {text}", markup=False, highlight=False)
+        _say(f"mode={mode!r}: {text}")
     for sentence in unknown_variables():
-        progress.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        _say(sentence, progress, soft_wrap=True)
 
 
 @app.command(
@@ -308,11 +312,7 @@ def cache_ls(as_json: Json = False) -> None:
         _print_json(rows)
         return
     for row in rows:
-        console.print(
-            f"{row['key'][:16]}  {row['bytes'] / 1024:8.0f} KiB  {row['age']:>8}  {row['name']}",
-            markup=False,
-            highlight=False,
-        )
+        _say(f"{row['key'][:16]}  {row['bytes'] / 1024:8.0f} KiB  {row['age']:>8}  {row['name']}")
     console.print(f"{len(rows)} entries")
 
 
@@ -336,9 +336,9 @@ def cache_why(
         _print_json(rows)
         return
     for row in rows:
-        console.print(f"{row['key'][:16]}  {row['age']:>8}  {row['name']}", markup=False, highlight=False)
+        _say(f"{row['key'][:16]}  {row['age']:>8}  {row['name']}")
         for line in row["why"]:
-            console.print(f"    {line}", markup=False, highlight=False)
+            _say(f"    {line}")
     console.print(f"{len(rows)} misses")
 
 

@@ -13,6 +13,7 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
+from firebrick.extend.verify import copies_of
 from firebrick.fakes.node_values import tensors_in
 from firebrick.ir.kernels.tree import Loop
 from firebrick.ir.loops.dtypes import DTYPES
@@ -56,8 +57,8 @@ class CostMode(TorchDispatchMode):
             return out
         name = func._schema.name
         cost, results = self.costs[name], list(tensors_in(out))
-        given = list(tensors_in((args, kwargs)))
-        read = sum(map(_nbytes, given[1:] if func.overloadpacket in _LOOKUPS else given))
+        operands = list(tensors_in((args, kwargs)))
+        read = sum(map(_nbytes, operands[1:] if func.overloadpacket in _LOOKUPS else operands))
         written = sum(map(_nbytes, results))
         cost.calls += 1
         cost.nbytes += read + written * (2 if func.overloadpacket in _LOOKUPS else 1)
@@ -98,20 +99,20 @@ def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     packet = func.overloadpacket
     if packet is aten._scaled_dot_product_flash_attention_for_cpu:
         return int(sdpa_flop_count(*(a.shape for a in args[:3])))
-    known: Callable[..., int] | None = flop_registry.get(packet)
-    return int(known(*args, **kwargs, out_val=out)) if known is not None else 0
+    count: Callable[..., int] | None = flop_registry.get(packet)
+    return int(count(*args, **kwargs, out_val=out)) if count is not None else 0
 
 
 class _Counting(fx.Interpreter):
     def __init__(self, gm: fx.GraphModule, mode: CostMode) -> None:
         super().__init__(gm)
-        self.mode, self.found = mode, [0] * len(gm.graph.nodes)
+        self.mode, self.flops = mode, [0] * len(gm.graph.nodes)
         self.place = {node: i for i, node in enumerate(gm.graph.nodes)}
 
     def run_node(self, n: fx.Node) -> Any:
         before = self.mode.flops
         result = super().run_node(n)
-        self.found[self.place[n]] = self.mode.flops - before
+        self.flops[self.place[n]] = self.mode.flops - before
         return result
 
 
@@ -119,8 +120,8 @@ def node_flops(gm: fx.GraphModule, inputs: Sequence[Any]) -> list[int]:
     """Floating-point operations of each node of a graph, by running it."""
     with CostMode() as mode, torch.no_grad():
         counting = _Counting(gm, mode)
-        counting.run(*[i.clone() if isinstance(i, torch.Tensor) else i for i in inputs])
-    return counting.found
+        counting.run(*copies_of(inputs))
+    return counting.flops
 
 
 def step_bytes(schedule: Schedule) -> list[int]:
@@ -139,10 +140,10 @@ def step_bytes(schedule: Schedule) -> list[int]:
 
     def called(step: Extern) -> int:
         refs = [r for r in _refs((step.args, tuple(v for _, v in step.kwargs))) if r.buffer in buffers]
-        made = sum(whole(name) for name in step.outs if name is not None)
+        new = sum(whole(name) for name in step.outs if name is not None)
         if getattr(torch.ops.aten, step.op.partition("::")[2].partition(".")[0], None) in _LOOKUPS:
-            return 2 * made
-        return made + sum(math.prod(_const(n) for n in r.shape) * DTYPES[buffers[r.buffer].dtype].nbytes for r in refs)
+            return 2 * new
+        return new + sum(math.prod(_const(n) for n in r.shape) * DTYPES[buffers[r.buffer].dtype].nbytes for r in refs)
 
     return [called(s) if isinstance(s, Extern) else launched(s) for s in schedule.steps]
 

@@ -92,10 +92,10 @@ def check_suffix(path: Path) -> None:
 
 def _onnx_bytes(graph: Graph, view: GraphView) -> bytes:
     """The graph as it was captured, in ONNX: nodes are named by module, with their kernel and place."""
-    known = {node.id: node for node in view.nodes}
+    node_views = {node.id: node for node in view.nodes}
 
     def about(node: fx.Node) -> tuple[str, dict[str, str]]:
-        sources = [known[i] for i in origins(node) if i in known]
+        sources = [node_views[i] for i in origins(node) if i in node_views]
         if not sources:
             return node.name, {}
         source = sources[-1]

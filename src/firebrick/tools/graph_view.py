@@ -149,8 +149,8 @@ def view_graph(captured: Captured, graph: Graph) -> GraphView:
 
 def _type(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        known = BY_TORCH.get(value.dtype)
-        return f"{known.name if known else value.dtype}[{', '.join(map(str, value.shape))}]"
+        dtype = BY_TORCH.get(value.dtype)
+        return f"{dtype.name if dtype else value.dtype}[{', '.join(map(str, value.shape))}]"
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(_type, value))})"
     return "" if value is None else type(value).__name__
@@ -191,7 +191,7 @@ def _add_steps(out: GraphView, graph: Graph, nodes: list[fx.Node]) -> None:
     for refusal in schedule.refusals:
         a, b = step_of.get(refusal.first), step_of.get(refusal.second)
         if a is not None and b is not None and a != b:
-            why = re.sub(r"\bn\d+\b", lambda found: f"s{step_of.get(found[0], '?')}", refusal.reason)
+            why = re.sub(r"\bn\d+\b", lambda match: f"s{step_of.get(match[0], '?')}", refusal.reason)
             reasons.setdefault((min(a, b), max(a, b)), why)
     out.apart = [(a, b, why) for (a, b), why in sorted(reasons.items())]
     folded: set[int] = set()
@@ -244,15 +244,15 @@ def _add_rules(out: GraphView, graph: Graph) -> None:
                     by_id[i].rules.append(name)
 
 
-def _rule(report: PassReport, enabled: bool, known: dict[str, tuple[int, ...]]) -> RuleView:
+def _rule(report: PassReport, enabled: bool, origins_of: dict[str, tuple[int, ...]]) -> RuleView:
     out = RuleView(report.name, report.level, enabled)
     for site in report.sites:
         if not site.applied:
             out.refused[site.reason] = out.refused.get(site.reason, 0) + 1
             continue
         names = [line.partition(" ")[0].lstrip("%") for line in site.before.splitlines()] or [site.node]
-        found = sorted({i for name in (*names, site.node) for i in known.get(name, ())})
-        out.nodes.append(found)
+        matched = sorted({i for name in (*names, site.node) for i in origins_of.get(name, ())})
+        out.nodes.append(matched)
         out.after = out.after or site.after
     return out
 
@@ -298,9 +298,9 @@ def group_nodes(view: GraphView) -> Group:
         for path in wanted[depth:]:
             parent = open_groups[-1]
             short = path.removeprefix(f"{parent.path}.") if parent.path else path
-            made = Group(path, f"{short} · {view.classes[path]}" if path in view.classes else short)
-            parent.children.append(made)
-            open_groups.append(made)
+            group = Group(path, f"{short} · {view.classes[path]}" if path in view.classes else short)
+            parent.children.append(group)
+            open_groups.append(group)
         open_groups[-1].children.append(node)
     _flatten(top)
     return top

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from firebrick.errors import ConfigError, FirebrickError
+from firebrick.extend.verify import ValueRecorder, copies_of
 from firebrick.fakes.node_values import attribute_of
 from firebrick.tools.probe import Prober, Problem
 
@@ -67,8 +68,8 @@ def minify(captured: Captured, backend: str, *, seconds: float, timeout: float) 
             for graph in captured.graphs:
                 case = Case(graph.gm, _values_of(graph.gm, graph.inputs)[0])
                 for keep in (False, True):  # random data make a script without a file
-                    found = search.begin(case, keep)
-                    if found is not None:
+                    problem = search.begin(case, keep)
+                    if problem is not None:
                         return search.run(case)
         finally:
             search.prober.close()
@@ -96,21 +97,13 @@ def _values_of(gm: fx.GraphModule, inputs: tuple[Any, ...]) -> tuple[dict[str, A
 
     They end where eager raises, with its error.
     """
-    values: dict[str, Any] = {}
-
-    class Keep(fx.Interpreter):
-        def run_node(self, n: fx.Node) -> Any:
-            result = super().run_node(n)
-            values[n.name] = result.detach().clone() if isinstance(result, torch.Tensor) else result
-            return result
-
+    recorder = ValueRecorder(gm)
     try:
         with torch.no_grad():
-            copies = [i.clone() if isinstance(i, torch.Tensor) else i for i in inputs]
-            Keep(gm, garbage_collect_values=False).run(*copies)
+            recorder.run(*copies_of(inputs))
     except Exception as error:  # noqa: BLE001  the program's own
-        return values, error
-    return values, None
+        return recorder.values, error
+    return recorder.values, None
 
 
 class _Search:
@@ -119,7 +112,7 @@ class _Search:
     def __init__(self, backend: str, folder: Path, timeout: float, end: float) -> None:
         self.backend, self.folder, self.end = backend, folder, end
         self.prober = Prober(timeout)
-        self.known: dict[str, Problem | None] = {}
+        self.answers: dict[str, Problem | None] = {}
         self.problem: Problem | None = None
         self.keep_data = False
 
@@ -141,7 +134,7 @@ class _Search:
         problem = self._probe(best) or self.problem
         script = _script(best, self.backend, self.keep_data, problem)
         data = _data(best) if self.keep_data else {}
-        return Minified(problem, script, before, best.size, len(self.known), data)
+        return Minified(problem, script, before, best.size, len(self.answers), data)
 
     def _has_problem(self, case: Case) -> bool:
         assert self.problem is not None
@@ -150,11 +143,11 @@ class _Search:
     def _probe(self, case: Case) -> Problem | None:
         script = _script(case, self.backend, self.keep_data, None)
         key = f"{self.keep_data} {script}"
-        if key not in self.known:
+        if key not in self.answers:
             path = self.folder / "case.py"
             Minified(Problem("", ""), script, 0, 0, 0, _data(case) if self.keep_data else {}).write(path)
-            self.known[key] = self.prober(path)
-        return self.known[key]
+            self.answers[key] = self.prober(path)
+        return self.answers[key]
 
 
 # ---------------------------------------------------------------- smaller cases
@@ -166,35 +159,35 @@ def _smaller(case: Case) -> Iterator[Case]:
     tensors = [name for name in calls if isinstance(case.values.get(name), torch.Tensor)]
     raising = next((name for name in calls if name not in case.values), None)  # what follows never ran
     if raising is not None and [n.name for n in _results(case.gm.graph)] != [raising]:
-        yield from _made(case, partial(_end_at, raising))
+        yield from _smaller_by(case, partial(_end_at, raising))
     step = len(tensors) // 2
     while step:
         for name in tensors[len(tensors) - 1 - step :: -step]:
-            yield from _made(case, partial(_end_at, name))
+            yield from _smaller_by(case, partial(_end_at, name))
         step //= 2
     size = len(calls) // 2
     while size:
         for start in range(0, len(calls), size):
             chunk = set(calls[start : start + size])
-            yield from _made(case, partial(_cut, chunk, case.values))
+            yield from _smaller_by(case, partial(_cut, chunk, case.values))
         size //= 2
     for name in calls:
-        yield from _made(case, partial(_bypass, name, case.values))
+        yield from _smaller_by(case, partial(_bypass, name, case.values))
     results = _results(case.gm.graph)
     for k in range(len(results)) if len(results) > 1 else ():
-        yield from _made(case, partial(_end_at, results[k].name))
+        yield from _smaller_by(case, partial(_end_at, results[k].name))
 
 
 def _results(graph: fx.Graph) -> list[fx.Node]:
     return list(graph.output_node().all_input_nodes)
 
 
-def _made(case: Case, change: Callable[[fx.Graph, dict[str, fx.Node]], bool]) -> Iterator[Case]:
+def _smaller_by(case: Case, change: Callable[[fx.Graph, dict[str, fx.Node]], bool]) -> Iterator[Case]:
     """The case after a change, without what is then unused; none if that is no smaller."""
     graph = fx.Graph()
-    known: dict[fx.Node, fx.Node] = {}
-    graph.output(graph.graph_copy(case.gm.graph, known))
-    nodes = {old.name: new for old, new in known.items()}
+    copy_of: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(case.gm.graph, copy_of))
+    nodes = {old.name: new for old, new in copy_of.items()}
     values = {new.name: case.values[old] for old, new in nodes.items() if old in case.values}
     before = len(graph.nodes)
     if not change(graph, nodes):
@@ -207,9 +200,9 @@ def _made(case: Case, change: Callable[[fx.Graph, dict[str, fx.Node]], bool]) ->
             values[node.name] = case.values[str(node.meta["cut"])]
     if not _results(graph) or len(graph.nodes) > before:
         return
-    made = Case(fx.GraphModule(case.gm, graph), values)
-    if made.size < case.size or len(_results(graph)) < len(_results(case.gm.graph)):
-        yield made
+    smaller = Case(fx.GraphModule(case.gm, graph), values)
+    if smaller.size < case.size or len(_results(graph)) < len(_results(case.gm.graph)):
+        yield smaller
 
 
 def _end_at(name: str, graph: fx.Graph, nodes: dict[str, fx.Node]) -> bool:
@@ -228,9 +221,9 @@ def _cut(chunk: set[str], values: dict[str, Any], graph: fx.Graph, nodes: dict[s
         if not isinstance(values.get(name), torch.Tensor):
             return False
         with graph.inserting_before(first):
-            made = graph.placeholder(f"{name}_value")
-        made.meta = {"cut": name}
-        node.replace_all_uses_with(made)
+            placeholder = graph.placeholder(f"{name}_value")
+        placeholder.meta = {"cut": name}
+        node.replace_all_uses_with(placeholder)
         changed = True
     return changed
 
@@ -313,13 +306,17 @@ def _script(case: Case, backend: str, keep_data: bool, problem: Problem | None) 
     attributes = [f"        data = {load}"] if keep_data else []
     for name in dict.fromkeys(str(n.target) for n in graph.nodes if n.op == "get_attr"):
         tensor = attribute_of(case.gm, name)
-        made = f'data["{name}"]' if keep_data else _random(tensor)
+        content = f'data["{name}"]' if keep_data else _random(tensor)
         parameter = isinstance(tensor, torch.nn.Parameter)
-        text = f"self.{name} = torch.nn.Parameter({made})" if parameter else f'self.register_buffer("{name}", {made})'
+        text = (
+            f"self.{name} = torch.nn.Parameter({content})"
+            if parameter
+            else f'self.register_buffer("{name}", {content})'
+        )
         attributes.append(f"        {text}")
-    given = [n for n in graph.nodes if n.op == "placeholder"]
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     rows = [f"    data = {load}"] if keep_data else ["    torch.manual_seed(1)"]
-    items = [f'data["{n.name}"]' if keep_data else _random(case.values[n.name]) for n in given]
+    items = [f'data["{n.name}"]' if keep_data else _random(case.values[n.name]) for n in placeholders]
     rows += ["    return (", *(f"        {item}," for item in items), "    )"] if items else ["    return ()"]
     why = str(problem).replace("\\", "\\\\").replace('"""', "'''") if problem else "A case."
     parts = {
@@ -347,12 +344,12 @@ def _random(value: Any) -> str:
         return repr(value)
     shape, dtype = tuple(value.shape), value.dtype
     if dtype.is_floating_point or dtype.is_complex:
-        made = f"torch.randn({shape}, dtype={dtype})"
+        text = f"torch.randn({shape}, dtype={dtype})"
     elif dtype == torch.bool:
-        made = f"torch.rand({shape}) > 0.5"
+        text = f"torch.rand({shape}) > 0.5"
     else:
         low, high = (int(value.min()), int(value.max())) if value.numel() else (0, 1)
-        made = f"torch.randint({low}, {high + 1}, {shape}, dtype={dtype})"
+        text = f"torch.randint({low}, {high + 1}, {shape}, dtype={dtype})"
     if not value.is_contiguous() and 0 not in value.stride():
-        made = f"torch.empty_strided({shape}, {value.stride()}, dtype={dtype}).copy_({made})"
-    return made
+        text = f"torch.empty_strided({shape}, {value.stride()}, dtype={dtype}).copy_({text})"
+    return text

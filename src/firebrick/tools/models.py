@@ -133,9 +133,9 @@ def load_target(target: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"target {target!r} can't be loaded: {error}", fix="give package.module:function") from error
     try:
-        made = make()
+        target_call = make()
     except Exception as error:
         raise ConfigError(f"target {target!r} raises {type(error).__name__}: {error}") from error
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
+    if not isinstance(target_call, tuple) or len(target_call) not in (2, 3):
         raise ConfigError(f"target {target!r} must return (callable, args) or (callable, args, kwargs)")
-    return made[0], tuple(made[1]), dict(made[2]) if len(made) == 3 else {}
+    return target_call[0], tuple(target_call[1]), dict(target_call[2]) if len(target_call) == 3 else {}

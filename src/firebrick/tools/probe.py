@@ -20,7 +20,7 @@ import torch
 
 import firebrick
 from firebrick.errors import InternalError
-from firebrick.extend.verify import Difference, compare, tolerance_of
+from firebrick.extend.verify import Difference, compare, copies_of, tolerance_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,19 +61,19 @@ def find_backend(name: str) -> str | Callable[..., Any]:
 
 def check(model: torch.nn.Module, args: Sequence[Any], backend: str = "firebrick") -> Problem | None:
     """Compile a module, run it beside eager, and say what is wrong. Where eager raises, the same error is right."""
-    found = find_backend(backend)
-    options = {"strict": True, "cache": False} if found == "firebrick" else None
+    resolved = find_backend(backend)
+    options = {"strict": True, "cache": False} if resolved == "firebrick" else None
     firebrick.reset()
     tolerance = max((tolerance_of(a.dtype) for a in args if isinstance(a, torch.Tensor)), default=0.0) or 2e-5
     refused: Exception | None = None
     try:
-        model(*_copies(args))
+        model(*copies_of(args))
     except Exception as error:  # noqa: BLE001  what eager refuses must be refused
         refused = error
     try:
-        compiled = firebrick.compile(model, backend=found, options=options)
+        compiled = firebrick.compile(model, backend=resolved, options=options)
         if refused is not None:
-            compiled(*_copies(args))
+            compiled(*copies_of(args))
             return Problem("accepts", f"eager raises {_first_line(refused)}")
         result = compare(model, compiled, args, tolerance=_LOOSE * tolerance, aliasing=False)
     except Exception as error:  # noqa: BLE001  it is what the caller looks for
@@ -85,10 +85,6 @@ def check(model: torch.nn.Module, args: Sequence[Any], backend: str = "firebrick
         text = _first_line(cause)
         return Problem("raises", text if refused is None else f"{text}, where eager raises {_first_line(refused)}")
     return Problem("differs", result.text) if isinstance(result, Difference) else None
-
-
-def _copies(args: Sequence[Any]) -> list[Any]:
-    return [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
 
 
 def _first_line(error: BaseException) -> str:
@@ -113,8 +109,8 @@ class Prober:
         line = self._line(self.seconds)
         if isinstance(line, Problem):
             return line
-        found = json.loads(line)
-        return Problem(**found) if found else None
+        answer = json.loads(line)
+        return Problem(**answer) if answer else None
 
     def _line(self, seconds: float) -> bytes | Problem:
         """The next line that the process writes, or why there is none."""
@@ -160,6 +156,6 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         with redirect_stdout(sys.stderr):
-            found = runpy.run_path(line.rstrip("\n"))["problem"]()
-        out.write(json.dumps(asdict(found) if found else None) + "\n")
+            problem = runpy.run_path(line.rstrip("\n"))["problem"]()
+        out.write(json.dumps(asdict(problem) if problem else None) + "\n")
         out.flush()

@@ -114,19 +114,19 @@ def _trace(call: Callable[[], Any], runs: int, costs: Mapping[str, Cost], path: 
 
     Their times add up to that.
     """
-    found = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     with _stderr_off():
-        found.start()
+        profiler.start()
     begin = time.perf_counter()
     for _ in range(runs):
         call()
     whole = time.perf_counter() - begin
     with _stderr_off():
-        found.stop()
+        profiler.stop()
     if path is not None:
-        found.export_chrome_trace(str(path))
+        profiler.export_chrome_trace(str(path))
     spent, counts, kib = defaultdict[str, float](float), Counter[str](), defaultdict[str, float](float)
-    for event in found.events():
+    for event in profiler.events():
         if event.name not in costs or _inside(event, costs):
             continue
         spent[event.name] += event.cpu_time_total / 1e6
@@ -153,10 +153,10 @@ def _inside(event: Any, costs: Mapping[str, Cost]) -> bool:
     return parent is not None
 
 
-def _steps(found: Captured) -> Iterator[tuple[str, Cost, list[str]]]:
+def _steps(captured: Captured) -> Iterator[tuple[str, Cost, list[str]]]:
     """Of each kernel and library call of the captured graphs: label, cost, and the modules whose nodes it computes."""
-    names = dotted_names(found.target.root)
-    for graph in found.graphs:
+    names = dotted_names(captured.target.root)
+    for graph in captured.graphs:
         if graph.stages is None:
             continue
         schedule, nodes = graph.stages.schedule, list(graph.gm.graph.nodes)
@@ -202,7 +202,7 @@ def _watched(root: torch.nn.Module | None, seen: dict[str, _Spent]) -> Iterator[
 
 
 def _module_rows(
-    root: torch.nn.Module, found: Captured, ops: list[Row], seen: dict[str, _Spent], runs: int
+    root: torch.nn.Module, captured: Captured, ops: list[Row], seen: dict[str, _Spent], runs: int
 ) -> list[ModuleRow]:
     """Rows by class. A step that computes nodes of several modules is divided as eager's time in them is."""
     rows: dict[str, ModuleRow] = {}
@@ -211,7 +211,7 @@ def _module_rows(
         row = rows.setdefault(kinds[path], ModuleRow(kinds[path]))
         row.calls, row.eager_ms = row.calls + spent.calls / runs, row.eager_ms + spent.seconds / runs * 1e3
     each = {f"{row.name} {row.where}".strip(): row.ms / row.calls for row in ops if row.calls}
-    steps = list(_steps(found))
+    steps = list(_steps(captured))
     nodes = Counter(path for _, _, modules in steps for path in modules)
     for label, _, modules in steps:
         weights = [seen[path].own / nodes[path] if path in seen else 0.0 for path in modules]
@@ -240,7 +240,7 @@ def profile_target(target: Target, *, runs: int = 5, trace: Path | None = None) 
 
     with CostMode() as mode:
         target()
-    found = capture(target)
+    captured = capture(target)
     compiled_call(), compiled_call()
     pairs = [(_best(target, 1) * 1e3, _best(compiled_call, 1) * 1e3) for _ in range(runs)]  # in turn: machines vary
     out.eager_ms, out.compiled_ms = map(min, zip(*pairs, strict=True))
@@ -248,17 +248,17 @@ def profile_target(target: Target, *, runs: int = 5, trace: Path | None = None) 
     seen: dict[str, _Spent] = {}
     with _watched(target.root, seen):
         out.eager_ops, out.eager_profiled_ms = _trace(target, runs, mode.costs, eager_trace)
-    costs: dict[str, Cost] = defaultdict(Cost, {} if target.root is not None and not found.breaks() else mode.costs)
-    for label, cost, _ in _steps(found):
-        known = costs[label]
-        known.calls, known.flops, known.nbytes = (known.calls + 1, known.flops + cost.flops, known.nbytes + cost.nbytes)
+    costs: dict[str, Cost] = defaultdict(Cost, {} if target.root is not None and not captured.breaks() else mode.costs)
+    for label, cost, _ in _steps(captured):
+        total = costs[label]
+        total.calls, total.flops, total.nbytes = (total.calls + 1, total.flops + cost.flops, total.nbytes + cost.nbytes)
     out.compiled_ops, out.compiled_profiled_ms = _trace(compiled_call, runs, costs, trace)
     if target.root is not None:
-        out.modules = _module_rows(target.root, found, out.compiled_ops, seen, runs)
+        out.modules = _module_rows(target.root, captured, out.compiled_ops, seen, runs)
     out.eager_mib = mode.peak / 2**20
-    schedules = [g.stages.schedule for g in found.graphs if g.stages is not None]
+    schedules = [g.stages.schedule for g in captured.graphs if g.stages is not None]
     out.compiled_mib = max(map(peak_bytes, schedules), default=0) / 2**20
-    out.breaks = found.breaks()
+    out.breaks = captured.breaks()
     return out
 
 
@@ -268,7 +268,7 @@ _BELIEVED = 3
 """Times the ceiling from which a rate is left out: the compiled kernel does not do the work that the ops would."""
 
 
-def _op_table(title: str, rows: list[Row], found: Ceilings, top: int, width: int) -> Table:
+def _op_table(title: str, rows: list[Row], limits: Ceilings, top: int, width: int) -> Table:
     wide, places = width >= _WIDE, any(row.where for row in rows)
     out = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     out.add_column("name", no_wrap=True, overflow="ellipsis", max_width=44 if wide else 24 if places else 37)
@@ -279,7 +279,7 @@ def _op_table(title: str, rows: list[Row], found: Ceilings, top: int, width: int
     for head in heads:
         out.add_column(head, justify="right", no_wrap=True, min_width=widths[head])
     for row in rows[:top]:
-        rates = (row.gflops, found.gflops), (row.gbytes, found.gbytes)
+        rates = (row.gflops, limits.gflops), (row.gbytes, limits.gbytes)
         speeds = [f"{rate:.0f} {rate / limit:4.0%}" if 0 < rate < _BELIEVED * limit else "" for rate, limit in rates]
         cells = {
             "calls": f"{row.calls:g}" if row.calls else "",
@@ -319,16 +319,18 @@ def _module_table(rows: list[ModuleRow], top: int) -> Table:
     return out
 
 
-def tables(found: Profile, top: int = 15, width: int = _WIDE) -> list[Table]:
+def tables(profiled: Profile, top: int = 15, width: int = _WIDE) -> list[Table]:
     """Return the tables to print, `width` columns wide: eager ops, modules, compiled kernels and library calls."""
-    limits = found.ceilings
-    speedup = found.eager_ms / found.compiled_ms
-    eager = f"{found.target}, eager: {found.eager_ms:.2f} ms a call, {found.eager_mib:.1f} MiB of results at most"
-    compiled = f"{found.target}, compiled: {found.compiled_ms:.2f} ms a call, {speedup:.2f} times as fast, "
-    out = [_op_table(eager, found.eager_ops, limits, top, width)]
-    if found.modules:
-        out.append(_module_table(found.modules, top))
-    out.append(_op_table(f"{compiled}{found.compiled_mib:.1f} MiB", found.compiled_ops, limits, top, width))
+    limits = profiled.ceilings
+    speedup = profiled.eager_ms / profiled.compiled_ms
+    eager = (
+        f"{profiled.target}, eager: {profiled.eager_ms:.2f} ms a call, {profiled.eager_mib:.1f} MiB of results at most"
+    )
+    compiled = f"{profiled.target}, compiled: {profiled.compiled_ms:.2f} ms a call, {speedup:.2f} times as fast, "
+    out = [_op_table(eager, profiled.eager_ops, limits, top, width)]
+    if profiled.modules:
+        out.append(_module_table(profiled.modules, top))
+    out.append(_op_table(f"{compiled}{profiled.compiled_mib:.1f} MiB", profiled.compiled_ops, limits, top, width))
     reached = f"{limits.gflops:.0f} GFLOP/s in matmul, {limits.gbytes:.1f} GB/s in copy"
     out[-1].caption = f"%: of what this machine reaches, {reached}"
     return out

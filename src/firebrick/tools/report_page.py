@@ -84,7 +84,7 @@ class Report:
     def to_html(self) -> str:
         """A page that needs nothing else."""
         body = [f"<h1>{html.escape(self.target)}</h1>"]
-        figures = [f"<details open><summary>{html.escape(t)}</summary>{made}</details>" for t, made in self.figures]
+        figures = [f"<details open><summary>{html.escape(t)}</summary>{figure}</details>" for t, figure in self.figures]
         for section in self.sections:
             head = "".join(f"<th>{html.escape(h)}</th>" for h in section.head)
             right = [k > 0 and _numbers(section.rows, k) for k in range(len(section.head))]
@@ -231,17 +231,17 @@ def _pictures(captured: Captured) -> list[tuple[str, str]]:
     return [(f"Graph {i} {view.name}", f'<div class="picture">{to_svg(view)}</div>') for i, view in views]
 
 
-def _in_source(found: dict[str, str]) -> str:
+def _in_source(graph_break: dict[str, str]) -> str:
     """A break below the lines of the user's file that lead to it."""
-    file, _, rest = found["place"].partition(":")
+    file, _, rest = graph_break["place"].partition(":")
     number = rest.split(" ")[0].split(":")[0]
     line = int(number) if number.isdigit() else 0
     rows = []
     for n in range(max(1, line - 3), line + 3):
         text = html.escape(f"{n:5}  {linecache.getline(file, n).rstrip()}")
         rows.append(f"<mark>{text}</mark>" if n == line else text)
-    why = f"{html.escape(found['cause'])}<br><small>fix: {html.escape(found['fix'])}</small>"
-    return f'<p class="why">{html.escape(found["place"])}: {why}</p><pre>{chr(10).join(rows)}</pre>'
+    why = f"{html.escape(graph_break['cause'])}<br><small>fix: {html.escape(graph_break['fix'])}</small>"
+    return f'<p class="why">{html.escape(graph_break["place"])}: {why}</p><pre>{chr(10).join(rows)}</pre>'
 
 
 @dataclass(frozen=True, slots=True)

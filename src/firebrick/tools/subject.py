@@ -20,7 +20,7 @@ from firebrick.api.switches import OUTER, Switch
 from firebrick.capture import hook
 from firebrick.config import Config
 from firebrick.errors import ConfigError, FirebrickError, UserLocation
-from firebrick.extend.verify import example_tensors
+from firebrick.extend.verify import copies_of, example_tensors
 from firebrick.ir.graph.nested import Nested
 from firebrick.ir.graph.segments import is_cut, segments
 from firebrick.tools.models import check_name, load_target
@@ -179,8 +179,8 @@ class Captured:
 
     def breaks(self) -> list[dict[str, str]]:
         """Place, cause and fix of each graph break."""
-        found = [r.break_ for r in self.reports if r.break_ is not None]
-        return [{"place": str(b.unsupported().where or ""), "cause": str(b), "fix": b.kind.fix} for b in found]
+        graph_breaks = [r.break_ for r in self.reports if r.break_ is not None]
+        return [{"place": str(b.unsupported().where or ""), "cause": str(b), "fix": b.kind.fix} for b in graph_breaks]
 
 
 @contextmanager
@@ -218,7 +218,7 @@ def capture(target: Target, *, stages: bool = True, errors: bool = True) -> Capt
     out = Captured(target)
 
     def keep(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        out.graphs += _parts(gm, tuple(i.detach().clone() if isinstance(i, torch.Tensor) else i for i in inputs))
+        out.graphs += _parts(gm, tuple(copies_of(inputs)))
         return gm.forward
 
     try:

@@ -14,6 +14,7 @@ import runpy
 import sys
 import traceback
 import warnings
+from bisect import bisect_left
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,9 @@ from firebrick.api import accuracy
 from firebrick.config import Config
 from firebrick.errors import FirebrickError, Unsupported
 from firebrick.extend import registry
+from firebrick.extend.verify import ValueRecorder, copies_of
 from firebrick.ir.graph.labels import library_of, op_name, step_labels, user_place
+from firebrick.ir.graph.segments import part_of
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
@@ -77,8 +80,8 @@ class Examination:
         try:
             with warnings.catch_warnings(), torch.set_grad_enabled(self.case.recording):
                 warnings.simplefilter("ignore")
-                given = accuracy.moved_copies(inputs)
-                compiled = accuracy.compile_unchecked(gm, given, config, self.case.passes)
+                arguments = accuracy.moved_copies(inputs)
+                compiled = accuracy.compile_unchecked(gm, arguments, config, self.case.passes)
                 checked = accuracy.Checked(compiled, replace(self.case, gm=gm))
                 for _ in range(_CALLS):
                     _, finding, _ = checked.run(accuracy.moved_copies(inputs))
@@ -127,15 +130,15 @@ class Examination:
     def _ops(self, changes: dict[str, Any]) -> dict[str, Any]:
         """The last op of the shortest beginning that is wrong, and those before it that it takes."""
         nodes = [n for n in self.case.gm.graph.nodes if n.op.startswith("call")]
-        values = _Values(self.case.gm)
-        given = accuracy.moved_copies(self.case.inputs)
+        values = ValueRecorder(self.case.gm)
+        arguments = accuracy.moved_copies(self.case.inputs)
         with torch.no_grad():
-            values.run(*[g.detach() if isinstance(g, torch.Tensor) else g for g in given])
+            values.run(*copies_of(arguments))
 
         def is_wrong(start: int, end: int) -> bool:
             if (start, end) == (0, len(nodes)):
                 return True
-            part, inputs = _part(self.case, nodes, start, end, values.kept)
+            part, inputs = _part(self.case, nodes, start, end, values.values)
             return bool(self.wrong(f"ops {start} to {end}", part, inputs, **changes))
 
         end = _first(lambda k: is_wrong(0, k), 1, len(nodes))
@@ -159,10 +162,7 @@ class Examination:
 
 def _first(is_wrong: Callable[[int], bool], low: int, high: int) -> int:
     """The least count that is wrong, where `high` is."""
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_wrong(middle) else (middle + 1, high)
-    return high
+    return low + bisect_left(range(low, high), True, key=is_wrong)
 
 
 def _switches() -> list[str]:
@@ -181,50 +181,19 @@ def _place(nodes: Any) -> dict[str, str]:
     return {"place": str(next((place for place in places if place is not None), ""))}
 
 
-class _Values(fx.Interpreter):
-    """Runs a graph and keeps each value as it was before later calls wrote to it."""
-
-    def __init__(self, gm: fx.GraphModule) -> None:
-        super().__init__(gm)
-        self.kept: dict[str, Any] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run and keep it."""
-        value = super().run_node(n)
-        self.kept[n.name] = value.clone() if isinstance(value, torch.Tensor) else value
-        return value
-
-
 def _part(
     case: Case, nodes: list[fx.Node], start: int, end: int, kept: dict[str, Any]
 ) -> tuple[fx.GraphModule, list[Any]]:
     """The calls from `start` to `end` as a graph of what comes before; returns what is used behind."""
-    graph, known, inputs = fx.Graph(), dict[fx.Node, fx.Node](), list[Any]()
     originals = dict(zip((n for n in case.gm.graph.nodes if n.op == "placeholder"), case.inputs, strict=True))
-    inside = set(nodes[start:end])
-
-    def mapped(node: fx.Node) -> fx.Node:
-        if node not in known and node.op == "get_attr":
-            known[node] = graph.node_copy(node)
-        elif node not in known:
-            known[node] = graph.placeholder(node.name)
-            known[node].meta = dict(node.meta)
-            inputs.append(originals.get(node, kept.get(node.name)))
-        return known[node]
-
-    if start == 0:
-        for node in originals:  # all of them, in their order
-            mapped(node)
-    for node in nodes[start:end]:
-        for argument in node.all_input_nodes:
-            mapped(argument)
-        known[node] = graph.node_copy(node, mapped)
-    results = [n for n in nodes[start:end] if any(user not in inside for user in n.users)]
+    chosen = nodes[start:end]
+    used = [n for node in chosen for n in node.all_input_nodes if n.op != "get_attr" and n not in chosen]
+    inputs = list(dict.fromkeys([*(originals if start == 0 else ()), *used]))
+    results = [n for n in chosen if any(user not in chosen for user in n.users)]
     results = [n for n in results if isinstance(kept.get(n.name), torch.Tensor)] or [nodes[end - 1]]
-    graph.output(tuple(known[n] for n in results)).meta = dict(case.gm.graph.output_node().meta)
-    gm = fx.GraphModule(case.gm, graph)
-    gm.meta.update(case.gm.meta)
-    return gm, inputs
+    gm = part_of(case.gm, chosen, inputs, results)
+    gm.graph.output_node().meta = dict(case.gm.graph.output_node().meta)
+    return gm, [originals.get(node, kept.get(node.name)) for node in inputs]
 
 
 class _Watcher:

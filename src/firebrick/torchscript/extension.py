@@ -103,8 +103,8 @@ def _digest(setup: str, sources: Sequence[Path]) -> str:
 
 
 def _module_file(home: Path, name: str) -> Path | None:
-    found = home / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    return found if found.exists() else None
+    path = home / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    return path if path.exists() else None
 
 
 def _run(home: Path, timeout: float) -> None:

@@ -20,6 +20,7 @@ from torch import nn
 
 from firebrick.errors import Unsupported
 from firebrick.torchscript.operations import PYTHON, TENSOR_FACTS
+from firebrick.torchscript.rewriting import overload_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,8 +66,8 @@ def to_module(module: torch.jit.ScriptModule) -> ScriptModule:
     linecache.cache[file] = (len(text), None, [line + "\n" for line in text.splitlines()], file)
     scope = writer.scope()
     exec(compile(text, file, "exec"), scope)
-    made = type(name, (ScriptModule,), {n: scope[n] for n in names})
-    root.__class__ = made
+    cls = type(name, (ScriptModule,), {n: scope[n] for n in names})
+    root.__class__ = cls
     root.source = text
     root.train(module.training)
     return root
@@ -87,21 +88,9 @@ def layout_number(tensor: torch.Tensor) -> int:
     return 0 if tensor.layout == torch.strided else 1
 
 
-_DTYPES = {
-    torch.uint8: 0,
-    torch.int8: 1,
-    torch.int16: 2,
-    torch.int32: 3,
-    torch.int64: 4,
-    torch.float16: 5,
-    torch.float32: 6,
-    torch.float64: 7,
-    torch.complex32: 8,
-    torch.complex64: 9,
-    torch.complex128: 10,
-    torch.bool: 11,
-    torch.bfloat16: 15,
-}
+_NUMBERED = "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool"
+_DTYPES = {getattr(torch, name): number for number, name in enumerate(_NUMBERED.split())} | {torch.bfloat16: 15}
+"""Dtype -> its number in TorchScript (c10's ScalarType)."""
 
 
 class _Writer:
@@ -114,7 +103,7 @@ class _Writer:
 
     def scope(self) -> dict[str, Any]:
         """The globals of the generated functions."""
-        given = {
+        names = {
             "torch": torch,
             "math": math,
             "operator": operator,
@@ -123,7 +112,7 @@ class _Writer:
             "layout_number": layout_number,
             "__name__": "torchscript_as_python",
         }
-        return {**given, **self.constants, **self.ops}
+        return {**names, **self.constants, **self.ops}
 
     def method(self, name: str) -> str:
         """The text of one method, with everything that it calls inlined."""
@@ -160,9 +149,9 @@ class _Method:
     # ------------------------------------------------------------ names and values
 
     def _name(self, value: Any, wanted: str = "") -> str:
-        found = self.names.get(value.unique())
-        if found is not None:
-            return found
+        existing = self.names.get(value.unique())
+        if existing is not None:
+            return existing
         base = re.sub(r"\W", "_", wanted or value.debugName()).strip("_") or "v"
         if base[0].isdigit() or keyword.iskeyword(base) or base in ("self", "torch", "math", "operator"):
             base = f"v{base}"
@@ -188,8 +177,8 @@ class _Method:
             return f"[{', '.join(map(self._constant, value))}]"
         if isinstance(value, tuple) and value:
             return f"({', '.join(map(self._constant, value))},)"
-        for name, known in self.writer.constants.items():
-            if known is value:
+        for name, constant in self.writer.constants.items():
+            if constant is value:
                 return name
         name = f"constant_{len(self.writer.constants)}"
         self.writer.constants[name] = value
@@ -269,8 +258,8 @@ class _Method:
         message, *kind = node.inputs()
         name = kind[0].toIValue() if kind and kind[0].node().kind() == "prim::Constant" else None
         error = str(name or "builtins.RuntimeError").rpartition(".")[2]
-        known = {"ValueError", "RuntimeError", "AssertionError", "TypeError", "IndexError", "KeyError"}
-        self._line(depth, f"raise {error if error in known else 'RuntimeError'}({self._use(message)})")
+        raisable = {"ValueError", "RuntimeError", "AssertionError", "TypeError", "IndexError", "KeyError"}
+        self._line(depth, f"raise {error if error in raisable else 'RuntimeError'}({self._use(message)})")
 
     def _get_attribute(self, node: Any, depth: int) -> None:
         owner, name, value = node.input(), node.s("name"), node.output()
@@ -363,12 +352,10 @@ class _Method:
         namespace, _, name = schema.name.partition("::")
         if name == "to" and schema.overload_name in ("prim_Device", "prim_dtype"):
             return self._move(node, schema.overload_name, values)
-        overload = schema.overload_name or "default"
-        packet = getattr(getattr(torch.ops, namespace), name, None)
-        op = getattr(packet, overload, None) if packet is not None else None
+        op = overload_of(node)
         if op is None:
             raise Unsupported(f"TorchScript operation {schema_text} is no operator", fix=f"used at {_place(node)}")
-        short = f"{namespace}_{name}_{overload}"
+        short = f"{namespace}_{name}_{schema.overload_name or 'default'}"
         self.writer.ops[short] = op
         words = [
             f"{argument.name}={value}" if argument.kwarg_only else value

@@ -139,13 +139,23 @@ def _ir_text(source: _Text) -> str:
 
 def nodes_of(graph: Any, kind: str | None = None) -> list[Any]:
     """All nodes of a graph and of its nested blocks, or those of one kind, in order."""
-    found: list[Any] = []
+    nodes: list[Any] = []
     for node in graph.nodes():
         if kind is None or node.kind() == kind:
-            found.append(node)
+            nodes.append(node)
         for block in node.blocks():
-            found += nodes_of(block, kind)
-    return found
+            nodes += nodes_of(block, kind)
+    return nodes
+
+
+def overload_of(node: Any) -> Any:
+    """The operator that a node calls; None where torch has no such one for Python."""
+    if node.schema() == "(no schema)":
+        return None
+    schema = torch._C.parse_schema(node.schema())
+    namespace, _, name = schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    return getattr(packet, schema.overload_name or "default", None)
 
 
 class OptimizedScript(nn.Module):
@@ -197,18 +207,18 @@ def optimize(
     config = config or Config.from_env()
     verify = (config.verify_passes if verify is None else verify) and bool(samples)
     graph, parameters = frozen_graph(module)
-    made = OptimizedScript(graph, parameters, "forward")
+    optimized = OptimizedScript(graph, parameters, "forward")
     for step in registry.active("torchscript", passes, config):
         report = PassReport(step.name, "torchscript")
-        made.reports.append(report)
-        candidate = made.graph.copy()
+        optimized.reports.append(report)
+        candidate = optimized.graph.copy()
         start = time.perf_counter()
         try:
             report.changed = step.run(candidate)
             if report.changed:
                 torch._C._jit_pass_dce(candidate)
                 torch._C._jit_pass_lint(candidate)
-                _accept(made, step, candidate, samples if verify else (), report)
+                _accept(optimized, step, candidate, samples if verify else (), report)
         except VerificationError:
             raise
         except Exception as error:
@@ -220,17 +230,17 @@ def optimize(
             if config.strict:
                 raise VerificationError(f"pass {step.name} changes results: {report.skipped}")
             recorder.warn_once(f"pass {step.name}", f"pass {step.name} was skipped: {report.skipped}")
-    return made
+    return optimized
 
 
-def _accept(made: OptimizedScript, step: Pass, candidate: Any, samples: Any, report: PassReport) -> None:
-    before = made.graph
-    reference = made.script
-    made.set_graph(candidate)
+def _accept(optimized: OptimizedScript, step: Pass, candidate: Any, samples: Any, report: PassReport) -> None:
+    before = optimized.graph
+    reference = optimized.script
+    optimized.set_graph(candidate)
     for sample in samples:
-        result = compare(reference, made.script, sample, tolerance=step.tolerance)
+        result = compare(reference, optimized.script, sample, tolerance=step.tolerance)
         if isinstance(result, Difference):
-            made.set_graph(before)
+            optimized.set_graph(before)
             report.changed, report.skipped = False, f"verification failed: {result}"
             return
         report.error = max(report.error or 0.0, result)

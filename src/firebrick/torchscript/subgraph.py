@@ -20,7 +20,7 @@ from firebrick.extend import partition
 from firebrick.extend.claimed_group import group_op
 from firebrick.fakes.mode import new_fake_mode
 from firebrick.torchscript.python import to_module
-from firebrick.torchscript.rewriting import OptimizedScript, frozen_graph, nodes_of
+from firebrick.torchscript.rewriting import OptimizedScript, frozen_graph, nodes_of, overload_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,13 +100,13 @@ class Mirror:
                 self._bind(output, self.fx.call_function(operator.getitem, (inputs[0], i)))
                 self.values[output.unique()].meta["script_node"] = node
         else:
-            made = self._call(node, inputs)
-            made.meta["script_node"] = node
+            call = self._call(node, inputs)
+            call.meta["script_node"] = node
             if node.outputsSize() == 1:
-                self._bind(node.output(), made)
+                self._bind(node.output(), call)
             else:
                 for i, output in enumerate(node.outputs()):
-                    self._bind(output, self.fx.call_function(operator.getitem, (made, i)))
+                    self._bind(output, self.fx.call_function(operator.getitem, (call, i)))
 
     def _constant(self, node: Any) -> None:
         value = None if node.mustBeNone() else node.output().toIValue()
@@ -118,7 +118,7 @@ class Mirror:
             self.values[node.output().unique()] = value
 
     def _call(self, node: Any, inputs: list[Any]) -> fx.Node:
-        op = _overload(node)
+        op = overload_of(node) if node.kind().startswith("aten::") else None
         if op is None:
             return self.fx.call_function(_Opaque(node), tuple(inputs))
         arguments = list(zip(op._schema.arguments, inputs, strict=False))
@@ -140,15 +140,15 @@ class Mirror:
             results = torch._C._create_function_from_graph("probe", probe)(*example_inputs)
         results = results if len(outputs) != 1 else (results,)
         originals = [v for node in self.graph.nodes() for v in node.outputs()]
-        known = {
+        value_of = {
             v.unique(): r for v, r in zip((*self.graph.inputs(), *originals), (*example_inputs, *results), strict=True)
         }
         for node in self.fx.nodes:
             value = node.meta.get("script_value")
             if value is not None:
-                node.meta["val"] = tree_map(lambda v: _fake(v, mode), known[value.unique()])
+                node.meta["val"] = tree_map(lambda v: _fake(v, mode), value_of[value.unique()])
             elif "script_node" in node.meta:
-                parts = [known[v.unique()] for v in node.meta["script_node"].outputs()]
+                parts = [value_of[v.unique()] for v in node.meta["script_node"].outputs()]
                 node.meta["val"] = tree_map(lambda v: _fake(v, mode), parts) if parts else None
             if isinstance(node.target, _Opaque) and node.target.has_blocks:
                 node.meta["barrier"] = True  # may do anything: nothing moves across it
@@ -226,15 +226,6 @@ class _Opaque:
         raise PassError(f"{self.kind} runs in TorchScript only")
 
 
-def _overload(node: Any) -> Any:
-    text = node.schema() if node.kind().startswith("aten::") else "(no schema)"
-    if text == "(no schema)":
-        return None
-    schema = torch._C.parse_schema(text)
-    packet = getattr(torch.ops.aten, schema.name.partition("::")[2], None)
-    return getattr(packet, schema.overload_name or "default", None)
-
-
 def _name(value: Any) -> str:
     name = "".join(c if c.isalnum() else "_" for c in value.debugName())
     return f"v{name}" if name[0].isdigit() else name
@@ -269,8 +260,8 @@ def to_fx(module: torch.jit.ScriptModule | OptimizedScript, example_inputs: Sequ
     plain = to_module(module)
     tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
 
-    def call(*given: torch.Tensor) -> Any:
-        values = iter(given)
+    def call(*tensors_of_call: torch.Tensor) -> Any:
+        values = iter(tensors_of_call)
         return plain(*(next(values) if isinstance(x, torch.Tensor) else x for x in example_inputs))
 
     with torch.no_grad():

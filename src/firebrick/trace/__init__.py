@@ -9,31 +9,3 @@ from firebrick.trace.joint_split import Division, bytes_saved, divide
 from firebrick.trace.layer_plan import backward_layers, forward_layers, layer_keys, layer_order, layer_plan
 from firebrick.trace.printer import show, show_joint, show_nodes
 from firebrick.trace.recompute import min_cut, save_needed
-
-__all__ = [
-    "Division",
-    "GradOff",
-    "JointGraph",
-    "backward_given",
-    "backward_layers",
-    "bucket_bytes",
-    "bucket_starts",
-    "bytes_saved",
-    "divide",
-    "forward_layers",
-    "layer_keys",
-    "layer_order",
-    "layer_plan",
-    "min_cut",
-    "mode_at_end",
-    "needs_grad",
-    "parted",
-    "save_needed",
-    "show",
-    "show_joint",
-    "show_nodes",
-    "trace_function",
-    "trace_inference",
-    "trace_joint",
-    "without_switches",
-]

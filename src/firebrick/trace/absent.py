@@ -17,7 +17,7 @@ from torch import fx
 from firebrick.ir.graph.calls import copy_node
 from firebrick.ir.index.sizes import expressions
 from firebrick.runtime import Part
-from firebrick.trace.joint_split import SIZES
+from firebrick.trace.joint_split import SIZES, zeros_node
 from firebrick.trace.tape import module_of
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def backward_given(division: Division, given: Collection[int]) -> Division:
+def backward_given(division: Division, present: Collection[int]) -> Division:
     """Return the division with a backward that takes only these of its tangents."""
-    if len(given) == len(division.plan.tangents):
+    if len(present) == len(division.plan.tangents):
         return division
-    return _Absent(division, given).run()
+    return _Absent(division, present).run()
 
 
 def parted(division: Division, groups: Sequence[tuple[int, ...]]) -> Division:
@@ -60,28 +60,28 @@ def _uses(division: Division) -> tuple[tuple[int, ...], ...]:
     nodes = list(division.backward.gm.graph.nodes)
     inputs = [n for n in nodes if n.op == "placeholder"]
     saved = inputs[: len(division.plan.saved)]
-    made = {n: 1 << i for i, n in enumerate(inputs[len(saved) :])}  # tangents, as bits
+    bits = {n: 1 << i for i, n in enumerate(inputs[len(saved) :])}  # tangents, as bits
     for node in nodes:
-        made[node] = made.get(node, 0) | reduce(or_, [made[n] for n in node.all_input_nodes], 0)
+        bits[node] = bits.get(node, 0) | reduce(or_, [bits[n] for n in node.all_input_nodes], 0)
     for node in reversed(nodes):
-        made[node] = made[node] or reduce(or_, [made[user] for user in node.users if user.op != "output"], 0)
+        bits[node] = bits[node] or reduce(or_, [bits[user] for user in node.users if user.op != "output"], 0)
     return tuple(
-        tuple([k for k, n in enumerate(saved) if made[n] >> i & 1]) for i in range(len(division.plan.tangents))
+        tuple([k for k, n in enumerate(saved) if bits[n] >> i & 1]) for i in range(len(division.plan.tangents))
     )
 
 
 class _Absent:
     """Copies a backward graph, leaving out what is computed from absent tangents alone."""
 
-    def __init__(self, division: Division, given: Collection[int]) -> None:
+    def __init__(self, division: Division, present: Collection[int]) -> None:
         self.division, self.graph = division, fx.Graph()
         self.inputs = nodes = [n for n in division.backward.gm.graph.nodes if n.op == "placeholder"]
         saved = len(nodes) - len(division.plan.tangents)
-        part = next((p for p in division.plan.parts if set(given) <= set(p.tangents)), None)
-        self.given, stored = set(given), range(saved) if part is None else part.saved
-        self.kept = [*stored, *(saved + i for i in given)]
-        self.zeros = {n for i, n in enumerate(nodes[saved:]) if i not in self.given}
-        self.flowing = {n for i, n in enumerate(nodes[saved:]) if i in self.given}
+        part = next((p for p in division.plan.parts if set(present) <= set(p.tangents)), None)
+        self.present, stored = set(present), range(saved) if part is None else part.saved
+        self.kept = [*stored, *(saved + i for i in present)]
+        self.zeros = {n for i, n in enumerate(nodes[saved:]) if i not in self.present}
+        self.flowing = {n for i, n in enumerate(nodes[saved:]) if i in self.present}
         self.unread = {n for i, n in enumerate(nodes[:saved]) if i not in stored}
         self.env: dict[fx.Node, fx.Node] = {}
 
@@ -101,7 +101,7 @@ class _Absent:
         flat: list[Any] = []
         aliases, position = [], {}
         pairs = zip(self.division.order, self.division.plan.reach, strict=True)
-        order = [None if self.given.isdisjoint(reach) else i for i, reach in pairs]
+        order = [None if self.present.isdisjoint(reach) else i for i, reach in pairs]
         for i, (result, alias) in enumerate(zip(results, backward.outputs, strict=True)):
             if i not in order:
                 continue
@@ -147,14 +147,4 @@ class _Absent:
 
     def null(self, val: Any, shape: Sequence[int]) -> fx.Node:
         """Zeros of a dtype and device."""
-        options: dict[str, Any] = {
-            "dtype": val.dtype,
-            "layout": val.layout,
-            "device": val.fake_device,
-            "pin_memory": False,
-        }
-        node = self.graph.call_function(aten.full.default)
-        node.args, node.kwargs = (list(shape), 0), {**options}  # behind, since torch warns of sizes that are symbols
-        with val.fake_mode:
-            node.meta["val"] = aten.full.default(list(shape), 0, **options)
-        return node
+        return zeros_node(self.graph, val.fake_mode, list(shape), val.dtype, val.fake_device, val.layout)

@@ -13,7 +13,7 @@ import torch
 
 from firebrick.errors import LoweringError
 from firebrick.fakes.promotion import NoRule
-from firebrick.fakes.strides import by_stride, is_dense
+from firebrick.fakes.strides import by_stride, dense_strides, is_dense
 from firebrick.fakes.view_rules import view
 from firebrick.ir.index.sizes import expressions
 from firebrick.runtime.bits import bits_of
@@ -133,7 +133,7 @@ def write(value: Value, new: Record, emit: Emit) -> None:
     content = new
     if value.chain:
         content = _write_through(value, new, emit)
-    storage.record = _restride(content, storage.base, emit)
+    storage.record = restrided(content, storage.base, emit)
     storage.version += 1
     if not value.chain:
         value.record, value.version = storage.record, storage.version
@@ -163,23 +163,16 @@ def _conform(record: Record, like: FakeTensor, emit: Emit) -> Record:
 
 
 def restrided(record: Record, like: FakeTensor, emit: Emit) -> Record:
-    """Copy `record` into the strides of `like` unless it has them."""
-    if expressions(record.val.stride()) == expressions(like.stride()):
+    """Copy `record` into the strides of `like`, packed in their order if they leave gaps, unless it has them."""
+    strides = dense_strides(like)
+    if expressions(record.val.stride()) == expressions(strides):
         return record
-    if like.is_contiguous():
+    order = by_stride(tuple(like.shape), strides)[::-1]
+    if order == sorted(order):
         return emit(aten.clone.default, record, memory_format=torch.contiguous_format)
-    order = by_stride(tuple(like.shape), like.stride())[::-1]
     moved = emit(aten.permute.default, record, order)
     packed = emit(aten.clone.default, moved, memory_format=torch.contiguous_format)
     return emit(aten.permute.default, packed, [order.index(d) for d in range(like.dim())])
-
-
-def _restride(record: Record, like: FakeTensor, emit: Emit) -> Record:
-    if is_dense(like.shape, like.stride()):
-        return restrided(record, like, emit)
-    if record.val.is_contiguous():
-        return record
-    return emit(aten.clone.default, record, memory_format=torch.contiguous_format)
 
 
 # ---------------------------------------------------------------- writing through views

@@ -66,14 +66,9 @@ _KEPT: frozenset[OpOverload] = frozenset(
         aten.where.self,
         aten.silu.default,
         aten.hardswish.default,
-        aten.hardsigmoid.default,
-        aten.mish.default,
-        aten.softplus.default,
         aten.masked_fill.Scalar,
         aten.masked_fill.Tensor,
         aten.index_put.default,
-        aten.triu.default,
-        aten.tril.default,
         aten.sum.default,
         aten.roll.default,
         aten.reflection_pad1d.default,
@@ -94,7 +89,6 @@ _ALSO: tuple[str, ...] = (
     "leaky_relu.default",
     "elu.default",
     "split_with_sizes.default",
-    "log_sigmoid_forward.default",
     "isnan.default",
     "addmv.default",
     *(f"{name}{n}d.default" for n in (1, 3) for name in ("upsample_nearest", "_upsample_nearest_exact")),
@@ -114,7 +108,9 @@ _MOVES = (
     "squeeze_copy.dim squeeze_copy.dims stack.default t_copy.default take.default transpose_copy.int unbind.int "
     "unfold_copy.default _unsafe_index.Tensor unsafe_split.Tensor unsafe_split_with_sizes.default "
     "unsqueeze_copy.default _unsafe_view.default upsample_nearest2d.default zero.default zeros.default "
-    "zeros_like.default fill_diagonal_.default"
+    "zeros_like.default fill_diagonal_.default all.default all.dim all.dims clamp_max.default clamp_max.Tensor "
+    "clamp_min.default clamp_min.Tensor frac.default hardtanh.default leaky_relu.default nan_to_num.default "
+    "masked_scatter.default sgn.default threshold.default threshold_backward.default tril.default triu.default"
 )
 _NOT_FUNCTIONAL = (
     "_amp_foreach_non_finite_check_and_unscale_.default "
@@ -140,10 +136,10 @@ def _layout_of(x: Tensor) -> torch.memory_format:
     return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
 
 
-def _laid_out_as(made: Tensor, model: Tensor) -> Tensor:
+def _laid_out_as(value: Tensor, model: Tensor) -> Tensor:
     """A value with the strides that `empty_like` of another gives, also in dimensions of one element."""
-    result = torch.empty_like(model, dtype=made.dtype)
-    return made if made.stride() == result.stride() else result.copy_(made)
+    result = torch.empty_like(model, dtype=value.dtype)
+    return value if value.stride() == result.stride() else result.copy_(value)
 
 
 def _batch_norm_inference(
@@ -222,37 +218,9 @@ def _native_batch_norm(
     return (_laid_out_as(out, like) if x.device.type == "cpu" else out), mean, rstd
 
 
-def _batch_norm_no_stats(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _native_batch_norm(x, weight, bias, None, None, training, momentum, eps)
-
-
-def _cudnn_batch_norm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    results = _native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-    return *results, x.new_empty(0, dtype=torch.uint8)
-
-
-def _batch_norm_with_update(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    results = _native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
-    return *results, x.new_empty(0, dtype=torch.uint8)
+def _with_reserve(batch_norm: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """The op as libraries have it, which return memory of their own for the backward."""
+    return lambda x, *rest: (*batch_norm(x, *rest), x.new_empty(0, dtype=torch.uint8))
 
 
 def _fill_diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
@@ -270,8 +238,8 @@ def _linspace_of(op: OpOverload) -> Callable[..., Tensor]:
     def linspace(*args: Any, dtype: torch.dtype | None = None, **more: Any) -> Tensor:
         if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
             return NotImplemented
-        made: Tensor = decomposition_table[op](*args, dtype=dtype, **more)
-        return made
+        result: Tensor = decomposition_table[op](*args, dtype=dtype, **more)
+        return result
 
     return linspace
 
@@ -287,8 +255,8 @@ def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: f
         return NotImplemented
     layout = _layout_of(x)
     if not x.is_floating_point():
-        found: Tensor = decomposition_table[_LINEAR[x.dim() - 3]](x, size, align_corners, *scales)
-        return found
+        integers: Tensor = decomposition_table[_LINEAR[x.dim() - 3]](x, size, align_corners, *scales)
+        return integers
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
     firsts, seconds, shares = [], [], []
     for i, (old, new, scale) in enumerate(zip(x.shape[2:], size, (*scales, None, None), strict=False)):
@@ -308,18 +276,18 @@ def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: f
     for share in reversed(shares):
         # As eager: a + (b - a) * share would be NaN between infinities.
         corners = [a * (1 - share) + b * share for a, b in zip(corners[::2], corners[1::2], strict=True)]
-    made = corners[0].to(x.dtype)
+    out = corners[0].to(x.dtype)
     # One channel is in both layouts at once: only a copy says which.
     one = x.shape[1] == 1 and layout is torch.channels_last
-    return made.clone(memory_format=layout) if one else made.contiguous(memory_format=layout)
+    return out.clone(memory_format=layout) if one else out.contiguous(memory_format=layout)
 
 
 def _rows_of(op: OpOverload) -> Callable[..., Tensor]:
     """PyTorch's own keep the layout of a tensor whose axes have changed places; eager's result is contiguous."""
 
     def upsample(*args: Any) -> Tensor:
-        made: Tensor = decomposition_table[op](*args)
-        return made.contiguous()
+        result: Tensor = decomposition_table[op](*args)
+        return result.contiguous()
 
     return upsample
 
@@ -355,8 +323,8 @@ def _like_input(op: OpOverload, place: int) -> tuple[OpOverload, Callable[..., T
     """A loss whose kernel lays its numbers out as its first argument; `place`: of the argument that says how to sum."""
 
     def loss(x: Tensor, *args: Any) -> Tensor:
-        made: Tensor = decomposition_table[op](x, *args)
-        return _laid_out_as(made, x.expand_as(made)) if args[place - 1 : place] == (0,) else made
+        result: Tensor = decomposition_table[op](x, *args)
+        return _laid_out_as(result, x.expand_as(result)) if args[place - 1 : place] == (0,) else result
 
     return op, loss
 
@@ -373,8 +341,27 @@ def asserted(x: Tensor, truth: Tensor, text: str) -> Tensor:
 def _binary_cross_entropy(x: Tensor, target: Tensor, *args: Any) -> Tensor:
     for name, t in (("input", x), ("target", target)):
         x = asserted(x, (t >= 0) & (t <= 1), f"all elements of {name} should be between 0 and 1")
-    made: Tensor = _like_input(aten.binary_cross_entropy.default, 3)[1](x, target, *args)
-    return made
+    result: Tensor = _like_input(aten.binary_cross_entropy.default, 3)[1](x, target, *args)
+    return result
+
+
+def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """Which element of the source stands at a place is how many places before it the mask has: counted along rows, then
+    over the rows. Behind the dimensions that an expanded mask depends on, all elements are taken or none."""
+    x, mask = torch.broadcast_tensors(x, mask)
+    held, size, tail = mask, source.numel(), 1
+    while held.dim() > 1 and held.stride(-1) == 0:
+        held, tail = held[..., 0], tail * held.shape[-1]
+    fits = all(isinstance(n, int) for n in (size, *x.shape)) and 0 not in x.shape and x.dim() and size >= tail
+    if not fits or mask.dtype is not torch.bool or source.dtype != x.dtype:
+        return NotImplemented
+    counts = held.reshape(-1, held.shape[-1]).to(torch.int64).cumsum(-1)
+    totals = counts[:, -1]
+    sums = totals.cumsum(0)
+    x = asserted(x, sums[-1] * tail <= size, "Number of elements of source < number of ones in mask")
+    number = ((sums - totals).unsqueeze(-1) + counts - 1).reshape(held.shape)
+    rows = source.reshape(-1)[: size // tail * tail].reshape(-1, tail)
+    return torch.where(mask, aten._unsafe_index(rows, [number]).reshape(x.shape), x)
 
 
 def _index_fill(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
@@ -387,25 +374,25 @@ def _nll_loss2d(*args: Any) -> tuple[Tensor, Tensor]:
 
 
 def _channel_shuffle(x: Tensor, groups: int) -> Tensor:
-    made: Tensor = decomposition_table[aten.channel_shuffle.default](x, groups)
-    return made.contiguous(memory_format=_layout_of(x))
+    shuffled: Tensor = decomposition_table[aten.channel_shuffle.default](x, groups)
+    return shuffled.contiguous(memory_format=_layout_of(x))
 
 
 def _dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
     """PyTorch's own lays the result out as its kernel for GPUs does."""
     if grad.device.type == "cpu":
         return grad * mask * scale
-    made: Tensor = decomposition_table[aten.native_dropout_backward.default](grad, mask, scale)
-    return made
+    result: Tensor = decomposition_table[aten.native_dropout_backward.default](grad, mask, scale)
+    return result
 
 
 def _max_unpool_of(op: OpOverload) -> Callable[..., Tensor]:
     def max_unpool(x: Tensor, places: Tensor, size: list[int], *args: Any) -> Tensor:
         inside = (places >= 0) & (places < math.prod(size))
-        made: Tensor = decomposition_table[op](asserted(x, inside, "Found an invalid max index"), places, size, *args)
+        out: Tensor = decomposition_table[op](asserted(x, inside, "Found an invalid max index"), places, size, *args)
         if op is aten.max_unpool3d.default:
-            return made.contiguous()
-        return made.contiguous(memory_format=_layout_of(x)) if x.dim() == 4 else made
+            return out.contiguous()
+        return out.contiguous(memory_format=_layout_of(x)) if x.dim() == 4 else out
 
     return max_unpool
 
@@ -429,14 +416,15 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.stack.default: _stack,
     aten.native_batch_norm.default: _native_batch_norm,
     aten._native_batch_norm_legit.default: _native_batch_norm,
-    aten._native_batch_norm_legit.no_stats: _batch_norm_no_stats,
-    aten.cudnn_batch_norm.default: _cudnn_batch_norm,
-    aten.miopen_batch_norm.default: lambda *args: _cudnn_batch_norm(*args)[:3],
-    aten._batch_norm_with_update.default: _batch_norm_with_update,
+    aten._native_batch_norm_legit.no_stats: lambda x, w, b, *how: _native_batch_norm(x, w, b, None, None, *how),
+    aten.cudnn_batch_norm.default: _with_reserve(_native_batch_norm),
+    aten.miopen_batch_norm.default: _native_batch_norm,
+    aten._batch_norm_with_update.default: _with_reserve(lambda *x: _native_batch_norm(*(*x[:5], True, *x[5:]))),
     aten.fill_diagonal_.default: _fill_diagonal,
     aten.nll_loss2d_forward.default: _nll_loss2d,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.index_fill.int_Tensor: _index_fill,
+    aten.masked_scatter.default: _masked_scatter,
     **dict((_like_input(aten.huber_loss.default, 2),)),
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     **{op: _max_unpool_of(op) for op in (aten.max_unpool2d.default, aten.max_unpool3d.default)},

@@ -61,8 +61,8 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     if num_classes >= 0:
         inside = (tensor >= 0) & (tensor < num_classes)
         tensor = asserted(tensor, inside, "Class values must be smaller than num_classes.")
-    made: Tensor = F.one_hot(tensor, num_classes)
-    return made.contiguous()
+    encoded: Tensor = F.one_hot(tensor, num_classes)
+    return encoded.contiguous()
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {

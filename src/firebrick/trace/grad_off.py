@@ -34,14 +34,14 @@ def mode_at_end(gm: fx.GraphModule) -> bool | None:
 def without_switches(gm: fx.GraphModule) -> fx.GraphModule:
     """A copy of such a graph without the calls that switch."""
     graph = fx.Graph(tracer_cls=gm.graph._tracer_cls)
-    known: dict[fx.Node, fx.Node] = {}
+    copy_of: dict[fx.Node, fx.Node] = {}
     for node in gm.graph.nodes:
         if node.target not in GRAD_MODE_TARGETS:
-            known[node] = graph.node_copy(node, known.__getitem__)
-            known[node].meta = dict(node.meta)
-    made = fx.GraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return made
+            copy_of[node] = graph.node_copy(node, copy_of.__getitem__)
+            copy_of[node].meta = dict(node.meta)
+    plain = fx.GraphModule(gm, graph)
+    plain.meta.update(gm.meta)
+    return plain
 
 
 class GradOff:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from firebrick.fakes.node_values import attribute_of
 from firebrick.ir.graph.nested import Nested
 from firebrick.ir.index.sizes import expressions, size_of
 
@@ -117,19 +118,17 @@ def sharing_text(tensors: Sequence[torch.Tensor]) -> str:
 
 def constants_of(gm: fx.GraphModule) -> dict[str, torch.Tensor]:
     """Return the captured tensors of a torch-level graph by the names that a trace gives them."""
-    found: dict[str, torch.Tensor] = {}
+    constants: dict[str, torch.Tensor] = {}
     for node in gm.graph.nodes:
         if node.op == "get_attr":
-            value: Any = gm
-            for part in str(node.target).split("."):
-                value = getattr(value, part)
+            value = attribute_of(gm, str(node.target))
             if isinstance(value, torch.Tensor):
-                found[str(node.target).replace(".", "_")] = value
+                constants[str(node.target).replace(".", "_")] = value
         elif node.op == "call_module":
             module = gm.get_submodule(str(node.target))
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-                found[f"{node.target}.{name}".replace(".", "_")] = tensor
-    return found
+                constants[f"{node.target}.{name}".replace(".", "_")] = tensor
+    return constants
 
 
 def state_text() -> str:

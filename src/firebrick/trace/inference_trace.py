@@ -14,6 +14,7 @@ from torch.fx.immutable_collections import immutable_list
 
 from firebrick.errors import LoweringError
 from firebrick.fakes.mode import dispatches_itself, hooks_paused, new_fake_mode, with_kernels_in_python
+from firebrick.fakes.node_values import attribute_of, tensors_in
 from firebrick.fakes.strides import is_dense
 from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.ir.graph.calls import is_mutating
@@ -50,7 +51,8 @@ def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     if torch.is_inference_mode_enabled() or (not torch.is_grad_enabled() and not switches):
         return False
     tensors = [t for t in example_inputs if isinstance(t, torch.Tensor)]
-    tensors += [t for n in gm.graph.nodes if n.op == "get_attr" and isinstance(t := _attribute(gm, n), torch.Tensor)]
+    captured = (attribute_of(gm, str(n.target)) for n in gm.graph.nodes if n.op == "get_attr")
+    tensors += [t for t in captured if isinstance(t, torch.Tensor)]
     if any(n.op == "call_module" for n in gm.graph.nodes):
         tensors += list(gm.parameters())
     if not any(t.requires_grad for t in tensors):
@@ -68,20 +70,9 @@ def _outputs_require_grad(gm: fx.GraphModule) -> bool:
             val = source.meta.get("val")
             if val is None:
                 return True
-            if node.op == "output" and any(isinstance(v, torch.Tensor) and v.requires_grad for v in _leaves(val)):
+            if node.op == "output" and any(v.requires_grad for v in tensors_in(val)):
                 return True
     return any(map(is_mutating, gm.graph.nodes))  # a tensor of the caller's may have a history then
-
-
-def _leaves(value: Any) -> list[Any]:
-    return [x for v in value for x in _leaves(v)] if isinstance(value, (tuple, list)) else [value]
-
-
-def _attribute(gm: fx.GraphModule, node: fx.Node) -> Any:
-    found: Any = gm
-    for part in str(node.target).split("."):
-        found = getattr(found, part)
-    return found
 
 
 def trace_inference(
@@ -170,26 +161,26 @@ class Trace:
 
     def _placeholder(self, node: fx.Node) -> Any:
         index = len(self.inputs)
-        given = self.example_inputs[index]
-        if not isinstance(given, torch.Tensor):
-            raise LoweringError(f"graph input {node.name} is a {type(given).__name__}, not a tensor")
-        fake = given if isinstance(given, FakeTensor) else node.meta.get("val")
+        example = self.example_inputs[index]
+        if not isinstance(example, torch.Tensor):
+            raise LoweringError(f"graph input {node.name} is a {type(example).__name__}, not a tensor")
+        fake = example if isinstance(example, FakeTensor) else node.meta.get("val")
         if not isinstance(fake, FakeTensor) or fake.fake_mode is not self.tracer.fake_mode:
-            fake = fake_like(self.tracer.fake_mode, given)
+            fake = fake_like(self.tracer.fake_mode, example)
         if has_symbols(fake) or any(fake is v.fake for v in self.inputs):
             fake = fake_like(self.tracer.fake_mode, fake)
-        value = self.tracer.given("placeholder", fake, Origin("input", node.name, index))
+        value = self.tracer.value_from("placeholder", fake, Origin("input", node.name, index))
         self.inputs.append(value)
         return value
 
     def _get_attr(self, node: fx.Node) -> Any:
-        found = _attribute(self.gm, node)
-        if not isinstance(found, torch.Tensor):
-            return found
+        attribute = attribute_of(self.gm, str(node.target))
+        if not isinstance(attribute, torch.Tensor):
+            return attribute
         fake = node.meta.get("val")
         if not isinstance(fake, FakeTensor) or fake.fake_mode is not self.tracer.fake_mode:
             fake = None
-        return self.tracer.constant(found, str(node.target).replace(".", "_"), fake)
+        return self.tracer.constant(attribute, str(node.target).replace(".", "_"), fake)
 
     def _call_module(self, node: fx.Node) -> Any:
         module = self.gm.get_submodule(str(node.target))
@@ -218,16 +209,7 @@ class Trace:
 
     def _resolve(self, arg: Any) -> Any:
         """Replace nodes by what they stand for."""
-        if isinstance(arg, fx.Node):
-            return self.env[arg]
-        if isinstance(arg, (tuple, list)):
-            items = [self._resolve(a) for a in arg]
-            return items if isinstance(arg, immutable_list) else _rebuild(arg, items)
-        if isinstance(arg, dict):
-            return {k: self._resolve(v) for k, v in arg.items()}
-        if isinstance(arg, slice):
-            return slice(self._resolve(arg.start), self._resolve(arg.stop), self._resolve(arg.step))
-        return arg
+        return _mapped(arg, fx.Node, self.env.__getitem__)
 
     def _dispatch(self, target: Any, node: fx.Node) -> Any:
         """Call for real, on fake tensors, under the tracer."""
@@ -237,37 +219,37 @@ class Trace:
             if isinstance(target, str):
                 result = with_kernels_in_python(lambda: getattr(args[0], target)(*args[1:], **kwargs))
             else:
-                known = self.functions.get(target) if callable(target) else None
-                result = NotImplemented if known is None else known(*args, **kwargs)
+                recipe = self.functions.get(target) if callable(target) else None
+                result = NotImplemented if recipe is None else recipe(*args, **kwargs)
                 if result is NotImplemented:
                     result = with_kernels_in_python(lambda: target(*args, **kwargs))
         return self._values(result)
 
     def _bound(self, arg: Any) -> Any:
-        if isinstance(arg, Value):
-            return self.tracer.bind(arg)
-        if isinstance(arg, (tuple, list)):
-            return _rebuild(arg, [self._bound(a) for a in arg])
-        if isinstance(arg, dict):
-            return {k: self._bound(v) for k, v in arg.items()}
-        if isinstance(arg, slice):
-            return slice(self._bound(arg.start), self._bound(arg.stop), self._bound(arg.step))
-        return arg
+        return _mapped(arg, Value, self.tracer.bind)
 
     def _values(self, result: Any) -> Any:
-        if isinstance(result, torch.Tensor):
-            return result if dispatches_itself(type(result)) else self.tracer.value_of(result)
-        if isinstance(result, (tuple, list)):
-            return _rebuild(result, [self._values(r) for r in result])
-        if isinstance(result, dict):
-            return {k: self._values(v) for k, v in result.items()}
-        return result
+        value_of = self.tracer.value_of
+        return _mapped(result, torch.Tensor, lambda t: t if dispatches_itself(type(t)) else value_of(t))
+
+
+def _mapped(arg: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """An argument or result with a function of what is of this kind in its place."""
+    if isinstance(arg, kind):
+        return function(arg)
+    if isinstance(arg, (tuple, list)):
+        return _rebuild(arg, [_mapped(a, kind, function) for a in arg])
+    if isinstance(arg, dict):
+        return {k: _mapped(v, kind, function) for k, v in arg.items()}
+    if isinstance(arg, slice):
+        return slice(*[_mapped(end, kind, function) for end in (arg.start, arg.stop, arg.step)])
+    return arg
 
 
 def _fake_mode(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> FakeTensorMode:
-    for given in example_inputs:
-        if isinstance(given, FakeTensor):
-            return given.fake_mode
+    for example in example_inputs:
+        if isinstance(example, FakeTensor):
+            return example.fake_mode
     mode = gm.meta.get("fake_mode")
     return mode if isinstance(mode, FakeTensorMode) else new_fake_mode()
 
@@ -275,13 +257,11 @@ def _fake_mode(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> FakeTensorM
 def _rebuild(value: Any, items: list[Any]) -> Any:
     """Make a sequence of `value`'s type from `items`."""
     kind = type(value)
-    if kind in (tuple, list):
-        return kind(items)
-    if kind is torch.Size:
-        return tuple(items) if any(isinstance(i, Value) for i in items) else kind(items)
-    if hasattr(kind, "_fields"):
-        return kind(*items)
-    return kind(items)
+    if kind is immutable_list:
+        return items
+    if kind is torch.Size and any(isinstance(i, Value) for i in items):
+        return tuple(items)
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
 
 
 class Finish:
@@ -336,32 +316,32 @@ class Finish:
 
     def _mutations(self) -> dict[Origin, Storage]:
         """Return the storages of inputs and constants that were written, inputs first."""
-        found: dict[Origin, Storage] = {}
+        written: dict[Origin, Storage] = {}
         for value in (*self.trace.inputs, *self.tracer._constant_values.values()):
             origin = value.storage.origin
             if value.storage.version and origin is not None and origin.name not in self.tracer.literals:
-                found[origin] = value.storage
-        self._check_overlap(found)
-        for origin, storage in found.items():
+                written[origin] = value.storage
+        self._check_overlap(written)
+        for origin, storage in written.items():
             if overlaps(storage.base):
                 raise LoweringError(f"{origin.name} is written and holds several elements in one place")
-        return found
+        return written
 
-    def _check_overlap(self, found: dict[Origin, Storage]) -> None:
+    def _check_overlap(self, written: dict[Origin, Storage]) -> None:
         """Two tensors of the caller that share memory are two values here: right only while neither is written."""
-        if not found:
+        if not written:
             return
-        given = {
+        tensors = {
             ("input", n.name): t for n, t in zip(_placeholders(self.trace.gm), self.trace.example_inputs, strict=False)
         }
-        given |= {("const", name): t for name, t in self.tracer.constants.items()}
+        tensors |= {("const", name): t for name, t in self.tracer.constants.items()}
         owners: dict[int, int] = {}
-        for tensor in given.values():
+        for tensor in tensors.values():
             if tensor.layout == torch.strided:
                 pointer = tensor.untyped_storage()._cdata
                 owners[pointer] = owners.get(pointer, 0) + 1
-        for origin in found:
-            tensor = given[origin.kind, origin.name]
+        for origin in written:
+            tensor = tensors[origin.kind, origin.name]
             if owners.get(tensor.untyped_storage()._cdata, 0) > 1:
                 raise LoweringError(f"{origin.name} is written and shares memory with another tensor of the graph")
 
@@ -431,7 +411,7 @@ class Finish:
             record = switched(record, bits_of(value.fake), self.tracer.emit)
         record = restrided(record, value.fake, self.tracer.emit)
         root = record
-        while root.op not in ("placeholder", "get_attr") and _is_view(root.op):
+        while isinstance(root.op, torch._ops.OpOverload) and root.op.is_view:
             root = root.args[0]
         if root.op in ("placeholder", "get_attr") or any(record is r for r in self.flat):
             return self.tracer.emit(aten.clone.default, record)
@@ -444,10 +424,6 @@ def _whole(record: Record, storage: Storage) -> Record:
     if not is_dense(storage.base.shape, strides) and tuple(record.val.stride()) != strides:
         raise LoweringError("several results are views of memory with gaps that was written")
     return record
-
-
-def _is_view(op: Any) -> bool:
-    return isinstance(op, torch._ops.OpOverload) and op.is_view
 
 
 def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:

@@ -73,14 +73,14 @@ class JointGraph:
 
     def placeholders(self) -> tuple[list[fx.Node], list[fx.Node]]:
         """Inputs and tangents."""
-        found = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
-        count = len(found) - len(self.tangents)
-        return found[:count], found[count:]
+        placeholders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
+        count = len(placeholders) - len(self.tangents)
+        return placeholders[:count], placeholders[count:]
 
     def results(self) -> tuple[list[Any], list[Any]]:
         """What the forward returns, and the gradients."""
-        found: Any = self.gm.graph.output_node().args[0]
-        return list(found[: self.count]), list(found[self.count :])
+        outputs: Any = self.gm.graph.output_node().args[0]
+        return list(outputs[: self.count]), list(outputs[self.count :])
 
 
 def _meta(result: Any) -> Any:
@@ -171,8 +171,8 @@ class _JointTrace(Trace):
             raise LoweringError("a function of the graph uses a tensor that needs a gradient and is none of its inputs")
         with tracing_state():
             finish = _JointFinish(self, results)
-            for given in above:
-                finish = _GradientsFinish(self, finish.differentiated(given))
+            for present in above:
+                finish = _GradientsFinish(self, finish.differentiated(present))
             return finish.run_joint()
 
     def _placeholder(self, node: fx.Node) -> Any:
@@ -189,7 +189,7 @@ class _JointTrace(Trace):
                 leaf = self.leaves[node.name] = fake_like(self.tracer.fake_mode, like).requires_grad_()
                 fake = _Entry.apply(leaf, fake)
             self.entries[id(fake)] = fake.grad_fn
-        value = self.tracer.given("placeholder", fake, Origin("input", node.name, index))
+        value = self.tracer.value_from("placeholder", fake, Origin("input", node.name, index))
         self.inputs.append(value)
         return value
 
@@ -261,8 +261,8 @@ class _JointFinish(Finish):
         grads = [self._requires_grad(r) for r in self.results]
         leaves = self.trace.leaves
         reach, groups = _history([self.shown[p] for p in tangents], leaves.values())
-        found = self._backward(tangents, self._tangents(tangents))
-        gradients = [None if g is None else self.tracer.read(self.tracer.value_of(g)) for g in found]
+        computed = self._backward(tangents, self._tangents(tangents))
+        gradients = [None if g is None else self.tracer.read(self.tracer.value_of(g)) for g in computed]
         count = len(self.flat)
         gm, constants = self.graph([*self.flat, *gradients])
         return JointGraph(
@@ -285,23 +285,23 @@ class _JointFinish(Finish):
         ]
         return names, dirty, tangents
 
-    def differentiated(self, given: Sequence[int]) -> list[Value | None]:
+    def differentiated(self, present: Sequence[int]) -> list[Value | None]:
         """The gradients for these of the tangents, recorded by the engine; the tangents are inputs from now on."""
         trace, (_, dirty, positions) = self.trace, self._differentiable()
         if dirty:
             raise LoweringError("the graph writes to a tensor whose new value has gradients")
         examples = trace.example_inputs[len(trace.inputs) :]
-        positions = [positions[i] for i in given]
+        positions = [positions[i] for i in present]
         tangents = self._tangents(positions)
         for value, example in zip(tangents, examples, strict=False):
             if example.requires_grad:
                 trace.leaves[value.storage.origin.name] = value.fake.requires_grad_()  # type: ignore[union-attr]
         trace.inputs += tangents
-        found = self._backward(positions, tangents, again=True)
+        computed = self._backward(positions, tangents, again=True)
         with self.tracer, torch.enable_grad():  # the parts of a complex number can't be returned as a view of it
-            apart = (g is not None and g.dtype != self.tracer.value_of(g).storage.base.dtype for g in found)
-            found = [g.clone() if other else g for g, other in zip(found, apart, strict=True)]
-        return [None if g is None else self.tracer.value_of(g) for g in found]
+            apart = (g is not None and g.dtype != self.tracer.value_of(g).storage.base.dtype for g in computed)
+            computed = [g.clone() if other else g for g, other in zip(computed, apart, strict=True)]
+        return [None if g is None else self.tracer.value_of(g) for g in computed]
 
     def _has_history(self, fake: FakeTensor) -> bool:
         return fake.grad_fn is not None and fake.grad_fn is not self.trace.entries.get(id(fake))
@@ -349,19 +349,19 @@ class _JointFinish(Finish):
         tracer.locate, tracer.tape.in_backward = self.trace.locate, True
         with torch.autograd.set_multithreading_enabled(False), tracer:
             try:
-                found = torch.autograd.grad(
+                gradients = torch.autograd.grad(
                     shown, leaves, [t.fake for t in tangents], allow_unused=True, create_graph=again
                 )
             except RuntimeError as error:
                 if "modified by an inplace operation" in str(error):
                     raise RefusedBackward("the graph writes to what its backward needs") from error
                 raise
-        if any(g is not None and g.layout != torch.strided for g in found):
+        if any(g is not None and g.layout != torch.strided for g in gradients):
             raise LoweringError("a gradient is a sparse tensor")
         if any(t.storage.version for t in tangents):
             raise LoweringError("a backward function writes the gradient that it is given")
         tracer.locate, tracer.tape.in_backward = None, False
-        return list(found)
+        return list(gradients)
 
 
 class _GradientsFinish(_JointFinish):

@@ -20,7 +20,7 @@ from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.runtime import Place, Tangent, TrainingPlan
 from firebrick.trace.inference_trace import needs_grad
 from firebrick.trace.joint import trace_joint
-from firebrick.trace.recompute import Phases, base_of, bytes_of, is_random, min_cut
+from firebrick.trace.recompute import Phases, ancestors, base_of, bytes_of, is_random, min_cut
 from firebrick.trace.tape import module_of
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class _Divider:
     def __init__(self, joint: JointGraph, saved: Iterable[fx.Node], keys: Sequence[Any]) -> None:
         self.joint, self.phases = joint, Phases(joint)
         self.inputs, self.tangents = joint.placeholders()
-        self.symbols = self._symbols()
+        self.symbols = tuple([(name, *at) for name, at in symbol_places(self.inputs).items()])
         self.literals = {n for n in joint.gm.graph.nodes if n.op == "get_attr" and str(n.target).startswith("_literal")}
         self.keys = self._keys()
         node_of = {key: node for node, key in self.keys.items()}
@@ -105,7 +105,7 @@ class _Divider:
     def _closed(self, saved: Iterable[fx.Node]) -> list[fx.Node]:
         """What is saved, with the inputs and constants that computing the rest again starts from."""
         chosen = {base_of(n) for n in saved} - self.literals
-        found, seen = [], set()
+        saved_nodes, seen = [], set()
         waiting = list(self.phases.needed)
         while waiting:
             node = waiting.pop()
@@ -113,7 +113,7 @@ class _Divider:
                 continue
             seen.add(node)
             if node in chosen or node.op in ("placeholder", "get_attr"):
-                found.append(node)
+                saved_nodes.append(node)
                 continue
             if is_random(node):
                 raise PassError(
@@ -122,7 +122,7 @@ class _Divider:
                 )
             waiting += node.all_input_nodes
         order = {n: i for i, n in enumerate(self.joint.gm.graph.nodes)}
-        return sorted(found, key=order.__getitem__)
+        return sorted(saved_nodes, key=order.__getitem__)
 
     def run(self) -> Division:
         results, gradients = self.joint.results()
@@ -155,30 +155,13 @@ class _Divider:
         )
         return Division(forward, backward, plan, order, tuple([self.keys[n] for n in self.saved]), sizes)
 
-    def _symbols(self) -> tuple[tuple[str, int, int], ...]:
-        """Where the symbols of sizes are found among the inputs."""
-        symbols: dict[str, tuple[int, int]] = {}
-        for i, node in enumerate(self.inputs):
-            for dim, size in enumerate(expressions(node.meta["val"].shape)):
-                if isinstance(size, Var):
-                    symbols.setdefault(size.name, (i, dim))
-        return tuple([(name, *at) for name, at in symbols.items()])
-
     def _sizes(self) -> fx.Node:
         """Make the tensor that has the symbols as its sizes."""
         graph = self.joint.gm.graph
         shape = [0, *(self.inputs[i].meta["val"].shape[dim] for _, i, dim in self.symbols)]
         mode = self.inputs[self.symbols[0][1]].meta["val"].fake_mode
-        options: dict[str, Any] = {
-            "dtype": torch.uint8,
-            "layout": torch.strided,
-            "device": torch.device("cpu"),
-            "pin_memory": False,
-        }
         with graph.inserting_before(graph.output_node()):
-            node = graph.call_function(aten.full.default, ())
-        node.args, node.kwargs = (shape, 0), {**options}  # behind, since torch warns of sizes that are symbols
-        node.meta["val"] = mode.__torch_dispatch__(aten.full.default, (), (shape, 0), options)
+            node = zeros_node(graph, mode, shape, torch.uint8, torch.device("cpu"))
         self.keys[node] = SIZES
         return node
 
@@ -233,7 +216,7 @@ class _Divider:
         if inputs is self.inputs:  # what is drawn next depends on draws that nothing uses, and assertions raise
             acting = [n for n in self.joint.gm.graph.nodes if is_random(n) or acts(n)]
             wanted += [n for n in acting if n in self.phases.forward]
-        live = _live(self.joint, wanted, set(inputs))
+        live = ancestors(wanted, set(inputs))
         again = set() if inputs is self.inputs else self.phases.forward  # is computed where it is first used
         nodes = [
             n
@@ -312,6 +295,27 @@ def _layout(val: torch.Tensor, whole: torch.Tensor) -> tuple[tuple[Any, ...], tu
     return tuple(sizes), tuple(strides), as_data(offset)
 
 
+def symbol_places(inputs: Iterable[fx.Node]) -> dict[str, tuple[int, int]]:
+    """Where the symbols of sizes are found: the number of an input, and its dimension."""
+    places: dict[str, tuple[int, int]] = {}
+    for i, node in enumerate(inputs):
+        for dim, size in enumerate(expressions(node.meta["val"].shape) if "val" in node.meta else ()):
+            if isinstance(size, Var):
+                places.setdefault(size.name, (i, dim))
+    return places
+
+
+def zeros_node(
+    graph: fx.Graph, mode: Any, shape: list[Any], dtype: Any, device: Any, layout: Any = torch.strided
+) -> fx.Node:
+    """Add zeros to a graph."""
+    options = {"dtype": dtype, "layout": layout, "device": device, "pin_memory": False}
+    node = graph.call_function(aten.full.default, ())
+    node.args, node.kwargs = (shape, 0), {**options}  # behind, since torch warns of sizes that are symbols
+    node.meta["val"] = mode.__torch_dispatch__(aten.full.default, (), (shape, 0), options)
+    return node
+
+
 def _drawn(node: fx.Node) -> Iterable[torch.Tensor]:
     """What a random op gives."""
     return tensors_in(node.meta.get("val")) if is_random(node) else ()
@@ -327,14 +331,3 @@ def _reads(graph: fx.Graph) -> Iterable[int | str]:
 def _dtype(node: fx.Node) -> torch.dtype:
     dtype: torch.dtype = node.meta["val"].dtype
     return dtype
-
-
-def _live(joint: JointGraph, results: list[fx.Node], stops: set[fx.Node]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    waiting = list(results)
-    while waiting:
-        node = waiting.pop()
-        if node not in found and node not in stops:
-            found.add(node)
-            waiting += node.all_input_nodes
-    return found | stops

@@ -25,7 +25,7 @@ def _encode(tensor: torch.Tensor) -> list[Any]:
 
 def read(data: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Inverse of `write`."""
-    found = {}
+    tensors = {}
     for name, (dtype, shape, text) in data.items():
         raw = np.frombuffer(base64.b64decode(text), dtype=np.uint8).copy()
         flat = (
@@ -33,5 +33,5 @@ def read(data: Mapping[str, Any]) -> dict[str, torch.Tensor]:
             if raw.size
             else torch.empty(0, dtype=getattr(torch, dtype))
         )
-        found[name] = flat.reshape(shape)
-    return found
+        tensors[name] = flat.reshape(shape)
+    return tensors

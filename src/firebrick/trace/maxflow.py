@@ -31,14 +31,14 @@ class Network:
         """Return the nodes from which the sink can still be reached when the flow is at its maximum."""
         while (depth := self._depths())[1] >= 0:
             self._block(depth)
-        found, queue = {1}, deque([1])
+        reached, queue = {1}, deque([1])
         while queue:
             for edge in self._out[queue.popleft()]:
                 start = self._to[edge]
-                if self._room[edge ^ 1] and start not in found:
-                    found.add(start)
+                if self._room[edge ^ 1] and start not in reached:
+                    reached.add(start)
                     queue.append(start)
-        return found
+        return reached
 
     def _depths(self) -> list[int]:
         depth = [-1] * len(self._out)

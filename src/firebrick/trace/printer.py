@@ -80,7 +80,7 @@ def _show_arg(arg: Any) -> str:
 
 def _show_val(val: Any) -> str:
     if isinstance(val, torch.Tensor):
-        known = BY_TORCH.get(val.dtype)
-        name = known.name if known is not None else str(val.dtype)
+        dtype = BY_TORCH.get(val.dtype)
+        name = dtype.name if dtype is not None else str(val.dtype)
         return f": {name}[{_row(tuple(val.shape))}]"
     return ""

@@ -8,6 +8,7 @@ backward reads.
 from __future__ import annotations
 
 import operator
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,10 +16,11 @@ from torch import fx
 from torch.utils.flop_counter import flop_registry
 
 from firebrick.fakes.node_values import acts
+from firebrick.ir.graph.calls import shows_memory
 from firebrick.trace.maxflow import INFINITE, Network
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from firebrick.trace.joint import JointGraph
 
@@ -36,8 +38,6 @@ _CHEAP: frozenset[Any] = frozenset(
         aten.arange.start,
         aten.arange.default,
         aten.scalar_tensor.default,
-        aten.triu.default,
-        aten.tril.default,
         aten.constant_pad_nd.default,
     }
 )
@@ -50,10 +50,6 @@ def is_random(node: fx.Node) -> bool:
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
-def _is_view(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
-
-
 def _is_cheap(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or is_random(node):
@@ -63,7 +59,7 @@ def _is_cheap(node: fx.Node) -> bool:
 
 def base_of(node: fx.Node) -> fx.Node:
     """Follow views to the node whose memory they show."""
-    while _is_view(node):
+    while shows_memory(node):
         node = node.args[0]  # type: ignore[assignment]
     return node
 
@@ -105,16 +101,16 @@ class Phases:
         return {base_of(r) for r in self.results}
 
 
-def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """Return the nodes and all that they need."""
-    found: set[fx.Node] = set()
+def ancestors(nodes: Iterable[fx.Node], stops: Collection[fx.Node] = ()) -> set[fx.Node]:
+    """Return the nodes and all that they need, as far as `stops`, and these."""
+    reached = {*stops}
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.add(node)
+        if node not in reached:
+            reached.add(node)
             waiting += node.all_input_nodes
-    return found
+    return reached
 
 
 def save_needed(joint: JointGraph) -> list[fx.Node]:
@@ -141,12 +137,9 @@ def min_cut(joint: JointGraph, budget: float = 1.0) -> list[fx.Node]:
     # equal layers have equal work: they are given up one by one, the first ones last
     works = {n: _work(n) * (2 - i / len(nodes)) for i, n in enumerate(nodes)}
     most, least = _cut(joint, phases, works, _STEPS)[1], _cut(joint, phases, works, -_STEPS)[1]
-    low, high = -_STEPS, _STEPS
-    while high - low > 1:
-        middle = (low + high) // 2
-        fits = _cut(joint, phases, works, middle)[1] <= least + budget * (most - least)
-        low, high = (middle, high) if fits else (low, middle)
-    return _cut(joint, phases, works, low)[0]
+    limit, prices = least + budget * (most - least), range(1 - _STEPS, _STEPS)
+    step = bisect_left(prices, True, key=lambda price: _cut(joint, phases, works, price)[1] > limit) - _STEPS
+    return _cut(joint, phases, works, step)[0]
 
 
 _STEPS = 256
@@ -177,7 +170,7 @@ def _cut(
             continue
         entries[node], exits[node] = network.node(), network.node()
         capacity = INFINITE
-        if _is_tensor(node) and not _is_view(node) and (node not in visible or node in read):
+        if _is_tensor(node) and not shows_memory(node) and (node not in visible or node in read):
             capacity = 0 if node in visible and node.op == "call_function" else _cost(node, written)
             if works is not None and node.op == "placeholder" and node.name not in written:
                 capacity = 1

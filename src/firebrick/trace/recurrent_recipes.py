@@ -30,7 +30,7 @@ def _layers(
     targets: Mapping[str, Target],
     name: str,
     x: Tensor,
-    given: Any,
+    initial: Any,
     weights: Sequence[Tensor],
     biased: bool,
     count: int,
@@ -41,7 +41,7 @@ def _layers(
 ) -> Any:
     """All layers of a call; NotImplemented for what the kernel is not for."""
     directions, each = 1 + bidirectional, 4 if biased else 2
-    first = (*given,) if name == "lstm" else (given,)
+    first = (*initial,) if name == "lstm" else (initial,)
     plain = x.dim() == 3 and len(weights) == count * directions * each and not (dropout and train)
     if not plain or torch.is_autocast_enabled("cpu") or not _are_floats(x, *first, *weights):
         return NotImplemented

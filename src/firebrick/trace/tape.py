@@ -106,10 +106,10 @@ class Tape:
         return record
 
     def _is_impure(self, op: Any) -> bool:
-        known = self._impure.get(op)
-        if known is None:
-            known = self._impure[op] = isinstance(op, torch._ops.OpOverload) and _impure(op)
-        return known
+        impure = self._impure.get(op)
+        if impure is None:
+            impure = self._impure[op] = isinstance(op, torch._ops.OpOverload) and _impure(op)
+        return impure
 
     def _live(self, outputs: Iterable[Any], attributes: Container[str]) -> set[int]:
         live = {id(r) for r in self.records if r.op == "get_attr" and r.args[0] in attributes}

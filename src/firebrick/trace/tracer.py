@@ -68,11 +68,11 @@ class Tracer(TorchDispatchMode):
 
     def bind(self, value: Value) -> FakeTensor:
         """Make `value.fake` stand for `value` in the calls that follow, and return it."""
-        known = self._values.get(id(value.fake))
-        if known is None:
+        bound = self._values.get(id(value.fake))
+        if bound is None:
             self._values[id(value.fake)] = value
             self._keep.append(value.fake)
-        elif known is not value:
+        elif bound is not value:
             value.fake = fake_like(self.fake_mode, value.fake)
             self._values[id(value.fake)] = value
             self._keep.append(value.fake)
@@ -82,7 +82,7 @@ class Tracer(TorchDispatchMode):
         """Return a value that covers a storage of its own."""
         return self._register(Value(fake, Storage(record, fake, origin), (), record))
 
-    def given(self, op: str, fake: FakeTensor, origin: Origin) -> Value:
+    def value_from(self, op: str, fake: FakeTensor, origin: Origin) -> Value:
         """Return the value of an input or a constant; one with a negative or conjugate bit is a view of its memory."""
         bits = bits_of(fake)
         if not any(bits):
@@ -117,7 +117,7 @@ class Tracer(TorchDispatchMode):
         if value is None:
             if fake is None or id(fake) in self._values:
                 fake = fake_like(self.fake_mode, tensor, grad=True)
-            value = self.given("get_attr", fake, Origin("const", name, -1))
+            value = self.value_from("get_attr", fake, Origin("const", name, -1))
             self._constant_values[id(tensor)] = value
             self.constants[name] = tensor
             if literal:
@@ -238,7 +238,7 @@ def _each(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[
     calls = calls_of(func, args, kwargs)
     if calls is None:
         return (_mutate if func._schema.is_mutable else _record)(tracer, func, args, kwargs)
-    results = [tracer.__torch_dispatch__(op, (), given, named) for op, given, named in calls]
+    results = [tracer.__torch_dispatch__(op, (), positional, named) for op, positional, named in calls]
     return results if func._schema.returns else None
 
 
@@ -265,8 +265,8 @@ def _decompose(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: 
     if isinstance(result, FakeTensor) and not any(r.alias_info is not None for r in func._schema.returns):
         # A functional op returns memory of its own, even where its decomposition returns an argument or a view.
         value = tracer.value_of(result)
-        given = (*args, *kwargs.values())
-        if any(tracer.value_of(t).storage is value.storage for a in given for t in tensors_in(a)):
+        arguments = (*args, *kwargs.values())
+        if any(tracer.value_of(t).storage is value.storage for a in arguments for t in tensors_in(a)):
             result = fake_like(tracer.fake_mode, result)
             tracer.fresh(tracer.read(value), result)
     return result
@@ -305,9 +305,9 @@ def _bit(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[s
     if not isinstance(args[0], torch.Tensor):  # a Python number, which autograd saves as a tensor of double precision
         number = args[0].conjugate() if func is aten._conj.default else -args[0]
         options = {"dtype": torch.complex128, "layout": torch.strided, "device": torch.device("cpu")}
-        made = tracer.fakes(aten.full.default, ([], number), options)
-        tracer.fresh(tracer.tape.add(aten.full.default, ([], number), options, made), made)
-        return made
+        number_tensor = tracer.fakes(aten.full.default, ([], number), options)
+        tracer.fresh(tracer.tape.add(aten.full.default, ([], number), options, number_tensor), number_tensor)
+        return number_tensor
     source = tracer.value_of(args[0])
     fake = tracer.fakes(func, (source.fake,), {})
     step = ViewStep(func, ())
@@ -377,9 +377,8 @@ def _as_strided(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs:
     if isinstance(reach, int) and isinstance(end, int) and 0 not in size and not 0 <= inside <= end - reach:
         raise LoweringError("as_strided reads memory outside of the tensor that the graph knows")
     bits = bits_of(fake)
-    plain = fake_like(tracer.fake_mode, toggled(fake, bits)) if any(bits) else fake
-    record = tracer.tape.add(func, (base, size, stride, inside + base.val.storage_offset()), {}, plain)
-    record = switched(record, bits, tracer.emit)
+    # What was written lies elsewhere than the argument, in whose storage the user counts.
+    record = switched(tracer.emit(func, base, size, stride, inside + base.val.storage_offset()), bits, tracer.emit)
     value = Value(fake, storage, (ViewStep(func, (size, stride, inside)), *steps_of(bits)), record)
     tracer._register(value)
     return fake
@@ -498,9 +497,9 @@ def _mutate(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     return returned[0] if len(returned) == 1 else tuple(returned)
 
 
-def _defaults(func: OpOverload, given: int, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _defaults(func: OpOverload, count: int, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the defaults of arguments that the call leaves out: the functional form may have none for them."""
-    missing = func._schema.arguments[given:]
+    missing = func._schema.arguments[count:]
     return {a.name: a.default_value for a in missing if a.name not in kwargs and a.has_default_value()}
 
 

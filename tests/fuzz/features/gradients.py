@@ -193,7 +193,7 @@ def _smooth(w: Writer, like: Tensor) -> Tensor:
 
 def second_gradients(w: Writer) -> None:
     """Gradients of gradients behind the call: penalties, products with Hessians, several losses, a third level."""
-    # In float32 rounding grows with each level. In-place draws go by memory, and functional ones by position.
+    # In float32 rounding grows with each level, and the sine of 1e40 is rounding alone. In-place draws go by memory, and functional ones by position.
     value = a = w.argument((3, 4), "float64", grad=True, layouts=("plain", "offset", "unaligned"))
     for _ in range(w.random.randint(1, 3)):
         value = _smooth(w, value)
@@ -204,13 +204,13 @@ def second_gradients(w: Writer) -> None:
         outs.append(_shown(w, _smooth(w, w.random.choice([a, value])).name))
     w.top("def call_of_plain_python():", "    return vars(torch)['__version__']")
     g, h = w.fresh("g"), w.fresh("h")
-    loss = " + ".join(f"{out}.{w.random.choice(['sum()', 'square().mean()', 'sin().sum()'])}" for out in outs)
+    loss = " + ".join(f"{out}.{w.random.choice(['sum()', 'square().mean()', 'atan().sum()'])}" for out in outs)
     w.after(f"{g}, = torch.autograd.grad({loss}, {a.name}, create_graph=True)")
     then = w.random.choice([
         "{h} = torch.autograd.grad((({g} * {g}).sum(1).add(1e-3).sqrt() - 1).square().mean(), {a}, retain_graph=True, allow_unused=True)",
         "{h} = torch.autograd.grad({g}, {a}, given(9 + call, 3, 4).double(), retain_graph=True, allow_unused=True)",
         "({g}.square().sum() + {o}.mean()).backward(retain_graph=True); {h} = {a}.grad",
-        "{h} = torch.autograd.grad({g}.sin().sum(), {a}, create_graph=True)[0]; {h} = torch.autograd.grad({h}.sum(), {a}, retain_graph=True, allow_unused=True)",
+        "{h} = torch.autograd.grad(({g} / (1 + {g}.detach().abs().amax())).sin().sum(), {a}, create_graph=True)[0]; {h} = torch.autograd.grad({h}.sum(), {a}, retain_graph=True, allow_unused=True)",
         "{o}.sum().backward(retain_graph=True); {g}.sum().backward(retain_graph=True); {h} = {a}.grad",
         "{h} = [torch.autograd.grad({g}[i, 0], {a}, retain_graph=True, allow_unused=True)[0] for i in range(3)]",
     ]).format(h=h, g=g, a=a.name, o=outs[-1])  # fmt: skip

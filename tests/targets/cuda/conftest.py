@@ -16,7 +16,7 @@ def driver(tmp_path_factory):
     subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", str(library), str(source)], check=True)
     _native.cuda_open(str(library))
     found = ctypes.CDLL(str(library))
-    found.fake_log.restype = ctypes.c_char_p
+    found.fake_log.restype = found.fake_contexts.restype = ctypes.c_char_p
     return found
 
 

@@ -14,7 +14,7 @@ def slot(kind, *sizes, offset=0):
     return [kind, "f32", list(sizes), [1], offset, "cpu"]
 
 
-def executable(table, recorder=None, forced=False, constants=(), **modules):
+def executable(table, recorder=None, forced=False, constants=(), labels=None, **modules):
     rows = {
         "registers": [],
         "views": [],
@@ -38,4 +38,5 @@ def executable(table, recorder=None, forced=False, constants=(), **modules):
         libraries=list(modules.values()),
         recorder=recorder,
         forced=forced,
+        **({} if labels is None else {"labels": labels}),
     )

@@ -221,3 +221,12 @@ def test_a_reduction_over_a_dimension_that_repeats_one_row(rows):
     repeated = rand(9).as_strided((rows, 9), (0, 1))
     agree(lambda x: x.logsumexp(0), repeated)
     agree(lambda x: x.logsumexp(1), repeated.t())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_loss_reads_its_rows_once(dtype):
+    x, y = (torch.randn(5, 20000) * 3).to(dtype), torch.tensor([3, 19999, -100, 0, 7])
+    schedule = agree(F.cross_entropy, x, y, tolerance=1e-5 if dtype == torch.float32 else 1e-2)
+    parts = [p for k in schedule.kernels for p in getattr(k.body, "parts", ())]
+    walks = [phase for p in parts for phase in p.phases if phase.dim >= 0 and p.inner[phase.dim].kind == "loop"]
+    assert len(walks) == 1

@@ -32,9 +32,14 @@ def calls(schedule):
 
 def run_interpreted(fn, *inputs):
     """The results of a function's kernels, and the schedule."""
-    graph = trace(fn, inputs, decompositions())
-    schedule, texts = schedule_for(lower(graph, HOST, Config()))
+    graph, schedule, texts = planned(fn, *inputs)
     return Runner(schedule, texts)(inputs, graph.constants), schedule
+
+
+def planned(fn, *inputs):
+    """The graph of a function, its schedule and the texts of its kernels."""
+    graph = trace(fn, inputs, decompositions())
+    return (graph, *schedule_for(lower(graph, HOST, Config())))
 
 
 def agree(fn, *inputs, tolerance=2e-6, exact=True):

@@ -26,132 +26,96 @@ class BreakKind:
     cost: str = "one more graph, and Python runs this instruction"
 
 
-_ROWS = (
-    BreakKind(
-        1,
-        "data-dependent-branch",
+_ROWS: Mapping[str, tuple[str, ...]] = {
+    "data-dependent-branch": (
         "control flow depends on the values of a tensor",
         "use torch.where, torch.cond or a mask, or move the test out of the compiled function",
         "one more graph for each way that is taken, and the program waits for the value",
     ),
-    BreakKind(
-        2,
-        "data-dependent-value",
+    "data-dependent-value": (
         "a tensor is turned into a Python number or list",
         "keep the value in a tensor, or read it after the compiled region",
         "one more graph, and the program waits for the value",
     ),
-    BreakKind(
-        3,
-        "data-dependent-shape",
+    "data-dependent-shape": (
         "the shape of a result depends on the values of a tensor",
         "use an operation whose result has a fixed size, such as torch.where with three arguments",
         "one more graph, and a compile for each new size of the result",
     ),
-    BreakKind(
-        4,
-        "unsupported-call",
+    "unsupported-call": (
         "a call goes to code that can't be captured",
         "move the call out of the compiled function, or write it with torch functions",
         "one more graph, and the function called is captured on its own where it can be",
     ),
-    BreakKind(
-        5,
-        "unsupported-attribute",
+    "unsupported-attribute": (
         "an attribute is read or written in a way that can't be followed",
         "read the attribute before the compiled region",
     ),
-    BreakKind(
-        6,
-        "unsupported-operation",
+    "unsupported-operation": (
         "an operation on these kinds of values can't be followed",
         "do the operation outside the compiled function",
     ),
-    BreakKind(
-        7,
-        "unsupported-instruction",
+    "unsupported-instruction": (
         "this Python statement can't be captured",
         "move the statement out of the compiled function",
     ),
-    BreakKind(
-        8,
-        "requested",
-        "graph_break() was called",
-        "remove the call",
-    ),
-    BreakKind(
-        9,
-        "disabled-function",
+    "requested": ("graph_break() was called", "remove the call"),
+    "disabled-function": (
         "a function marked with disable() was called",
         "remove the mark, or call the function outside the compiled region",
         "one more graph, and the function runs as plain Python",
     ),
-    BreakKind(
-        10,
-        "fake-tensor-failed",
+    "fake-tensor-failed": (
         "torch could not run the operation on fake tensors",
         "register a fake implementation for the operator, or check the arguments",
     ),
-    BreakKind(
-        11,
-        "generator-escapes",
+    "generator-escapes": (
         "a generator that was started in the captured code is still running where it leaves",
         "consume the generator in the function that makes it",
         "the loop over the generator runs as plain Python",
     ),
-    BreakKind(
-        12,
-        "exception-escapes",
+    "exception-escapes": (
         "an exception leaves the compiled function",
         "none is needed: the statement that raises runs as plain Python, under fullgraph=True too",
         "the statement that raises runs as plain Python, once more",
     ),
-    BreakKind(
-        13,
-        "no-reconstruction",
+    "no-reconstruction": (
         "a value made in the captured code can't be made again outside of it",
         "keep the value inside the compiled function",
         "what makes the value runs as plain Python",
     ),
-    BreakKind(
-        14,
-        "tensor-subclass",
+    "tensor-subclass": (
         "a tensor of a derived class is used where only the class or the original tensor knows what happens",
         "pass plain tensors",
         "operations on the tensor run as plain Python",
     ),
-    BreakKind(
-        15,
-        "recursion",
+    "recursion": (
         "calls are nested too deeply to be inlined",
         "make the recursion shallower",
         "a graph for each sixty calls",
     ),
-    BreakKind(
-        16,
-        "numpy",
+    "numpy": (
         "numpy code has no equal among torch's operations",
         "write it with torch functions, or move it out of the compiled function",
         "one more graph, and numpy runs the call",
     ),
-    BreakKind(
-        17,
-        "random-generator",
+    "random-generator": (
         "a random generator is asked for its state, or for numbers that depend on tensors of the graph",
         "draw tensors of random numbers from it, by torch.rand and the like, or use the default generator",
         "one more graph, and Python runs the operation that draws",
     ),
-    BreakKind(
-        18,
-        "changing-value",
+    "changing-value": (
         "a number that differs from call to call, or anything that does from round to round of a loop with a graph "
         "break in it, is used where a graph needs to know it",
         "use the number in arithmetic with tensors, keep it in a tensor, or move what breaks the loop out of it",
         "one more graph, and Python runs what uses the value",
     ),
-)
+}
+"""Break name -> its cause, its fix, and what it costs if that is more than any break does; numbered from 1."""
 
-CATALOGUE: Mapping[str, BreakKind] = {row.name: row for row in _ROWS}
+CATALOGUE: Mapping[str, BreakKind] = {
+    name: BreakKind(number, name, *row) for number, (name, row) in enumerate(_ROWS.items(), 1)
+}
 """Break name -> its row."""
 
 

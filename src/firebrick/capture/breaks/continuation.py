@@ -77,16 +77,8 @@ class Shape:
     region: Region | None = None
 
 
-def _no_continuations(code: CodeType) -> dict[Shape, CodeType]:
-    return {}
-
-
-def _no_origin(code: CodeType) -> list[Origin]:
-    return []
-
-
-_continuations = ByCode(_no_continuations)
-_origins = ByCode(_no_origin)
+_continuations: ByCode[dict[Shape, CodeType]] = ByCode(lambda code: {})
+_origins: ByCode[list[Origin]] = ByCode(lambda code: [])
 
 
 def origin(code: CodeType) -> Origin | None:

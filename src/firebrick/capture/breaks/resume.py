@@ -25,7 +25,6 @@ from firebrick import _native
 from firebrick.capture.breaks.continuation import (
     MISSING,
     RECEIVER,
-    Origin,
     Shape,
     continuation,
     copied,
@@ -47,18 +46,6 @@ if TYPE_CHECKING:
 
     from firebrick.capture.breaks.regions import End, Region
     from firebrick.capture.emit.writer import Emitter
-
-__all__ = [
-    "HOLDERS",
-    "MISSING",
-    "Origin",
-    "can_break",
-    "continuation",
-    "emit_break",
-    "emit_plain",
-    "origin",
-    "stack_before",
-]
 
 
 def can_break(code: CodeType, index: int, stack: Sequence[bool] = ()) -> bool:
@@ -106,8 +93,7 @@ def emit_plain(emitter: Emitter, code: CodeType) -> Label:
     graph = flow(code)
     start = 1 + next(i.index for i in graph.instructions if i.opname == "RESUME")
     body = copied(graph, graph.reachable(start), {})
-    for item in body.items:
-        emitter.append(item)
+    emitter.items.extend(body.items)
     return body.labels[start]
 
 
@@ -330,8 +316,7 @@ class _Break:
         if min(self.native) != self.start:
             self.emitter.position, self.emitter.handler = self.graph.instructions[self.start].position, None
             self.emitter.jump(body.labels[self.start])
-        for item in body.items:
-            self.emitter.append(item)
+        self.emitter.items.extend(body.items)
         for index, label in exits.items():
             self.emitter.place(label)
             if index in self.regions:

@@ -8,8 +8,10 @@ put a table out of step. `assemble(disassemble(code), Layout.of(code))` gives th
 from __future__ import annotations
 
 import inspect
+import itertools
 import types
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.bytecode.code_tables import NOWHERE, Position, TableEntry, encode_exceptions, encode_positions
@@ -19,7 +21,7 @@ from firebrick.capture.bytecode.opcodes import BY_NAME, PAIRS, Opcode, Operand
 from firebrick.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import CodeType
 
     from firebrick.capture.bytecode.instructions import ExceptionEntry, Instruction
@@ -133,12 +135,12 @@ def disassemble(code: CodeType) -> list[Item]:
             handler = handlers[id(entry)] = Handler(target, entry.depth, entry.lasti)
         return handler
 
-    made: list[Instr] = []
+    instrs: list[Instr] = []
     for i in instructions:
         target = labels.setdefault(i.argval, Label()) if i.is_jump else None
-        made.append(instr_of(i, target, None if i.handler is None else handler_of(i.handler)))
+        instrs.append(instr_of(i, target, None if i.handler is None else handler_of(i.handler)))
     items: list[Item] = []
-    for index, instr in enumerate(made):
+    for index, instr in enumerate(instrs):
         if index in labels:
             items.append(labels[index])
         items.append(instr)
@@ -338,33 +340,23 @@ class _Assembler:
     # -- tables ---------------------------------------------------------------
 
     def _positions(self, starts: list[int]) -> bytes:
-        runs: list[tuple[Position, int]] = []
-        previous: Position | None = None
-        begin = 0
-        for i, instr in enumerate(self.instrs):
-            if instr.position != previous:
-                if previous is not None:
-                    runs.append((previous, starts[i] - begin))
-                previous, begin = instr.position, starts[i]
-        if previous is not None:
-            runs.append((previous, starts[-1] - begin))
+        runs = [(position, end - begin) for position, begin, end in self._runs(starts, attrgetter("position"))]
         return encode_positions(self.layout.first_line, runs)
 
     def _exceptions(self, starts: list[int]) -> bytes:
-        entries: list[TableEntry] = []
-        current: Handler | None = None
-        begin = 0
-        for i, instr in enumerate(self.instrs):
-            if instr.handler is not current:
-                if current is not None:
-                    entries.append(self._entry(current, begin, starts[i], starts))
-                current, begin = instr.handler, starts[i]
-        if current is not None:
-            entries.append(self._entry(current, begin, starts[-1], starts))
-        return encode_exceptions(entries)
+        return encode_exceptions(
+            TableEntry(begin, end, starts[self.places[handler.target]], handler.depth, handler.lasti)
+            for handler, begin, end in self._runs(starts, attrgetter("handler"))
+            if handler is not None
+        )
 
-    def _entry(self, handler: Handler, begin: int, end: int, starts: list[int]) -> TableEntry:
-        return TableEntry(begin, end, starts[self.places[handler.target]], handler.depth, handler.lasti)
+    def _runs(self, starts: list[int], key: Callable[[Instr], Any]) -> Iterator[tuple[Any, int, int]]:
+        """What instructions in a row have in common, and where these begin and end."""
+        begin = 0
+        for value, group in itertools.groupby(self.instrs, key):
+            end = begin + len(list(group))
+            yield value, starts[begin], starts[end]
+            begin = end
 
 
 def _beside_name(number: int, kind: Operand, flag: int) -> int:

@@ -27,9 +27,6 @@ GENERATORS_START_DEEP = VERSION < (3, 13)
 HAS_METHOD_FLAG = VERSION >= (3, 12)
 """LOAD_ATTR's lowest bit asks for a method; `super().attr` is one instruction."""
 
-HAS_INLINED_COMPREHENSIONS = VERSION >= (3, 12)
-"""List, set and dict comprehensions run in the frame of their function."""
-
 HAS_CALL_KW = VERSION >= (3, 13)
 """Keyword names of a call are on the stack (CALL_KW); before, KW_NAMES precedes CALL."""
 

@@ -11,7 +11,7 @@ from firebrick.capture.bytecode.cpython import CACHES, COMPARE_SHIFT
 from firebrick.capture.bytecode.opcodes import BINARY_SYMBOLS, BY_NUMBER, COMPARE_SYMBOLS, Opcode, Operand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import CodeType
 
 T = TypeVar("T")
@@ -54,17 +54,6 @@ class Instruction:
     def column(self) -> int:
         """Column from 1; 0 unknown."""
         column = self.position[2]
-        return 0 if column is None else column + 1
-
-    @property
-    def end_line(self) -> int:
-        """Last line from 1; 0 unknown."""
-        return self.position[1] or 0
-
-    @property
-    def end_column(self) -> int:
-        """Column from 1 after the last character; 0 unknown."""
-        column = self.position[3]
         return 0 if column is None else column + 1
 
     def __repr__(self) -> str:
@@ -151,25 +140,20 @@ class _Reader:
 
     def operand(self, row: Opcode, arg: int) -> tuple[Any, int]:
         """What an operand means, and the bits beside it."""
-        kind = row.operand
-        if kind is Operand.LOCAL or kind is Operand.CELL:
-            return self.slots[arg], 0
-        if kind is Operand.CONST:
-            return self.consts[arg], 0
-        if kind is Operand.NAME:
-            return self.names[arg], 0
-        if kind is Operand.NAME_FLAG:
-            return self.names[arg >> 1], arg & 1
-        if kind is Operand.NAME_FLAGS:
-            return self.names[arg >> 2], arg & 3
-        if kind is Operand.LOCAL_PAIR:
-            return (self.slots[arg >> 4], self.slots[arg & 15]), 0
-        if kind is Operand.COMPARE:
-            return COMPARE_SYMBOLS[arg >> COMPARE_SHIFT], arg & 16 if COMPARE_SHIFT == 5 else 0
-        if kind is Operand.BINARY:
-            return BINARY_SYMBOLS[arg], 0
-        return arg, 0
+        meaning = _MEANINGS.get(row.operand)
+        return (arg, 0) if meaning is None else meaning(self, arg)
 
+
+_MEANINGS: Mapping[Operand, Callable[[_Reader, int], tuple[Any, int]]] = {
+    **dict.fromkeys((Operand.LOCAL, Operand.CELL), lambda read, arg: (read.slots[arg], 0)),
+    Operand.CONST: lambda read, arg: (read.consts[arg], 0),
+    Operand.NAME: lambda read, arg: (read.names[arg], 0),
+    Operand.NAME_FLAG: lambda read, arg: (read.names[arg >> 1], arg & 1),
+    Operand.NAME_FLAGS: lambda read, arg: (read.names[arg >> 2], arg & 3),
+    Operand.LOCAL_PAIR: lambda read, arg: ((read.slots[arg >> 4], read.slots[arg & 15]), 0),
+    Operand.COMPARE: lambda read, arg: (COMPARE_SYMBOLS[arg >> COMPARE_SHIFT], arg & 16 if COMPARE_SHIFT == 5 else 0),
+    Operand.BINARY: lambda read, arg: (BINARY_SYMBOLS[arg], 0),
+}
 
 decode = ByCode(_decode)
 """Instructions of a code object; made once."""

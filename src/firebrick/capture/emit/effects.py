@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import CodeType
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Value, ValueEmitter
 
 
 class Effects:
@@ -51,13 +50,13 @@ class Effects:
 
     def global_value(self, variables: dict[str, Any], name: str) -> Value | None:
         """What captured code assigned to a global, or None."""
-        found = self._globals.get((id(variables), name))
-        return None if found is None else found[1]
+        change = self._globals.get((id(variables), name))
+        return None if change is None else change[1]
 
     def context_value(self, variable: Value) -> Value | None:
         """What captured code set a context variable to, or None."""
-        found = self._context.get(id(variable))
-        return None if found is None else found[1]
+        change = self._context.get(id(variable))
+        return None if change is None else change[1]
 
     def set_context(self, variable: Value, value: Value | None) -> None:
         """Note that a context variable is set; without a value, that it is as it was before the captured code."""
@@ -68,7 +67,7 @@ class Effects:
         else:
             self._context[id(variable)] = (variable, value)
 
-    def later(self, function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+    def later(self, function: Any, args: Args, kwargs: dict[str, Value]) -> None:
         """Defer a call whose result nobody uses, such as print, to the end of the captured region."""
         self.count += 1
         self.outside += 1

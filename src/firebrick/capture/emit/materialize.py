@@ -12,10 +12,10 @@ from firebrick.capture.values.function import CallableValue, CellValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
     from types import CodeType
 
     from firebrick.capture.graph import GraphBuilder
-    from firebrick.capture.guards.sources import Source
 
 
 class ValueEmitter(Emitter):
@@ -46,16 +46,13 @@ class ValueEmitter(Emitter):
         if isinstance(value, ConstantValue) and isinstance(value.source, Local):
             self.load_source(value.source)  # an equal object may be another one
             return
-        if value is NULL or isinstance(value, ConstantValue):
+        if value is NULL or isinstance(value, (ConstantValue, CallableValue)):
             value.reconstruct(self)
             return
         if isinstance(value, CellValue) and id(value) in self.own_cells:
             name = self.own_cells[id(value)]
             self.used_cells.add(name)
             self.load_closure(name)
-            return
-        if isinstance(value, CallableValue):
-            value.reconstruct(self)
             return
         self._load_cached(id(value), value)
 
@@ -66,75 +63,79 @@ class ValueEmitter(Emitter):
             return
         if value.source is not None:
             self.load_source(value.source)
-        elif isinstance(value, TensorValue):
-            value.reconstruct(self)
-            return
         else:
             value.reconstruct(self)
+            if isinstance(value, TensorValue):
+                return
         if self._temps_of.get(key) is None:
-            temp = self._temps_of[key] = self.new_temp()
             self.dup()
-            self.store_fast(temp)
+            self._temps_of[key] = self.store_temp()
 
     def remember(self, value: Value) -> None:
         """Keep the object on top of the stack as what `value` is, from here on."""
-        temp = self._temps_of[id(value)] = self.new_temp()
         self.dup()
-        self.store_fast(temp)
+        self._temps_of[id(value)] = self.store_temp()
 
     def load_graph_output(self, value: TensorValue) -> None:
         """Push a result of the graph."""
         index = self.graph.output(value)
-        temp = self.output_temps.get(index)
-        if temp is None:
-            temp = self.output_temps[index] = self.new_temp()
-        self.load_fast(temp)
+        if index not in self.output_temps:
+            self.output_temps[index] = self.new_temp()
+        self.load_fast(self.output_temps[index])
 
     def made_temp(self, index: int) -> str:
         """Where the result of a call that is made before the graph lies."""
-        found = self._made_temps.get(index)
-        if found is None:
-            found = self._made_temps[index] = self.new_temp()
-        return found
+        if index not in self._made_temps:
+            self._made_temps[index] = self.new_temp()
+        return self._made_temps[index]
 
-    def load_source(self, source: Source) -> None:
-        """Push what a source gives in this frame."""
-        for what, operand in source.steps():
-            match what:
-                case "fast":
-                    if operand in self.code.co_cellvars:
-                        self.load_deref(operand)
-                    else:
-                        self.load_fast(operand)
-                case "cell":
-                    self.load_deref(operand)
-                case "global":
-                    self.load_global(operand)
-                case "const":
-                    self.load_const(operand)
-                case "attr":
-                    self.load_attr(operand)
-                case "item":
-                    self.load_const(operand)
-                    self.load_subscr()
-                case "apply":
-                    temp = self.new_temp()
-                    self.store_fast(temp)
-                    self.load_callable(operand)
-                    self.load_fast(temp)
-                    self.call(1)
+    def load_call(
+        self, function: object, *args: object, temps: Sequence[str] = (), keywords: Sequence[str] = ()
+    ) -> None:
+        """Push what a function gives for arguments that are values or constants, then temporaries."""
+        self.load_callable(function)
+        for arg in args:
+            if isinstance(arg, Value):
+                self.load(arg)
+            else:
+                self.load_const(arg)
+        for temp in temps:
+            self.load_fast(temp)
+        self.call(len(args) + len(temps) - len(keywords), keywords)
+
+    def run_call(self, function: object, *args: object, temps: Sequence[str] = ()) -> None:
+        """Make such a call and drop the result."""
+        self.load_call(function, *args, temps=temps)
+        self.pop()
+
+    def load_tuple(self, items: Sequence[Value]) -> None:
+        """Push a new tuple of values."""
+        for item in items:
+            self.load(item)
+        self.build_tuple(len(items))
+
+    def load_map(self, entries: Collection[tuple[Value, Value]]) -> None:
+        """Push a new dict of keys and items."""
+        for key, item in entries:
+            self.load(key)
+            self.load(item)
+        self.build_map(len(entries))
+
+    def set_attributes(self, attributes: Mapping[str, Value]) -> None:
+        """Give attributes to the object on top, which stays there."""
+        for name, item in attributes.items():
+            self.dup()
+            self.load(item)
+            self.swap(2)
+            self.store_attr(name)
 
     def load_to_temp(self, value: Value | list[Value]) -> str:
         """Load a value, or a tuple of values, into a new temporary."""
         if isinstance(value, list):
-            for item in value:
-                self.load(item)
-            self.build_tuple(len(value))
+            self.load_tuple(value)
         else:
             self.load(value)
-        temp = self.new_temp()
-        self.store_fast(temp)
-        return temp
+        return self.store_temp()
 
     def call_method_on(
         self, value: Value, name: str, temp: str | None = None, *, of: type | None = None, keep: bool = False

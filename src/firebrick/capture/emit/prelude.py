@@ -72,18 +72,14 @@ class Prelude:
             emitter.load_callable(_State)
             _load(emitter, generator)
             emitter.call(1)
-            kept.append(emitter.new_temp())
-            emitter.store_fast(kept[-1])
+            kept.append(emitter.store_temp())
         return kept
 
     @staticmethod
     def put_back(emitter: ValueEmitter, kept: Sequence[str]) -> None:
         """Emit what puts the states back that were kept."""
         for temp in kept:
-            emitter.load_callable(_State.put_back)
-            emitter.load_fast(temp)
-            emitter.call(1)
-            emitter.pop()
+            emitter.run_call(_State.put_back, temps=[temp])
 
     def emit(self, emitter: ValueEmitter) -> None:
         """Emit the calls."""

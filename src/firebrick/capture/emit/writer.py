@@ -49,10 +49,6 @@ class _Writer:
         """Append one instruction at the current position, under the current handler."""
         self.items.append(Instr(op, arg, flag, self.position, self.handler))
 
-    def append(self, item: Item) -> None:
-        """Append an instruction or label that was made elsewhere."""
-        self.items.append(item)
-
     def prologue(self) -> None:
         """What the frame's own code starts with: cells, free variables, RESUME."""
         for item in disassemble(self.code):
@@ -89,6 +85,12 @@ class _Writer:
         for name in self.layout.varnames:
             if name.startswith(_TEMP):
                 self.emit("DELETE_FAST", name)
+
+    def store_temp(self) -> str:
+        """Pop into a local that nothing else uses."""
+        name = self.new_temp()
+        self.emit("STORE_FAST", name)
+        return name
 
     def new_temp(self) -> str:
         """A local that nothing else uses."""
@@ -219,10 +221,6 @@ class Emitter(_Instructions):
     copy = _counted("COPY")  # push the item `depth` deep; 1 is the top
     swap = _counted("SWAP")  # exchange the top and the item `depth` deep
     pop = _plain("POP_TOP")  # drop the top
-
-    def label(self) -> Label:
-        """A label to be placed later."""
-        return Label()
 
     def place(self, label: Label) -> None:
         """Put a label here."""

@@ -59,16 +59,9 @@ class Ref:
 
 
 _DTYPE_NAMES = {
-    torch.float16: "f16",
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.uint8: "u8",
-    torch.complex64: "c64",
-    torch.complex128: "c128",
+    getattr(torch, f"{kind}{bits}"): f"{kind[0]}{bits}"
+    for kind, sizes in (("float", (16, 32, 64)), ("int", (8, 16, 32, 64)), ("uint", (8,)), ("complex", (64, 128)))
+    for bits in sizes
 }
 
 
@@ -242,7 +235,7 @@ class Kind:
     holds: Callable[[Any, Any], bool]
     show: Callable[[Guard], str]
     explain: Callable[[str, Any, Any], str]
-    stable: Callable[[Any], bool] = lambda payload: True
+    stable: Callable[[Any], bool] = lambda payload: False
     """Whether the same object passes for good."""
     native: Callable[[Any], Any] = lambda payload: payload
     """The payload as the native check takes it."""
@@ -349,6 +342,7 @@ _ROWS = (
     Kind(
         "ID",
         "The very same object. Held weakly where its class allows: when it dies, so does the entry.",
+        stable=lambda payload: True,
         holds=lambda value, ref: value is ref.get(),
         show=lambda guard: f"{guard.source} is {guard.payload.text}",
         explain=lambda source, value, ref: _was(source, ref.text, _other(describe(value), ref.text)),
@@ -359,6 +353,7 @@ _ROWS = (
     Kind(
         "EQUALS",
         "A constant of the same exact type and value; NaN equals itself, 0.0 is not -0.0.",
+        stable=lambda payload: True,
         holds=_native.same_constant,
         show=lambda guard: f"{guard.source} == {guard.payload!r}",
         explain=lambda source, value, payload: _was(source, describe(payload), describe(value)),
@@ -367,6 +362,7 @@ _ROWS = (
     Kind(
         "NOT_NONE",
         "Any object but None.",
+        stable=lambda payload: True,
         holds=lambda value, payload: value is not None,
         show=lambda guard: f"{guard.source} is not None",
         explain=lambda source, value, payload: _was(source, "not None", "None"),
@@ -379,7 +375,6 @@ _ROWS = (
         holds=lambda value, payload: len(value) == payload,
         show=lambda guard: f"len({guard.source}) == {guard.payload}",
         explain=lambda source, value, payload: _was(f"len({source})", payload, len(value)),
-        stable=lambda payload: False,
         check="LENGTH",
         remedy="keep the length of {source} the same",
     ),
@@ -391,7 +386,6 @@ _ROWS = (
         ),
         show=lambda guard: f"list({guard.source}) == {_keys(guard.payload)}",
         explain=lambda source, value, payload: _was(f"list({source})", _keys(payload), _keys(value)),
-        stable=lambda payload: False,
         check="KEYS",
         remedy="keep the keys of {source} and their order the same",
     ),
@@ -401,7 +395,6 @@ _ROWS = (
         holds=lambda value, payload: payload in value,
         show=lambda guard: f"{guard.payload!r} in {guard.source}",
         explain=lambda source, value, payload: f"{payload!r} was in {source}, now it is not",
-        stable=lambda payload: False,
     ),
     Kind(
         "LACKS_KEY",
@@ -409,7 +402,6 @@ _ROWS = (
         holds=lambda value, payload: payload not in value,
         show=lambda guard: f"{guard.payload!r} not in {guard.source}",
         explain=lambda source, value, payload: f"{payload!r} was not in {source}, now it is",
-        stable=lambda payload: False,
     ),
     Kind(
         "HAS_ATTR",
@@ -417,7 +409,6 @@ _ROWS = (
         holds=hasattr,
         show=lambda guard: f"{guard.source} has {guard.payload}",
         explain=lambda source, value, payload: f"{source} had an attribute {payload}, now it has not",
-        stable=lambda payload: False,
         check="HAS_ATTRIBUTE",
     ),
     Kind(
@@ -426,7 +417,6 @@ _ROWS = (
         holds=lambda value, payload: not hasattr(value, payload),
         show=lambda guard: f"{guard.source} has no {guard.payload}",
         explain=lambda source, value, payload: f"{source} had no attribute {payload}, now it has",
-        stable=lambda payload: False,
         check="LACKS_ATTRIBUTE",
     ),
     Kind(
@@ -435,7 +425,6 @@ _ROWS = (
         holds=_tensor_holds,
         show=lambda guard: f"{guard.source}: {guard.payload}",
         explain=_explain_tensor,
-        stable=lambda payload: False,
         native=TensorMeta.native,
         remedy="give {source} few shapes and one dtype: pad it, or convert it before the call",
     ),
@@ -445,7 +434,6 @@ _ROWS = (
         holds=lambda value, payload: isinstance(value, torch.Tensor) and value.requires_grad is payload,
         show=lambda guard: f"{guard.source}.requires_grad == {guard.payload}",
         explain=lambda source, value, payload: _was(f"{source}.requires_grad", payload, value.requires_grad),
-        stable=lambda payload: False,
     ),
     Kind(
         "CODE",
@@ -453,7 +441,6 @@ _ROWS = (
         holds=lambda value, ref: getattr(value, "__code__", None) is ref.get(),
         show=lambda guard: f"{guard.source}.__code__ is {guard.payload.text}",
         explain=lambda source, value, ref: _was(f"{source}.__code__", ref.text, "another"),
-        stable=lambda payload: False,
         native=lambda ref: ref.get(),
         remedy="make the function {source} once, outside of the loop",
     ),
@@ -463,11 +450,11 @@ _ROWS = (
         holds=lambda value, payload: not any(payload in owner.__dict__ for owner in value.__mro__),
         show=lambda guard: f"{guard.source} has no {guard.payload}",
         explain=lambda source, value, payload: f"{source} had no {payload}, now it has",
-        stable=lambda payload: False,
     ),
     Kind(
         "PRESENT",
         "The source can be evaluated.",
+        stable=lambda payload: True,
         holds=lambda value, payload: True,
         show=lambda guard: f"{guard.source} exists",
         explain=lambda source, value, payload: f"{source} exists",
@@ -478,7 +465,6 @@ _ROWS = (
         holds=lambda value, payload: True,  # see Guard.holds
         show=lambda guard: f"{guard.source} is {guard.payload}",
         explain=lambda source, value, payload: f"{source} was {payload}, now they differ",
-        stable=lambda payload: False,
     ),
     Kind(
         "DISTINCT",

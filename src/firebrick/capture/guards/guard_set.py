@@ -15,16 +15,37 @@ from firebrick.capture.values.constant import LITERAL_TYPES
 from firebrick.capture.values.object import ObjectValue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Source, Value
 
 _STATES = ("GRAD_MODE", "INFERENCE_MODE", "AUTOCAST", "DETERMINISTIC", "DEFAULT_DTYPE", "TORCH_FUNCTION", "TRANSFORMS")
 
 
+def _fact(kind: str, key: Callable[[Any], Any] = lambda payload: None) -> Callable[[Guards, Source, Any], None]:
+    """A guard of one source; guards with the same `key` of their payload say the same of it."""
+
+    def put(self: Guards, source: Source, payload: Any) -> None:
+        self._add(kind, source, key(payload), Guard(kind, source, payload))
+
+    return put
+
+
+def _exactly(key: Any) -> Any:
+    return (type(key), key)
+
+
 class Guards:
     """Guards in the order in which they were needed, each once."""
+
+    equals = _fact("EQUALS")  # a constant of the same type and value
+    length = _fact("LEN")  # a container of the same length
+    keys = _fact("DICT_KEYS")  # a dict with the same keys in order
+    has_key = _fact("HAS_KEY", _exactly)  # a member of a set, or a key of a dict
+    lacks_key = _fact("LACKS_KEY", _exactly)
+    lacks_entry = _fact("LACKS_ENTRY", str)  # a class holds nothing under a name
+    lacks_attribute = _fact("LACKS_ATTR", str)
+    same = _fact("SAME")  # two sources give the same object, whichever it is
 
     def __init__(self) -> None:
         self._guards: dict[Any, Guard] = {}
@@ -68,10 +89,6 @@ class Guards:
             self._asked.clear()
         return found
 
-    def equals(self, source: Source, value: Any) -> None:
-        """A constant of the same type and value."""
-        self._add("EQUALS", source, None, Guard("EQUALS", source, value))
-
     def identity(self, source: Source, obj: Any) -> None:
         """The same object."""
         self._add("ID", source, None, id_guard(source, obj))
@@ -91,26 +108,6 @@ class Guards:
         """A function with the same code."""
         self._add("CODE", source, None, id_guard(source, function.__code__, "CODE"))
 
-    def length(self, source: Source, length: int) -> None:
-        """A container of the same length."""
-        self._add("LEN", source, None, Guard("LEN", source, length))
-
-    def keys(self, source: Source, keys: tuple[Any, ...]) -> None:
-        """A dict with the same keys in order."""
-        self._add("DICT_KEYS", source, None, Guard("DICT_KEYS", source, keys))
-
-    def has_key(self, source: Source, key: Any) -> None:
-        """A member of a set, or a key of a dict."""
-        self._add("HAS_KEY", source, (type(key), key), Guard("HAS_KEY", source, key))
-
-    def lacks_key(self, source: Source, key: Any) -> None:
-        """No such key."""
-        self._add("LACKS_KEY", source, (type(key), key), Guard("LACKS_KEY", source, key))
-
-    def lacks_entry(self, source: Source, name: str) -> None:
-        """A class holds nothing under a name."""
-        self._add("LACKS_ENTRY", source, name, Guard("LACKS_ENTRY", source, name))
-
     def defaults(self, source: Source, function: types.FunctionType) -> None:
         """A function with as many defaults, and the same names of those for keyword-only arguments."""
         positional, keyword = FunctionPart(source, "__defaults__"), FunctionPart(source, "__kwdefaults__")
@@ -123,10 +120,6 @@ class Guards:
             self.length(positional, len(function.__defaults__))
         if function.__kwdefaults__:
             self.keys(keyword, tuple(function.__kwdefaults__))
-
-    def lacks_attribute(self, source: Source, name: str) -> None:
-        """An object without an attribute."""
-        self._add("LACKS_ATTR", source, name, Guard("LACKS_ATTR", source, name))
 
     def state(self, kind: str) -> None:
         """A state that few programs ask for stays as it is now."""
@@ -173,7 +166,3 @@ class Guards:
             self.identity(source, obj)
         else:
             self.same(source, known.source)
-
-    def same(self, source: Source, other: Source) -> None:
-        """Two sources give the same object, whichever it is."""
-        self._add("SAME", source, None, Guard("SAME", source, other))

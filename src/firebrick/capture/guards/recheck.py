@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from firebrick.capture.guards.guard_kinds import Guard
 from firebrick.capture.guards.guard_plan import build_plan
+from firebrick.capture.guards.sources import Attr, Const
 from firebrick.capture.values.constant import LITERAL_TYPES
 from firebrick.report import recorder
 
@@ -21,7 +22,16 @@ if TYPE_CHECKING:
     from firebrick._native import Frame
     from firebrick.capture.guards.guard_plan import Plan
 
-_NEVER = Guard("GRAD_MODE", None, -1)
+
+class _Once:
+    """Its attribute is true for the frame that a plan was made of, which is the first to ask, and false afterwards."""
+
+    asked = False
+
+    @property
+    def is_first(self) -> bool:
+        first, self.asked = not self.asked, True
+        return first
 
 
 class Recheck:
@@ -31,7 +41,7 @@ class Recheck:
         self._former: WeakKeyDictionary[CodeType, list[tuple[Plan, list[str]]]] = WeakKeyDictionary()
 
     def used_once(self, frame: Frame, plan: Plan, graph: list[str], code: CodeType) -> Plan:
-        """Say which former plan holds of a frame that is captured otherwise now; returns a plan that never holds."""
+        """Say which former plan holds of a frame that is captured otherwise now; gives a plan that holds this once."""
         literals = [repr(value) for value in code.co_consts if type(value) in LITERAL_TYPES]
         captured = [*graph, f"constants {literals}", f"code {code.co_code.hex()}"]
         former = self._former.setdefault(frame.code, [])
@@ -40,7 +50,8 @@ class Recheck:
                 _report(frame, older, plan, before, captured)
                 break
         former.append((plan, captured))
-        return build_plan([*plan.guards, _NEVER], frame.code)
+        once = Guard("EQUALS", Attr(Const(_Once(), "this call"), "is_first"), True)
+        return build_plan([*plan.guards, once], frame.code)
 
 
 def _report(frame: Frame, older: Plan, plan: Plan, before: list[str], captured: list[str]) -> None:

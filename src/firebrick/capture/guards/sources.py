@@ -23,9 +23,6 @@ Step: TypeAlias = tuple[Literal["fast", "cell", "global", "const", "attr", "item
 then what to do with the top of the stack (`attr` with a name, `item` with a key, `apply` with a function of one
 argument). `cell` is the content of a free variable's cell."""
 
-MODULE_TABLES = ("_parameters", "_buffers", "_modules")
-"""The dicts in which nn.Module keeps attributes, in the order in which it looks."""
-
 
 class Source:
     """Base of all sources: frozen, hashable in constant time, compared by value."""
@@ -288,13 +285,10 @@ class InstanceDict(Source):
 
     base: Source
 
-    shown = "{0.base}.__dict__"
+    name: ClassVar[str] = "__dict__"
 
     def _follow(self, value: Any) -> Any:
         return object.__getattribute__(value, "__dict__")
-
-    def _last_steps(self) -> tuple[Step, ...]:
-        return (("attr", "__dict__"),)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -310,7 +304,7 @@ class InstanceAttr(Source):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ModuleItem(Source):
-    """A parameter, buffer or submodule of an nn.Module; `table` is one of `MODULE_TABLES`."""
+    """A parameter, buffer or submodule of an nn.Module; `table` is the dict that has it."""
 
     base: Source
     table: str
@@ -354,11 +348,10 @@ class BuiltinItem(Source):
     def __str__(self) -> str:
         return f"{self.base}[{shown_key(self.key)}]"
 
-    def _follow(self, value: Any) -> Any:
-        return self.kind.__getitem__(value, self.key)
-
-    def _last_steps(self) -> tuple[Step, ...]:
-        return (("apply", _Getter(self.kind, self.key)),)
+    @property
+    def applied(self) -> Any:  # type: ignore[override]
+        """The container's own `__getitem__` with the key."""
+        return _Getter(self.kind, self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,10 +376,7 @@ class DictKey(Source):
         return list(dict.keys(value))[self.index]
 
     def _last_steps(self) -> tuple[Step, ...]:
-        return (
-            ("apply", list),
-            ("item", self.index),
-        )
+        return ("apply", list), ("item", self.index)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -418,11 +408,10 @@ class Fits(Source):
 
     shown = "{0.base} is a {0.layout}"
 
-    def _follow(self, value: Any) -> Any:
-        return self.layout.fits(value)
-
-    def _last_steps(self) -> tuple[Step, ...]:
-        return (("apply", self.layout.fits),)
+    @property
+    def applied(self) -> Any:  # type: ignore[override]
+        """The question."""
+        return self.layout.fits
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -442,11 +431,10 @@ class ClassAttr(Source):
     base: Source
     name: str
 
-    def _follow(self, value: Any) -> Any:
-        return _ClassGetter(self.name)(value)
-
-    def _last_steps(self) -> tuple[Step, ...]:
-        return (("apply", _ClassGetter(self.name)),)
+    @property
+    def applied(self) -> Any:  # type: ignore[override]
+        """The look through the bases."""
+        return _ClassGetter(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,16 +454,13 @@ class CellContents(Source):
 
     base: Source
 
-    shown = "{0.base}.cell_contents"
+    name: ClassVar[str] = "cell_contents"
 
     def _follow(self, value: Any) -> Any:
         try:
             return value.cell_contents
         except ValueError:
             raise LookupError(f"{self} is empty") from None
-
-    def _last_steps(self) -> tuple[Step, ...]:
-        return (("attr", "cell_contents"),)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -484,24 +469,19 @@ class FunctionPart(Source):
 
     base: Source
     name: str
+    kind: ClassVar[tuple[type, str]] = (types.FunctionType, "function")
 
     def _follow(self, value: Any) -> Any:
-        if not isinstance(value, types.FunctionType):
-            raise AttributeError(f"{self.base} is not a function")
+        if not isinstance(value, self.kind[0]):
+            raise AttributeError(f"{self.base} is not a {self.kind[1]}")
         return getattr(value, self.name)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class MethodPart(Source):
+class MethodPart(FunctionPart):
     """`__self__` or `__func__` of a bound method."""
 
-    base: Source
-    name: str
-
-    def _follow(self, value: Any) -> Any:
-        if not isinstance(value, types.MethodType):
-            raise AttributeError(f"{self.base} is not a bound method")
-        return getattr(value, self.name)
+    kind = (types.MethodType, "bound method")
 
 
 for _cls in Source.__subclasses__():

@@ -12,24 +12,10 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.emit.effects import Effects
 from firebrick.capture.emit.prelude import Prelude
 from firebrick.capture.graph import GraphBuilder
+from firebrick.capture.guards import sources as s
 from firebrick.capture.guards.guard_kinds import describe
 from firebrick.capture.guards.guard_set import Guards
 from firebrick.capture.guards.size_symbols import Symbols
-from firebrick.capture.guards.sources import (
-    Attr,
-    Builtin,
-    CellContents,
-    ClassAttr,
-    Const,
-    FunctionPart,
-    Global,
-    InstanceAttr,
-    Item,
-    ModuleItem,
-    Namespace,
-    Source,
-    Variables,
-)
 from firebrick.capture.library import known_callables
 from firebrick.capture.marks import DISABLED
 from firebrick.capture.replay import Repeats
@@ -84,20 +70,20 @@ class Tracer:
         self._functions: dict[int, FunctionValue] = {}
         self._globals: dict[tuple[int, str], Value] = {}
         self._constants: dict[int, Value] = {}
-        self._namespaces: dict[int, Namespace] = {}
+        self._namespaces: dict[int, s.Namespace] = {}
         self._lookups: dict[tuple[type, str], tuple[Any, type | None]] = {}
         self._inlined: set[int] = set()
-        self._paths: dict[Source, str] = {}
-        self._module_sources: set[Source] = set()
-        self.replaced: frozenset[Source] = frozenset()
+        self._paths: dict[s.Source, str] = {}
+        self._module_sources: set[s.Source] = set()
+        self.replaced: frozenset[s.Source] = frozenset()
         """Where an earlier capture found a module's tensor that is another one now."""
-        self.changing: frozenset[Source] = frozenset()
+        self.changing: frozenset[s.Source] = frozenset()
         """What may be another number or text in each round of the loop that the frame is a part of."""
-        self.changed: frozenset[Source] = frozenset()
+        self.changed: frozenset[s.Source] = frozenset()
         """What was another number, text, function or class in an earlier round."""
-        self.numbers: frozenset[Source] = frozenset()
+        self.numbers: frozenset[s.Source] = frozenset()
         """Where an earlier capture found another float: an argument of the graph, if that can be."""
-        self.integers: frozenset[Source] = frozenset()
+        self.integers: frozenset[s.Source] = frozenset()
         """Where an earlier capture found another integer: a symbol, as sizes are."""
         self.graph.sizes.prelude = self.prelude
         self.symbols = Symbols(self.graph.sizes.sizes)
@@ -110,7 +96,7 @@ class Tracer:
 
     # -- reading real objects -------------------------------------------------
 
-    def wrap(self, obj: Any, source: Source, *, pinned: bool = False) -> Value:
+    def wrap(self, obj: Any, source: s.Source, *, pinned: bool = False) -> Value:
         """The value of an object that is looked at."""
         return wrap(self, obj, source, pinned)
 
@@ -119,7 +105,7 @@ class Tracer:
         self.objects[id(obj)] = value
         self._keep.append(obj)
 
-    def read(self, obj: Any, source: Source, *, pinned: bool = False) -> Value:
+    def read(self, obj: Any, source: s.Source, *, pinned: bool = False) -> Value:
         """The value of an object that is read, to be looked at later."""
         if pinned and type(obj) in LITERAL_TYPES:
             return ConstantValue(obj)
@@ -131,10 +117,10 @@ class Tracer:
             return size_value(obj, self.graph.sizes)
         if is_literal(obj):
             return ConstantValue(obj) if type(obj) is not tuple else TupleValue([self.known(item) for item in obj])
-        found = self.objects.get(id(obj))
-        if found is not None:
-            self.guards.pin(found)
-            return found
+        value = self.objects.get(id(obj))
+        if value is not None:
+            self.guards.pin(value)
+            return value
         if isinstance(obj, types.FunctionType):
             return self.function(obj)
         if isinstance(obj, (tuple, slice)):
@@ -145,54 +131,54 @@ class Tracer:
         """The value of an object that an evaluation has just made."""
         return fresh(self, obj)
 
-    def const_source(self, obj: Any) -> Source:
+    def const_source(self, obj: Any) -> s.Source:
         """A source that is the object itself."""
-        return Const(obj, describe(obj))
+        return s.Const(obj, describe(obj))
 
     def function(self, fn: types.FunctionType) -> FunctionValue:
         """A real function that is known by identity."""
-        found = self._functions.get(id(fn))
-        if found is None:
-            found = self._functions[id(fn)] = FunctionValue.of(self, fn, None)
+        value = self._functions.get(id(fn))
+        if value is None:
+            value = self._functions[id(fn)] = FunctionValue.of(self, fn, None)
             self._keep.append(fn)
-        return found
+        return value
 
-    def cell(self, cell: types.CellType, name: str, source: Source) -> CellValue:
+    def cell(self, cell: types.CellType, name: str, source: s.Source) -> CellValue:
         """A real cell; its content is read lazily."""
-        found = self._cells.get(id(cell))
-        if found is None:
+        value = self._cells.get(id(cell))
+        if value is None:
             self._keep.append(cell)
             try:
-                content: Value | None = self.read(cell.cell_contents, CellContents(source))
+                content: Value | None = self.read(cell.cell_contents, s.CellContents(source))
             except ValueError:
                 content = None
-            found = self._cells[id(cell)] = CellValue(content, name, source, cell)
-        return found
+            value = self._cells[id(cell)] = CellValue(content, name, source, cell)
+        return value
 
     def code_constant(self, obj: Any) -> Value:
         """A constant of a code object."""
         if type(obj) in LITERAL_TYPES:
             return ConstantValue(obj)
-        found = self._constants.get(id(obj))
-        if found is None:
-            found = fresh(self, obj)
+        value = self._constants.get(id(obj))
+        if value is None:
+            value = fresh(self, obj)
             if type(obj) is tuple:
-                found.source = self.const_source(obj)  # the same object at each call
-            self._constants[id(obj)] = found
+                value.source = self.const_source(obj)  # the same object at each call
+            self._constants[id(obj)] = value
             self._keep.append(obj)
-        return found
+        return value
 
     # -- globals ----------------------------------------------------------------
 
-    def namespace(self, variables: dict[str, Any]) -> Namespace | None:
+    def namespace(self, variables: dict[str, Any]) -> s.Namespace | None:
         """The globals of an inlined function; None for the frame's own."""
         if variables is self.frame_globals:
             return None
-        found = self._namespaces.get(id(variables))
-        if found is None:
+        namespace = self._namespaces.get(id(variables))
+        if namespace is None:
             name = str(variables.get("__name__", "globals"))
-            found = self._namespaces[id(variables)] = Namespace(name, variables)
-        return found
+            namespace = self._namespaces[id(variables)] = s.Namespace(name, variables)
+        return namespace
 
     def load_global(self, interp: Interpreter, name: str) -> Value:
         """A global of the interpreter's function, else a builtin."""
@@ -201,37 +187,37 @@ class Tracer:
         if changed is not None:
             return changed
         key = (id(variables), name)
-        found = self._globals.get(key)
-        if found is not None:
-            return found
+        value = self._globals.get(key)
+        if value is not None:
+            return value
         pinned = is_library(variables.get("__name__"))
-        source: Source = Global(name, interp.namespace)
+        source: s.Source = s.Global(name, interp.namespace)
         if name in variables:
             if pinned:
                 self.guards.fixed(source, variables[name])
-            found = self.read(variables[name], source, pinned=pinned)
-            self.found.append(found)
+            value = self.read(variables[name], source, pinned=pinned)
+            self.found.append(value)
         elif name in interp.builtins:
             obj = interp.builtins[name]
-            source = Builtin(name)
+            source = s.Builtin(name)
             if interp.namespace is not None:
-                self.guards.lacks_key(Variables(interp.namespace), name)
-                source = Global(name, Namespace("builtins", interp.builtins))
+                self.guards.lacks_key(s.Variables(interp.namespace), name)
+                source = s.Global(name, s.Namespace("builtins", interp.builtins))
             self.guards.fixed(source, obj)
-            found = self.read(obj, self.const_source(obj), pinned=True)
+            value = self.read(obj, self.const_source(obj), pinned=True)
         else:
-            self.guards.lacks_key(Variables(interp.namespace), name)
-            self.guards.lacks_key(Variables(Namespace("builtins", interp.builtins)), name)
+            self.guards.lacks_key(s.Variables(interp.namespace), name)
+            self.guards.lacks_key(s.Variables(s.Namespace("builtins", interp.builtins)), name)
             interp.raise_real(NameError(f"name {name!r} is not defined", name=name))
-        self._globals[key] = found
-        return found
+        self._globals[key] = value
+        return value
 
     def module_global(self, module: types.ModuleType, name: str, obj: Any) -> Value:
         """An attribute of a Python module."""
         variables = vars(module)
         if name not in variables:  # a property of its class, or made by its __getattr__
-            return self.read(obj, Attr(self.const_source(module), name), pinned=not is_literal(obj))
-        source = Global(name, self.namespace(variables))
+            return self.read(obj, s.Attr(self.const_source(module), name), pinned=not is_literal(obj))
+        source = s.Global(name, self.namespace(variables))
         if not is_library(module.__name__):
             return self.read(obj, source)
         self.guards.fixed(source, obj)
@@ -241,7 +227,7 @@ class Tracer:
 
     def module_lacks(self, module: types.ModuleType, name: str) -> None:
         """A Python module has no such attribute."""
-        self.guards.lacks_key(Variables(self.namespace(vars(module))), name)
+        self.guards.lacks_key(s.Variables(self.namespace(vars(module))), name)
 
     # -- attributes ----------------------------------------------------------------
 
@@ -258,21 +244,21 @@ class Tracer:
             if known[1] is None:
                 self.guards.lacks_entry(self.const_source(cls), name)
             else:
-                self.guards.fixed(ClassAttr(self.const_source(cls), name), known[0])
+                self.guards.fixed(s.ClassAttr(self.const_source(cls), name), known[0])
         return known
 
     def class_value(self, owner: type, name: str, obj: Any) -> Value:
         """A plain attribute of a class."""
-        return self.read(obj, ClassAttr(self.const_source(owner), name), pinned=is_library(owner.__module__))
+        return self.read(obj, s.ClassAttr(self.const_source(owner), name), pinned=is_library(owner.__module__))
 
     def class_attribute(self, value: Value, name: str) -> Value | None:
         """An attribute of a value's class, bound; None for those of built-in kinds."""
         cls = value.python_type()
-        found, owner = self.lookup(cls, name)
-        if found is MISSING or owner is None or not isinstance(found, (types.FunctionType, property, classmethod)):
+        entry, owner = self.lookup(cls, name)
+        if entry is MISSING or owner is None or not isinstance(entry, (types.FunctionType, property, classmethod)):
             return None
         interp = self.current
-        return bind(interp, found, owner, value, name)
+        return bind(interp, entry, owner, value, name)
 
     current: Interpreter
     """The interpreter of the root frame."""
@@ -280,7 +266,7 @@ class Tracer:
     def own_attribute(self, value: Any, name: str) -> Value:
         """An attribute that a tensor carries."""
         base = value.source if value.source is not None else self.const_source(value.obj)
-        return self.read(getattr(value.obj, name), Attr(base, name))
+        return self.read(getattr(value.obj, name), s.Attr(base, name))
 
     def dict_storage(self, value: Value) -> DictValue | None:
         """The dictionary in a value, if its class iterates it as dict does."""
@@ -297,51 +283,55 @@ class Tracer:
 
     # -- module trees ---------------------------------------------------------------
 
-    def module_path(self, source: Source) -> str:
+    def module_path(self, source: s.Source) -> str:
         """Place of a module below the object that the frame was given, as a name."""
         self._module_sources.add(source)
         return self._path(source)
 
-    def _path(self, source: Source) -> str:
-        found = self._paths.get(source)
-        if found is None:
+    def _path(self, source: s.Source) -> str:
+        path = self._paths.get(source)
+        if path is None:
             match source:
-                case ModuleItem(base=base, name=name) | InstanceAttr(base=base, name=name) | Attr(base=base, name=name):
+                case (
+                    s.ModuleItem(base=base, name=name)
+                    | s.InstanceAttr(base=base, name=name)
+                    | s.Attr(base=base, name=name)
+                ):
                     before = self._path(base)
-                    found = f"{before}_{name}" if before else name
-                case Item(base=base, key=key):
+                    path = f"{before}_{name}" if before else name
+                case s.Item(base=base, key=key):
                     before = self._path(base)
-                    found = f"{before}_{key}" if before else str(key)
-                case Const():
-                    found = ""
+                    path = f"{before}_{key}" if before else str(key)
+                case s.Const():
+                    path = ""
                 case _:
-                    found = "" if str(source) == "self" else str(source)
-            self._paths[source] = found
-        return found
+                    path = "" if str(source) == "self" else str(source)
+            self._paths[source] = path
+        return path
 
-    def parameter_path(self, source: Source) -> str | None:
+    def parameter_path(self, source: s.Source) -> str | None:
         """Place of a tensor that belongs to a module tree; None for others."""
-        if isinstance(source, ModuleItem):
+        if isinstance(source, s.ModuleItem):
             return self._path(source)
-        if isinstance(source, InstanceAttr) and source.base in self._module_sources:
+        if isinstance(source, s.InstanceAttr) and source.base in self._module_sources:
             return self._path(source)
         return None
 
     def module_table(self, module: ModuleValue, name: str) -> Value:
         """`_parameters`, `_buffers`, `_modules` or a dict of hooks."""
-        source = InstanceAttr(module.base(self.current), name)
+        source = s.InstanceAttr(module.base(self.current), name)
         table = module.obj.__dict__.get(name)
         if table is None or name.endswith("hooks"):  # handles lead to those of hooks too
             return self.read(table, source)
-        made = DictValue({}, source, type(table), table)
+        mapping = DictValue({}, source, type(table), table)
         for key, item in table.items():
             entry = module.fields.get(key) if key in module.changed else None
             if entry is None:
-                entry = self.module_attribute(module, key, item, ModuleItem(module.base(self.current), name, key))
-            made.entries[key] = (ConstantValue(key) if is_literal(key) else self.known(key), entry)
-        return made
+                entry = self.module_attribute(module, key, item, s.ModuleItem(module.base(self.current), name, key))
+            mapping.entries[key] = (ConstantValue(key) if is_literal(key) else self.known(key), entry)
+        return mapping
 
-    def module_attribute(self, module: ModuleValue, name: str, obj: Any, source: Source) -> Value:
+    def module_attribute(self, module: ModuleValue, name: str, obj: Any, source: s.Source) -> Value:
         """An own attribute, parameter, buffer or submodule of a module."""
         return self.read(obj, source)
 
@@ -371,7 +361,7 @@ class Tracer:
 
     def guard_no_attribute(self, value: ObjectValue, name: str) -> None:
         """An object has no attribute of its own by a name."""
-        if value.source is not None and not isinstance(value.source, Const):
+        if value.source is not None and not isinstance(value.source, s.Const):
             self.guards.lacks_own(value.source, name)
 
     def guard_attribute_names(self, value: ObjectValue) -> None:
@@ -398,5 +388,5 @@ class Tracer:
         source = self.const_source(fn)
         self.guards.code(source, fn)
         for name in ("__defaults__", "__kwdefaults__"):
-            if (found := getattr(fn, name)) is not None:
-                self.guards.identity(FunctionPart(source, name), found)
+            if (part := getattr(fn, name)) is not None:
+                self.guards.identity(s.FunctionPart(source, name), part)

@@ -25,12 +25,13 @@ from firebrick.capture.values.module import ModuleValue
 from firebrick.errors import UserLocation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from types import CodeType
 
     from firebrick.capture.bytecode.instructions import Instruction
     from firebrick.capture.guards.sources import Namespace
     from firebrick.capture.interpreter.frame_tracer import Tracer
+    from firebrick.capture.values.base import Args, Kwargs
 
 _GENERATOR = 0x20
 _ASYNC = 0x80 | 0x200
@@ -43,6 +44,8 @@ class BreakHere(Exception):
 
 class Interpreter(Operations):
     """Symbolic execution of one frame."""
+
+    slots: dict[str, Value]
 
     def __init__(
         self,
@@ -69,8 +72,8 @@ class Interpreter(Operations):
         self.finished = False
         self.steps = 0
         self.statement_steps: list[int] = []
-        found = variables.get("__builtins__", builtins)
-        self.builtins: dict[str, Any] = found if isinstance(found, dict) else found.__dict__
+        module = variables.get("__builtins__", builtins)
+        self.builtins: dict[str, Any] = module if isinstance(module, dict) else module.__dict__
         self._callers: tuple[UserLocation, ...] | None = None
         first = slots.get(code.co_varnames[0]) if code.co_varnames else None
         above = "" if parent is None else parent.module
@@ -227,7 +230,7 @@ class Interpreter(Operations):
 
     # -- calls --------------------------------------------------------------------------
 
-    def inline(self, function: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def inline(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
         """Run a Python function symbolically in a frame of its own."""
         self.tracer.check_inline(function)
         if self.depth >= _MAX_DEPTH:
@@ -247,12 +250,12 @@ class Interpreter(Operations):
         if code.co_flags & _ASYNC:
             raise Break("unsupported-call", f"{function.describe()} is async")
         if code.co_flags & _GENERATOR:
-            made = GeneratorValue(frame)
+            generator = GeneratorValue(frame)
             root = self
             while root.parent is not None:
                 root = root.parent
-            self.tracer.generators.append((root.steps, made))
-            return made
+            self.tracer.generators.append((root.steps, generator))
+            return generator
         self.tracer.innermost = frame
         try:
             return frame.run()
@@ -288,7 +291,7 @@ class Interpreter(Operations):
                 self.finished = True
                 return None
 
-    def throw_generator(self, args: Sequence[Value], caller: Interpreter) -> Value | None:
+    def throw_generator(self, args: Args, caller: Interpreter) -> Value | None:
         """Raise an exception at the yield where the generator is paused."""
         error = args[-1 if len(args) == 1 else 1].realize()
         if not isinstance(error, ExceptionValue):  # a class, and perhaps the argument that it is called with
@@ -323,16 +326,12 @@ class Interpreter(Operations):
     def call_on_stack(self, count: int) -> None:
         """The CALL instruction: callable, NULL or self, arguments."""
         args = self.pop_many(count)
-        first, second = self.stack[-2], self.stack[-1]
-        del self.stack[-2:]
+        second, first = self.stack.pop(), self.stack.pop()
         keywords, self.keywords = self.keywords, ()
-        kwargs = dict(zip(keywords, args[len(args) - len(keywords) :], strict=True)) if keywords else {}
-        if keywords:
-            args = args[: len(args) - len(keywords)]
-        if second is NULL:
-            function = first
-        elif first is NULL:
-            function = second
-        else:
-            function, args = first, [second, *args]
+        positional = count - len(keywords)
+        kwargs = dict(zip(keywords, args[positional:], strict=True)) if keywords else {}
+        args = args[:positional] if keywords else args
+        if first is not NULL and second is not NULL:
+            args = [second, *args]
+        function = second if first is NULL else first
         self.push(function.realize().call(self, args, kwargs))

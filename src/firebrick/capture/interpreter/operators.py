@@ -25,53 +25,43 @@ from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter
 
 
 @dataclass(frozen=True, slots=True)
 class BinaryRow:
-    """A binary operator: its functions and special methods."""
+    """A binary operator: its functions, and the name that its special methods have in common."""
 
     symbol: str
     function: Callable[[Any, Any], Any]
     in_place: Callable[[Any, Any], Any]
     name: str
 
-    @property
-    def method(self) -> str:
-        """`__add__`."""
-        return f"__{self.name}__"
-
-    @property
-    def reflected(self) -> str:
-        """`__radd__`."""
-        return f"__r{self.name}__"
-
-    @property
-    def assigned(self) -> str:
-        """`__iadd__`."""
-        return f"__i{self.name}__"
+    def method(self, way: str = "") -> str:
+        """`__add__`; way: "r" for `__radd__`, "i" for `__iadd__`."""
+        return f"__{way}{self.name}__"
 
 
+_BINARY_NAMES = {
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "truediv",
+    "//": "floordiv",
+    "%": "mod",
+    "**": "pow",
+    "@": "matmul",
+    "&": "and",
+    "|": "or",
+    "^": "xor",
+    "<<": "lshift",
+    ">>": "rshift",
+}
 BINARY: Mapping[str, BinaryRow] = {
-    row.symbol: row
-    for row in (
-        BinaryRow("+", operator.add, operator.iadd, "add"),
-        BinaryRow("-", operator.sub, operator.isub, "sub"),
-        BinaryRow("*", operator.mul, operator.imul, "mul"),
-        BinaryRow("/", operator.truediv, operator.itruediv, "truediv"),
-        BinaryRow("//", operator.floordiv, operator.ifloordiv, "floordiv"),
-        BinaryRow("%", operator.mod, operator.imod, "mod"),
-        BinaryRow("**", operator.pow, operator.ipow, "pow"),
-        BinaryRow("@", operator.matmul, operator.imatmul, "matmul"),
-        BinaryRow("&", operator.and_, operator.iand, "and"),
-        BinaryRow("|", operator.or_, operator.ior, "or"),
-        BinaryRow("^", operator.xor, operator.ixor, "xor"),
-        BinaryRow("<<", operator.lshift, operator.ilshift, "lshift"),
-        BinaryRow(">>", operator.rshift, operator.irshift, "rshift"),
-    )
+    symbol: BinaryRow(symbol, vars(operator)[f"__{name}__"], vars(operator)[f"__i{name}__"], name)
+    for symbol, name in _BINARY_NAMES.items()
 }
 """Operator text -> row."""
 
@@ -92,9 +82,9 @@ COMPARE: Mapping[str, tuple[Callable[[Any, Any], Any], str, str]] = {
 }
 """Operator text -> function, special method, its reflection."""
 
-_BY_METHOD = {row.method: row.symbol for row in BINARY.values()}
+_BY_COMPARISON = {method: symbol for symbol, (_, method, _) in COMPARE.items()}
+_BY_METHOD = {row.method(): row.symbol for row in BINARY.values()}
 _SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
-_SET_RELATIONS = {"<=": "issubset", ">=": "issuperset"}
 
 
 def identical(interp: Interpreter, first: Value, second: Value) -> bool:
@@ -138,16 +128,11 @@ def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
     if isinstance(value, SizeValue) and symbol in "+-":
         return binary(interp, symbol, ConstantValue(0), value)
     function, method = UNARY[symbol]
-    if isinstance(value, SubclassValue):
-        own = value.special(interp, method)
-        return (
-            own.call(interp, [], {})
-            if own
-            else interp.tracer.graph.call(interp, "call_function", function, [value], {})
-        )
+    if isinstance(value, SubclassValue) and (own := value.special(interp, method)):
+        return own.call(interp, [], {})
     if isinstance(value, ArrayValue):
         return value.call_method(interp, method, [], {})
-    if isinstance(value, TensorValue):
+    if isinstance(value, (TensorValue, SubclassValue)):
         return interp.tracer.graph.call(interp, "call_function", function, (value,), {})
     if isinstance(value, ObjectValue) and overriding(interp, value, method) and value.special(interp, method):
         return value.call_method(interp, method, [], {})
@@ -164,15 +149,15 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
     in_place = symbol.endswith("=")
     row = BINARY[symbol.rstrip("=")]
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-        made = of_sizes(row.symbol, left, right)
-        return interp.fold(row.function, (left, right), {}) if made is None else made
+        size = of_sizes(row.symbol, left, right)
+        return interp.fold(row.function, (left, right), {}) if size is None else size
     if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):
         return _of_subclasses(interp, row, in_place, left, right)
     if (
         isinstance(left, TensorValue)
         or (isinstance(right, TensorValue) and not isinstance(left, (ObjectValue, ListValue)))
     ) and not (
-        isinstance(right, ObjectValue) and right.special(interp, row.reflected) is not None and right.storage is None
+        isinstance(right, ObjectValue) and right.special(interp, row.method("r")) is not None and right.storage is None
     ):
         function = row.in_place if in_place and isinstance(left, TensorValue) else row.function
         if row.symbol in "+-*/":
@@ -194,7 +179,7 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
 
 def _of_subclasses(interp: Interpreter, row: BinaryRow, in_place: bool, left: Value, right: Value) -> Value:
     """An operator of the class itself, else torch's."""
-    if in_place and isinstance(left, ObjectValue) and (own := left.special(interp, row.assigned)) is not None:
+    if in_place and isinstance(left, ObjectValue) and (own := left.special(interp, row.method("i"))) is not None:
         return own.call(interp, [right], {})
     result = by_objects(interp, row, left, right, row.symbol)
     if result is not None:
@@ -216,9 +201,9 @@ def _plain(value: Value) -> Value:
 
 def _in_place(interp: Interpreter, row: BinaryRow, left: Value, right: Value) -> Value | None:
     if isinstance(left, ObjectValue):
-        method = left.special(interp, row.assigned)
+        method = left.special(interp, row.method("i"))
         if method is not None and (
-            left.storage is None or isinstance(interp.lookup(left.cls, row.assigned)[0], WRITTEN)
+            left.storage is None or isinstance(interp.lookup(left.cls, row.method("i"))[0], WRITTEN)
         ):
             result = method.realize().call(interp, [right], {})
             return None if _not_implemented(result) else result
@@ -260,17 +245,17 @@ def _bound(interp: Interpreter, owner: ObjectValue, name: str) -> Value:
 
 def by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value, symbol: str) -> Value | None:
     """By the special methods of the user's classes; None if they have none."""
-    attempts = [(left, row.method, right), (right, row.reflected, left)]
+    attempts = [(left, row.method(), right), (right, row.method("r"), left)]
     if left.python_type() is not right.python_type() and issubclass(right.python_type(), left.python_type()):
         attempts.reverse()
     tried = False
     for owner, name, other in attempts:
-        found, holder = interp.lookup(owner.python_type(), name)
-        if isinstance(owner, ObjectValue) and isinstance(found, WRITTEN) and holder is not torch.Tensor:
+        entry, holder = interp.lookup(owner.python_type(), name)
+        if isinstance(owner, ObjectValue) and isinstance(entry, WRITTEN) and holder is not torch.Tensor:
             result = _bound(interp, owner, name).call(interp, [other], {})
             if not _not_implemented(result):
                 return result
-        elif found is not MISSING and (symbol in "%=*=" or not isinstance(other, ObjectValue) or other.storage):
+        elif entry is not MISSING and (symbol in "%=*=" or not isinstance(other, ObjectValue) or other.storage):
             tried = True  # a built-in kind will say what it thinks of it
     if not tried:
         names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
@@ -327,13 +312,12 @@ def _percent(interp: Interpreter, left: ConstantValue, right: Value) -> Value:
     return interp.fold(lambda text, *parts: text % parts, [left, *shown], {})
 
 
-def special_method(interp: Interpreter, value: Value, name: str, args: Sequence[Value]) -> Value | None:
+def special_method(interp: Interpreter, value: Value, name: str, args: Args) -> Value | None:
     """An operator that is called by the name of its special method on a built-in kind; None if it is none."""
     if name in _BY_METHOD and len(args) == 1:
         return binary(interp, _BY_METHOD[name], value, args[0])
-    for symbol, (_, method, _) in COMPARE.items():
-        if method == name and len(args) == 1:
-            return compare(interp, symbol, value, args[0])
+    if name in _BY_COMPARISON and len(args) == 1:
+        return compare(interp, _BY_COMPARISON[name], value, args[0])
     if name == "__len__":
         return ConstantValue(value.length(interp))
     if name == "__bool__":
@@ -348,8 +332,8 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
     if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
         return _of_arrays(interp, symbol, left, right)
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-        made = of_sizes(symbol, left, right)
-        return interp.fold(function, (left, right), {}) if made is None else made
+        size = of_sizes(symbol, left, right)
+        return interp.fold(function, (left, right), {}) if size is None else size
     if (isinstance(left, TensorValue) or isinstance(right, TensorValue)) and not (
         isinstance(left, SubclassValue) or isinstance(right, SubclassValue)
     ):
@@ -360,8 +344,8 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
         return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
     for owner, name, other in ((left, method, right), (right, reflected, left)):
         if isinstance(owner, ObjectValue):
-            found, holder = interp.lookup(owner.cls, name)
-            if isinstance(found, WRITTEN) and holder is not torch.Tensor:
+            entry, holder = interp.lookup(owner.cls, name)
+            if isinstance(entry, WRITTEN) and holder is not torch.Tensor:
                 result = _bound(interp, owner, name).call(interp, [other], {})
                 if not _not_implemented(result):
                     return result
@@ -450,8 +434,8 @@ def contains(interp: Interpreter, container: Value, item: Value) -> bool:
     if isinstance(container, ConstantValue):
         return interp.fold(operator.contains, [container, item], {}).truth(interp)
     if isinstance(container, ObjectValue):
-        found, _ = interp.lookup(container.cls, "__contains__")
-        if found is MISSING and container.storage is None:
+        entry, _ = interp.lookup(container.cls, "__contains__")
+        if entry is MISSING and container.storage is None:
             return any(interp.same_or_equal(other, item) for other in container.iterate(interp))
     if isinstance(container, TensorValue):
         raise Break("data-dependent-branch", "`in` on a tensor")
@@ -475,10 +459,10 @@ def host_copy(interp: Interpreter, value: Value) -> Any:
         return value.cls(host_copy(interp, item) for item in value.iterate(interp))
     if not isinstance(value, DictValue):
         return value.as_constant()
-    made: Any = value.cls() if value.factory is None else value.cls(host_copy(interp, value.factory))
+    mapping: Any = value.cls() if value.factory is None else value.cls(host_copy(interp, value.factory))
     for key, item in value.whole(interp).values():
-        made[host_copy(interp, key)] = host_copy(interp, item)
-    return made
+        mapping[host_copy(interp, key)] = host_copy(interp, item)
+    return mapping
 
 
 def host_text(interp: Interpreter, value: Value) -> Any:

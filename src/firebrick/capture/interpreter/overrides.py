@@ -14,10 +14,9 @@ from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 def overrides_calls(value: Value) -> bool:
@@ -26,7 +25,7 @@ def overrides_calls(value: Value) -> bool:
     return isinstance(value, ObjectValue) and value.overrides()
 
 
-def _overriding(args: Sequence[Value]) -> Iterator[ObjectValue]:
+def _overriding(args: Args) -> Iterator[ObjectValue]:
     for arg in args:
         value = arg.realize()
         if isinstance(value, (TupleValue, ListValue)):
@@ -71,7 +70,7 @@ def _kind(value: Value) -> str:
 
 
 def _function_of(
-    target: Callable[..., Any] | str, args: Sequence[Value], found: Sequence[ObjectValue]
+    target: Callable[..., Any] | str, args: Args, found: Sequence[ObjectValue]
 ) -> tuple[Any, Sequence[Value]]:
     if isinstance(target, str):
         return getattr(torch.Tensor, target), args
@@ -83,36 +82,28 @@ def _function_of(
     values = [arg.realize() for arg in args]
     if target is getattr:
         return getattr(torch.Tensor, values[1].as_constant()).__get__, args[:1]
-    kinds = (
-        "own" if overrides_calls(v) else "tensor" if issubclass(v.python_type(), torch.Tensor) else "" for v in values
-    )
-    behind = _operator_function(target, tuple(kinds))
+    behind = _operator_function(target, tuple(map(_kind, values)))
     if behind is None:
         raise Break("tensor-subclass", f"{name} of a tensor of another class")
     return behind[0], [args[place] for place in behind[1]]
 
 
-def overridden(
-    interp: Interpreter,
-    target: Callable[..., Any] | str,
-    args: Sequence[Value],
-    kwargs: Mapping[str, Value],
-) -> Value:
+def overridden(interp: Interpreter, target: Callable[..., Any] | str, args: Args, kwargs: Kwargs) -> Value:
     """`cls.__torch_function__(function, types, args, kwargs)` of the arguments, until one answers.
 
     Raises:
         Break: the call is an operator, whose function torch names otherwise.
     """
-    found: list[ObjectValue] = []
+    owners: list[ObjectValue] = []
     for value in _overriding((*args, *kwargs.values())):
-        if all(value.cls is not other.cls for other in found):
-            before = [place for place, other in enumerate(found) if issubclass(value.cls, other.cls)]
-            found.insert(before[0] if before else len(found), value)
-    function, args = _function_of(target, args, found)
-    classes = TupleValue([interp.tracer.known(value.cls) for value in found])
-    given = [interp.tracer.known(function), classes, TupleValue(list(args)), DictValue.of(dict(kwargs))]
-    for value in found:
-        result = value.get_attr(interp, "__torch_function__").realize().call(interp, given, {}).realize()
+        if all(value.cls is not other.cls for other in owners):
+            before = [place for place, other in enumerate(owners) if issubclass(value.cls, other.cls)]
+            owners.insert(before[0] if before else len(owners), value)
+    function, args = _function_of(target, args, owners)
+    classes = TupleValue([interp.tracer.known(value.cls) for value in owners])
+    arguments = [interp.tracer.known(function), classes, TupleValue(list(args)), DictValue.of(dict(kwargs))]
+    for value in owners:
+        result = value.get_attr(interp, "__torch_function__").realize().call(interp, arguments, {}).realize()
         if not (isinstance(result, ConstantValue) and result.value is NotImplemented):
             return result
     raise Break("tensor-subclass", f"{function.__name__}() that no __torch_function__ implements")

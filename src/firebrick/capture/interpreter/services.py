@@ -11,7 +11,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter import operators
 from firebrick.capture.library import arity, known_callables
 from firebrick.capture.values.base import NotConstant, Raised, Value
-from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue
+from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue, is_none
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.iterator import Cursor, GeneratorValue, IteratorValue
@@ -22,10 +22,10 @@ from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 class Operations:
@@ -53,14 +53,7 @@ class Operations:
 
     # -- constants ----------------------------------------------------------------
 
-    def fold(
-        self,
-        function: Callable[..., Any],
-        args: Sequence[Value],
-        kwargs: Mapping[str, Value],
-        *,
-        copied: bool = False,
-    ) -> Value:
+    def fold(self, function: Callable[..., Any], args: Args, kwargs: Kwargs, *, copied: bool = False) -> Value:
         """Evaluate a function of constants now; one that only looks at its arguments is given `copied` containers.
 
         Raises:
@@ -119,19 +112,7 @@ class Operations:
         """`function(*args)`."""
         return function.realize().call(self.interpreter, args, {})
 
-    def handler(self, obj: Any) -> Any:
-        """The rule for a callable that is known by identity, or None."""
-        return known_callables.find(obj)
-
-    def is_graph_function(self, obj: Any) -> bool:
-        """Whether calls of it go into the graph."""
-        return known_callables.is_graph_function(obj)
-
-    def has_polyfill(self, obj: Any) -> bool:
-        """Whether a Python stand-in is inlined for it."""
-        return known_callables.polyfill(obj) is not None
-
-    def call_known(self, obj: Any, value: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_known(self, obj: Any, value: Value, args: Args, kwargs: Kwargs) -> Value:
         """Call an object that is known by identity: by its rule, in the graph, inlined or evaluated."""
         interp = self.interpreter
         handler = known_callables.find(obj)
@@ -162,10 +143,10 @@ class Operations:
             return args[0].realize().get_attr(interp, obj.__self__.__name__)
         replacement = known_callables.polyfill(obj)
         if replacement is not None:
-            made = self.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs)).realize()
-            if isinstance(obj, type) and isinstance(made, (FunctionValue, GeneratorValue)):
-                made.kind = obj
-            return made
+            returned = self.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs)).realize()
+            if isinstance(obj, type) and isinstance(returned, (FunctionValue, GeneratorValue)):
+                returned.cls = obj
+            return returned
         if known_callables.is_foldable(obj):
             return self.fold(obj, args, kwargs, copied=True)
         owner = getattr(obj, "__self__", None)
@@ -175,7 +156,7 @@ class Operations:
             return self.tracer.known(owner).call_method(interp, obj.__name__, args, kwargs)
         raise Break("unsupported-call", f"{value.describe()}() is called")
 
-    def _call_descriptor(self, obj: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def _call_descriptor(self, obj: Any, args: Args, kwargs: Kwargs) -> Value:
         """`dict.update(x, ...)`: the built-in method, even where x's class overrides it."""
         receiver = args[0].realize()
         rest, kwargs = arity.fit_method(obj.__objclass__, obj.__name__, args[1:], kwargs)
@@ -189,11 +170,11 @@ class Operations:
             raise Break("unsupported-call", f"{obj.__qualname__}() is called on {receiver.describe()}")
         return receiver.call_method(self.interpreter, obj.__name__, rest, kwargs)
 
-    def inline(self, function: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def inline(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
         """Run a Python function symbolically in a frame of its own."""
         raise NotImplementedError
 
-    def fallback_method(self, value: Value, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def fallback_method(self, value: Value, name: str, args: Args, kwargs: Kwargs) -> Value:
         """A method of a built-in kind that has no rule: an operator, a polyfill, or evaluated if all is constant."""
         interp = self.interpreter
         operator_result = operators.special_method(interp, value, name, args)
@@ -226,12 +207,12 @@ class Operations:
         kind = value.python_type()
         if name == "__class__":
             return self.tracer.known(kind)
-        found, _ = class_lookup(kind, name)  # not getattr: what only `type` has is none of an instance's
-        if found is MISSING:
+        entry, _ = class_lookup(kind, name)  # not getattr: what only `type` has is none of an instance's
+        if entry is MISSING:
             self.raise_new(AttributeError, f"{kind.__name__!r} object has no attribute {name!r}")
-        if found is None or isinstance(found, str):
-            return ConstantValue(found)
-        if not callable(found) and not isinstance(found, (classmethod, staticmethod)):
+        if entry is None or isinstance(entry, str):
+            return ConstantValue(entry)
+        if not callable(entry) and not isinstance(entry, (classmethod, staticmethod)):
             raise Break("unsupported-attribute", f"{name} of {value.describe()} is read")
         return MethodValue(value, name)
 
@@ -271,9 +252,9 @@ class Operations:
         if isinstance(value, (IteratorValue, GeneratorValue)):
             return value
         if isinstance(value, ObjectValue):
-            found, _ = self.lookup(value.cls, "__iter__")
-            if isinstance(found, types.FunctionType):
-                made = self.tracer.function(found).call(self.interpreter, [value], {}).realize()
+            entry, _ = self.lookup(value.cls, "__iter__")
+            if isinstance(entry, types.FunctionType):
+                made = self.tracer.function(entry).call(self.interpreter, [value], {}).realize()
                 if not hasattr(made.python_type(), "__next__"):
                     self.raise_new(TypeError, f"iter() returned non-iterator of type {made.python_type().__name__!r}")
                 return made
@@ -318,7 +299,7 @@ class Operations:
 
     def sorted_items(self, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
         """A stable sort by the user's order."""
-        keyed = [(item if key is None or _is_none(key) else self.call(key, item), item) for item in items]
+        keyed = [(item if key is None or is_none(key) else self.call(key, item), item) for item in items]
 
         def order(first: tuple[Value, Value], second: tuple[Value, Value]) -> int:
             for sign, left, right in ((-1, first[0], second[0]), (1, second[0], first[0])):
@@ -356,8 +337,8 @@ class Operations:
             "": ("__format__", "__str__", "__repr__"),
         }
         for name in names[conversion]:
-            found, _ = self.lookup(value.cls, name)
-            if found is not MISSING and isinstance(found, types.FunctionType):
+            entry, _ = self.lookup(value.cls, name)
+            if entry is not MISSING and isinstance(entry, types.FunctionType):
                 args = [ConstantValue(spec)] if name == "__format__" else []
                 shown = functools.partial(_shown, conversion, spec)
                 text = converted(self.interpreter, value, name, shown, args)
@@ -380,7 +361,3 @@ def _shown(conversion: str, spec: str, item: Any) -> str:
 
 
 _CACHED = type(functools.lru_cache(lambda: None))
-
-
-def _is_none(value: Value) -> bool:
-    return value.realize().python_type() is type(None)

@@ -1,6 +1,6 @@
 """Functions of Python and torch that capture knows by identity; importing the package fills the tables."""
 
-from firebrick.capture.library import (
+from firebrick.capture.library import (  # noqa: F401
     autograd_functions,
     builtin_functions,
     copies,
@@ -11,6 +11,7 @@ from firebrick.capture.library import (
     polyfills,
     random_functions,
     references,
+    tensor_hooks,
     torch_functions,
     torch_script,
     torch_settings,
@@ -18,22 +19,3 @@ from firebrick.capture.library import (
     user_marks,
     wrapper_functions,
 )
-
-__all__ = [
-    "autograd_functions",
-    "builtin_functions",
-    "copies",
-    "inspection",
-    "numpy_functions",
-    "operator_functions",
-    "optimizers",
-    "polyfills",
-    "random_functions",
-    "references",
-    "torch_functions",
-    "torch_script",
-    "torch_settings",
-    "transforms",
-    "user_marks",
-    "wrapper_functions",
-]

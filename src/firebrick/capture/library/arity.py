@@ -18,7 +18,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.library.known_callables import key_of
 
 if TYPE_CHECKING:
-    from firebrick.capture.library.known_callables import Args, Kwargs
+    from firebrick.capture.values.base import Args, Kwargs
 
 
 _NOTHING: Any = lambda: 0  # noqa: E731
@@ -142,8 +142,8 @@ def _arity(obj: Any, key: Any, *, bound: bool) -> _Arity | None:
             return None
         if bound:
             signature = signature.replace(parameters=list(signature.parameters.values())[1:])
-    found = _ARITIES[key] = _Arity.of(signature)
-    return found
+    arity = _ARITIES[key] = _Arity.of(signature)
+    return arity
 
 
 def fit(obj: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:

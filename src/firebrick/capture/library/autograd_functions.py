@@ -20,9 +20,7 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 @dataclass(frozen=True)
@@ -55,25 +53,20 @@ def apply_function(interp: Interpreter, cls: type, args: Args, kwargs: Kwargs) -
             "unsupported-call", f"{cls.__name__}.apply() inside of a torch.func transform, which has rules for it"
         )
     recorded = torch.is_grad_enabled() and any(value.fake.requires_grad for value in _tensors(args))
-    if recorded or not has_tensor_in(args):
+    if recorded or not any(map(has_tensor, args)):
         return interp.tracer.graph.call(interp, "call_function", _Applied(cls), args, kwargs)
     forward, _ = interp.lookup(cls, "forward")
     function = forward.__func__ if isinstance(forward, staticmethod) else forward
     _, owner = interp.lookup(cls, "setup_context")
     if owner is torch.autograd.function._SingleLevelFunction or not isinstance(function, types.FunctionType):
-        given: list[Value] = [ObjectValue(torch.autograd.function.FunctionCtx), *args]
+        arguments: list[Value] = [ObjectValue(torch.autograd.function.FunctionCtx), *args]
     else:
-        given = list(args)
-    result = interp.tracer.known(function).call(interp, given, kwargs)
+        arguments = list(args)
+    result = interp.tracer.known(function).call(interp, arguments, kwargs)
     places = {storage_of(value.fake) for value in _tensors(args)}
     if any(storage_of(value.fake) in places for value in _tensors([result])):  # `apply` gives other tensors than it
         raise Break("unsupported-call", f"{cls.__name__}.forward() returns a tensor on the memory of its arguments")
     return result
-
-
-def has_tensor_in(args: Args) -> bool:
-    """Whether a tensor is among arguments."""
-    return any(has_tensor(arg) for arg in args)
 
 
 def _apply(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:

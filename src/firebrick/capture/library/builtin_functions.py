@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.interpreter import operators
-from firebrick.capture.library.known_callables import FOLDABLE, FOLDABLE_MODULES, OPAQUE_MODULES, handles, key_of
+from firebrick.capture.library.known_callables import (
+    FOLDABLE,
+    FOLDABLE_MODULES,
+    OPAQUE_MODULES,
+    handles,
+    handles_all,
+    handles_each,
+    key_of,
+)
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.classes import ClassValue
@@ -33,12 +41,8 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
-
-_NO_KEYWORDS: Kwargs = {}
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
@@ -145,11 +149,6 @@ def _callable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(interp.lookup(value.python_type(), "__call__")[0] is not MISSING)
 
 
-@handles(id)
-def _id(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(id(_pinned(interp, args[0].realize(), "id")))
-
-
 def _pinned(interp: Interpreter, value: Value, asked: str) -> object:
     """The object that a value is, in every call."""
     value.compare()
@@ -195,37 +194,28 @@ def _super(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 def _text(value: Value) -> str:
     name = value.realize().as_constant()
-    if not isinstance(name, str):
-        raise Break("unsupported-call", "the name of an attribute is no text")
-    return name
+    if isinstance(name, str):
+        return name
+    raise Break("unsupported-call", "the name of an attribute is no text")
 
 
 @handles(getattr)
 def _getattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 2:
-        return args[0].realize().get_attr(interp, _text(args[1]))
     try:
         return args[0].realize().get_attr(interp, _text(args[1]))
     except Raised as raised:
-        if interp.is_instance(raised.value, AttributeError):
+        if len(args) > 2 and interp.is_instance(raised.value, AttributeError):
             return args[2]
         raise
 
 
-@handles(hasattr)
-def _hasattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(interp.has_attr(args[0], _text(args[1])))
-
-
-@handles(setattr)
-def _setattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    args[0].realize().set_attr(interp, _text(args[1]), args[2])
-    return NONE
-
-
-@handles(delattr)
-def _delattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    args[0].realize().del_attr(interp, _text(args[1]))
+@handles(setattr, delattr)
+def _change(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value, name = args[0].realize(), _text(args[1])
+    if len(args) > 2:
+        value.set_attr(interp, name, args[2])
+    else:
+        value.del_attr(interp, name)
     return NONE
 
 
@@ -236,26 +226,15 @@ def _generic_getattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return value.generic_get_attr(interp, name) if isinstance(value, ObjectValue) else value.get_attr(interp, name)
 
 
-@handles(object.__setattr__)
-def _generic_setattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0].realize()
+@handles(object.__setattr__, object.__delattr__)
+def _generic_change(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value, name, *stored = args[0].realize(), _text(args[1]), *args[2:]
     if not isinstance(value, ObjectValue):
-        raise Break("unsupported-attribute", f"attribute of {value.describe()} is set")
-    value.generic_set_attr(interp, _text(args[1]), args[2])
-    return NONE
-
-
-@handles(object.__delattr__)
-def _generic_delattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0].realize()
-    if not isinstance(value, ObjectValue):
-        raise Break("unsupported-attribute", f"attribute of {value.describe()} is deleted")
-    value.generic_del_attr(interp, _text(args[1]))
-    return NONE
-
-
-@handles(object.__init__)
-def _object_init(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        raise Break("unsupported-attribute", f"attribute of {value.describe()} is {'set' if stored else 'deleted'}")
+    if stored:
+        value.generic_set_attr(interp, name, stored[0])
+    else:
+        value.generic_del_attr(interp, name)
     return NONE
 
 
@@ -293,6 +272,13 @@ def _locals(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return DictValue.of(slots)
 
 
+@handles_each(builtins.__build_class__, globals, compile, input, open)
+def _refused(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if function is builtins.__build_class__:
+        raise Break("unsupported-instruction", "class definition")
+    raise Break("unsupported-call", "a built-in function that looks outside is called")
+
+
 @handles(dir, eval, exec, breakpoint)
 def _looks_at_frame(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if interp.parent is None and len(args) < 2 and not kwargs:
@@ -300,22 +286,7 @@ def _looks_at_frame(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     raise Break("unsupported-call", "a built-in function that looks at the frame is called")
 
 
-@handles(builtins.__build_class__)
-def _build_class(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("unsupported-instruction", "class definition")
-
-
-@handles(globals, compile, input, open)
-def _refused(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("unsupported-call", "a built-in function that looks outside is called")
-
-
 # -- iteration -----------------------------------------------------------------------------------
-
-
-@handles(len)
-def _len(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(args[0].realize().length(interp))
 
 
 @handles(iter)
@@ -361,16 +332,7 @@ def _zip(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
                 row.append(item)
             yield TupleValue(row)
 
-    return IteratorValue(
-        items(), zip, lambda emitter: _remake(emitter, zip, iterators, {"strict": ConstantValue(strict)})
-    )
-
-
-def _remake(emitter: ValueEmitter, cls: type, args: Args, kwargs: Kwargs = _NO_KEYWORDS) -> None:
-    emitter.load_callable(cls)
-    for arg in (*args, *kwargs.values()):
-        emitter.load(arg)
-    emitter.call(len(args), tuple(kwargs))
+    return IteratorValue(items(), zip, lambda emitter: emitter.load_call(zip, *iterators, strict, keywords=["strict"]))
 
 
 def _check_strict(interp: Interpreter, iterators: list[Value], index: int) -> None:
@@ -395,9 +357,7 @@ def _enumerate(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
             index += 1
             yield TupleValue([ConstantValue(index - 1), item])
 
-    return IteratorValue(
-        items(), enumerate, lambda emitter: _remake(emitter, enumerate, [source, ConstantValue(index)])
-    )
+    return IteratorValue(items(), enumerate, lambda emitter: emitter.load_call(enumerate, source, index))
 
 
 @handles(map)
@@ -414,7 +374,7 @@ def _map(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
                 row.append(item)
             yield function.call(interp, row, {})
 
-    return IteratorValue(items(), map, lambda emitter: _remake(emitter, map, [function, *iterators]))
+    return IteratorValue(items(), map, lambda emitter: emitter.load_call(map, function, *iterators))
 
 
 @handles(filter)
@@ -427,7 +387,7 @@ def _filter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
             if (item if plain else function.call(interp, [item], {})).realize().truth(interp):
                 yield item
 
-    return IteratorValue(items(), filter, lambda emitter: _remake(emitter, filter, [function, source]))
+    return IteratorValue(items(), filter, lambda emitter: emitter.load_call(filter, function, source))
 
 
 @handles(reversed)
@@ -446,21 +406,6 @@ def _reversed(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return IteratorValue(iter(list(value.iterate(interp))[::-1]), reversed)
 
 
-@handles(sorted)
-def _sorted(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ListValue(interp.sorted_items(list(interp.iterate(args[0])), kwargs.get("key"), kwargs.get("reverse")))
-
-
-@handles(any)
-def _any(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(any(item.realize().truth(interp) for item in interp.iterate(args[0])))
-
-
-@handles(all)
-def _all(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(all(item.realize().truth(interp) for item in interp.iterate(args[0])))
-
-
 @handles(sum)
 def _sum(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     total = args[1] if len(args) > 1 else kwargs.get("start", ConstantValue(0))
@@ -472,33 +417,27 @@ def _sum(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return total
 
 
-def _extreme(symbol: str) -> Any:
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        items = list(interp.iterate(args[0])) if len(args) == 1 else list(args)
-        if not items:
-            if "default" in kwargs:
-                return kwargs["default"]
-            return interp.fold(max if symbol == ">" else min, [ConstantValue(())], {})
-        key = kwargs.get("key")
-        plain = key is None or key.realize().python_type() is type(None)
-        best, best_key = items[0], items[0] if plain or key is None else interp.call(key, items[0])
-        for item in items[1:]:
-            both = (best.realize(), item.realize())
-            if plain and any(isinstance(one, SizeValue) for one in both):
-                size = of_sizes("max" if symbol == ">" else "min", *both)
-                if size is not None:
-                    best = best_key = size
-                    continue
-            item_key = item if plain or key is None else interp.call(key, item)
-            if operators.compare(interp, symbol, item_key, best_key).realize().truth(interp):
-                best, best_key = item, item_key
-        return best
+@handles_each(max, min)
+def _extreme(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    items = list(interp.iterate(args[0])) if len(args) == 1 else list(args)
+    if not items:
+        return kwargs["default"] if "default" in kwargs else interp.fold(function, [ConstantValue(())], {})
+    key = kwargs.get("key")
+    plain = key is None or key.realize().python_type() is type(None)
+    best, best_key = items[0], items[0] if plain or key is None else interp.call(key, items[0])
+    for item in items[1:]:
+        both = (best.realize(), item.realize())
+        if plain and any(isinstance(one, SizeValue) for one in both):
+            size = of_sizes(function.__name__, *both)
+            if size is not None:
+                best = best_key = size
+                continue
+        item_key = item if plain or key is None else interp.call(key, item)
+        symbol = ">" if function is max else "<"
+        if operators.compare(interp, symbol, item_key, best_key).realize().truth(interp):
+            best, best_key = item, item_key
+    return best
 
-    return rule
-
-
-handles(max)(_extreme(">"))
-handles(min)(_extreme("<"))
 
 # -- containers ------------------------------------------------------------------------------------
 
@@ -510,42 +449,16 @@ def _tuple(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return TupleValue(list(interp.iterate(args[0])) if args else [])
 
 
-@handles(list)
-def _list(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ListValue(list(interp.iterate(args[0])) if args else [])
-
-
-@handles(set)
-def _set(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return SetValue.of(interp, interp.iterate(args[0]) if args else iter(()))
-
-
-@handles(frozenset)
-def _frozenset(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return SetValue.of(interp, interp.iterate(args[0]) if args else iter(()), frozenset)
-
-
-def _mapping(cls: type) -> Any:
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        mapping = DictValue({}, cls=cls)
-        for other in args:
-            for key, item in pairs_of(interp, other):
-                mapping.set_item(interp, key, item)
-        for name, item in kwargs.items():
-            mapping.set_item(interp, ConstantValue(name), item)
-        return mapping
-
-    return rule
-
-
-handles(dict)(_mapping(dict))
-handles(collections.OrderedDict)(_mapping(collections.OrderedDict))
-
-
-@handles(collections.defaultdict)
-def _defaultdict(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    mapping = _mapping(collections.defaultdict)(interp, args[1:], kwargs)
-    mapping.factory = args[0] if args else NONE
+@handles_each(dict, collections.OrderedDict, collections.defaultdict)
+def _mapping(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    mapping = DictValue({}, cls=cls)
+    if cls is collections.defaultdict:
+        mapping.factory, args = args[0] if args else NONE, args[1:]
+    for other in args:
+        for key, item in pairs_of(interp, other):
+            mapping.set_item(interp, key, item)
+    for name, item in kwargs.items():
+        mapping.set_item(interp, ConstantValue(name), item)
     return mapping
 
 
@@ -561,18 +474,12 @@ def _deque(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return DequeValue(list(interp.iterate(args[0])) if args else [], maxlen=limit.realize().as_constant())
 
 
-def _from_keys(cls: type) -> Any:
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        mapping = DictValue({}, cls=cls)
-        for key in interp.iterate(args[0]):
-            mapping.set_item(interp, key, args[1] if len(args) > 1 else NONE)
-        return mapping
-
-    return rule
-
-
-for _cls in (dict, collections.OrderedDict):
-    handles(_cls.fromkeys)(_from_keys(_cls))
+@handles_each(dict.fromkeys, collections.OrderedDict.fromkeys)
+def _from_keys(method: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    mapping = DictValue({}, cls=method.__self__)
+    for key in interp.iterate(args[0]):
+        mapping.set_item(interp, key, args[1] if len(args) > 1 else NONE)
+    return mapping
 
 
 @handles(slice)
@@ -582,41 +489,25 @@ def _slice(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return SliceValue(args[0], args[1], args[2] if len(args) > 2 else NONE)
 
 
-@handles(range)
-def _range(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.fold(range, [ConstantValue(interp.index_of(arg)) for arg in args], {})
-
-
 # -- numbers and text ----------------------------------------------------------------------------------
 
 
-def _number(cls: type, method: str) -> Any:
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        if args:
-            value = args[0].realize()
-            if isinstance(value, (TensorValue, ArrayValue)):
-                raise Break("data-dependent-value", f"{cls.__name__}() of a tensor or array")
-            if isinstance(value, NumberValue) and cls is not complex and len(args) == 1:
-                return value.converted(interp, cls)
-            if isinstance(value, ObjectValue):
-                conversion, _ = interp.lookup(value.cls, method)
-                if isinstance(conversion, types.FunctionType):
-                    return converted(interp, value, method, cls)
-                if value.storage is not None:
-                    args = [value.storage, *args[1:]]
-        return interp.fold(cls, args, kwargs, copied=True)
-
-    return rule
-
-
-handles(int)(_number(int, "__int__"))
-handles(float)(_number(float, "__float__"))
-handles(complex)(_number(complex, "__complex__"))
-
-
-@handles(bytes)
-def _bytes(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.fold(bytes, args, kwargs, copied=True)
+@handles_each(int, float, complex)
+def _number(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    method = f"__{cls.__name__}__"
+    if args:
+        value = args[0].realize()
+        if isinstance(value, (TensorValue, ArrayValue)):
+            raise Break("data-dependent-value", f"{cls.__name__}() of a tensor or array")
+        if isinstance(value, NumberValue) and cls is not complex and len(args) == 1:
+            return value.converted(interp, cls)
+        if isinstance(value, ObjectValue):
+            conversion, _ = interp.lookup(value.cls, method)
+            if isinstance(conversion, types.FunctionType):
+                return converted(interp, value, method, cls)
+            if value.storage is not None:
+                args = [value.storage, *args[1:]]
+    return interp.fold(cls, args, kwargs, copied=True)
 
 
 @handles(types.SimpleNamespace)
@@ -629,11 +520,6 @@ def _simple_namespace(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return namespace
 
 
-@handles(bool)
-def _bool(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(args[0].realize().truth(interp) if args else False)
-
-
 @handles(str)
 def _str(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1 and not kwargs:
@@ -641,31 +527,16 @@ def _str(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return interp.fold(str, args, kwargs)
 
 
-@handles(repr)
-def _repr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.formatted(args[0], "r", "")
-
-
-@handles(format)
-def _format(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.formatted(args[0], "", args[1].realize().as_constant() if len(args) > 1 else "")
-
-
-def _unary(function: Any, method: str) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        value = args[0].realize()
-        if isinstance(value, TensorValue):
-            return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
-        if isinstance(value, ArrayValue) or (isinstance(value, ObjectValue) and overriding(interp, value, method)):
-            return value.call_method(interp, method, args[1:], kwargs)
-        if isinstance(value, NumberValue) and len(args) == 1 and not kwargs:
-            return value.converted(interp, function)
-        return interp.fold(function, args, kwargs)
-
-
-_unary(abs, "__abs__")
-_unary(round, "__round__")
+@handles_each(abs, round)
+def _unary(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value, method = args[0].realize(), f"__{function.__name__}__"
+    if isinstance(value, TensorValue):
+        return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
+    if isinstance(value, ArrayValue) or (isinstance(value, ObjectValue) and overriding(interp, value, method)):
+        return value.call_method(interp, method, args[1:], kwargs)
+    if isinstance(value, NumberValue) and len(args) == 1 and not kwargs:
+        return value.converted(interp, function)
+    return interp.fold(function, args, kwargs)
 
 
 @handles(pow)
@@ -725,11 +596,6 @@ def _partial(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return PartialValue(function, args[1:], kwargs)
 
 
-@handles(types.MethodType)
-def _method_type(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return BoundMethodValue(args[0], args[1])
-
-
 @handles(itertools.count)
 def _count(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0] if args else kwargs.get("start", ConstantValue(0))
@@ -741,4 +607,38 @@ def _count(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
             before, value = value, operators.binary(interp, "+", value, step)
             yield before
 
-    return IteratorValue(items(), itertools.count, lambda emitter: _remake(emitter, itertools.count, [value, step]))
+    return IteratorValue(items(), itertools.count, lambda emitter: emitter.load_call(itertools.count, value, step))
+
+
+handles_all(
+    {
+        id: lambda interp, args, kwargs: ConstantValue(id(_pinned(interp, args[0].realize(), "id"))),
+        hasattr: lambda interp, args, kwargs: ConstantValue(interp.has_attr(args[0], _text(args[1]))),
+        object.__init__: lambda interp, args, kwargs: NONE,
+        len: lambda interp, args, kwargs: ConstantValue(args[0].realize().length(interp)),
+        sorted: lambda interp, args, kwargs: ListValue(
+            interp.sorted_items(list(interp.iterate(args[0])), kwargs.get("key"), kwargs.get("reverse"))
+        ),
+        any: lambda interp, args, kwargs: ConstantValue(
+            any(item.realize().truth(interp) for item in interp.iterate(args[0]))
+        ),
+        all: lambda interp, args, kwargs: ConstantValue(
+            all(item.realize().truth(interp) for item in interp.iterate(args[0]))
+        ),
+        list: lambda interp, args, kwargs: ListValue(list(interp.iterate(args[0])) if args else []),
+        set: lambda interp, args, kwargs: SetValue.of(interp, interp.iterate(args[0]) if args else iter(())),
+        frozenset: lambda interp, args, kwargs: SetValue.of(
+            interp, interp.iterate(args[0]) if args else iter(()), frozenset
+        ),
+        range: lambda interp, args, kwargs: interp.fold(
+            range, [ConstantValue(interp.index_of(arg)) for arg in args], {}
+        ),
+        bytes: lambda interp, args, kwargs: interp.fold(bytes, args, kwargs, copied=True),
+        bool: lambda interp, args, kwargs: ConstantValue(args[0].realize().truth(interp) if args else False),
+        repr: lambda interp, args, kwargs: interp.formatted(args[0], "r", ""),
+        format: lambda interp, args, kwargs: interp.formatted(
+            args[0], "", args[1].realize().as_constant() if len(args) > 1 else ""
+        ),
+        types.MethodType: lambda interp, args, kwargs: BoundMethodValue(args[0], args[1]),
+    }
+)

@@ -19,9 +19,7 @@ from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectVa
 from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 @handles(copy.copy)
@@ -52,17 +50,17 @@ def _copied_object(interp: Interpreter, value: ObjectValue) -> Value:
         return blank
     if own:
         raise Break("unsupported-call", f"copy.copy() of {value.describe()}")
-    made = ObjectValue(value.cls)
+    copied = ObjectValue(value.cls)
     if value.storage is not None:
-        made.storage = value.storage
+        copied.storage = value.storage
         if isinstance(value.storage, (ListValue, DictValue, SetValue)):
-            made.storage = value.storage.call_method(interp, "copy", [], {})
+            copied.storage = value.storage.call_method(interp, "copy", [], {})
     for key in list(interp.iterate(InstanceDictValue(value))) if value.obj is not None else list(value.fields):
         name = key if isinstance(key, str) else key.realize().as_constant()
         field = value.own(interp, name)
         if field is not MISSING:
-            made.fields[name] = field
-    return made
+            copied.fields[name] = field
+    return copied
 
 
 @handles(copy.deepcopy)
@@ -72,9 +70,9 @@ def _deepcopy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 def _deep(interp: Interpreter, value: Value, memo: dict[int, Value]) -> Value:
     value = value.realize()
-    found = memo.get(id(value))
-    if found is not None:
-        return found
+    earlier = memo.get(id(value))
+    if earlier is not None:
+        return earlier
     made: Value
     if isinstance(value, TupleValue):
         made = TupleValue([_deep(interp, item, memo) for item in value.items], cls=value.cls)
@@ -107,10 +105,10 @@ def _deep_object(interp: Interpreter, value: ObjectValue, memo: dict[int, Value]
     method = value.special(interp, "__deepcopy__")
     if method is not None:
         return method.realize().call(interp, [DictValue({})], {})
-    made = memo[id(value)] = _copied_object(interp, value)
-    assert isinstance(made, ObjectValue)
-    if made.storage is not None:
-        made.storage = _deep(interp, made.storage, memo)
-    for name, field in made.fields.items():
-        made.fields[name] = _deep(interp, field, memo)
-    return made
+    copied = memo[id(value)] = _copied_object(interp, value)
+    assert isinstance(copied, ObjectValue)
+    if copied.storage is not None:
+        copied.storage = _deep(interp, copied.storage, memo)
+    for name, field in copied.fields.items():
+        copied.fields[name] = _deep(interp, field, memo)
+    return copied

@@ -16,15 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import BuiltinItem, Namespace, Variables
-from firebrick.capture.library.known_callables import CODE_HANDLERS, TRANSPARENT, handles
+from firebrick.capture.library.known_callables import (
+    CODE_HANDLERS,
+    TRANSPARENT,
+    handles,
+    handles_all,
+    handles_each,
+    unwrapped,
+)
 from firebrick.capture.values.constant import NONE, ConstantValue
-from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
+from firebrick.capture.values.function import BoundMethodValue
 from firebrick.capture.values.object import ObjectValue
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 def real_callable(value: Value) -> Any:
@@ -37,12 +42,6 @@ def real_callable(value: Value) -> Any:
     if isinstance(value, BoundMethodValue):
         owner = value.owner.realize()
         return types.MethodType(real_callable(value.function), getattr(owner, "obj", None) or object())
-    if isinstance(value, FunctionValue) and value.obj is not None:
-        return value.obj
-    if isinstance(value, PartialValue) and value.obj is not None:
-        return value.obj
-    if isinstance(value, CallableValue):
-        return value.obj
     real = getattr(value, "obj", None)
     if real is not None:
         return real
@@ -65,30 +64,11 @@ def _signature(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         interp.raise_real(error)
 
 
-@handles(inspect.getfullargspec)
-def _getfullargspec(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.fresh(inspect.getfullargspec(real_callable(args[0])))
-
-
-def _asks(test: Any) -> None:
-    @handles(test)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return ConstantValue(test(real_callable(args[0])))
-
-
-for _test in (
-    inspect.isfunction,
-    inspect.ismethod,
-    inspect.isclass,
-    inspect.iscoroutinefunction,
-    inspect.isgeneratorfunction,
-):
-    _asks(_test)
-
-
-@handles(inspect.unwrap)
-def _unwrap(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.known(inspect.unwrap(real_callable(args[0])))
+@handles_each(
+    *(inspect.isfunction, inspect.ismethod, inspect.isclass, inspect.iscoroutinefunction, inspect.isgeneratorfunction)
+)
+def _asks(test: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(test(real_callable(args[0])))
 
 
 @handles(dataclasses.fields)
@@ -108,27 +88,13 @@ def _is_dataclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(cls is not None and dataclasses.is_dataclass(cls))
 
 
-@handles(typing.cast)
-def _cast(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return args[1]
-
-
-def _evaluated(function: Any) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return interp.fold(function, args, kwargs)
-
-
-for _function in (
-    importlib.util.find_spec,
-    importlib.metadata.version,
-    typing.get_origin,
-    typing.get_args,
-    typing.get_type_hints,
-    functools.cache,
+@handles_each(
+    *(importlib.util.find_spec, importlib.metadata.version, typing.get_origin, typing.get_args, typing.get_type_hints),
     *(re.compile, re.match, re.search, re.fullmatch, re.split, re.findall, re.finditer, re.sub, re.subn, re.escape),
-):
-    _evaluated(_function)
+    *(functools.cache, logging.Logger.isEnabledFor, logging.getLogger),
+)
+def _evaluated(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.fold(function, args, kwargs)
 
 
 def _subscripted(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
@@ -165,15 +131,9 @@ _DISPATCHER: Any = functools.singledispatch(lambda value: None)
 CODE_HANDLERS[_DISPATCHER.__code__] = _single_dispatch
 
 
-def _dispatched(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.known(function(args[0].realize().as_constant()))
-
-
-CODE_HANDLERS[_DISPATCHER.dispatch.__code__] = _dispatched
-
-
-def _unguarded(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.known(function.__wrapped__).call(interp, args, kwargs)
+CODE_HANDLERS[_DISPATCHER.dispatch.__code__] = lambda interp, function, args, kwargs: interp.tracer.known(
+    function(args[0].realize().as_constant())
+)
 
 
 _WRAPPERS: tuple[Any, ...] = (
@@ -182,35 +142,31 @@ _WRAPPERS: tuple[Any, ...] = (
 )
 for _wrapper in _WRAPPERS:
     if hasattr(_wrapper, "__code__"):  # what looks out for objects that hold themselves; capture looks out for depth
-        CODE_HANDLERS[_wrapper.__code__] = _unguarded
+        CODE_HANDLERS[_wrapper.__code__] = unwrapped
 
 # -- logging --------------------------------------------------------------------------------------
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "critical": 50, "exception": 40}
 
 
-def _logs(name: str, level: int) -> None:
-    @handles(getattr(logging.Logger, name))
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        logger = getattr(args[0].realize(), "obj", None)
-        if not isinstance(logger, logging.Logger):
-            raise Break("unsupported-call", f"Logger.{name}() of a logger that is not known")
-        if logger.isEnabledFor(level):
-            if not all(arg.realize().is_constant() for arg in (*args[1:], *kwargs.values())):
-                raise Break("unsupported-call", f"Logger.{name}() with a value that is not known")
-            interp.tracer.effects.later(getattr(logger, name), args[1:], dict(kwargs))
-        return NONE
+@handles_each(*(getattr(logging.Logger, name) for name in _LEVELS))
+def _logs(method: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    logger, name = getattr(args[0].realize(), "obj", None), method.__name__
+    if not isinstance(logger, logging.Logger):
+        raise Break("unsupported-call", f"Logger.{name}() of a logger that is not known")
+    if logger.isEnabledFor(_LEVELS[name]):
+        if not all(arg.realize().is_constant() for arg in (*args[1:], *kwargs.values())):
+            raise Break("unsupported-call", f"Logger.{name}() with a value that is not known")
+        interp.tracer.effects.later(getattr(logger, name), args[1:], dict(kwargs))
+    return NONE
 
 
-for _name, _level in _LEVELS.items():
-    _logs(_name, _level)
-
-
-@handles(logging.Logger.isEnabledFor)
-def _is_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.fold(logging.Logger.isEnabledFor, args, kwargs)
-
-
-@handles(logging.getLogger)
-def _get_logger(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.fold(logging.getLogger, args, kwargs)
+handles_all(
+    {
+        inspect.getfullargspec: lambda interp, args, kwargs: interp.tracer.fresh(
+            inspect.getfullargspec(real_callable(args[0]))
+        ),
+        inspect.unwrap: lambda interp, args, kwargs: interp.tracer.known(inspect.unwrap(real_callable(args[0]))),
+        typing.cast: lambda interp, args, kwargs: args[1],
+    }
+)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture.marks import IN_GRAPH
+from firebrick.capture.marks import IN_GRAPH, NONSTRICT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from types import FunctionType
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
-    Args = Sequence[Value]
-    Kwargs = Mapping[str, Value]
     Handler = Callable[[Interpreter, Args, Kwargs], Value]
 
 _HANDLERS: dict[Any, Handler] = {}
@@ -38,6 +36,7 @@ FOLDABLE_MODULES: set[str] = set()
 """Modules whose built-in functions have no effect."""
 
 
+_C_OR_PYTHON = (types.BuiltinFunctionType, types.FunctionType)
 _BOUND = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 
 
@@ -54,11 +53,20 @@ _KEEP: list[Any] = []
 
 def handles(*objects: Any) -> Callable[[Handler], Handler]:
     """Register the decorated function as the rule of `objects`."""
+    return functools.partial(_register, _HANDLERS, objects)
 
-    def register(handler: Handler) -> Handler:
-        for obj in objects:
-            _KEEP.append(obj)
-            _HANDLERS[key_of(obj)] = handler
+
+def handles_all(rules: Mapping[Any, Handler]) -> None:
+    """Register a rule for each object of a table."""
+    for obj, handler in rules.items():
+        handles(obj)(handler)
+
+
+def handles_each(*objects: Any) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
+    """Register the decorated function as the rule of each of `objects`; it is given the object first."""
+
+    def register(handler: Callable[..., Value]) -> Callable[..., Value]:
+        handles_all({obj: functools.partial(handler, obj) for obj in objects})
         return handler
 
     return register
@@ -66,14 +74,13 @@ def handles(*objects: Any) -> Callable[[Handler], Handler]:
 
 def replaces(*objects: Any) -> Callable[[Any], Any]:
     """Register the decorated Python function as what is inlined in place of `objects`."""
+    return functools.partial(_register, POLYFILLS, objects)
 
-    def register(function: Any) -> Any:
-        for obj in objects:
-            _KEEP.append(obj)
-            POLYFILLS[key_of(obj)] = function
-        return function
 
-    return register
+def _register(table: dict[Any, Any], objects: tuple[Any, ...], rule: Any) -> Any:
+    _KEEP.extend(objects)
+    table.update({key_of(obj): rule for obj in objects})
+    return rule
 
 
 def find(obj: Any) -> Handler | None:
@@ -82,13 +89,29 @@ def find(obj: Any) -> Handler | None:
 
 
 def polyfill(obj: Any) -> Any:
-    """The Python stand-in of a callable, or None."""
-    return POLYFILLS.get(key_of(obj))
+    """The Python stand-in of a callable, or None; the last that users gave `torch.compiler.substitute_in_graph`."""
+    own = POLYFILLS.get(key_of(obj))
+    functions = sys.modules.get("torch._dynamo.variables.functions")
+    if own is not None or functions is None or not isinstance(obj, _C_OR_PYTHON):
+        return own
+    traced = functions.PolyfilledFunctionVariable._get_polyfill_handlers().get(obj)
+    found = getattr(traced, "__torch_dynamo_polyfill__", None)
+    return None if str(getattr(found, "__module__", "torch.")).startswith("torch.") else found
 
 
 def is_graph_function(obj: Any) -> bool:
     """Whether calls go into the graph."""
     return id(obj) in GRAPH_FUNCTIONS or (type(obj) in GRAPH_TYPES and id(obj) not in POLYFILLS)
+
+
+def is_known(obj: Any) -> bool:
+    """Whether calls of it have a rule, go into the graph or are those of a stand-in."""
+    return find(obj) is not None or is_graph_function(obj) or polyfill(obj) is not None
+
+
+def unwrapped(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    """The rule of a wrapper that means nothing where code is captured."""
+    return interp.tracer.known(function.__wrapped__).call(interp, args, kwargs)
 
 
 def is_special(function: FunctionType) -> bool:
@@ -103,9 +126,15 @@ def rule_of(function: FunctionType) -> Any:
         for name in MARKED:
             if name in function.__dict__:
                 return MARKED[name]
-    rule = CODE_HANDLERS.get(function.__code__) or NAMED.get((function.__module__, function.__qualname__))
-    if rule is None and (rules := sys.modules.get("torch._dynamo.trace_rules")) is not None:
-        return MARKED[IN_GRAPH] if id(function) in rules._allowed_callable_ids else None
+    code = function.__code__
+    rule = (
+        CODE_HANDLERS.get(code)
+        or NAMED.get((function.__module__, function.__qualname__))
+        or NAMED.get((str(function.__globals__.get("__name__")), code.co_qualname))  # a wrapper with another's names
+    )
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rule is None and rules is not None and id(function) in rules._allowed_callable_ids:
+        rule = MARKED[NONSTRICT if id(function) in rules._nonstrict_trace_callable_ids else IN_GRAPH]
     return rule
 
 

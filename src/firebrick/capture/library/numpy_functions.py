@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,19 +17,24 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter import operators
-from firebrick.capture.library.known_callables import TRANSPARENT, TRANSPARENT_MODULES, handles
+from firebrick.capture.library.known_callables import (
+    TRANSPARENT,
+    TRANSPARENT_MODULES,
+    handles,
+    handles_all,
+    handles_each,
+)
 from firebrick.capture.library.numpy_rows import METHODS, ROWS, UFUNCS, Refused, Row, Ufunc
 from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue, numpy_dtype, torch_dtype
 from firebrick.capture.values.base import Raised, Value
-from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.constant import NONE, ConstantValue, is_none
 from firebrick.capture.values.sequence import ListValue, SequenceValue, SliceValue, TupleValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 _FUNCTIONS = (
@@ -138,11 +144,13 @@ def _join(interp: Interpreter, value: SequenceValue) -> Value:
 
 def _loop_type(value: ArrayValue | ConstantValue) -> Any:
     """How an operand counts in numpy's promotion: numbers of Python are weak."""
-    if isinstance(value, ArrayValue):
-        return value.dtype
-    if type(value.value) in (int, float, complex):
+    if isinstance(value, ConstantValue) and type(value.value) in (int, float, complex):
         return type(value.value)
-    return np.asarray(value.value).dtype
+    return _own_dtype(value)
+
+
+def _own_dtype(value: ArrayValue | ConstantValue) -> np.dtype[Any]:
+    return value.dtype if isinstance(value, ArrayValue) else np.asarray(value.value).dtype
 
 
 def _cast(interp: Interpreter, value: ArrayValue | ConstantValue, dtype: np.dtype[Any]) -> Value:
@@ -159,16 +167,19 @@ def _cast(interp: Interpreter, value: ArrayValue | ConstantValue, dtype: np.dtyp
     return ConstantValue(number.item())
 
 
+def _common_dtype(values: Sequence[ArrayValue | ConstantValue]) -> np.dtype[Any]:
+    return np.result_type(*[value.stand_in() if isinstance(value, ArrayValue) else value.value for value in values])
+
+
 def _promoted(interp: Interpreter, values: Sequence[ArrayValue | ConstantValue]) -> list[TensorValue]:
     """Operands as tensors of the dtype that numpy gives them together."""
-    samples = [value.stand_in() if isinstance(value, ArrayValue) else value.value for value in values]
-    dtype = np.result_type(*samples)
+    dtype = _common_dtype(values)
     return [_as_tensor(interp, value, dtype) for value in values]
 
 
 def _as_tensor(interp: Interpreter, value: ArrayValue | ConstantValue, dtype: np.dtype[Any] | None) -> TensorValue:
     if dtype is None:
-        dtype = value.dtype if isinstance(value, ArrayValue) else np.asarray(value.value).dtype
+        dtype = _own_dtype(value)
     operand = _cast(interp, value, dtype)
     return operand if isinstance(operand, TensorValue) else _literal(interp, np.array(operand.as_constant(), dtype))
 
@@ -176,7 +187,7 @@ def _as_tensor(interp: Interpreter, value: ArrayValue | ConstantValue, dtype: np
 # -- elementwise functions --------------------------------------------------------------------------------
 
 
-def _call_ufunc(interp: Interpreter, function: np.ufunc, row: Ufunc, args: Args, kwargs: Kwargs) -> Value:
+def _call_ufunc(function: np.ufunc, row: Ufunc, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if not any(map(_has_array, args)):
         return _evaluate(interp, function, args, kwargs)
     if kwargs or len(args) != function.nin:
@@ -193,12 +204,8 @@ def _call_ufunc(interp: Interpreter, function: np.ufunc, row: Ufunc, args: Args,
         raise Break("numpy", f"numpy.{function.__name__}() of {types[0]}")
     if row.constant is not None and kind in "iu" and not _holds(row, values[1]):
         raise Break("numpy", f"numpy.{function.__name__}() of integers, whose second operand is not known")
-    operands = [_cast(interp, value, dtype) for value, dtype in zip(values, types, strict=True)]
-    if row.function.__module__ != "_operator":
-        operands = [
-            item if isinstance(item, TensorValue) else _literal(interp, np.array(item.as_constant(), dtype))
-            for item, dtype in zip(operands, types, strict=True)
-        ]
+    convert: Any = _cast if row.function.__module__ == "_operator" else _as_tensor  # operators take numbers
+    operands = [convert(interp, value, dtype) for value, dtype in zip(values, types, strict=True)]
     result = interp.tracer.graph.call(interp, "call_function", row.function, operands, {}).realize()
     assert isinstance(result, TensorValue)
     array = ArrayValue(result, scalar=result.fake.ndim == 0)
@@ -209,11 +216,7 @@ def _holds(row: Ufunc, value: ArrayValue | ConstantValue) -> bool:
     return isinstance(value, ConstantValue) and row.constant is not None and row.constant(value.value)
 
 
-def _in_place_rule(function: Callable[..., Value]) -> Callable[..., Value]:
-    return lambda interp, args, kwargs: _in_place(interp, function, args)
-
-
-def _in_place(interp: Interpreter, function: Callable[..., Value], args: Args) -> Value:
+def _in_place(function: Callable[..., Value], interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`a += b`: an array is written to, all else is replaced."""
     left = args[0].realize()
     result = function(interp, args, {})
@@ -229,7 +232,7 @@ def _in_place(interp: Interpreter, function: Callable[..., Value], args: Args) -
 # -- functions with rows -------------------------------------------------------------------------------------
 
 
-def _call_row(interp: Interpreter, name: str, function: Any, row: Row, args: Args, kwargs: Kwargs) -> Value:
+def _call_row(name: str, function: Any, row: Row, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if function is not None and not row.creates and not any(map(_has_array, (*args, *kwargs.values()))):
         return _evaluate(interp, function, args, kwargs)
     try:
@@ -240,7 +243,7 @@ def _call_row(interp: Interpreter, name: str, function: Any, row: Row, args: Arg
     if "dtype" in arguments:
         arguments["dtype"] = _dtype(arguments["dtype"])
     for one in row.operands:
-        if one in arguments and not _is_none(arguments[one].realize()):
+        if one in arguments and not is_none(arguments[one]):
             arguments[one] = _operands(interp, arguments[one])
     _promote(interp, row, arguments)
     if any(_is_foreign(value) for one, value in arguments.items() if one not in row.operands):
@@ -282,30 +285,25 @@ def _operands(interp: Interpreter, value: Value) -> Any:
 
 
 def _promote(interp: Interpreter, row: Row, arguments: dict[str, Any]) -> None:
-    kinds = (list, ArrayValue, ConstantValue)
     operands = {
-        one: arguments[one]
+        one: value
         for one in row.operands
-        if isinstance(arguments.get(one), kinds) and not _is_none(arguments[one])
+        if isinstance(value := arguments.get(one), list)
+        or (isinstance(value, (ArrayValue, ConstantValue)) and not is_none(value))
     }
     together = [one for name in row.promote if name in operands for one in _listed(operands[name])]
     common = None
     if together:
-        common = np.result_type(*[one.stand_in() if isinstance(one, ArrayValue) else one.value for one in together])
+        common = _common_dtype(together)
     for name, value in operands.items():
         dtype = common if name in row.promote else None
         tensors: list[Value] = []
         for one in _listed(value):
-            wanted = dtype if dtype is not None else one.dtype if isinstance(one, ArrayValue) else None
-            wanted = np.asarray(one.value).dtype if wanted is None else wanted
+            wanted = _own_dtype(one) if dtype is None else dtype
             if row.floating and wanted.kind in "biu":
                 wanted = np.dtype(np.float64)
             tensors.append(_as_tensor(interp, one, wanted))
         arguments[name] = TupleValue(tensors) if isinstance(value, list) else tensors[0]
-
-
-def _is_none(value: Any) -> bool:
-    return isinstance(value, ConstantValue) and value.value is None
 
 
 def _listed(value: Any) -> list[Any]:
@@ -413,20 +411,15 @@ def _to_array(interp: Interpreter, value: Value, dtype: Value | None, *, copy: b
     return array if fresh or (not copy and not array.scalar) else ArrayValue(_method(interp, array.tensor, "clone"))
 
 
-def _makes(copy: bool, *functions: Any) -> None:
-    @handles(*functions)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        if not 1 <= len(args) <= 2 or set(kwargs) - {"dtype"}:
-            raise Break("numpy", f"numpy.{functions[0].__name__}() is called with these arguments")
-        first = args[0].realize()
-        dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
-        if not _has_array(first):
-            return _evaluate(interp, functions[0], args, kwargs)
-        return _to_array(interp, first, dtype, copy=copy)
-
-
-_makes(True, np.array)
-_makes(False, np.asarray, np.asanyarray)
+@handles_each(np.array, np.asarray, np.asanyarray)
+def _makes(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if not 1 <= len(args) <= 2 or set(kwargs) - {"dtype"}:
+        raise Break("numpy", f"numpy.{function.__name__}() is called with these arguments")
+    first = args[0].realize()
+    dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
+    if not _has_array(first):
+        return _evaluate(interp, function, args, kwargs)
+    return _to_array(interp, first, dtype, copy=function is np.array)
 
 
 @handles(np.ascontiguousarray)
@@ -445,92 +438,49 @@ def _contiguous(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 # -- registration -------------------------------------------------------------------------------------------------
 
 
-def _handle_ufunc(function: np.ufunc, row: Ufunc) -> Callable[..., Value]:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return _call_ufunc(interp, function, row, args, kwargs)
-
-    return rule
-
-
-def _handle_row(name: str, function: Any, row: Row) -> Callable[..., Value]:
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return _call_row(interp, name, function, row, args, kwargs)
-
-    return handles(function)(rule) if function is not None else rule
+@handles_each(*(getattr(np, name) for name in _FUNCTIONS if hasattr(np, name)))
+def _of_constants(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if any(map(_has_array, (*args, *kwargs.values()))):
+        raise Break("numpy", f"numpy.{function.__name__}() of an array")
+    return _evaluate(interp, function, args, kwargs)
 
 
-def _handle_constants(function: Any) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        if any(map(_has_array, (*args, *kwargs.values()))):
-            raise Break("numpy", f"numpy.{function.__name__}() of an array")
-        return _evaluate(interp, function, args, kwargs)
+@handles_each(*(getattr(np, name) for name in _KINDS))
+def _of_kinds(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    values = [arg.realize() for arg in args]
+    if kwargs or any(isinstance(value, TensorValue) for value in values):
+        raise Break("numpy", f"numpy.{function.__name__}() with keywords or tensors")
+    host = [one.stand_in() if isinstance(one, ArrayValue) else operators.host_text(interp, one) for one in values]
+    try:
+        return interp.tracer.fresh(function(*host))
+    except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
+        interp.raise_real(error)
 
 
-def _handle_kind(function: Any) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        found = [arg.realize() for arg in args]
-        if kwargs or any(isinstance(item, TensorValue) for item in found):
-            raise Break("numpy", f"numpy.{function.__name__}() with keywords or tensors")
-        host = [one.stand_in() if isinstance(one, ArrayValue) else operators.host_text(interp, one) for one in found]
-        try:
-            return interp.tracer.fresh(function(*host))
-        except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
-            interp.raise_real(error)
+@handles_each(*(getattr(np, name) for name in _SCALARS))
+def _of_scalars(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if not any(map(_has_array, args)):
+        return _evaluate(interp, cls, args, kwargs)
+    value = args[0].realize()
+    if not isinstance(value, ArrayValue) or not value.scalar or len(args) > 1 or kwargs:
+        raise Break("numpy", f"numpy.{cls.__name__}() of an array")
+    return _result(ARRAY_METHODS["astype"](interp, [value, interp.tracer.known(cls)], {}).tensor, scalar=True)
 
 
-def _handle_scalar(cls: type) -> None:
-    @handles(cls)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        if not any(map(_has_array, args)):
-            return _evaluate(interp, cls, args, kwargs)
-        value = args[0].realize()
-        if not isinstance(value, ArrayValue) or not value.scalar or len(args) > 1 or kwargs:
-            raise Break("numpy", f"numpy.{cls.__name__}() of an array")
-        return _result(ARRAY_METHODS["astype"](interp, [value, interp.tracer.known(cls)], {}).tensor, scalar=True)
+def _reads(text: str, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    raise Break("data-dependent-value", text)
 
 
-def _reads(name: str, text: str) -> None:
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        raise Break("data-dependent-value", text)
-
-    ARRAY_METHODS[name] = rule
-
-
-for _function, _row in ROWS.items():
-    _handle_row(_function.__name__, _function, _row)
+handles_all({function: partial(_call_row, function.__name__, function, row) for function, row in ROWS.items()})
 for _name, _row in METHODS.items():
-    ARRAY_METHODS[_name] = _handle_row(f"ndarray.{_name}", None, _row)
-for _name in _FUNCTIONS:
-    if hasattr(np, _name):
-        _handle_constants(getattr(np, _name))
-for _name in _KINDS:
-    _handle_kind(getattr(np, _name))
-for _name in _SCALARS:
-    _handle_scalar(getattr(np, _name))
-_RULES = {function: _handle_ufunc(function, row) for function, row in UFUNCS.items()}
+    ARRAY_METHODS[_name] = partial(_call_row, f"ndarray.{_name}", None, _row)
+_RULES = {function: partial(_call_ufunc, function, row) for function, row in UFUNCS.items()}
+handles_all(_RULES)
+_BY_FUNCTION = {row.function: function for function, row in reversed([*UFUNCS.items()])}
 _OPERATORS: Mapping[str, np.ufunc] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": np.true_divide,
-    "//": np.floor_divide,
-    "%": np.remainder,
-    "**": np.power,
+    **{symbol: _BY_FUNCTION[row.function] for symbol, row in operators.BINARY.items() if symbol != "@"},
+    **{symbol: _BY_FUNCTION[row[0]] for symbol, row in operators.COMPARE.items()},
     "@": np.matmul,
-    "&": np.bitwise_and,
-    "|": np.bitwise_or,
-    "^": np.bitwise_xor,
-    "<<": np.left_shift,
-    ">>": np.right_shift,
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-    "==": np.equal,
-    "!=": np.not_equal,
     "__neg__": np.negative,
     "__pos__": np.positive,
     "__invert__": np.invert,
@@ -539,9 +489,7 @@ _OPERATORS: Mapping[str, np.ufunc] = {
 for _symbol, _function in _OPERATORS.items():
     ARRAY_METHODS[_symbol] = _RULES[_function]
     if _symbol in operators.BINARY:
-        ARRAY_METHODS[f"{_symbol}="] = _in_place_rule(_RULES[_function])
-for _symbol in operators.COMPARE:
-    ARRAY_METHODS[_symbol] = _RULES[_OPERATORS[_symbol]]
+        ARRAY_METHODS[f"{_symbol}="] = partial(_in_place, _RULES[_function])
 ARRAY_METHODS["__getitem__"], ARRAY_METHODS["__setitem__"] = _get_item, _set_item
 for _name, _text in {
     "item": "ndarray.item()",
@@ -551,4 +499,4 @@ for _name, _text in {
     "__index__": "an array used as an index",
     "tobytes": "ndarray.tobytes()",
 }.items():
-    _reads(_name, _text)
+    ARRAY_METHODS[_name] = partial(_reads, _text)

@@ -48,83 +48,50 @@ def _natural(number: Any) -> bool:
     return bool(number >= 0)
 
 
+_SAME_NAMES: Mapping[str, str] = {
+    "f": "arccos arccosh arcsin arcsinh arctan arctan2 arctanh ceil copysign cos cosh deg2rad exp exp2 expm1 floor "
+    "fmax fmin fmod hypot log log10 log1p log2 logaddexp logaddexp2 nextafter rad2deg reciprocal signbit sin sinh sqrt "
+    "tan tanh trunc",
+    "iuf": "isfinite isinf isnan",
+    "iufc": "matmul square",
+    "biuf": "logical_and logical_not logical_or logical_xor maximum minimum",
+    "iu": "gcd lcm",
+}
+"""Dtypes of operands -> the elementwise functions that torch has under the same names."""
+
 UFUNCS: Mapping[np.ufunc, Ufunc] = {
+    **{
+        getattr(np, name): Ufunc(getattr(torch, name), kinds)
+        for kinds, names in _SAME_NAMES.items()
+        for name in names.split()
+    },
     np.add: Ufunc(operator.add, "biufc"),
     np.subtract: Ufunc(operator.sub, "iufc"),
     np.multiply: Ufunc(operator.mul, "biufc"),
     np.true_divide: Ufunc(operator.truediv, "fc"),
     np.floor_divide: Ufunc(operator.floordiv, "if", _nonzero),
     np.remainder: Ufunc(operator.mod, "if", _nonzero),
-    np.fmod: Ufunc(torch.fmod),
     np.power: Ufunc(operator.pow, "if", _natural),
     np.float_power: Ufunc(operator.pow),
     np.negative: Ufunc(operator.neg, "iufc"),
     np.positive: Ufunc(torch.clone, "iufc"),
     np.absolute: Ufunc(torch.abs, "iuf"),
     np.fabs: Ufunc(torch.abs),
-    np.square: Ufunc(torch.square, "iufc"),
-    np.sqrt: Ufunc(torch.sqrt),
-    np.reciprocal: Ufunc(torch.reciprocal),
-    np.exp: Ufunc(torch.exp),
-    np.exp2: Ufunc(torch.exp2),
-    np.expm1: Ufunc(torch.expm1),
-    np.log: Ufunc(torch.log),
-    np.log2: Ufunc(torch.log2),
-    np.log10: Ufunc(torch.log10),
-    np.log1p: Ufunc(torch.log1p),
-    np.sin: Ufunc(torch.sin),
-    np.cos: Ufunc(torch.cos),
-    np.tan: Ufunc(torch.tan),
-    np.arcsin: Ufunc(torch.asin),
-    np.arccos: Ufunc(torch.acos),
-    np.arctan: Ufunc(torch.atan),
-    np.arctan2: Ufunc(torch.atan2),
-    np.sinh: Ufunc(torch.sinh),
-    np.cosh: Ufunc(torch.cosh),
-    np.tanh: Ufunc(torch.tanh),
-    np.arcsinh: Ufunc(torch.asinh),
-    np.arccosh: Ufunc(torch.acosh),
-    np.arctanh: Ufunc(torch.atanh),
-    np.hypot: Ufunc(torch.hypot),
-    np.logaddexp: Ufunc(torch.logaddexp),
-    np.logaddexp2: Ufunc(torch.logaddexp2),
-    np.copysign: Ufunc(torch.copysign),
-    np.nextafter: Ufunc(torch.nextafter),
-    np.deg2rad: Ufunc(torch.deg2rad),
     np.radians: Ufunc(torch.deg2rad),
-    np.rad2deg: Ufunc(torch.rad2deg),
     np.degrees: Ufunc(torch.rad2deg),
-    np.floor: Ufunc(torch.floor),
-    np.ceil: Ufunc(torch.ceil),
-    np.trunc: Ufunc(torch.trunc),
     np.rint: Ufunc(torch.round),
-    np.maximum: Ufunc(torch.maximum, "biuf"),
-    np.minimum: Ufunc(torch.minimum, "biuf"),
-    np.fmax: Ufunc(torch.fmax),
-    np.fmin: Ufunc(torch.fmin),
     np.less: Ufunc(operator.lt, "biuf"),
     np.less_equal: Ufunc(operator.le, "biuf"),
     np.greater: Ufunc(operator.gt, "biuf"),
     np.greater_equal: Ufunc(operator.ge, "biuf"),
     np.equal: Ufunc(operator.eq, "biufc"),
     np.not_equal: Ufunc(operator.ne, "biufc"),
-    np.logical_and: Ufunc(torch.logical_and, "biuf"),
-    np.logical_or: Ufunc(torch.logical_or, "biuf"),
-    np.logical_xor: Ufunc(torch.logical_xor, "biuf"),
-    np.logical_not: Ufunc(torch.logical_not, "biuf"),
     np.bitwise_and: Ufunc(operator.and_, "biu"),
     np.bitwise_or: Ufunc(operator.or_, "biu"),
     np.bitwise_xor: Ufunc(operator.xor, "biu"),
     np.invert: Ufunc(operator.invert, "biu"),
     np.left_shift: Ufunc(operator.lshift, "iu", _natural),
     np.right_shift: Ufunc(operator.rshift, "iu", _natural),
-    np.gcd: Ufunc(torch.gcd, "iu"),
-    np.lcm: Ufunc(torch.lcm, "iu"),
-    np.isnan: Ufunc(torch.isnan, "iuf"),
-    np.isinf: Ufunc(torch.isinf, "iuf"),
-    np.isfinite: Ufunc(torch.isfinite, "iuf"),
-    np.signbit: Ufunc(torch.signbit),
-    np.matmul: Ufunc(torch.matmul, "iufc"),
 }
 
 
@@ -336,9 +303,9 @@ def take(a, indices, axis=None):
     return a[(slice(None),) * axis + (indices.to(torch.int64),)]
 
 
-@_row(np.take_along_axis, operands="arr indices")
-def take_along_axis(arr, indices, axis=-1):
-    return torch.take_along_dim(arr, indices.to(torch.int64), axis)
+_row(np.take_along_axis, operands="arr indices")(
+    lambda arr, indices, axis=-1: torch.take_along_dim(arr, indices.to(torch.int64), axis)
+)
 
 
 @_row(np.repeat)
@@ -346,11 +313,6 @@ def repeat(a, repeats, axis=None):
     if not isinstance(repeats, int):
         raise Refused("repeats that differ")
     return _flat(lambda b, d: torch.repeat_interleave(b, repeats, d))(a, axis)
-
-
-@_row(np.tile, operands="A")
-def tile(A, reps):
-    return torch.tile(A, (reps,) if isinstance(reps, int) else tuple(reps))
 
 
 _rows(
@@ -362,12 +324,9 @@ _rows(
         np.roll: lambda a, shift, axis=None: torch.roll(a, shift, axis),
     }
 )
+_row(np.tile, operands="A")(lambda A, reps: torch.tile(A, (reps,) if isinstance(reps, int) else tuple(reps)))
 
 # -- form -----------------------------------------------------------------------------------------------------
-
-
-def transpose(a, axes=None):
-    return torch.permute(a, tuple(range(a.ndim))[::-1] if axes is None else tuple(axes))
 
 
 def expand_dims(a, axis):
@@ -387,7 +346,7 @@ _rows(
     {
         np.reshape: lambda a, shape: torch.reshape(a, (shape,) if isinstance(shape, int) else tuple(shape)),
         np.ravel: lambda a: torch.reshape(a, (-1,)),
-        np.transpose: transpose,
+        np.transpose: lambda a, axes=None: _transpose(a, *(axes or ())),
         np.swapaxes: lambda a, axis1, axis2: torch.swapaxes(a, axis1, axis2),
         np.moveaxis: lambda a, source, destination: torch.movedim(a, source, destination),
         np.expand_dims: expand_dims,
@@ -429,9 +388,9 @@ def split(ary, indices_or_sections, axis=0):
     return list(torch.tensor_split(ary, indices_or_sections, axis))
 
 
-@_row(np.array_split, operands="ary", scalar=False)
-def array_split(ary, indices_or_sections, axis=0):
-    return list(torch.tensor_split(ary, indices_or_sections, axis))
+_row(np.array_split, operands="ary", scalar=False)(
+    lambda ary, indices_or_sections, axis=0: list(torch.tensor_split(ary, indices_or_sections, axis))
+)
 
 
 @_row(np.pad, operands="array")
@@ -459,9 +418,9 @@ def diag(v, k=0):
 # -- values -------------------------------------------------------------------------------------------------
 
 
-@_row(np.where, operands="condition x y", promote="x y")
-def where(condition, x, y):
-    return torch.where(condition.to(torch.bool), x, y)
+_row(np.where, operands="condition x y", promote="x y")(
+    lambda condition, x, y: torch.where(condition.to(torch.bool), x, y)
+)
 
 
 @_row(np.clip, operands="a a_min a_max", promote=True)
@@ -489,9 +448,9 @@ def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
     return torch.nan_to_num(x, nan, posinf, neginf)
 
 
-@_row(np.isclose, operands="a b", promote=True, floating=True)
-def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
-    return torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan)
+_row(np.isclose, operands="a b", promote=True, floating=True)(
+    lambda a, b, rtol=1e-05, atol=1e-08, equal_nan=False: torch.isclose(a, b, rtol, atol, equal_nan)
+)
 
 
 @_row(np.sign, operands="x")
@@ -515,16 +474,10 @@ def dot(a, b):
     return torch.matmul(a, b)
 
 
-def inner(a, b):
-    if a.dtype is torch.bool:
-        raise Refused("a product of bools")
-    return torch.inner(a, b)
-
-
 _rows(
     {
         np.dot: dot,
-        np.inner: inner,
+        np.inner: lambda a, b: dot(a, b) if a.dtype is torch.bool else torch.inner(a, b),  # which refuses bools
         np.outer: lambda a, b: torch.outer(a.reshape(-1), b.reshape(-1)),
         np.kron: lambda a, b: torch.kron(a, b),
     },
@@ -574,7 +527,7 @@ def _reshape(a, *shape):
 def _transpose(a, *axes):
     if len(axes) == 1 and not isinstance(axes[0], int):
         axes = axes[0]
-    return transpose(a, axes or None)
+    return torch.permute(a, axes or tuple(range(a.ndim))[::-1])
 
 
 METHODS: Mapping[str, Row] = {

@@ -6,40 +6,32 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.interpreter import operators
-from firebrick.capture.library.known_callables import handles
+from firebrick.capture.library.known_callables import handles, handles_all, handles_each
 from firebrick.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
-def _binary(symbol: str, function: Any) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return operators.binary(interp, symbol, args[0], args[1])
+_BINARY = {row.function: row.symbol for row in operators.BINARY.values()}
+_BINARY |= {row.in_place: f"{row.symbol}=" for row in operators.BINARY.values()}
+_COMPARE = {row[0]: symbol for symbol, row in operators.COMPARE.items()}
+_UNARY = {row[0]: symbol for symbol, row in operators.UNARY.items()}
 
 
-def _compare(symbol: str, function: Any) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return operators.compare(interp, symbol, args[0], args[1])
+@handles_each(*_BINARY)
+def _binary(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return operators.binary(interp, _BINARY[function], args[0], args[1])
 
 
-def _unary(symbol: str, function: Any) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return operators.unary(interp, symbol, args[0])
+@handles_each(*_COMPARE)
+def _compare(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return operators.compare(interp, _COMPARE[function], args[0], args[1])
 
 
-for _row in operators.BINARY.values():
-    _binary(_row.symbol, _row.function)
-    _binary(_row.symbol + "=", _row.in_place)
-for _symbol, (_function, _, _) in operators.COMPARE.items():
-    _compare(_symbol, _function)
-for _symbol, (_operation, _) in operators.UNARY.items():
-    _unary(_symbol, _operation)
+@handles_each(*_UNARY)
+def _unary(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return operators.unary(interp, _UNARY[function], args[0])
 
 
 @handles(operator.setitem)
@@ -48,13 +40,13 @@ def _setitem(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return NONE
 
 
-_RULES: dict[Any, Any] = {
-    operator.getitem: lambda interp, args, kwargs: args[0].realize().get_item(interp, args[1]),
-    operator.contains: lambda interp, args, kwargs: ConstantValue(operators.contains(interp, args[0], args[1])),
-    operator.is_: lambda interp, args, kwargs: ConstantValue(operators.identical(interp, args[0], args[1])),
-    operator.not_: lambda interp, args, kwargs: ConstantValue(not args[0].realize().truth(interp)),
-    operator.truth: lambda interp, args, kwargs: ConstantValue(args[0].realize().truth(interp)),
-    operator.index: lambda interp, args, kwargs: ConstantValue(interp.index_of(args[0])),
-}
-for _function, _rule in _RULES.items():
-    handles(_function)(_rule)
+handles_all(
+    {
+        operator.getitem: lambda interp, args, kwargs: args[0].realize().get_item(interp, args[1]),
+        operator.contains: lambda interp, args, kwargs: ConstantValue(operators.contains(interp, args[0], args[1])),
+        operator.is_: lambda interp, args, kwargs: ConstantValue(operators.identical(interp, args[0], args[1])),
+        operator.not_: lambda interp, args, kwargs: ConstantValue(not args[0].realize().truth(interp)),
+        operator.truth: lambda interp, args, kwargs: ConstantValue(args[0].realize().truth(interp)),
+        operator.index: lambda interp, args, kwargs: ConstantValue(interp.index_of(args[0])),
+    }
+)

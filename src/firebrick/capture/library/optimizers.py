@@ -9,21 +9,20 @@ both are tensors, and those of the powers are float64, so the results are eager'
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import optimizer
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, handles, replaces
+from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, handles, handles_each, replaces
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 TRANSPARENT_MODULES.add(__name__)
@@ -91,35 +90,26 @@ def _fused(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     raise Break("unsupported-call", "an optimizer's fused kernel is called")
 
 
-def _without_scale(kernel: Any, written_out: Any) -> None:
-    @handles(kernel)
-    def fused(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        scale = (kwargs.get(name, NONE).realize() for name in ("grad_scale", "found_inf"))
-        if any(isinstance(value, TensorValue) for value in scale):
-            return _fused(interp, args, kwargs)
-        return interp.tracer.function(written_out).call(interp, args, kwargs)
+@handles_each(torch._fused_adam_, torch._fused_adamw_)
+def _without_scale(kernel: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    scale = (kwargs.get(name, NONE).realize() for name in ("grad_scale", "found_inf"))
+    if any(isinstance(value, TensorValue) for value in scale):
+        return _fused(interp, args, kwargs)
+    written_out: Any = fused_adam_ if kernel is torch._fused_adam_ else fused_adamw_
+    return interp.tracer.function(written_out).call(interp, args, kwargs)
 
 
-_without_scale(torch._fused_adam_, fused_adam_)
-_without_scale(torch._fused_adamw_, fused_adamw_)
-
-
-def _with_tensor(name: str, number: str, written_out: Any) -> None:
+def _with_tensor(
+    name: str, number: str, written_out: Any, interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
+) -> Value:
     """A method whose factor is a number of Python; given a tensor it would read it."""
-
-    def method(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-        if number in kwargs and isinstance(kwargs[number].realize(), TensorValue):
-            return interp.tracer.function(written_out).call(interp, (value, *args), kwargs)
-        return interp.tracer.graph.call(interp, "call_method", name, (value, *args), kwargs)
-
-    TENSOR_METHODS[name] = method
+    if number in kwargs and isinstance(kwargs[number].realize(), TensorValue):
+        return interp.tracer.function(written_out).call(interp, (value, *args), kwargs)
+    return interp.tracer.graph.call(interp, "call_method", name, (value, *args), kwargs)
 
 
-_with_tensor("addcdiv_", "value", addcdiv_)
-_with_tensor("addcmul_", "value", addcmul_)
-_with_tensor("add_", "alpha", add_)
-_with_tensor("sub_", "alpha", sub_)
-
+for _name, _number in {"addcdiv_": "value", "addcmul_": "value", "add_": "alpha", "sub_": "alpha"}.items():
+    TENSOR_METHODS[_name] = partial(_with_tensor, _name, _number, globals()[_name])
 
 _FOREACH_ADDCDIV: Any = foreach_addcdiv_
 

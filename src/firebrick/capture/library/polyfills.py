@@ -15,12 +15,14 @@ import math
 import operator
 import types
 
+import numpy as np
 import torch
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan as torch_scan
 from torch.utils import _pytree as pytree
 
 from firebrick.capture.library.known_callables import POLYFILLS, replaces
+from firebrick.capture.marks import graph_break
 
 _UNSET = object()
 
@@ -35,6 +37,27 @@ def decorate_with(context, function):
 
 
 POLYFILLS["decorate_with"] = decorate_with
+
+
+def as_it_is(function):
+    return function
+
+
+POLYFILLS["as_it_is"] = as_it_is
+
+
+@replaces(pytree.map_only)  # whose annotations are evaluated at each call
+def map_only(kinds, /):
+    is_one = (lambda leaf: isinstance(leaf, kinds)) if isinstance(kinds, (type, tuple, types.UnionType)) else kinds
+    return lambda function: lambda leaf: function(leaf) if is_one(leaf) else leaf
+
+
+def on_arrays(function, /, *args, **kwargs):
+    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.numpy(), (args, kwargs))
+    return pytree.tree_map_only(np.ndarray, lambda array: torch.as_tensor(array), function(*args, **kwargs))
+
+
+POLYFILLS["on_arrays"] = on_arrays
 
 
 @replaces(functools.reduce)
@@ -96,8 +119,7 @@ def tee(iterable, n=2):
 
 @replaces(itertools.chain)
 def chain(*iterables):
-    for iterable in iterables:
-        yield from iterable
+    return chain_from_iterable(iterables)
 
 
 @replaces(itertools.chain.from_iterable)
@@ -340,7 +362,12 @@ def split_group(error, classes):
 POLYFILLS["split_group"] = split_group
 
 
-def call_hooked_module(module, *args, **kwargs):
+def call_hooked_module(module, /, *args, **kwargs):
+    return run_hooked(module, [args, kwargs, None], set())
+
+
+def run_hooked(module, state, called):
+    args, kwargs, _ = state
     for key, hook in (*_GLOBALS._global_forward_pre_hooks.items(), *module._forward_pre_hooks.items()):
         if key in module._forward_pre_hooks_with_kwargs:
             changed = hook(module, args, kwargs)
@@ -353,18 +380,39 @@ def call_hooked_module(module, *args, **kwargs):
             changed = hook(module, args)
             if changed is not None:
                 args = changed if isinstance(changed, tuple) else (changed,)
-    result = module.forward(*args, **kwargs)
+        state[:] = args, kwargs, None
+    state[2] = module.forward(*args, **kwargs)
     for key, hook in (*_GLOBALS._global_forward_hooks.items(), *module._forward_hooks.items()):
+        called.add(key)
         if key in module._forward_hooks_with_kwargs or key in _GLOBALS._global_forward_hooks_with_kwargs:
-            changed = hook(module, args, kwargs, result)
+            changed = hook(module, *state)
         else:
-            changed = hook(module, args, result)
+            changed = hook(module, args, state[2])
         if changed is not None:
-            result = changed
-    return result
+            state[2] = changed
+    return state[2]
 
 
-POLYFILLS["call_hooked_module"] = call_hooked_module
+def always_call_hooks(module, /, *args, **kwargs):
+    state, called = [args, kwargs, None], set()
+    try:
+        return run_hooked(module, state, called)
+    except Exception:
+        own = (module._forward_hooks, module._forward_hooks_always_called, module._forward_hooks_with_kwargs)
+        every = (_GLOBALS._global_forward_hooks, _GLOBALS._global_forward_hooks_always_called, ())
+        for hooks, always, with_kwargs in (every, own):
+            for key, hook in hooks.items():
+                if key in always and key not in called:
+                    try:
+                        changed = hook(module, *state) if key in with_kwargs else hook(module, state[0], state[2])
+                    except Exception:  # noqa: BLE001  it is silenced, in torch's words
+                        graph_break()
+                    if changed is not None:
+                        state[2] = changed
+        raise
+
+
+POLYFILLS["call_hooked_module"], POLYFILLS["always_call_hooks"] = call_hooked_module, always_call_hooks
 _GLOBALS = torch.nn.modules.module
 
 
@@ -390,14 +438,9 @@ def methodcaller(name, /, *args, **kwargs):
     return lambda obj: getattr(obj, name)(*args, **kwargs)
 
 
-@replaces(operator.call)
-def call(obj, /, *args, **kwargs):
-    return obj(*args, **kwargs)
-
-
-@replaces(operator.concat)
-def concat(a, b):
-    return a + b
+replaces(operator.call)(lambda obj, /, *args, **kwargs: obj(*args, **kwargs))
+replaces(operator.concat)(lambda a, b: a + b)
+replaces(torch_map)(lambda f, xs, *args: scan(lambda carry, row: ((), f(row, *args)), (), xs)[1])
 
 
 @replaces(operator.iconcat)
@@ -506,11 +549,6 @@ def scan(combine_fn, init, xs, *, dim=0, reverse=False):
     return carry, pytree.tree_unflatten(stacked, shape)
 
 
-@replaces(torch_map)
-def map_over(f, xs, *args):
-    return scan(lambda carry, row: ((), f(row, *args)), (), xs)[1]
-
-
 def index_by_tensors():
     """A context in which `x[i]` by a tensor of one element does not read the element; a rule knows it."""
     raise NotImplementedError
@@ -560,12 +598,11 @@ def linearize(func, *primals):
 
 
 @replaces(torch.ops.quantized.linear_dynamic, torch.ops.quantized.linear_dynamic.default)
-def linear_dynamic(x, packed, reduce_range=False):
+def linear_dynamic(x, packed, reduce_range=False, relu=False):
     parts = (packed.weight, packed.scales, packed.points, packed.bias, packed.axis)
-    return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, False)
+    return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, relu)
 
 
 @replaces(torch.ops.quantized.linear_relu_dynamic, torch.ops.quantized.linear_relu_dynamic.default)
 def linear_relu_dynamic(x, packed, reduce_range=False):
-    parts = (packed.weight, packed.scales, packed.points, packed.bias, packed.axis)
-    return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, True)
+    return linear_dynamic(x, packed, reduce_range, True)

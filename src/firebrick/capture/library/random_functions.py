@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import types
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,31 +20,24 @@ from firebrick.capture.values.random_state import (
 )
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 handles(torch.Generator)(make_generator)
 handles(random.Random)(make_numbers)
 
 
-@handles(torch.manual_seed)
-def _manual_seed(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return seed_default(interp, torch.manual_seed, args, kwargs)
+handles(torch.manual_seed)(lambda interp, args, kwargs: seed_default(interp, torch.manual_seed, args, kwargs))
 
 
-def _method_rule(name: str) -> Any:
-    def rule(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-        owner = args[0].realize() if args else None
-        if not isinstance(owner, RandomNumbers):
-            raise Break("random-generator", f"random.Random.{name}() is called")
-        return owner.call_method(interp, name, args[1:], kwargs)
-
-    return rule
+def _method_rule(name: str, interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    owner = args[0].realize() if args else None
+    if not isinstance(owner, RandomNumbers):
+        raise Break("random-generator", f"random.Random.{name}() is called")
+    return owner.call_method(interp, name, args[1:], kwargs)
 
 
 for _name in sorted(NUMBER_METHODS):
     _function = vars(random.Random).get(_name)
     if isinstance(_function, types.FunctionType):
-        CODE_HANDLERS[_function.__code__] = _method_rule(_name)
+        CODE_HANDLERS[_function.__code__] = partial(_method_rule, _name)

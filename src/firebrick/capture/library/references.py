@@ -22,43 +22,32 @@ from firebrick.capture.values.sequence import TupleValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 
 class WeakReferenceValue(Value):
     """A weak reference to an object that the captured code holds."""
 
     __slots__ = ("target",)
+    cls = weakref.ref
+    held = ("target",)
 
     def __init__(self, target: Value, source: Source | None = None) -> None:
         super().__init__(source)
         self.target = target
-
-    def python_type(self) -> type:
-        """The class of weak references."""
-        return weakref.ref
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """The object, which something must hold."""
         _check_held(interp, self.target)
         return self.target
 
-    def children(self) -> Sequence[Value]:
-        """The object."""
-        return (self.target,)
-
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`weakref.ref(target)`; a continuation would not hold a target made here as long as the frame does."""
         if getattr(self.target, "obj", None) is None:
             raise SkipFrame("a weak reference to a new object is alive at a graph break", always=True)
-        emitter.load_callable(weakref.ref)
-        emitter.load(self.target)
-        emitter.call(1)
+        emitter.load_call(weakref.ref, self.target)
 
 
 def _check_held(interp: Interpreter, target: Value) -> None:
@@ -141,14 +130,11 @@ class TokenValue(Value):
     """What setting a context variable gave; `before` is None where the variable had the value from outside."""
 
     __slots__ = ("before", "variable")
+    cls = contextvars.Token
 
     def __init__(self, variable: ObjectValue, before: Value | None) -> None:
         super().__init__()
         self.variable, self.before = variable, before
-
-    def python_type(self) -> type:
-        """The class of tokens."""
-        return contextvars.Token
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """`var`."""

@@ -6,6 +6,7 @@ import contextlib
 import math
 import types
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,12 +23,14 @@ from firebrick.capture.library.known_callables import (
     GRAPH_TYPES,
     TRANSPARENT,
     handles,
+    handles_all,
+    handles_each,
     key_of,
 )
 from firebrick.capture.library.polyfills import index_by_tensors
 from firebrick.capture.library.torch_settings import told
 from firebrick.capture.values.array import ArrayValue
-from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue
+from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue, is_none
 from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.made import NumberValue, tensor_of_number
 from firebrick.capture.values.object import ObjectValue
@@ -38,9 +41,7 @@ from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 # -- the graph's functions ---------------------------------------------------------------------
@@ -84,13 +85,13 @@ def _collect() -> None:
         for name in dir(namespace):
             if name in _NOT_IN_GRAPH or name.startswith("__"):
                 continue
-            found = getattr(namespace, name, None)
-            if isinstance(found, (types.BuiltinFunctionType, types.FunctionType, types.BuiltinMethodType)) or (
-                type(found).__name__ == "builtin_function_or_method"
+            function = getattr(namespace, name, None)
+            if isinstance(function, (types.BuiltinFunctionType, types.FunctionType, types.BuiltinMethodType)) or (
+                type(function).__name__ == "builtin_function_or_method"
             ):
-                if getattr(found, "__module__", None) in ("typing", "functools", "importlib", "torch.overrides"):
+                if getattr(function, "__module__", None) in ("typing", "functools", "importlib", "torch.overrides"):
                     continue
-                GRAPH_FUNCTIONS[id(found)] = found
+                GRAPH_FUNCTIONS[id(function)] = function
 
 
 _collect()
@@ -99,51 +100,30 @@ GRAPH_TYPES.extend((torch._ops.OpOverload, torch._ops.OpOverloadPacket))
 # -- state that can be asked ---------------------------------------------------------------------
 
 
-def _asks(*functions: Any) -> None:
+def _asks(*functions: Any, state: str = "") -> None:
+    """Functions that are called now; what they tell is guarded at all times, or as a kind of state."""
     for function in functions:
 
         @handles(function)
         def rule(interp: Interpreter, args: Args, kwargs: Kwargs, function: Any = function) -> Value:
+            if state:
+                interp.tracer.guards.state(state)
             return interp.fold(function, args, kwargs)
 
 
 _asks(
-    torch.is_grad_enabled,
-    torch.get_default_dtype,
-    torch.is_autocast_enabled,
-    torch.get_autocast_dtype,
-    torch.is_autocast_cache_enabled,
-    torch.are_deterministic_algorithms_enabled,
-    torch.is_deterministic_algorithms_warn_only_enabled,
-    torch.get_default_device,
-    torch.cuda.is_available,
-    torch.cuda.device_count,
-    torch.cuda.is_current_stream_capturing,
-    torch.backends.mps.is_available,
-    torch.distributed.is_available,
-    torch.distributed.is_initialized,
-    torch.finfo,
-    torch.iinfo,
-    torch.device,
-    torch.dtype,
-    torch.is_warn_always_enabled,
-    torch.promote_types,
-    torch._C._nn._parse_to,
-    torch.can_cast,
-    torch._C._get_tracing_state,
-    torch._C._functorch.maybe_current_level,
+    *(torch.is_grad_enabled, torch.get_default_dtype, torch.get_default_device, torch.is_warn_always_enabled),
+    *(torch.is_autocast_enabled, torch.get_autocast_dtype, torch.is_autocast_cache_enabled),
+    *(torch.are_deterministic_algorithms_enabled, torch.is_deterministic_algorithms_warn_only_enabled),
+    *(torch.cuda.is_available, torch.cuda.device_count, torch.cuda.is_current_stream_capturing),
+    *(torch.backends.mps.is_available, torch.distributed.is_available, torch.distributed.is_initialized),
+    *(torch.finfo, torch.iinfo, torch.device, torch.dtype, torch.promote_types, torch.can_cast),
+    *(torch._C._nn._parse_to, torch._C._get_tracing_state, torch._C._functorch.maybe_current_level),
 )
 
 
-def _asks_state(function: Any, kind: str) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        interp.tracer.guards.state(kind)
-        return interp.fold(function, args, kwargs)
-
-
-_asks_state(torch.get_num_threads, "THREADS")
-_asks_state(torch.get_float32_matmul_precision, "MATMUL_PRECISION")
+_asks(torch.get_num_threads, state="THREADS")
+_asks(torch.get_float32_matmul_precision, state="MATMUL_PRECISION")
 
 
 def _constant(value: Any, *functions: Any) -> None:
@@ -152,11 +132,7 @@ def _constant(value: Any, *functions: Any) -> None:
         return ConstantValue(value)
 
 
-_constant(
-    True,
-    torch.compiler.is_compiling,
-    torch.compiler.is_dynamo_compiling,
-)
+_constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 _constant(
     False,
     torch._jit_internal.is_scripting,
@@ -182,55 +158,28 @@ def _has_torch_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Valu
     )
 
 
-@handles(torch.is_inference_mode_enabled)
-def _is_inference_mode_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(interp.tracer.graph.inference.on)
-
-
-@handles(torch.is_inference)
-def _is_inference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return args[0].realize().call_method(interp, "is_inference", args[1:], kwargs)
-
-
-@handles(torch.is_tensor)
-def _is_tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(isinstance(args[0].realize(), (TensorValue, SubclassValue)))
-
-
 @handles(torch.Size)
 def _size(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     items = list(interp.iterate(args[0])) if args else []
     return TupleValue([ConstantValue(interp.index_of(item)) for item in items], cls=torch.Size)
 
 
-def _checks(check: Any, at: int) -> None:
-    @handles(check)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        condition = (args[at] if len(args) > at else kwargs.get("cond", kwargs.get("condition", NONE))).realize()
-        if isinstance(condition, TensorValue):
-            raise Break("data-dependent-branch", f"{check.__name__}() of a tensor")
-        if condition.truth(interp):
-            return NONE
-        message: Any = args[at + 1] if len(args) > at + 1 else kwargs.get("message")
-        if message is not None and not isinstance(message.realize(), ConstantValue):
-            text = interp.call(message).realize().as_constant()
-            message = ConstantValue(lambda: text)
-        return interp.fold(check, [*args[:at], ConstantValue(False), *(() if message is None else (message,))], {})
-
-
-for _check in ("_check", "_check_value", "_check_index", "_check_type", "_check_not_implemented", "_assert"):
-    _checks(getattr(torch, _check), 0)
-_checks(torch._check_with, 1)
-
-
-@handles(torch.as_tensor, torch.asarray)
-def _tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return _new_tensor(interp, args, kwargs, copy=False)
-
-
-@handles(torch.tensor)
-def _copied_tensor(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return _new_tensor(interp, args, kwargs, copy=True)
+@handles_each(
+    *(torch._check, torch._check_value, torch._check_index, torch._check_type, torch._check_not_implemented),
+    *(torch._assert, torch._check_with),
+)
+def _checks(check: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    at = 1 if check is torch._check_with else 0
+    condition = (args[at] if len(args) > at else kwargs.get("cond", kwargs.get("condition", NONE))).realize()
+    if isinstance(condition, TensorValue):
+        raise Break("data-dependent-branch", f"{check.__name__}() of a tensor")
+    if condition.truth(interp):
+        return NONE
+    message: Any = args[at + 1] if len(args) > at + 1 else kwargs.get("message")
+    if message is not None and not isinstance(message.realize(), ConstantValue):
+        text = interp.call(message).realize().as_constant()
+        message = ConstantValue(lambda: text)
+    return interp.fold(check, [*args[:at], ConstantValue(False), *(() if message is None else (message,))], {})
 
 
 _COPIES = (
@@ -251,7 +200,7 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
         raise Break("unsupported-call", "torch.tensor() of a tensor with such arguments")
     if copy and isinstance(first, TensorValue):
         interp.tracer.effects.later(warnings.warn, [ConstantValue(_COPIES)], {})
-    wanted = [value for name in ("device", "dtype") if not _is_none(value := kwargs.get(name, NONE))]
+    wanted = [value for name in ("device", "dtype") if not is_none(value := kwargs.get(name, NONE))]
     if copy or isinstance(first, ArrayValue):
         tensor, scalar = (first.tensor, first.scalar) if isinstance(first, ArrayValue) else (first, False)
         if not copy and not scalar:
@@ -262,10 +211,6 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
     for value in wanted:
         first = first.call_method(interp, "to", [value], {}).realize()
     return first
-
-
-def _is_none(value: Value) -> bool:
-    return value.realize() is NONE or (value.is_constant() and value.as_constant() is None)
 
 
 # -- modes of the thread ---------------------------------------------------------------------------
@@ -280,28 +225,15 @@ def set_grad_mode(interp: Interpreter, mode: bool) -> None:
         interp.tracer.graph.statement(interp, torch._C._set_grad_enabled, (mode,))
 
 
-def _grad_switch(mode: bool) -> Callable[[Interpreter], Callable[[Interpreter], None]]:
-    def enter(interp: Interpreter) -> Callable[[Interpreter], None]:
-        before = torch.is_grad_enabled()
-        set_grad_mode(interp, mode)
-        return lambda at: set_grad_mode(at, before)
-
-    return enter
+def _switch_grad(mode: bool, interp: Interpreter) -> Callable[[Interpreter], None]:
+    before = torch.is_grad_enabled()
+    set_grad_mode(interp, mode)
+    return lambda at: set_grad_mode(at, before)
 
 
-def _grad_context(make: Any, args: Args, mode: bool) -> Value:
-    return ContextValue(make, args, _grad_switch(mode))
-
-
-@handles(torch.no_grad)
-def _no_grad(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    context = _grad_context(torch.no_grad, [], False)
-    return interp.decorate_with(context, args[0]) if args else context
-
-
-@handles(torch.enable_grad)
-def _enable_grad(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    context = _grad_context(torch.enable_grad, [], True)
+@handles_each(torch.no_grad, torch.enable_grad)
+def _switches_grad(make: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    context = ContextValue(make, [], partial(_switch_grad, make is torch.enable_grad))
     return interp.decorate_with(context, args[0]) if args else context
 
 
@@ -319,42 +251,38 @@ def _set_grad_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return context
 
 
-@handles(torch._C._set_grad_enabled)
-def _set_grad_enabled_now(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    set_grad_mode(interp, interp.flag(args[0], True))
-    return NONE
-
-
 @handles(torch.inference_mode)
 def _inference_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    given = args[0].realize() if args else kwargs.get("mode", ConstantValue(True)).realize()
-    if not given.is_constant() or not isinstance(given.as_constant(), bool):
-        return interp.decorate_with(_inference_context(True), given)
-    return _inference_context(given.as_constant())
+    mode = args[0].realize() if args else kwargs.get("mode", ConstantValue(True)).realize()
+    if not mode.is_constant() or not isinstance(mode.as_constant(), bool):
+        return interp.decorate_with(_inference_context(True), mode)
+    return _inference_context(mode.as_constant())
 
 
 def _inference_context(mode: bool) -> ContextValue:
-    return ContextValue(torch.inference_mode, [ConstantValue(mode)], _inference_switch(mode))
+    return ContextValue(torch.inference_mode, [ConstantValue(mode)], partial(_switch_inference, mode))
 
 
-def _inference_switch(mode: bool) -> Callable[[Interpreter], Callable[[Interpreter], None]]:
-    def enter(interp: Interpreter) -> Callable[[Interpreter], None]:
-        graph = interp.tracer.graph
-        if graph.outer is not None and graph.inference.on is not mode:
-            raise Break("unsupported-call", f"torch.inference_mode({mode}) is entered in a transform or a branch")
-        before, recorded, depth = graph.inference.on, torch.is_grad_enabled(), len(graph.open_modes)
-        graph.inference.switch(mode)
-        set_grad_mode(interp, not mode)
+def _switch_inference(mode: bool, interp: Interpreter) -> Callable[[Interpreter], None]:
+    graph = interp.tracer.graph
+    if graph.outer is not None and graph.inference.on is not mode:
+        raise Break("unsupported-call", f"torch.inference_mode({mode}) is entered in a transform or a branch")
+    before, recorded, depth = graph.inference.on, torch.is_grad_enabled(), len(graph.open_modes)
+    graph.inference.switch(mode)
+    set_grad_mode(interp, not mode)
 
-        def leave(at: Interpreter) -> None:
-            if len(graph.open_modes) > depth + 1:
-                raise Break("unsupported-call", "inference mode is left before a mode that was entered in it")
-            graph.inference.switch(before)
-            set_grad_mode(at, recorded)
+    def leave(at: Interpreter) -> None:
+        if len(graph.open_modes) > depth + 1:
+            raise Break("unsupported-call", "inference mode is left before a mode that was entered in it")
+        graph.inference.switch(before)
+        set_grad_mode(at, recorded)
 
-        return leave
+    return leave
 
-    return enter
+
+def _set_now(interp: Interpreter, mode: Value) -> Value:
+    set_grad_mode(interp, interp.flag(mode, True))
+    return NONE
 
 
 TRANSPARENT.update((torch.inference_mode.clone, torch.set_grad_enabled.clone))
@@ -380,44 +308,18 @@ def _function_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return args[0] if len(args) == 1 else NONE
 
 
-def _index_by_tensors(interp: Interpreter) -> Callable[[Interpreter], None]:
-    interp.tracer.index_by_tensors += 1
-
-    def leave(at: Interpreter) -> None:
-        at.tracer.index_by_tensors -= 1
-
-    return leave
+def _count(name: str, interp: Interpreter) -> Callable[[Interpreter], None]:
+    """Enter a context in which one of the tracer's counters is higher."""
+    setattr(interp.tracer, name, getattr(interp.tracer, name) + 1)
+    return lambda at: setattr(at.tracer, name, getattr(at.tracer, name) - 1)
 
 
-@handles(index_by_tensors)
-def _indexing(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ContextValue(_none, [], _index_by_tensors)
+@handles_each(torch._C.DisableTorchFunction, torch._C.DisableTorchFunctionSubclass)
+def _switches_overrides(cls: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ContextValue(cls, [], partial(_count, "overrides_off"))
 
 
-def _switches_overrides(cls: Any) -> None:
-    @handles(cls)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return ContextValue(cls, [], _switch_overrides_off)
-
-
-def _switch_overrides_off(interp: Interpreter) -> Callable[[Interpreter], None]:
-    tracer = interp.tracer
-    tracer.overrides_off += 1
-
-    def leave(at: Interpreter) -> None:
-        tracer.overrides_off -= 1
-
-    return leave
-
-
-_switches_overrides(torch._C.DisableTorchFunction)
-_switches_overrides(torch._C.DisableTorchFunctionSubclass)
 TENSOR_METHODS["as_subclass"] = as_subclass
-
-
-@handles(torch.Tensor._make_subclass)
-def _make_subclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return make_subclass(interp, args, kwargs)
 
 
 @handles(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
@@ -429,7 +331,7 @@ def _default_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         return ConstantValue(NotImplemented)
     given = list(interp.iterate(rest[0] if rest else kwargs["args"])) if rest or "args" in kwargs else []
     named = (rest[1] if len(rest) > 1 else kwargs.get("kwargs", NONE)).realize()
-    keywords = {} if named is NONE or _is_none(named) else _keywords(interp, named)
+    keywords = {} if is_none(named) else _keywords(interp, named)
     return default_function(interp, own, function, given, keywords)
 
 
@@ -437,43 +339,18 @@ def _keywords(interp: Interpreter, named: Value) -> dict[str, Value]:
     return {key.realize().as_constant(): named.get_item(interp, key) for key in interp.iterate(named)}
 
 
-@handles(torch._C._is_torch_function_enabled)
-def _is_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(not interp.tracer.overrides_off)
-
-
-@handles(torch.overrides.handle_torch_function)
-def _handle(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return overridden(interp, args[0].realize().as_constant(), args[2:], kwargs)
-
-
-@handles(torch.autograd.profiler.record_function.__enter__)
-def _enter_name(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return args[0]
-
-
-@handles(torch.autograd.profiler.record_function.__exit__)
-def _leave_name(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return NONE
-
-
 def _none() -> Any:
     return contextlib.nullcontext()
 
 
-def _autocasts(make: Any) -> None:
-    @handles(make)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        made = told(interp, make, args, kwargs)
-        state = (made.device, made.fast_dtype, made._enabled, made._cache_enabled)
-        again = [ConstantValue(item) for item in state]
-        if not made._enabled and not torch.is_autocast_enabled(made.device):
-            return ContextValue(torch.autocast, again, _nothing)
-        return ContextValue(torch.autocast, again, lambda at: _enter_autocast(at, state))
-
-
-for _make in (torch.autocast, torch.cpu.amp.autocast, torch.cuda.amp.autocast):  # type: ignore[attr-defined]
-    _autocasts(_make)
+@handles_each(torch.autocast, torch.cpu.amp.autocast, torch.cuda.amp.autocast)  # type: ignore[attr-defined]
+def _autocasts(make: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    made = told(interp, make, args, kwargs)
+    state = (made.device, made.fast_dtype, made._enabled, made._cache_enabled)
+    again = [ConstantValue(item) for item in state]
+    if not made._enabled and not torch.is_autocast_enabled(made.device):
+        return ContextValue(torch.autocast, again, _nothing)
+    return ContextValue(torch.autocast, again, lambda at: _enter_autocast(at, state))
 
 
 def _enter_autocast(interp: Interpreter, state: tuple[Any, ...]) -> Callable[[Interpreter], None]:
@@ -521,12 +398,12 @@ def _made_autocast(interp: Interpreter, made: Value) -> Any:
 
 
 _handle_made(torch.autocast, _made_autocast, gives_itself=True)
-_handle_made(torch.no_grad, lambda interp, made: _grad_switch(False))
-_handle_made(torch.enable_grad, lambda interp, made: _grad_switch(True))
+_handle_made(torch.no_grad, lambda interp, made: partial(_switch_grad, False))
+_handle_made(torch.enable_grad, lambda interp, made: partial(_switch_grad, True))
 
 
 def _made_inference(interp: Interpreter, made: Value) -> Any:
-    return _inference_switch(interp.flag(made.get_attr(interp, "mode"), True))
+    return partial(_switch_inference, interp.flag(made.get_attr(interp, "mode"), True))
 
 
 _handle_made(torch.inference_mode, _made_inference)
@@ -574,3 +451,30 @@ for _name, _plain in (
     FOLDABLE[key_of(getattr(torch, _name, getattr(torch, f"_{_name}", _plain)))] = _plain
 
 FOLDABLE.update({key_of(obj): obj for obj in (torch._C._get_privateuse1_backend_name, torch._C._get_accelerator)})
+
+
+handles_all(
+    {
+        torch.is_inference_mode_enabled: lambda interp, args, kwargs: ConstantValue(interp.tracer.graph.inference.on),
+        torch.is_inference: lambda interp, args, kwargs: (
+            args[0].realize().call_method(interp, "is_inference", args[1:], kwargs)
+        ),
+        torch.is_tensor: lambda interp, args, kwargs: ConstantValue(
+            isinstance(args[0].realize(), (TensorValue, SubclassValue))
+        ),
+        torch.as_tensor: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=False),
+        torch.asarray: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=False),
+        torch.tensor: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=True),
+        index_by_tensors: lambda interp, args, kwargs: ContextValue(_none, [], partial(_count, "index_by_tensors")),
+        torch._C._is_torch_function_enabled: lambda interp, args, kwargs: ConstantValue(
+            not interp.tracer.overrides_off
+        ),
+        torch.overrides.handle_torch_function: lambda interp, args, kwargs: overridden(
+            interp, args[0].realize().as_constant(), args[2:], kwargs
+        ),
+        torch._C._set_grad_enabled: lambda interp, args, kwargs: _set_now(interp, args[0]),
+        torch.Tensor._make_subclass: make_subclass,
+        torch.autograd.profiler.record_function.__enter__: lambda interp, args, kwargs: args[0],
+        torch.autograd.profiler.record_function.__exit__: lambda interp, args, kwargs: NONE,
+    }
+)

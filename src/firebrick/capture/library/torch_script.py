@@ -8,48 +8,24 @@ import torch
 import torch.jit
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.known_callables import CODE_HANDLERS, NAMED, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, NAMED, handles, unwrapped
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.sequence import SequenceValue, TupleValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
-@handles(torch.jit.annotate)
-def _annotate(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return args[1] if len(args) > 1 else kwargs["the_value"]
-
-
-def _if_tracing(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    """Nothing is traced where code is captured, so it is the plain function."""
-    return interp.tracer.known(function.__wrapped__).call(interp, args, kwargs)
-
-
+handles(torch.jit.annotate)(lambda interp, args, kwargs: args[1] if len(args) > 1 else kwargs["the_value"])
 _sample: Any = torch.jit.script_if_tracing(lambda: None)
-CODE_HANDLERS[_sample.__code__] = _if_tracing
+CODE_HANDLERS[_sample.__code__] = unwrapped  # nothing is traced where code is captured
 
 
 # -- constructors -------------------------------------------------------------------------------------
 
-_DTYPES: dict[str, torch.dtype] = {
-    "FloatTensor": torch.float32,
-    "DoubleTensor": torch.float64,
-    "HalfTensor": torch.float16,
-    "BFloat16Tensor": torch.bfloat16,
-    "LongTensor": torch.int64,
-    "IntTensor": torch.int32,
-    "ShortTensor": torch.int16,
-    "CharTensor": torch.int8,
-    "ByteTensor": torch.uint8,
-    "BoolTensor": torch.bool,
-}
+_KINDS = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 
 
 def _old_tensor(interp: Interpreter, dtype: torch.dtype, args: Args, kwargs: Kwargs) -> Value:
@@ -80,12 +56,13 @@ def _constructs(cls: Any, dtype: torch.dtype | None) -> None:
         return _old_tensor(interp, dtype or torch.get_default_dtype(), args, kwargs)
 
 
-for _name, _dtype in _DTYPES.items():
-    _constructs(getattr(torch, _name), _dtype)
+for _kind in _KINDS:
+    _cls = getattr(torch, f"{_kind}Tensor")
+    _constructs(_cls, _cls.dtype)
 _constructs(torch.Tensor, None)
 
 
-def _type(interp: Interpreter, tensor: TensorValue, args: Sequence[Value], kwargs: Kwargs) -> Value:
+def _type(interp: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     """`Tensor.type`; a class of tensors is given by its name."""
     if not args and "dtype" not in kwargs:
         return ConstantValue(tensor.fake.type())

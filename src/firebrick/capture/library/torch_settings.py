@@ -14,7 +14,7 @@ import torch
 from torch.nn.attention import sdpa_kernel
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.known_callables import handles
+from firebrick.capture.library.known_callables import handles, handles_each
 from firebrick.capture.library.references import read_now
 from firebrick.capture.switches import Switch
 from firebrick.capture.values.base import NotConstant
@@ -26,10 +26,7 @@ from firebrick.capture.values.sequence import ListValue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 
 
 def constants(interp: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
@@ -54,42 +51,34 @@ def constants(interp: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[Any
         raise Break("unsupported-call", f"a setting of torch is changed to {error}, which is not constant") from None
 
 
-def _entered(make: Any) -> None:
-    @handles(make)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        bound = inspect.signature(make).bind(*args, **kwargs)
-        values, named = constants(interp, bound.args, bound.kwargs)
-        context = lambda: make(*values, **named)  # noqa: E731
-        try:
-            context()
-        except Exception as error:  # noqa: BLE001  the user's program gets what it raises
-            interp.raise_real(error)
-        text = f"{values!r} {named!r}"
+@handles_each(
+    *(torch.backends.cudnn.flags, torch.backends.mkldnn.flags, torch.backends.nnpack.flags),
+    *(sdpa_kernel, torch.autograd.graph.disable_saved_tensors_hooks),
+)
+def _entered(make: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    bound = inspect.signature(make).bind(*args, **kwargs)
+    values, named = constants(interp, bound.args, bound.kwargs)
+    context = lambda: make(*values, **named)  # noqa: E731
+    try:
+        context()
+    except Exception as error:  # noqa: BLE001  the user's program gets what it raises
+        interp.raise_real(error)
+    text = f"{values!r} {named!r}"
 
-        def enter(at: Interpreter) -> Callable[[Interpreter], None]:
-            entering, leaving = Switch(make.__name__, context, text), Switch(f"leave_{make.__name__}", None, text)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                entering()
-            at.tracer.graph.statement(at, entering, ())
+    def enter(at: Interpreter) -> Callable[[Interpreter], None]:
+        entering, leaving = Switch(make.__name__, context, text), Switch(f"leave_{make.__name__}", None, text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            entering()
+        at.tracer.graph.statement(at, entering, ())
 
-            def leave(later: Interpreter) -> None:
-                leaving()
-                later.tracer.graph.statement(later, leaving, ())
+        def leave(later: Interpreter) -> None:
+            leaving()
+            later.tracer.graph.statement(later, leaving, ())
 
-            return leave
+        return leave
 
-        return ContextValue(context, [], enter)
-
-
-for _make in (
-    sdpa_kernel,
-    torch.backends.cudnn.flags,
-    torch.backends.mkldnn.flags,
-    torch.backends.nnpack.flags,
-    torch.autograd.graph.disable_saved_tensors_hooks,
-):
-    _entered(_make)
+    return ContextValue(context, [], enter)
 
 
 class _SettingValue(ContextValue):
@@ -99,10 +88,7 @@ class _SettingValue(ContextValue):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Set it."""
-        emitter.load_callable(self.make)
-        for arg in self.args:
-            emitter.load(arg)
-        emitter.call(len(self.args))
+        emitter.load_call(self.make, *self.args)
 
 
 def _sets(name: Any, read: Callable[..., tuple[Any, ...]], asked: int = 0, setter: Any = None) -> None:
@@ -150,34 +136,30 @@ _sets(torch.set_autocast_dtype, lambda device: (device, torch.get_autocast_dtype
 _sets(torch.set_autocast_cache_enabled, _one(torch.is_autocast_cache_enabled))
 
 _FLAGS = (
-    ("_get_flash_sdp_enabled", "_set_sdp_use_flash"),
-    ("_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"),
-    ("_get_math_sdp_enabled", "_set_sdp_use_math"),
-    ("_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn"),
-    ("_get_overrideable_sdp_enabled", "_set_sdp_use_overrideable"),
-    ("_get_sdp_priority_order", "_set_sdp_priority_order"),
-    ("_get_cudnn_enabled", "_set_cudnn_enabled"),
-    ("_get_cudnn_benchmark", "_set_cudnn_benchmark"),
-    ("_get_cudnn_deterministic", "_set_cudnn_deterministic"),
-    ("_get_cudnn_allow_tf32", "_set_cudnn_allow_tf32"),
-    ("_get_cublas_allow_tf32", "_set_cublas_allow_tf32"),
-    ("_get_mkldnn_enabled", "_set_mkldnn_enabled"),
-    ("_get_nnpack_enabled", "_set_nnpack_enabled"),
+    *(
+        (f"_get_{kernel}_sdp_enabled", f"_set_sdp_use_{kernel}")
+        for kernel in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+    ),
+    *(
+        (f"_get_{flag}", f"_set_{flag}")
+        for flag in (
+            *("sdp_priority_order", "cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32"),
+            *("cublas_allow_tf32", "mkldnn_enabled", "nnpack_enabled"),
+        )
+    ),
 )
 """Flags of kernels: what reads one, and what sets it."""
 
 
-def _asks(getter: Any) -> None:
-    @handles(getter)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        if any(isinstance(switch, Switch) for switch in interp.tracer.graph.switches):
-            raise Break("unsupported-call", f"{getter.__name__}() is called behind a change of such settings")
-        return read_now(interp, interp.tracer.known(getter), getter, getter.__name__)
+def _asks(getter: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if any(isinstance(switch, Switch) for switch in interp.tracer.graph.switches):
+        raise Break("unsupported-call", f"{getter.__name__}() is called behind a change of such settings")
+    return read_now(interp, interp.tracer.known(getter), getter, getter.__name__)
 
 
 for _getter, _setter in _FLAGS:
     if hasattr(_C, _getter) and hasattr(_C, _setter):
-        _asks(getattr(_C, _getter))
+        handles_each(getattr(_C, _getter))(_asks)
         _sets(getattr(_C, _setter), _one(getattr(_C, _getter)))
 
 
@@ -196,9 +178,9 @@ def told(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     return result
 
 
-@handles(torch.is_autocast_cpu_enabled)
-def _is_autocast_cpu_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(told(interp, torch.is_autocast_cpu_enabled, args, kwargs))
+handles(torch.is_autocast_cpu_enabled)(
+    lambda interp, args, kwargs: ConstantValue(told(interp, torch.is_autocast_cpu_enabled, args, kwargs))
+)
 
 
 # -- warnings -----------------------------------------------------------------------------------------
@@ -228,13 +210,8 @@ def _catch_warnings(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return _FilterValue(warnings.catch_warnings, [], enter)
 
 
-def _filters(function: Any) -> None:
-    @handles(function)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        told(interp, lambda *args, **kwargs: None, args, kwargs)
-        interp.tracer.effects.later(function, args, dict(kwargs))
-        return NONE
-
-
-for _function in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
-    _filters(_function)
+@handles_each(warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings)
+def _filters(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    told(interp, lambda *args, **kwargs: None, args, kwargs)
+    interp.tracer.effects.later(function, args, dict(kwargs))
+    return NONE

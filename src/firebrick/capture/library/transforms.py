@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.graph import GraphBuilder
-from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, handles, handles_each
 from firebrick.capture.library.polyfills import scan_loop
 from firebrick.capture.replay import new_in_reach
 from firebrick.capture.values.base import Value
@@ -34,18 +34,12 @@ from firebrick.ir.graph.nested import CHECKPOINT, Body, Branch, Loop, Nested, Tr
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
-_MAKERS = (
-    torch.func.vmap,
-    torch.func.grad,
-    torch.func.grad_and_value,
-    torch.func.jacrev,
-    torch.func.jacfwd,
-    torch.func.hessian,
+_MAKERS: tuple[Callable[..., Any], ...] = (
+    *(torch.func.vmap, torch.func.grad, torch.func.grad_and_value),
+    *(torch.func.jacrev, torch.func.jacfwd, torch.func.hessian),
 )
 """Functions that return a transformed function."""
 
@@ -78,24 +72,15 @@ class TransformValue(Value):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Transform the function."""
-        emitter.load_callable(self.maker)
-        for item in self.children():
-            emitter.load(item)
-        emitter.call(1, tuple(self.options))
+        emitter.load_call(self.maker, *self.children(), keywords=tuple(self.options))
 
 
-def _makes(maker: Callable[..., Any]) -> None:
+@handles_each(*_MAKERS)
+def _makes(maker: Callable[..., Any], interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     parameters = list(inspect.signature(maker).parameters)[1:]
-
-    @handles(maker)
-    def make(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        options = {**dict(zip(parameters, args[1:], strict=False)), **kwargs}
-        function = options.pop("func", None) or args[0]
-        return TransformValue(maker, function, options)
-
-
-for _maker in _MAKERS:
-    _makes(_maker)
+    options = {**dict(zip(parameters, args[1:], strict=False)), **kwargs}
+    function = options.pop("func", None) or args[0]
+    return TransformValue(maker, function, options)
 
 
 def _made(maker: Callable[..., Any]) -> None:
@@ -119,7 +104,7 @@ class _Seen(Exception):
     """The transform has called its function; nothing more is wanted."""
 
 
-class _Sub:
+class Sub:
     """Captures calls into a graph nested in the present one."""
 
     def __init__(self, interp: Interpreter) -> None:
@@ -165,9 +150,9 @@ class _Sub:
 
 def _values(graph: GraphBuilder, nodes: Sequence[fx.Node]) -> list[TensorValue]:
     """The tensors that nodes compute."""
-    found = [value for node in nodes if (value := graph.known(node.meta.get("val"))) is not None]
-    assert len(found) == len(nodes)
-    return found
+    values = [value for node in nodes if (value := graph.known(node.meta.get("val"))) is not None]
+    assert len(values) == len(nodes)
+    return values
 
 
 class NestedBuilder(GraphBuilder):
@@ -206,12 +191,12 @@ class NestedBuilder(GraphBuilder):
             return node
         assert self.outer is not None
         node = self.outer.lift(node)
-        found = self.lifted.get(node)
-        if found is None:
+        argument = self.lifted.get(node)
+        if argument is None:
             fake = node.meta["val"]
-            found = self.lifted[node] = self.placeholder(node.name, fake)
+            argument = self.lifted[node] = self.placeholder(node.name, fake)
             self.watch(fake)
-        return found
+        return argument
 
 
 def _transformed(
@@ -226,7 +211,7 @@ def _transformed(
     kind: type[Transform] = Transform,
 ) -> Value:
     """The node that runs `api` on a function's graph."""
-    sub = _Sub(interp)
+    sub = Sub(interp)
     sub.graph.in_transform |= api is not CHECKPOINT
     given = TupleValue(list(args)), DictValue.of(dict(kwargs))
     handed = tuple(value.as_argument() for value in given)
@@ -260,7 +245,7 @@ def _transformed(
     return interp.tracer.graph.call(interp, "call_function", node, (*given, sub.lifted()), {})
 
 
-def _value_like(interp: Interpreter, sub: _Sub, item: Any) -> Value:
+def _value_like(interp: Interpreter, sub: Sub, item: Any) -> Value:
     """What stands for an argument that a transform made; its tensors in the order of pytree leaves."""
     if isinstance(item, torch.Tensor):
         return sub.argument(item)
@@ -299,8 +284,13 @@ def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     options = {name: named.pop(name).realize().as_constant() for name in _CHECKPOINT_OPTIONS if name in named}
     if not torch.is_grad_enabled():
         return args[0].realize().call(interp, args[1:], named)
+    values = [arg.realize() for arg in args[1:]]
+    if options.get("use_reentrant") is True and any(
+        isinstance(v, TensorValue) and v.fake.requires_grad for v in values
+    ):
+        options["use_reentrant"] = False  # which gives the same gradients, without a backward of its own
     if options.get("use_reentrant") is not False:
-        raise Break("unsupported-call", "checkpoint() with use_reentrant=True, which runs a backward of its own")
+        raise Break("unsupported-call", "checkpoint(use_reentrant=True) without an argument that gathers gradients")
     return _transformed(interp, CHECKPOINT, args[0], options, args[1:], named, direct=True)
 
 
@@ -308,17 +298,13 @@ def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _like(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (one.shape, one.stride(), one.dtype, one.device) == (
-        other.shape,
-        other.stride(),
-        other.dtype,
-        other.device,
-    ) and one.requires_grad == other.requires_grad
+    metas = [(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in (one, other)]
+    return metas[0] == metas[1]
 
 
 def _pure_body(
-    sub: _Sub, name: str, function: Value, args: Args, *, fresh: bool = True
-) -> tuple[_Sub, Body, list[TensorValue]]:
+    sub: Sub, name: str, function: Value, args: Args, *, fresh: bool = True
+) -> tuple[Sub, Body, list[TensorValue]]:
     """A body that may run or not: without effects, its results new tensors if `fresh`."""
     effects = sub.tracer.effects
     reached = new_in_reach([function.realize(), *args])
@@ -346,8 +332,8 @@ def _control(interp: Interpreter, target: Nested, args: list[Value], like: list[
 
 def _fake_like(graph: GraphBuilder, like: torch.Tensor) -> torch.Tensor:
     with graph.mode, torch.no_grad():
-        made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
-    return made.requires_grad_() if like.requires_grad else made
+        fake = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    return fake.requires_grad_() if like.requires_grad else fake
 
 
 @handles(torch.cond)
@@ -358,7 +344,7 @@ def _cond(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     branches = [named["true_fn"], named["false_fn"]]
     if not isinstance(condition, TensorValue):
         return branches[0 if condition.truth(interp) else 1].realize().call(interp, operands, {})
-    one, other = (_pure_body(_Sub(interp), "cond", branch, operands) for branch in branches)
+    one, other = (_pure_body(Sub(interp), "cond", branch, operands) for branch in branches)
     if one[1].spec != other[1].spec or not all(_like(a.fake, b.fake) for a, b in zip(one[2], other[2], strict=True)):
         raise Break("unsupported-call", "the functions of cond() return tensors of different kinds")
     if any(a != b or type(a) is not type(b) for a, b in zip(one[1].leaves, other[1].leaves, strict=True)):
@@ -374,7 +360,7 @@ def _while_loop(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     subs = []
     for name in ("cond_fn", "body_fn"):
         inner: list[Value] = []
-        sub = _Sub(interp)
+        sub = Sub(interp)
         for value in carried:
             if not isinstance(value, TensorValue):
                 raise Break("unsupported-call", "while_loop() carries what is no tensor")
@@ -415,7 +401,7 @@ class Scan(Nested):
 @handles(scan_loop)
 def _scan_loop(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """The loop over rows of tensors, more than are unrolled."""
-    graph, sub = interp.tracer.graph, _Sub(interp)
+    graph, sub = interp.tracer.graph, Sub(interp)
     nodes = [arg.realize().as_argument() for arg in args[1:]]
     handed = fx.map_arg(nodes, lambda node: node.meta["val"])
     carried, columns = (pytree.tree_leaves(tree) for tree in handed)
@@ -432,9 +418,7 @@ def _scan_loop(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return graph.add(interp, Scan(body, len(carried)), given, pytree.tree_unflatten(fakes, body.spec))
 
 
-@handles(flex_attention)
-def _flex_attention(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.inline(interp.stand_in("flex_attention"), args, kwargs)
+handles(flex_attention)(lambda interp, args, kwargs: interp.inline(interp.stand_in("flex_attention"), args, kwargs))
 
 
 # -- modules with other tensors ---------------------------------------------------------------------

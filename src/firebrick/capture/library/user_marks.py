@@ -7,6 +7,7 @@ their names and attributes, since the module that defines them is not imported f
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch._compile
@@ -14,20 +15,19 @@ import torch._compile
 from firebrick._native import Wrapped
 from firebrick.capture import marks
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles
+from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles, unwrapped
+from firebrick.capture.library.nonstrict import call_nonstrict
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.function import FunctionValue
+from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.module import ModuleValue
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
-@handles(marks.is_compiling)
-def _is_compiling(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(True)
+handles(marks.is_compiling)(lambda interp, args, kwargs: ConstantValue(True))
 
 
 @handles(marks.graph_break)
@@ -42,7 +42,8 @@ def _disabled(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) ->
     original = getattr(function, "_torchdynamo_orig_callable", None)
     if marks.is_of_torch(original):
         return interp.tracer.known(original).call(interp, args, kwargs)
-    raise Break("disabled-function", f"{function.__qualname__}() is called")
+    reason = getattr(function, "_torchdynamo_disable_msg", None)
+    raise Break("disabled-function", f"{function.__qualname__}() is called" + (f": {reason}" if reason else ""))
 
 
 def _host(value: Value) -> Any:
@@ -58,25 +59,28 @@ def _host(value: Value) -> Any:
 
 def _constant(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     try:
-        found = function(*map(_host, args), **{name: _host(value) for name, value in kwargs.items()})
+        result = function(*map(_host, args), **{name: _host(value) for name, value in kwargs.items()})
     except Break:
         raise
     except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
         interp.raise_real(error)
-    return interp.tracer.known(found)
+    return interp.tracer.known(result)
 
 
 def _in_graph(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
 
 
-def _compiled(mark: str) -> Any:
-    """A function that was compiled on its own, by Firebrick or by torch.compile: its original is looked into."""
+def _forbidden(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    rule = NAMED.get((function.__module__, function.__qualname__))
+    if rule is not None:
+        return rule(interp, function, args, kwargs)
+    raise Break("unsupported-call", f"{function.__qualname__}() is called, which says how functions are compiled")
 
-    def rule(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-        return interp.tracer.known(function.__dict__[mark]).call(interp, args, kwargs)
 
-    return rule
+def _instead(mark: str, interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    """A function with another as attribute, which is looked into: what it was before it was compiled, or stands for."""
+    return interp.tracer.known(function.__dict__[mark]).call(interp, args, kwargs)
 
 
 MARKED.update(
@@ -86,9 +90,25 @@ MARKED.update(
         marks.CONSTANT: _constant,
         "_dynamo_marked_constant": _constant,
         marks.IN_GRAPH: _in_graph,
-        **{mark: _compiled(mark) for mark in (marks.ORIGINAL, "_torchdynamo_inline")},
+        marks.NONSTRICT: call_nonstrict,
+        "_dynamo_forbidden": _forbidden,
+        **{
+            mark: partial(_instead, mark)
+            for mark in (marks.ORIGINAL, "_torchdynamo_inline", "__torch_dynamo_polyfill__")
+        },
     }
 )
+
+
+@handles(torch.compile)
+def _compile_inside(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    """What is compiled in captured code is captured with it."""
+    model = (args[0] if args else kwargs.get("model", NONE)).realize()
+    if model.is_constant() and model.as_constant() is None:
+        return interp.stand_in("as_it_is")
+    if not isinstance(model, (FunctionValue, MethodValue)):
+        raise Break("unsupported-call", f"torch.compile() of {model.describe()}")
+    return model
 
 
 @handles(Wrapped.__call__)
@@ -106,12 +126,17 @@ def _optimized_module(interp: Interpreter, function: Any, args: Args, kwargs: Kw
     return inner.realize().call(interp, args[1:], kwargs)
 
 
-def _unwrapped(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.known(function.__wrapped__).call(interp, args, kwargs)
+def _compiled_module(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    """A call of a module that was compiled on its own: it is captured with the caller, whatever stance that has."""
+    state = args[0].realize().get_attr(interp, "_firebrick").realize()
+    original = state.get_attr(interp, "original").realize()
+    if function.__code__.co_name == "forward":
+        original = original.get_attr(interp, "forward").realize()
+    return original.call(interp, args[1:], kwargs)
 
 
 _wrapper: Any = torch._compile._disable_dynamo(time.time)
-CODE_HANDLERS[_wrapper.__code__] = _unwrapped  # torch's own functions: what is wrapped is looked into
+CODE_HANDLERS[_wrapper.__code__] = unwrapped  # torch's own functions: what is wrapped is looked into
 
 
 # -- functions of torch._dynamo, by name -----------------------------------------------------------
@@ -123,16 +148,10 @@ def _torch_break(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs)
     raise Break("requested", "torch._dynamo.graph_break()")
 
 
-def _nothing(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return NONE
-
-
-def _true(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(True)
-
-
-def _first(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return args[0]
+def _on_arrays(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    stand_in, inner = interp.stand_in("on_arrays"), interp.tracer.known(cells["f"].cell_contents)
+    return stand_in.call(interp, [inner, *args], kwargs)
 
 
 def _patched(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
@@ -141,6 +160,7 @@ def _patched(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> 
 
 
 _DECORATORS = "torch._dynamo.decorators"
+_nothing: Any = lambda interp, function, args, kwargs: NONE  # noqa: E731
 NAMED.update(
     {
         (_DECORATORS, "graph_break"): _torch_break,
@@ -148,10 +168,14 @@ NAMED.update(
             (_DECORATORS, name): _nothing
             for name in ("mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked")
         },
-        ("torch._dynamo.external_utils", "is_compiling"): _true,
+        ("torch._dynamo.external_utils", "is_compiling"): lambda interp, function, args, kwargs: ConstantValue(True),
+        ("torch._dynamo.external_utils", "wrap_numpy.<locals>.wrap"): _on_arrays,
+        ("firebrick.api.compiling", "compile"): lambda interp, _, args, kwargs: _compile_inside(interp, args, kwargs),
+        ("firebrick.api.compiled_module", "_call"): _compiled_module,
+        ("firebrick.api.compiled_module", "_forward_like.<locals>.forward"): _compiled_module,
         ("torch._dynamo.mutation_guard", "install_generation_tagging_init.<locals>.patched_init"): _patched,
         ("torch._dynamo.eval_frame", "OptimizedModule.__call__"): _optimized_module,
         ("torch.compiler", "cudagraph_mark_step_begin"): _nothing,
-        ("torch.compiler", "nested_compile_region"): _first,
+        ("torch.compiler", "nested_compile_region"): lambda interp, function, args, kwargs: args[0],
     }
 )

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from firebrick.capture.library.known_callables import (
-    FOLDABLE_MODULES,
-    GRAPH_FUNCTIONS,
-    NAMED,
-    TRANSPARENT_MODULES,
-)
+from firebrick.capture.library.known_callables import FOLDABLE_MODULES, GRAPH_FUNCTIONS, NAMED, TRANSPARENT_MODULES
 from firebrick.capture.values.wrapper import call_with_objects
-
-if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.library.known_callables import Args, Kwargs
-    from firebrick.capture.values.base import Value
 
 _DISTRIBUTED = "torch.distributed.tensor"
 
 
-def _node(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return call_with_objects(interp, function, args, kwargs)
-
-
 NAMED.update(
     {
-        (f"{_DISTRIBUTED}._api", f"DTensor.{name}"): _node
+        (f"{_DISTRIBUTED}._api", f"DTensor.{name}"): call_with_objects
         for name in ("from_local", "to_local", "full_tensor", "redistribute")
     }
 )

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.bytecode.cpython import LOOP_END, SEND_KEEPS_RECEIVER
-from firebrick.capture.semantics.dispatch import Signal, executes
+from firebrick.capture.semantics.dispatch import HANDLERS, Signal, executes
 from firebrick.capture.values.base import Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue, TracebackValue
 from firebrick.capture.values.iterator import GeneratorValue, IteratorValue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from firebrick.capture.bytecode.instructions import Instruction
     from firebrick.capture.interpreter.interpreter import Interpreter
+
+    Condition = Callable[[Interpreter, Value], bool]
 
 # -- jumps ------------------------------------------------------------------------
 
@@ -24,56 +29,34 @@ def _jump(interp: Interpreter, at: Instruction) -> None:
     interp.index = at.argval
 
 
-@executes("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
-def _pop_jump_if_true(interp: Interpreter, at: Instruction) -> None:
-    if interp.pop().truth(interp):
+def _jump_if(condition: Condition, interp: Interpreter, at: Instruction, *, keeps: bool = False) -> None:
+    """A jump on a condition of the value on top, which is popped; one that `keeps` it pops it if it does not jump."""
+    if condition(interp, interp.stack[-1].realize() if keeps else interp.pop()):
         interp.index = at.argval
-
-
-@executes("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE")
-def _pop_jump_if_false(interp: Interpreter, at: Instruction) -> None:
-    if not interp.pop().truth(interp):
-        interp.index = at.argval
-
-
-def _is_none(interp: Interpreter) -> bool:
-    return interp.pop().python_type() is type(None)
-
-
-@executes("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")
-def _pop_jump_if_none(interp: Interpreter, at: Instruction) -> None:
-    if _is_none(interp):
-        interp.index = at.argval
-
-
-@executes("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE")
-def _pop_jump_if_not_none(interp: Interpreter, at: Instruction) -> None:
-    if not _is_none(interp):
-        interp.index = at.argval
-
-
-@executes("JUMP_IF_TRUE_OR_POP")
-def _jump_if_true_or_pop(interp: Interpreter, at: Instruction) -> None:
-    if interp.stack[-1].realize().truth(interp):
-        interp.index = at.argval
-    else:
+    elif keeps:
         interp.stack.pop()
 
 
-@executes("JUMP_IF_FALSE_OR_POP")
-def _jump_if_false_or_pop(interp: Interpreter, at: Instruction) -> None:
-    if not interp.stack[-1].realize().truth(interp):
-        interp.index = at.argval
-    else:
-        interp.stack.pop()
+_CONDITIONS: Mapping[str, Condition] = {
+    "TRUE": lambda interp, value: value.truth(interp),
+    "FALSE": lambda interp, value: not value.truth(interp),
+    "NONE": lambda interp, value: value.python_type() is type(None),
+    "NOT_NONE": lambda interp, value: value.python_type() is not type(None),
+}
+for _name, _condition in _CONDITIONS.items():
+    HANDLERS.update(
+        {f"POP_JUMP_{way}IF_{_name}": partial(_jump_if, _condition) for way in ("", "FORWARD_", "BACKWARD_")}
+    )
+for _name in ("TRUE", "FALSE"):
+    HANDLERS[f"JUMP_IF_{_name}_OR_POP"] = partial(_jump_if, _CONDITIONS[_name], keeps=True)
+
+
+def _return(interp: Interpreter, value: Value) -> Signal:
+    interp.result, interp.finished = value, True
+    return Signal.RETURN
 
 
 # -- loops --------------------------------------------------------------------------
-
-
-@executes("GET_ITER")
-def _get_iter(interp: Interpreter, at: Instruction) -> None:
-    interp.push(interp.iterator(interp.pop()))
 
 
 @executes("FOR_ITER")
@@ -88,20 +71,6 @@ def _for_iter(interp: Interpreter, at: Instruction) -> None:
         interp.index = at.argval + LOOP_END
         return
     interp.push(item)
-
-
-@executes("RETURN_VALUE")
-def _return_value(interp: Interpreter, at: Instruction) -> Signal:
-    interp.result = interp.pop_raw()
-    interp.finished = True
-    return Signal.RETURN
-
-
-@executes("RETURN_CONST")
-def _return_const(interp: Interpreter, at: Instruction) -> Signal:
-    interp.result = interp.tracer.code_constant(at.argval)
-    interp.finished = True
-    return Signal.RETURN
 
 
 # -- exceptions ----------------------------------------------------------------------
@@ -175,11 +144,6 @@ def _check_eg_match(interp: Interpreter, at: Instruction) -> None:
         interp.handled = match
 
 
-@executes("PREP_RERAISE_STAR")
-def _prep_reraise_star(interp: Interpreter, at: Instruction) -> None:
-    reraise_star(interp)
-
-
 def reraise_star(interp: Interpreter) -> None:
     """What `except*` blocks left to be raised: nothing, or plain Python joins it."""
     left, _ = interp.pop(), interp.pop()
@@ -211,21 +175,6 @@ def _with_except_start(interp: Interpreter, at: Instruction) -> None:
 
 
 # -- generators -----------------------------------------------------------------------
-
-
-@executes("RETURN_GENERATOR")
-def _return_generator(interp: Interpreter, at: Instruction) -> None:
-    interp.push(NONE)  # CPython pops the value that starts the generator
-
-
-@executes("YIELD_VALUE")
-def _yield_value(interp: Interpreter, at: Instruction) -> Signal:
-    return Signal.YIELD
-
-
-@executes("GET_YIELD_FROM_ITER")
-def _get_yield_from_iter(interp: Interpreter, at: Instruction) -> None:
-    interp.push(interp.iterator(interp.pop()))
 
 
 @executes("SEND")
@@ -278,3 +227,16 @@ def _cleanup_throw(interp: Interpreter, at: Instruction) -> None:
 @executes("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH", "ASYNC_GEN_WRAP")
 def _async(interp: Interpreter, at: Instruction) -> None:
     raise Break("unsupported-instruction", "async code")
+
+
+HANDLERS.update(
+    {
+        "GET_ITER": lambda interp, at: interp.push(interp.iterator(interp.pop())),
+        "RETURN_VALUE": lambda interp, at: _return(interp, interp.pop_raw()),
+        "RETURN_CONST": lambda interp, at: _return(interp, interp.tracer.code_constant(at.argval)),
+        "RETURN_GENERATOR": lambda interp, at: interp.push(NONE),  # CPython pops the value that starts it
+        "PREP_RERAISE_STAR": lambda interp, at: reraise_star(interp),
+        "YIELD_VALUE": lambda interp, at: Signal.YIELD,
+        "GET_YIELD_FROM_ITER": lambda interp, at: interp.push(interp.iterator(interp.pop())),
+    }
+)

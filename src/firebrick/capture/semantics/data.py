@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
@@ -24,23 +25,6 @@ if TYPE_CHECKING:
     from firebrick.capture.interpreter.interpreter import Interpreter
 
 # -- operators ------------------------------------------------------------------------
-
-
-@executes("BINARY_OP")
-def _binary_op(interp: Interpreter, at: Instruction) -> None:
-    left, right = interp.pop_two()
-    interp.push(operators.binary(interp, at.argval, left, right))
-
-
-HANDLERS.update(
-    {
-        "UNARY_NEGATIVE": lambda interp, at: interp.push(operators.unary(interp, "-", interp.pop())),
-        "UNARY_POSITIVE": lambda interp, at: interp.push(operators.unary(interp, "+", interp.pop())),
-        "UNARY_INVERT": lambda interp, at: interp.push(operators.unary(interp, "~", interp.pop())),
-        "UNARY_NOT": lambda interp, at: interp.push(ConstantValue(not interp.pop().truth(interp))),
-        "TO_BOOL": lambda interp, at: interp.push(_truth(interp, interp.pop())),
-    }
-)
 
 
 def _truth(interp: Interpreter, value: Value) -> Value:
@@ -69,12 +53,6 @@ def _is_op(interp: Interpreter, at: Instruction) -> None:
     interp.push(ConstantValue(operators.identical(interp, left, right) is not bool(at.arg)))
 
 
-@executes("CONTAINS_OP")
-def _contains_op(interp: Interpreter, at: Instruction) -> None:
-    item, container = interp.pop_two()
-    interp.push(ConstantValue(operators.contains(interp, container, item) is not bool(at.arg)))
-
-
 # -- subscripts ------------------------------------------------------------------------
 
 
@@ -94,6 +72,12 @@ def _store_subscr(interp: Interpreter, at: Instruction) -> None:
 def _delete_subscr(interp: Interpreter, at: Instruction) -> None:
     owner, key = interp.pop_two()
     owner.del_item(interp, key)
+
+
+@executes("CONTAINS_OP")
+def _contains_op(interp: Interpreter, at: Instruction) -> None:
+    item, container = interp.pop_two()
+    interp.push(ConstantValue(operators.contains(interp, container, item) is not bool(at.arg)))
 
 
 @executes("BINARY_SLICE")
@@ -135,21 +119,9 @@ def _build_slice(interp: Interpreter, at: Instruction) -> None:
     interp.push(SliceValue(parts[0], parts[1], parts[2] if at.arg == 3 else NONE))
 
 
-@executes("BUILD_STRING")
-def _build_string(interp: Interpreter, at: Instruction) -> None:
-    interp.push(interp.fold(lambda *parts: "".join(parts), interp.pop_many(at.arg), {}))
-
-
-@executes("LIST_APPEND")
-def _list_append(interp: Interpreter, at: Instruction) -> None:
-    item = interp.pop_raw()
-    interp.stack[-at.arg].realize().call_method(interp, "append", [item], {})
-
-
-@executes("SET_ADD")
-def _set_add(interp: Interpreter, at: Instruction) -> None:
-    item = interp.pop_raw()
-    interp.stack[-at.arg].call_method(interp, "add", [item], {})
+def _put(interp: Interpreter, at: Instruction, method: str, item: Value) -> None:
+    """Hand an item that was popped to a method of the container that is `at.arg` items deep."""
+    interp.stack[-at.arg].realize().call_method(interp, method, [item], {})
 
 
 @executes("MAP_ADD")
@@ -158,24 +130,12 @@ def _map_add(interp: Interpreter, at: Instruction) -> None:
     interp.stack[-at.arg].set_item(interp, key, item)
 
 
-@executes("LIST_EXTEND")
-def _list_extend(interp: Interpreter, at: Instruction) -> None:
-    items = interp.pop()
-    interp.stack[-at.arg].call_method(interp, "extend", [items], {})
-
-
-@executes("SET_UPDATE")
-def _set_update(interp: Interpreter, at: Instruction) -> None:
-    items = interp.pop()
-    interp.stack[-at.arg].call_method(interp, "update", [items], {})
-
-
 @executes("DICT_UPDATE")
 def _dict_update(interp: Interpreter, at: Instruction) -> None:
     items = interp.pop()
     if not interp.has_attr(items, "keys"):
         interp.raise_new(TypeError, f"{items.realize().python_type().__name__!r} object is not a mapping")
-    interp.stack[-at.arg].call_method(interp, "update", [items], {})
+    _put(interp, at, "update", items)
 
 
 @executes("DICT_MERGE")
@@ -187,16 +147,6 @@ def _dict_merge(interp: Interpreter, at: Instruction) -> None:
         if target.entries.get(key_of(key, interp)) is not None:
             interp.raise_new(TypeError, f"got multiple values for keyword argument {key.realize().as_constant()!r}")
         target.set_item(interp, key, items.get_item(interp, key))
-
-
-HANDLERS.update(
-    {
-        "BUILD_TUPLE": lambda interp, at: interp.push(TupleValue(interp.pop_many(at.arg))),
-        "BUILD_LIST": lambda interp, at: interp.push(ListValue(interp.pop_many(at.arg))),
-        "BUILD_SET": lambda interp, at: interp.push(SetValue.of(interp, iter(interp.pop_many(at.arg)))),
-        "LIST_TO_TUPLE": lambda interp, at: interp.push(TupleValue(list(interp.iterate(interp.pop())))),
-    }
-)
 
 
 # -- unpacking -----------------------------------------------------------------------------
@@ -215,12 +165,7 @@ def _unpack_sequence(interp: Interpreter, at: Instruction) -> None:
 def _take(interp: Interpreter, value: Value, count: int) -> list[Value]:
     if value.python_type() in (int, float, bool, type(None)):
         interp.raise_new(TypeError, f"cannot unpack non-iterable {value.python_type().__name__} object")
-    found: list[Value] = []
-    for item in interp.iterate(value):
-        found.append(item)
-        if len(found) == count:
-            break
-    return found
+    return list(itertools.islice(interp.iterate(value), count))
 
 
 @executes("UNPACK_EX")
@@ -231,11 +176,7 @@ def _unpack_ex(interp: Interpreter, at: Instruction) -> None:
         text = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
         interp.raise_new(ValueError, text)
     middle = len(items) - after
-    for item in reversed(items[middle:]):
-        interp.push(item)
-    interp.push(ListValue(items[before:middle]))
-    for item in reversed(items[:before]):
-        interp.push(item)
+    interp.stack.extend([*items[:before], ListValue(items[before:middle]), *items[middle:]][::-1])
 
 
 # -- text ------------------------------------------------------------------------------------
@@ -243,24 +184,9 @@ def _unpack_ex(interp: Interpreter, at: Instruction) -> None:
 _CONVERSIONS = ("", "s", "r", "a")
 
 
-@executes("FORMAT_VALUE")
-def _format_value(interp: Interpreter, at: Instruction) -> None:
-    spec = interp.pop().as_constant() if at.arg & 4 else ""
-    interp.push(interp.formatted(interp.pop(), _CONVERSIONS[at.arg & 3], spec))
-
-
-@executes("FORMAT_WITH_SPEC")
-def _format_with_spec(interp: Interpreter, at: Instruction) -> None:
-    spec = interp.pop().as_constant()
-    interp.push(interp.formatted(interp.pop(), "", spec))
-
-
-HANDLERS.update(
-    {
-        "FORMAT_SIMPLE": lambda interp, at: interp.push(interp.formatted(interp.pop(), "", "")),
-        "CONVERT_VALUE": lambda interp, at: interp.push(interp.formatted(interp.pop(), _CONVERSIONS[at.arg], "")),
-    }
-)
+def _format(interp: Interpreter, conversion: str, *, has_spec: bool = False) -> None:
+    spec = interp.pop().as_constant() if has_spec else ""
+    interp.push(interp.formatted(interp.pop(), conversion, spec))
 
 
 # -- functions and calls ---------------------------------------------------------------------
@@ -270,10 +196,7 @@ HANDLERS.update(
 def _make_function(interp: Interpreter, at: Instruction) -> None:
     code = interp.pop().as_constant()
     flags = 0 if HAS_FUNCTION_ATTRIBUTES else at.arg
-    parts: dict[int, Value] = {}
-    for bit in (8, 4, 2, 1):
-        if flags & bit:
-            parts[bit] = interp.pop()
+    parts = {bit: interp.pop() for bit in (8, 4, 2, 1) if flags & bit}
     function = FunctionValue(code, interp.globals)
     for bit, part in parts.items():
         _function_part(interp, function, bit, part)
@@ -304,11 +227,6 @@ def _kw_names(interp: Interpreter, at: Instruction) -> None:
     interp.keywords = at.argval if isinstance(at.argval, tuple) else interp.code.co_consts[at.arg]
 
 
-@executes("CALL")
-def _call(interp: Interpreter, at: Instruction) -> None:
-    interp.call_on_stack(at.arg)
-
-
 @executes("CALL_KW")
 def _call_kw(interp: Interpreter, at: Instruction) -> None:
     interp.keywords = interp.pop().as_constant()
@@ -331,21 +249,12 @@ def _call_function_ex(interp: Interpreter, at: Instruction) -> None:
     interp.push(function.realize().call(interp, args, kwargs))
 
 
-@executes("LOAD_BUILD_CLASS")
-def _load_build_class(interp: Interpreter, at: Instruction) -> None:
-    interp.push(interp.tracer.known(builtins.__build_class__))  # its call breaks: once, not here as well
-
-
 @executes("CALL_INTRINSIC_1")
 def _intrinsic(interp: Interpreter, at: Instruction) -> None:
     name = INTRINSICS_1[at.arg].removeprefix("INTRINSIC_")
-    if name == "LIST_TO_TUPLE":
-        interp.push(TupleValue(list(interp.iterate(interp.pop()))))
-    elif name == "UNARY_POSITIVE":
-        interp.push(operators.unary(interp, "+", interp.pop()))
-    elif name == "STOPITERATION_ERROR":
-        pass
-    else:
+    if name in ("LIST_TO_TUPLE", "UNARY_POSITIVE"):  # instructions of their own, once
+        HANDLERS[name](interp, at)
+    elif name != "STOPITERATION_ERROR":
         raise Break("unsupported-instruction", f"{name} of CALL_INTRINSIC_1")
 
 
@@ -358,23 +267,6 @@ def _intrinsic_2(interp: Interpreter, at: Instruction) -> None:
 
 
 # -- match -------------------------------------------------------------------------------------
-
-
-@executes("GET_LEN")
-def _get_len(interp: Interpreter, at: Instruction) -> None:
-    interp.push(ConstantValue(interp.stack[-1].realize().length(interp)))
-
-
-@executes("MATCH_SEQUENCE")
-def _match_sequence(interp: Interpreter, at: Instruction) -> None:
-    kind = interp.stack[-1].realize().python_type()
-    interp.push(ConstantValue(bool(kind.__flags__ & (1 << 5))))
-
-
-@executes("MATCH_MAPPING")
-def _match_mapping(interp: Interpreter, at: Instruction) -> None:
-    kind = interp.stack[-1].realize().python_type()
-    interp.push(ConstantValue(bool(kind.__flags__ & (1 << 6))))
 
 
 @executes("MATCH_KEYS")
@@ -409,3 +301,40 @@ def _match_class(interp: Interpreter, at: Instruction) -> None:
             return
         attributes.append(subject.get_attr(interp, name))
     interp.push(TupleValue(attributes))
+
+
+def _has_flag(interp: Interpreter, bit: int) -> Value:
+    """What Py_TPFLAGS_SEQUENCE or Py_TPFLAGS_MAPPING is of the class of the value on top."""
+    return ConstantValue(bool(interp.stack[-1].realize().python_type().__flags__ & (1 << bit)))
+
+
+HANDLERS.update(
+    {
+        "UNARY_NEGATIVE": lambda interp, at: interp.push(operators.unary(interp, "-", interp.pop())),
+        "UNARY_POSITIVE": lambda interp, at: interp.push(operators.unary(interp, "+", interp.pop())),
+        "UNARY_INVERT": lambda interp, at: interp.push(operators.unary(interp, "~", interp.pop())),
+        "UNARY_NOT": lambda interp, at: interp.push(ConstantValue(not interp.pop().truth(interp))),
+        "TO_BOOL": lambda interp, at: interp.push(_truth(interp, interp.pop())),
+        "BUILD_TUPLE": lambda interp, at: interp.push(TupleValue(interp.pop_many(at.arg))),
+        "BUILD_LIST": lambda interp, at: interp.push(ListValue(interp.pop_many(at.arg))),
+        "BUILD_SET": lambda interp, at: interp.push(SetValue.of(interp, iter(interp.pop_many(at.arg)))),
+        "LIST_TO_TUPLE": lambda interp, at: interp.push(TupleValue(list(interp.iterate(interp.pop())))),
+        "FORMAT_SIMPLE": lambda interp, at: _format(interp, ""),
+        "CONVERT_VALUE": lambda interp, at: _format(interp, _CONVERSIONS[at.arg]),
+        "BUILD_STRING": lambda interp, at: interp.push(
+            interp.fold(lambda *parts: "".join(parts), interp.pop_many(at.arg), {})
+        ),
+        "CALL": lambda interp, at: interp.call_on_stack(at.arg),
+        "GET_LEN": lambda interp, at: interp.push(ConstantValue(interp.stack[-1].realize().length(interp))),
+        "BINARY_OP": lambda interp, at: interp.push(operators.binary(interp, at.argval, *interp.pop_two())),
+        "LOAD_BUILD_CLASS": lambda interp, at: interp.push(interp.tracer.known(builtins.__build_class__)),
+        "FORMAT_VALUE": lambda interp, at: _format(interp, _CONVERSIONS[at.arg & 3], has_spec=bool(at.arg & 4)),
+        "FORMAT_WITH_SPEC": lambda interp, at: _format(interp, "", has_spec=True),
+        "LIST_APPEND": lambda interp, at: _put(interp, at, "append", interp.pop_raw()),
+        "SET_ADD": lambda interp, at: _put(interp, at, "add", interp.pop_raw()),
+        "LIST_EXTEND": lambda interp, at: _put(interp, at, "extend", interp.pop()),
+        "SET_UPDATE": lambda interp, at: _put(interp, at, "update", interp.pop()),
+        "MATCH_SEQUENCE": lambda interp, at: interp.push(_has_flag(interp, 5)),
+        "MATCH_MAPPING": lambda interp, at: interp.push(_has_flag(interp, 6)),
+    }
+)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.bytecode.cpython import NULL_BEFORE_CALLABLE
+from firebrick.capture.bytecode.opcodes import PAIRS
 from firebrick.capture.guards.sources import Global, Namespace
 from firebrick.capture.semantics.dispatch import HANDLERS, executes
 from firebrick.capture.values.base import NULL, Raised, Value
@@ -35,35 +36,14 @@ def _swap(interp: Interpreter, at: Instruction) -> None:
     stack[-1], stack[-at.arg] = stack[-at.arg], stack[-1]
 
 
+_UNBOUND = "where it is not associated with a value"
+
+
 def _local(interp: Interpreter, name: str) -> Value:
     value = interp.slots.get(name)
     if value is None:
-        interp.raise_new(
-            UnboundLocalError, f"cannot access local variable {name!r} where it is not associated with a value"
-        )
+        interp.raise_new(UnboundLocalError, f"cannot access local variable {name!r} {_UNBOUND}")
     return value
-
-
-@executes("LOAD_FAST", "LOAD_FAST_CHECK")
-def _load_fast(interp: Interpreter, at: Instruction) -> None:
-    interp.stack.append(_local(interp, at.argval))
-
-
-@executes("LOAD_FAST_LOAD_FAST")
-def _load_fast_twice(interp: Interpreter, at: Instruction) -> None:
-    first, second = at.argval
-    interp.push(_local(interp, first))
-    interp.push(_local(interp, second))
-
-
-@executes("LOAD_FAST_AND_CLEAR")
-def _load_fast_and_clear(interp: Interpreter, at: Instruction) -> None:
-    interp.push(interp.slots.pop(at.argval, NULL))
-
-
-@executes("LOAD_CLOSURE")
-def _load_closure(interp: Interpreter, at: Instruction) -> None:
-    interp.push(interp.slots[at.argval])
 
 
 def _store(interp: Interpreter, name: str, value: Value) -> None:
@@ -74,18 +54,13 @@ def _store(interp: Interpreter, name: str, value: Value) -> None:
         interp.slots[name] = value
 
 
-@executes("STORE_FAST_STORE_FAST")
-def _store_fast_twice(interp: Interpreter, at: Instruction) -> None:
-    first, second = at.argval
-    _store(interp, first, interp.pop_raw())
-    _store(interp, second, interp.pop_raw())
-
-
-@executes("STORE_FAST_LOAD_FAST")
-def _store_and_load(interp: Interpreter, at: Instruction) -> None:
-    first, second = at.argval
-    _store(interp, first, interp.pop_raw())
-    interp.push(_local(interp, second))
+@executes(*PAIRS)
+def _pair(interp: Interpreter, at: Instruction) -> None:
+    for op, name in zip(PAIRS[at.opname], at.argval, strict=True):
+        if op == "LOAD_FAST":
+            interp.push(_local(interp, name))
+        else:
+            _store(interp, name, interp.pop_raw())
 
 
 @executes("DELETE_FAST")
@@ -96,14 +71,12 @@ def _delete_fast(interp: Interpreter, at: Instruction) -> None:
 
 @executes("MAKE_CELL")
 def _make_cell(interp: Interpreter, at: Instruction) -> None:
-    cell = CellValue(interp.slots.get(at.argval), at.argval)
-    interp.slots[at.argval] = cell
+    interp.slots[at.argval] = CellValue(interp.slots.get(at.argval), at.argval)
 
 
 @executes("COPY_FREE_VARS")
 def _copy_free_vars(interp: Interpreter, at: Instruction) -> None:
-    for name, cell in zip(interp.code.co_freevars, interp.closure, strict=True):
-        interp.slots[name] = cell
+    interp.slots.update(zip(interp.code.co_freevars, interp.closure, strict=True))
 
 
 @executes("LOAD_DEREF")
@@ -111,13 +84,8 @@ def _load_deref(interp: Interpreter, at: Instruction) -> None:
     cell = interp.cell(at.argval)
     if cell.content is None:
         if at.argval in interp.code.co_freevars:
-            text = (
-                f"cannot access free variable {at.argval!r} where it is not associated with a value in enclosing scope"
-            )
-            interp.raise_new(NameError, text)
-        interp.raise_new(
-            UnboundLocalError, f"cannot access local variable {at.argval!r} where it is not associated with a value"
-        )
+            interp.raise_new(NameError, f"cannot access free variable {at.argval!r} {_UNBOUND} in enclosing scope")
+        interp.raise_new(UnboundLocalError, f"cannot access local variable {at.argval!r} {_UNBOUND}")
     interp.push(cell.content)
 
 
@@ -146,21 +114,10 @@ def push_callable(interp: Interpreter, value: Value, *, null: bool) -> None:
         interp.push(NULL)
 
 
-@executes("LOAD_GLOBAL")
-def _load_global(interp: Interpreter, at: Instruction) -> None:
-    value = interp.load_global(at.argval)
-    push_callable(interp, value, null=bool(at.flag))
-
-
 @executes("LOAD_NAME")
 def _load_name(interp: Interpreter, at: Instruction) -> None:
     value = interp.slots.get(at.argval)
     interp.push(interp.load_global(at.argval) if value is None else value)
-
-
-@executes("STORE_NAME")
-def _store_name(interp: Interpreter, at: Instruction) -> None:
-    interp.slots[at.argval] = interp.pop_raw()
 
 
 @executes("STORE_GLOBAL")
@@ -183,7 +140,11 @@ def _load_attr(interp: Interpreter, at: Instruction) -> None:
 
 @executes("LOAD_METHOD")
 def _load_method(interp: Interpreter, at: Instruction) -> None:
-    found = interp.pop().get_attr(interp, at.argval)
+    _push_method(interp, interp.pop().get_attr(interp, at.argval))
+
+
+def _push_method(interp: Interpreter, found: Value) -> None:
+    """Push a method that is about to be called: its function and its owner, or itself beside a NULL."""
     if isinstance(found, BoundMethodValue) and found.source is None:
         interp.push(found.function)
         interp.push(found.owner)
@@ -200,19 +161,11 @@ def _store_attr(interp: Interpreter, at: Instruction) -> None:
 @executes("LOAD_SUPER_ATTR")
 def _load_super_attr(interp: Interpreter, at: Instruction) -> None:
     owner, cls, super_class = interp.pop(), interp.pop(), interp.pop()
-    args = [cls, owner] if at.flag & 2 else []
-    if args:
-        proxy = super_class.call(interp, args, {})
+    found = super_class.call(interp, [cls, owner], {}).realize().get_attr(interp, at.argval)
+    if at.flag & 1:
+        _push_method(interp, found)
     else:
-        proxy = super_class.call(interp, [cls, owner], {})
-    found = proxy.realize().get_attr(interp, at.argval)
-    if not at.flag & 1:
         interp.push(found)
-    elif isinstance(found, BoundMethodValue) and found.source is None:
-        interp.push(found.function)
-        interp.push(found.owner)
-    else:
-        push_callable(interp, found, null=True)
 
 
 @executes("IMPORT_NAME")
@@ -251,5 +204,11 @@ HANDLERS.update(
         "STORE_FAST": lambda interp, at: _store(interp, at.argval, interp.stack.pop()),
         "DELETE_ATTR": lambda interp, at: interp.pop().del_attr(interp, at.argval),
         "LOAD_ASSERTION_ERROR": lambda interp, at: interp.push(interp.tracer.known(AssertionError)),
+        "LOAD_FAST": lambda interp, at: interp.stack.append(_local(interp, at.argval)),
+        "LOAD_FAST_CHECK": lambda interp, at: interp.stack.append(_local(interp, at.argval)),
+        "LOAD_FAST_AND_CLEAR": lambda interp, at: interp.push(interp.slots.pop(at.argval, NULL)),
+        "LOAD_CLOSURE": lambda interp, at: interp.push(interp.slots[at.argval]),
+        "LOAD_GLOBAL": lambda interp, at: push_callable(interp, interp.load_global(at.argval), null=bool(at.flag)),
+        "STORE_NAME": lambda interp, at: interp.slots.update({at.argval: interp.pop_raw()}),
     }
 )

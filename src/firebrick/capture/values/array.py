@@ -8,16 +8,14 @@ import numpy as np
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import ComparedValue, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.method import MethodValue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
     from firebrick.capture.values.tensor import TensorValue
 
 _DTYPES: Mapping[np.dtype[Any], torch.dtype] = {
@@ -41,10 +39,10 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     """
     if _BY_VALUE:
         raise Break("numpy", "dtypes of numpy 1 depend on values")
-    found = _DTYPES.get(np.dtype(dtype))
-    if found is None or not np.dtype(dtype).isnative:
+    ours = _DTYPES.get(np.dtype(dtype))
+    if ours is None or not np.dtype(dtype).isnative:
         raise Break("numpy", f"an array of {np.dtype(dtype)}")
-    return found
+    return ours
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
@@ -58,22 +56,17 @@ def _scalar_of(tensor: torch.Tensor) -> Any:
     return tensor.numpy()[()]
 
 
-class ArrayValue(Value):
+class ArrayValue(ComparedValue):
     """An array on a tensor's memory, or a numpy scalar with a tensor's one value."""
 
-    __slots__ = ("_compared", "obj", "scalar", "tensor")
+    __slots__ = ("obj", "scalar", "tensor")
+    held = ("tensor",)
 
     def __init__(
-        self,
-        tensor: TensorValue,
-        source: Source | None = None,
-        obj: Any = None,
-        *,
-        scalar: bool = False,
+        self, tensor: TensorValue, source: Source | None = None, obj: Any = None, *, scalar: bool = False
     ) -> None:
         super().__init__(source)
         self.tensor, self.obj, self.scalar = tensor, obj, scalar
-        self._compared = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -93,21 +86,9 @@ class ArrayValue(Value):
         """The real array, or this value."""
         return self if self.obj is None else self.obj
 
-    def compare(self) -> None:
-        """Keep in mind."""
-        self._compared = True
-
-    def is_compared(self) -> bool:
-        """Whether its identity was looked at."""
-        return self._compared
-
     def as_argument(self) -> Any:
         """Functions of torch do not take arrays."""
         raise Break("numpy", f"{self.describe()} is passed to a torch function")
-
-    def children(self) -> Sequence[Value]:
-        """The tensor."""
-        return (self.tensor,)
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """What is known of every array of its shape and dtype, the transposed one, or methods."""
@@ -128,7 +109,7 @@ class ArrayValue(Value):
         """Changing an array's form breaks."""
         raise Break("numpy", f"{name} of {self.describe()} is set")
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """By the table of methods."""
         method = ARRAY_METHODS.get(name)
         if method is None:
@@ -156,15 +137,9 @@ class ArrayValue(Value):
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`tensor.numpy()`."""
         if self.scalar:
-            emitter.load_callable(_scalar_of)
-            emitter.load(self.tensor)
-            emitter.call(1)
+            emitter.load_call(_scalar_of, self.tensor)
         else:
-            emitter.begin_call()
-            emitter.load(self.tensor)
-            emitter.load_attr("numpy")
-            emitter.ready_call()
-            emitter.call(0)
+            emitter.call_method_on(self.tensor, "numpy", keep=True)
 
 
 ARRAY_METHODS: dict[str, Any] = {}

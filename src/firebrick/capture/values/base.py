@@ -9,17 +9,21 @@ uses are never guarded. Operations raise `Raised` for exceptions of the user's p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from firebrick.capture.breaks.catalogue import Break
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
+    from firebrick.capture.emit.materialize import ValueEmitter as ValueEmitter
+    from firebrick.capture.guards.sources import Source as Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.interpreter.interpreter import Interpreter as Interpreter
+
+    # With these, the names that the signatures of values and rules are made of.
+    Args = Sequence["Value"]
+    Kwargs = Mapping[str, "Value"]
 
 
 class NotConstant(Exception):
@@ -39,6 +43,11 @@ class Value:
 
     __slots__ = ("source",)
 
+    cls: type
+    """Its class, if values of this kind are of one, or each knows its own."""
+    held: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are values, which it holds."""
+
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
 
@@ -50,7 +59,7 @@ class Value:
 
     def python_type(self) -> type:
         """The class that `type(x)` gives."""
-        raise NotImplementedError(type(self).__name__)
+        return self.cls
 
     def is_constant(self) -> bool:
         """Whether `as_constant` will succeed."""
@@ -97,7 +106,7 @@ class Value:
 
     # -- what can be done with it ---------------------------------------------
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`self(*args, **kwargs)`."""
         raise Break("unsupported-call", f"{self.describe()} is called")
 
@@ -113,7 +122,7 @@ class Value:
         """`del self.name`."""
         raise Break("unsupported-attribute", f"{name} of {self.describe()} is deleted")
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`self.name(*args, **kwargs)`."""
         return self.get_attr(interp, name).realize().call(interp, args, kwargs)
 
@@ -153,7 +162,7 @@ class Value:
 
     def children(self) -> Sequence[Value]:
         """Values that this one holds, for reachability."""
-        return ()
+        return [getattr(self, name) for name in self.held]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.source or ''})"
@@ -203,14 +212,77 @@ class LazyValue(Value):
         emitter.load_source(self.source)
 
 
+class KnownValue(Value):
+    """An object that is known by identity and stays as it is."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.obj = obj
+
+    def python_type(self) -> type:
+        """Class of the object."""
+        return type(self.obj)
+
+    def identity(self) -> object:
+        """The object."""
+        return self.obj
+
+    def as_constant(self) -> Any:
+        """The object."""
+        return self.obj
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Load the object."""
+        emitter.load_const(self.obj)
+
+
+class ComparedValue(Value):
+    """A value that keeps in mind whether its identity was looked at."""
+
+    __slots__ = ("_compared",)
+
+    def __init__(self, source: Source | None = None) -> None:
+        super().__init__(source)
+        self._compared = False
+
+    def compare(self) -> None:
+        """Keep in mind."""
+        self._compared = True
+
+    def is_compared(self) -> bool:
+        """Whether its identity was looked at."""
+        return self._compared
+
+
+class BuiltinValue(Value):
+    """An object of a built-in kind whose methods are rows of a table."""
+
+    __slots__ = ()
+
+    def methods(self) -> Mapping[str, Any]:
+        """Method name -> function of interpreter, value, arguments and keywords."""
+        return {}
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Bound methods."""
+        return interp.method(self, name)
+
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
+        """By the table."""
+        method = self.methods().get(name)
+        if method is None:
+            return interp.fallback_method(self, name, args, kwargs)
+        result: Value = method(interp, self, args, kwargs)
+        return result
+
+
 class NullValue(Value):
     """The NULL that CPython pushes beside callables."""
 
     __slots__ = ()
-
-    def python_type(self) -> type:
-        """NULL has no class."""
-        return type(None)
+    cls = type(None)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Push a NULL."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import enum
 import types
 from collections import OrderedDict, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr
-from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find
-from firebrick.capture.values.base import Value
+from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find, is_known
+from firebrick.capture.values.base import KnownValue, Value
 from firebrick.capture.values.constant import ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
@@ -23,35 +23,17 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.wrapper import is_wrapper_class, make_wrapper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 _ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 
 
-class ClassValue(Value):
+class ClassValue(KnownValue):
     """A class."""
 
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: type, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.obj = obj
-
-    def python_type(self) -> type:
-        """Its metaclass."""
-        return type(self.obj)
-
-    def identity(self) -> object:
-        """The class."""
-        return self.obj
-
-    def as_constant(self) -> Any:
-        """The class."""
-        return self.obj
+    __slots__ = ()
 
     def describe(self) -> str:
         """Its name."""
@@ -66,8 +48,8 @@ class ClassValue(Value):
         own = meta_owner is not type and meta_owner is not object
         if own and isinstance(meta, property) and meta.fget is not None:
             return tracer.known(meta.fget).call(interp, [self], {})
-        found, owner = interp.lookup(self.obj, name)
-        if found is MISSING or isinstance(found, types.GetSetDescriptorType):
+        entry, owner = interp.lookup(self.obj, name)
+        if entry is MISSING or isinstance(entry, types.GetSetDescriptorType):
             if isinstance(meta, types.FunctionType):
                 return BoundMethodValue(tracer.function(meta), self)
             try:
@@ -78,27 +60,28 @@ class ClassValue(Value):
                 tracer.guards.equals(Attr(tracer.const_source(self.obj), name), attribute)
             return tracer.known(attribute)
         assert owner is not None
-        if isinstance(found, types.FunctionType):
-            return tracer.function(found)
-        if isinstance(found, staticmethod):
-            return tracer.known(found.__func__)
-        if isinstance(found, classmethod):
-            return BoundMethodValue(tracer.known(found.__func__), self)
-        if isinstance(found, types.ClassMethodDescriptorType):
-            if find(found) is not None:
-                return BoundMethodValue(CallableValue(found), self)
+        method = self.method(interp, entry)
+        if method is not None:
+            return method
+        if isinstance(entry, types.ClassMethodDescriptorType):
+            if find(entry) is not None:
+                return BoundMethodValue(CallableValue(entry), self)
             return CallableValue(getattr(self.obj, name))
-        getter, _ = interp.lookup(type(found), "__get__")
-        if getter is MISSING or isinstance(found, type):
-            return tracer.class_value(owner, name, found)
-        if isinstance(getter, types.FunctionType) and not isinstance(found, (property, enum.property)):
+        getter, _ = interp.lookup(type(entry), "__get__")
+        if getter is MISSING or isinstance(entry, type):
+            return tracer.class_value(owner, name, entry)
+        if isinstance(getter, types.FunctionType) and not isinstance(entry, (property, enum.property)):
             none = ConstantValue(None)
-            return tracer.known(found).call_method(interp, "__get__", [none, self], {})
+            return tracer.known(entry).call_method(interp, "__get__", [none, self], {})
         return tracer.known(getattr(self.obj, name))
 
-    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
-        """Changing classes breaks."""
-        raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
+    def method(self, interp: Interpreter, found: object) -> Value | None:
+        """What a function, static method or class method among a class's entries is, read from this class."""
+        if isinstance(found, classmethod):
+            return BoundMethodValue(interp.tracer.known(found.__func__), self)
+        if isinstance(found, staticmethod):
+            return interp.tracer.known(found.__func__)
+        return interp.tracer.function(found) if isinstance(found, types.FunctionType) else None
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Members of an enum."""
@@ -119,19 +102,19 @@ class ClassValue(Value):
         return interp.index_of(interp.call(interp.tracer.function(own), self))
 
     def _of_metaclass(self, interp: Interpreter, name: str) -> types.FunctionType | None:
-        found, _ = interp.lookup(type(self.obj), name)
-        return found if isinstance(found, types.FunctionType) else None
+        entry, _ = interp.lookup(type(self.obj), name)
+        return entry if isinstance(entry, types.FunctionType) else None
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """`Enum["name"]`, a generic alias, or the metaclass's own."""
         own = self._of_metaclass(interp, "__getitem__")
         if own is not None and not issubclass(self.obj, enum.Enum):
             return interp.call(interp.tracer.function(own), self, key)
-        return interp.fold(lambda cls, index: cls[index], [self, key.realize()], {})
+        return interp.fold(lambda cls, index: cls[index], [self, key.realize()], {}, copied=True)
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Make an instance."""
-        if interp.handler(self.obj) is not None or interp.is_graph_function(self.obj) or interp.has_polyfill(self.obj):
+        if is_known(self.obj):
             return interp.call_known(self.obj, self, args, kwargs)
         if issubclass(self.obj, enum.Enum) or self.obj.__module__ in FOLDABLE_MODULES:
             return interp.fold(self.obj, args, kwargs)
@@ -139,9 +122,7 @@ class ClassValue(Value):
             return make_wrapper(interp, self.obj, args, kwargs)
         return self.construct(interp, args, kwargs)
 
-    def construct(
-        self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value], *, plain: bool = False
-    ) -> Value:
+    def construct(self, interp: Interpreter, args: Args, kwargs: Kwargs, *, plain: bool = False) -> Value:
         """`__new__` and `__init__`, or the metaclass's own `__call__` unless `plain`."""
         cls = self.obj
         if any("__del__" in vars(base) for base in cls.__mro__):
@@ -168,14 +149,14 @@ class ClassValue(Value):
         if isinstance(initialize, types.FunctionType):
             interp.tracer.function(initialize).call(interp, [instance, *args], kwargs)
         elif isinstance(instance, ObjectValue) and instance.storage is not None:
-            self._fill(interp, instance.storage, args, kwargs)
+            fill(interp, instance.storage, args, kwargs)
         elif initialize is not object.__init__ and not isinstance(instance, (ExceptionValue, TupleValue)):
             raise Break("unsupported-call", f"{self.describe()} is called")
         elif (args or kwargs) and interp.lookup(cls, "__new__")[1] is object:
             interp.raise_new(TypeError, f"{cls.__name__}() takes no arguments")
         return instance
 
-    def new(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def new(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`cls.__new__(cls, ...)`."""
         maker, _ = interp.lookup(self.obj, "__new__")
         if isinstance(maker, staticmethod):
@@ -184,7 +165,7 @@ class ClassValue(Value):
             return interp.tracer.function(maker).call(interp, [self, *args], kwargs)
         return self.blank(interp, args)
 
-    def blank(self, interp: Interpreter, args: Sequence[Value]) -> Value:
+    def blank(self, interp: Interpreter, args: Args) -> Value:
         """A new instance by the built-in `__new__` below the class."""
         cls = self.obj
         if cls.__flags__ & _ABSTRACT:
@@ -199,12 +180,9 @@ class ClassValue(Value):
         base = builtin_base(cls)
         if base is object:
             return ObjectValue(cls)
-        if base in (dict, OrderedDict, defaultdict):
-            return ObjectValue(cls, storage=DictValue({}, cls=base))
-        if base is list:
-            return ObjectValue(cls, storage=ListValue([]))
-        if base is set:
-            return ObjectValue(cls, storage=SetValue({}))
+        if base in (dict, OrderedDict, defaultdict, list, set):
+            storage = ListValue([]) if base is list else SetValue({}) if base is set else DictValue({}, cls=base)
+            return ObjectValue(cls, storage=storage)
         if base is tuple:
             items = list(interp.iterate(args[0])) if args else []
             if hasattr(cls, "_fields") and cls.__dict__.get("__slots__") == ():
@@ -216,14 +194,12 @@ class ClassValue(Value):
             return ExceptionValue(cls, list(args))
         raise Break("unsupported-call", f"{self.describe()} is called")
 
-    def _fill(self, interp: Interpreter, storage: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
-        if isinstance(storage, DictValue):
-            if storage.cls is defaultdict and args:
-                storage.factory, args = args[0], args[1:]
-            storage.call_method(interp, "update", args, kwargs)
-        elif isinstance(storage, (ListValue, SetValue)) and args:
-            storage.call_method(interp, "extend" if isinstance(storage, ListValue) else "update", args, {})
 
-    def reconstruct(self, emitter: ValueEmitter) -> None:
-        """Load the class."""
-        emitter.load_const(self.obj)
+def fill(interp: Interpreter, storage: Value, args: Args, kwargs: Kwargs) -> None:
+    """What `__init__` of a built-in container does."""
+    if isinstance(storage, DictValue):
+        if storage.cls is defaultdict and args:
+            storage.factory, args = args[0], args[1:]
+        storage.call_method(interp, "update", args, kwargs)
+    elif isinstance(storage, (ListValue, SetValue)) and args:
+        storage.call_method(interp, "extend" if isinstance(storage, ListValue) else "update", args, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import string
 import types
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,28 +16,13 @@ from firebrick.capture.values.base import Value
 from firebrick.capture.values.method import MethodValue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 LITERAL_TYPES: frozenset[type] = frozenset(
-    {
-        int,
-        float,
-        complex,
-        bool,
-        str,
-        bytes,
-        type(None),
-        type(Ellipsis),
-        type(NotImplemented),
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-    }
+    (int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
+    + (torch.dtype, torch.device, torch.layout, torch.memory_format)
 )
 """Exact types whose objects are guarded by equality."""
 
@@ -49,6 +35,11 @@ def is_literal(obj: object) -> bool:
     if kind is tuple or kind is frozenset:
         return all(is_literal(item) for item in obj)  # type: ignore[attr-defined]
     return kind is range
+
+
+def is_none(value: Value) -> bool:
+    """Whether a value is None."""
+    return value.realize().python_type() is type(None)
 
 
 class ConstantValue(Value):
@@ -91,20 +82,20 @@ class ConstantValue(Value):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Attributes are evaluated now, methods are bound."""
         try:
-            found = getattr(self.value, name)
+            attribute = getattr(self.value, name)
         except AttributeError as error:
             interp.raise_real(error)
-        if callable(found) and not isinstance(found, type):
+        if callable(attribute) and not isinstance(attribute, type):
             return MethodValue(self, name)
-        return interp.tracer.known(found)
+        return interp.tracer.known(attribute)
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Constants are not called."""
         if not callable(self.value):
             interp.raise_new(TypeError, f"{type(self.value).__name__!r} object is not callable")
         return super().call(interp, args, kwargs)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Methods on constant arguments are evaluated now."""
         method = getattr(self.value, name, None)
         if method is None:
@@ -160,12 +151,12 @@ class NumpyScalarValue(ConstantValue):
         return self.value.item()
 
 
-def _join(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _join(interp: Interpreter, value: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
     parts = [part.realize() for part in interp.iterate(args[0])]
     return interp.fold(lambda *texts: value.value.join(texts), parts, {})
 
 
-def _format(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _format(interp: Interpreter, value: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
     try:
         return interp.fold(value.value.format, args, kwargs, copied=True)
     except Break:
@@ -180,18 +171,15 @@ def _format(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kw
     return interp.fold(value.value.format, shown, named)
 
 
-def _view(name: str) -> Any:
-    def rule(interp: Interpreter, value: ConstantValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        return interp.fold(lambda: tuple(getattr(value.value, name)()), args, kwargs)
-
-    return rule
+def _view(name: str, interp: Interpreter, value: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
+    return interp.fold(lambda: tuple(getattr(value.value, name)()), args, kwargs)
 
 
 CONSTANT_METHODS: dict[tuple[type, str], Any] = {
     (str, "join"): _join,
     (bytes, "join"): _join,
     (str, "format"): _format,
-    **{(types.MappingProxyType, name): _view(name) for name in ("keys", "values", "items")},
+    **{(types.MappingProxyType, name): partial(_view, name) for name in ("keys", "values", "items")},
 }
 """Methods that take containers or any object, so that plain evaluation is not enough."""
 

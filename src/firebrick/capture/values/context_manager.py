@@ -12,10 +12,9 @@ from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.method import MethodValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
 class ContextValue(Value):
@@ -31,7 +30,7 @@ class ContextValue(Value):
     def __init__(
         self,
         make: Callable[..., Any],
-        args: Sequence[Value],
+        args: Args,
         enter: Callable[[Interpreter], Callable[[Interpreter], None]],
         restores: bool | None = None,
     ) -> None:
@@ -50,7 +49,7 @@ class ContextValue(Value):
             return MethodValue(self, name)
         return super().get_attr(interp, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`__enter__` and `__exit__`, and a copy that was not entered."""
         if name == "clone":
             return ContextValue(self.make, self.args, self.enter, self.restores)
@@ -71,7 +70,7 @@ class ContextValue(Value):
             return NONE
         return super().call_method(interp, name, args, kwargs)
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """As a decorator."""
         return interp.decorate_with(self, args[0])
 
@@ -81,10 +80,7 @@ class ContextValue(Value):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Make the context manager; one that was entered is entered again."""
-        emitter.load_callable(self.make)
-        for arg in self.args:
-            emitter.load(arg)
-        emitter.call(len(self.args))
+        emitter.load_call(self.make, *self.args)
         if self.leave is not None:
             emitter.remember(self)
             emitter.call_method_on(self, "__enter__")

@@ -13,23 +13,25 @@ from firebrick.capture.values.object import ObjectValue, class_lookup, store_fie
 from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 _KEYWORDS = {ImportError: ("name", "path"), NameError: ("name",), AttributeError: ("name", "obj")}
 """Classes of exceptions that take keyword arguments -> these."""
+_CHAINED = {
+    "__cause__": "cause",
+    "__context__": "context",
+    "__suppress_context__": "suppress",
+    "__traceback__": "traceback",
+}
 
 
 class TracebackValue(Value):
     """The traceback of an exception that was raised in captured code: it is there, and no more is known."""
 
     __slots__ = ()
-
-    def python_type(self) -> type:
-        """The class of tracebacks."""
-        return types.TracebackType
+    cls = types.TracebackType
 
 
 class ExceptionValue(ObjectValue):
@@ -55,7 +57,7 @@ class ExceptionValue(ObjectValue):
                     made.fields[name] = ConstantValue(getattr(error, name))
         return made
 
-    def initialize(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+    def initialize(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> None:
         """The built-in `__init__`."""
         self.args = list(args)
         known = next((names for cls, names in _KEYWORDS.items() if issubclass(self.cls, cls)), ())
@@ -75,14 +77,9 @@ class ExceptionValue(ObjectValue):
                 return self.args[0]
             case "exceptions" if issubclass(self.cls, BaseExceptionGroup):
                 return TupleValue(list(interp.iterate(self.args[1])))
-            case "__cause__":
-                return self.cause
-            case "__context__":
-                return self.context
-            case "__suppress_context__":
-                return self.suppress
-            case "__traceback__":
-                return self.traceback
+        if name in _CHAINED:
+            chained: Value = getattr(self, _CHAINED[name])
+            return chained
         return super().generic_get_attr(interp, name)
 
     def member(self, interp: Interpreter, found: Any, name: str) -> Value:
@@ -93,7 +90,7 @@ class ExceptionValue(ObjectValue):
             return NONE
         return super().member(interp, found, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`add_note` and `with_traceback`, then as for any object."""
         if class_lookup(self.cls, name)[1] is BaseException:
             if name == "with_traceback":
@@ -106,22 +103,14 @@ class ExceptionValue(ObjectValue):
 
     def store(self, interp: Interpreter, name: str, value: Value) -> None:
         """Chained exceptions, then own attributes."""
-        if name == "__cause__":
-            self.cause, self.suppress = value, ConstantValue(True)
-        elif name == "__context__":
-            self.context = value
-        elif name == "__suppress_context__":
-            self.suppress = value
-        elif name == "args":
+        if name == "args":
             self.args = list(interp.iterate(value))
-        elif name == "__traceback__":
-            self.traceback = value
+        elif name in _CHAINED:
+            setattr(self, _CHAINED[name], value)
+            if name == "__cause__":
+                self.suppress = ConstantValue(True)
         else:
             super().store(interp, name, value)
-
-    def as_constant(self) -> Any:
-        """Exceptions have identity."""
-        return super().as_constant()
 
     def children(self) -> Sequence[Value]:
         """Arguments and attributes."""
@@ -129,11 +118,7 @@ class ExceptionValue(ObjectValue):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`cls.__new__(cls, *args)`, then attributes, cause and context."""
-        emitter.load_callable(self.cls.__new__)
-        emitter.load_const(self.cls)
-        for arg in self.args:
-            emitter.load(arg)
-        emitter.call(1 + len(self.args))
+        emitter.load_call(self.cls.__new__, self.cls, *self.args)
         emitter.remember(self)
         extra: dict[str, Value] = {name: value for name, value in self.fields.items() if isinstance(name, str)}
         chained = {"__cause__": self.cause, "__context__": self.context}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, BuiltinItem, FunctionPart, Item
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import KnownValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.sequence import TupleValue
@@ -17,10 +17,8 @@ from firebrick.errors import InternalError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _NOTHING: Any = lambda: None  # noqa: E731  only its code is wanted
@@ -32,20 +30,13 @@ class CellValue(Value):
     """A closure's cell; `content` is None while it is empty."""
 
     __slots__ = ("content", "name", "obj")
+    cls = types.CellType
 
     def __init__(
-        self,
-        content: Value | None,
-        name: str,
-        source: Source | None = None,
-        obj: types.CellType | None = None,
+        self, content: Value | None, name: str, source: Source | None = None, obj: types.CellType | None = None
     ) -> None:
         super().__init__(source)
         self.content, self.name, self.obj = content, name, obj
-
-    def python_type(self) -> type:
-        """Cell."""
-        return types.CellType
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """`cell_contents`."""
@@ -61,14 +52,10 @@ class CellValue(Value):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """A frame's own cell, or a new one that is filled once it is known."""
-        emitter.load_callable(types.CellType)
-        emitter.call(0)
+        emitter.load_call(types.CellType)
         emitter.remember(self)
         if self.content is not None:
-            emitter.dup()
-            emitter.load(self.content)
-            emitter.swap(2)
-            emitter.store_attr("cell_contents")
+            emitter.set_attributes({"cell_contents": self.content})
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """Load the new content; the function returned stores it."""
@@ -86,46 +73,26 @@ class CellValue(Value):
         return store
 
 
-class CallableValue(Value):
+class CallableValue(KnownValue):
     """A callable object that is known by identity: a built-in function, a torch operator, a descriptor."""
 
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: Any, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.obj = obj
-
-    def python_type(self) -> type:
-        """Class of the object."""
-        return type(self.obj)
-
-    def identity(self) -> object:
-        """The object."""
-        return self.obj
-
-    def as_constant(self) -> Any:
-        """The object."""
-        return self.obj
+    __slots__ = ()
 
     def describe(self) -> str:
         """Its name."""
         return f"{getattr(self.obj, '__module__', '') or ''}.{getattr(self.obj, '__qualname__', self.obj)}".strip(".")
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """By the tables of known functions."""
         return interp.call_known(self.obj, self, args, kwargs)
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Attributes are known too."""
         try:
-            found = getattr(self.obj, name)
+            attribute = getattr(self.obj, name)
         except AttributeError as error:
             interp.raise_real(error)
-        return interp.tracer.known(found)
-
-    def reconstruct(self, emitter: ValueEmitter) -> None:
-        """Load the object."""
-        emitter.load_const(self.obj)
+        return interp.tracer.known(attribute)
 
 
 class FunctionValue(Value):
@@ -135,10 +102,10 @@ class FunctionValue(Value):
         "annotations",
         "attributes",
         "closure",
+        "cls",
         "code",
         "defaults",
         "globals",
-        "kind",
         "kwdefaults",
         "name",
         "obj",
@@ -161,7 +128,7 @@ class FunctionValue(Value):
         super().__init__(source)
         self.code, self.globals, self.obj, self.name, self.pinned = code, namespace, obj, code.co_name, pinned
         self.defaults, self.kwdefaults, self.closure = defaults, dict(kwdefaults or {}), closure
-        self.kind: type = types.FunctionType
+        self.cls: type = types.FunctionType
         self.attributes: dict[str, Value] = {}
         self.annotations: Value | None = None
         self.pin: Callable[[], None] | None = None  # guards which function it is, where only its code is guarded
@@ -195,10 +162,6 @@ class FunctionValue(Value):
             pinned=pinned,
         )
 
-    def python_type(self) -> type:
-        """Function, or the class whose instance it stands for."""
-        return self.kind
-
     def identity(self) -> object:
         """The real function, or this value."""
         if self.pin is not None:
@@ -215,7 +178,7 @@ class FunctionValue(Value):
         """Its name."""
         return f"function {self.code.co_qualname}"
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """By the tables of known functions, else inlined."""
         if self.obj is not None:
             return interp.call_known(self.obj, self, args, kwargs)
@@ -225,20 +188,22 @@ class FunctionValue(Value):
         """Function attributes."""
         if name in self.attributes:
             return self.attributes[name]
-        if self.kind is not types.FunctionType:
+        if self.cls is not types.FunctionType:
             return interp.method(self, name)
         if name == "__get__":
             return BoundMethodValue(interp.stand_in("get_of_function"), self)
         if self.obj is not None:
             base = self.source if self.source is not None else interp.tracer.const_source(self.obj)
             try:
-                found = getattr(self.obj, name)
+                attribute = getattr(self.obj, name)
             except AttributeError as error:
                 interp.tracer.guards.lacks_attribute(base, name)
                 interp.raise_real(error)
-            if self.pin is not None and not is_literal(found):
+            if self.pin is not None and not is_literal(attribute):
                 self.pin()
-            return interp.tracer.read(found, Attr(base, name), pinned=name.startswith("__") and not is_literal(found))
+            return interp.tracer.read(
+                attribute, Attr(base, name), pinned=name.startswith("__") and not is_literal(attribute)
+            )
         match name:
             case "__name__":
                 return ConstantValue(self.name)
@@ -287,14 +252,10 @@ class FunctionValue(Value):
 
     def children(self) -> Sequence[Value]:
         """Defaults and cells of new functions."""
-        return (
-            ()
-            if self.obj is not None
-            else (
-                *(*self.defaults, *self.kwdefaults.values(), *self.closure, *self.attributes.values()),
-                *(() if self.annotations is None else (self.annotations,)),
-            )
-        )
+        if self.obj is not None:
+            return ()
+        parts = (*self.defaults, *self.kwdefaults.values(), *self.closure, *self.attributes.values())
+        return parts if self.annotations is None else (*parts, self.annotations)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`FunctionType(code, globals, name, defaults, closure)`, then the rest as attributes."""
@@ -305,16 +266,11 @@ class FunctionValue(Value):
         emitter.load_const(self.code)
         emitter.load_const(self.globals)
         emitter.load_const(self.name)
-        if self.defaults:
-            emitter.load(TupleValue(list(self.defaults)))
-        else:
-            emitter.load_const(None)
+        emitter.load(TupleValue(list(self.defaults)) if self.defaults else NONE)
         if self.closure:
-            for cell in self.closure:
-                emitter.load(cell)
-            emitter.build_tuple(len(self.closure))
+            emitter.load_tuple(self.closure)
         else:
-            emitter.load_const(None)
+            emitter.load(NONE)
         emitter.call(5)
         emitter.remember(self)
         attributes = dict(self.attributes)
@@ -322,11 +278,7 @@ class FunctionValue(Value):
             attributes.setdefault("__annotations__", self.annotated())
         if self.kwdefaults:
             attributes["__kwdefaults__"] = DictValue.of(self.kwdefaults)
-        for name, item in attributes.items():
-            emitter.dup()
-            emitter.load(item)
-            emitter.swap(2)
-            emitter.store_attr(name)
+        emitter.set_attributes(attributes)
 
 
 _OF_METHODS = frozenset(vars(types.MethodType)) - {"__doc__"}
@@ -337,20 +289,18 @@ class BoundMethodValue(Value):
     """A function bound to the value that it gets as first argument."""
 
     __slots__ = ("function", "owner")
+    cls = types.MethodType
+    held = ("function", "owner")
 
     def __init__(self, function: Value, owner: Value, source: Source | None = None) -> None:
         super().__init__(source)
         self.function, self.owner = function, owner
 
-    def python_type(self) -> type:
-        """Method."""
-        return types.MethodType
-
     def describe(self) -> str:
         """Its function's name."""
         return self.function.describe()
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Call the function with the owner first."""
         return self.function.realize().call(interp, [self.owner, *args], kwargs)
 
@@ -368,40 +318,25 @@ class BoundMethodValue(Value):
             raise Break("unsupported-attribute", f"{name} of a bound method is read")
         return self.function.realize().get_attr(interp, name)
 
-    def children(self) -> Sequence[Value]:
-        """Function and owner."""
-        return (self.function, self.owner)
-
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`MethodType(function, owner)`."""
-        emitter.load_callable(types.MethodType)
-        emitter.load(self.function)
-        emitter.load(self.owner)
-        emitter.call(2)
+        emitter.load_call(types.MethodType, self.function, self.owner)
 
 
 class PartialValue(Value):
     """A functools.partial."""
 
     __slots__ = ("args", "attributes", "function", "kwargs", "obj")
+    cls = functools.partial
 
     def __init__(
-        self,
-        function: Value,
-        args: Sequence[Value],
-        kwargs: Mapping[str, Value],
-        source: Source | None = None,
-        obj: Any = None,
+        self, function: Value, args: Args, kwargs: Kwargs, source: Source | None = None, obj: Any = None
     ) -> None:
         super().__init__(source)
         self.function, self.args, self.kwargs, self.obj = function, list(args), dict(kwargs), obj
         self.attributes: dict[str, Value] = {}
 
-    def python_type(self) -> type:
-        """Partial."""
-        return functools.partial
-
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Call the function with the arguments joined."""
         return self.function.realize().call(interp, [*self.args, *args], {**self.kwargs, **kwargs})
 
@@ -427,21 +362,13 @@ class PartialValue(Value):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`partial(function, *args, **kwargs)`."""
-        emitter.load_callable(functools.partial)
-        emitter.load(self.function)
-        for item in (*self.args, *self.kwargs.values()):
-            emitter.load(item)
-        emitter.call(1 + len(self.args), tuple(self.kwargs))
-        for name, item in self.attributes.items():
-            emitter.dup()
-            emitter.load(item)
-            emitter.swap(2)
-            emitter.store_attr(name)
+        emitter.load_call(
+            functools.partial, self.function, *self.args, *self.kwargs.values(), keywords=tuple(self.kwargs)
+        )
+        emitter.set_attributes(self.attributes)
 
 
-def bind_arguments(
-    interp: Interpreter, function: FunctionValue, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> dict[str, Value]:
+def bind_arguments(interp: Interpreter, function: FunctionValue, args: Args, kwargs: Kwargs) -> dict[str, Value]:
     """Parameters of a call by name, as CPython binds them; raises the user's TypeError."""
     code = function.code
     names, count, keyword_only = code.co_varnames, code.co_argcount, code.co_kwonlyargcount
@@ -474,7 +401,7 @@ def bind_arguments(
     return bound
 
 
-def _refuse(interp: Interpreter, function: FunctionValue, count: int, kwargs: Mapping[str, Value]) -> NoReturn:
+def _refuse(interp: Interpreter, function: FunctionValue, count: int, kwargs: Kwargs) -> NoReturn:
     """Raise what CPython raises for such a call: of a function with the same parameters and nothing in it."""
     code = function.code
     flags = code.co_flags & (_VARARGS | _VARKEYWORDS)

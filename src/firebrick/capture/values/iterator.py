@@ -6,14 +6,13 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.values.base import Raised, Value
+from firebrick.capture.values.base import BuiltinValue, Raised, Value
 from firebrick.capture.values.constant import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
     from firebrick.capture.values.sequence import ListValue
 
 
@@ -41,14 +40,7 @@ class Cursor:
         real = self.over.obj
         if real is not None and self.index > len(real) - self.backwards:
             raise Break("no-reconstruction", "an iterator that is beyond what its list was")
-        emitter.load_callable(_iterator_at)
-        if self.ended:
-            emitter.load_const(())
-        else:
-            emitter.load(self.over)
-        emitter.load_const(self.index)
-        emitter.load_const(self.backwards)
-        emitter.call(3)
+        emitter.load_call(_iterator_at, () if self.ended else self.over, self.index, self.backwards)
 
 
 def _iterator_at(items: Any, index: int, backwards: bool) -> Any:
@@ -58,7 +50,7 @@ def _iterator_at(items: Any, index: int, backwards: bool) -> Any:
     return iterator
 
 
-class IteratorValue(Value):
+class IteratorValue(BuiltinValue):
     """A built-in iterator (zip, enumerate, map, a list's ...): a host iterator over values.
 
     `remake` emits a real one that goes on where this one is; without it what is left is taken at once, which
@@ -71,25 +63,17 @@ class IteratorValue(Value):
         super().__init__(None)
         self.items, self.cls, self.remake = items, cls, remake
 
-    def python_type(self) -> type:
-        """The iterator's class."""
-        return self.cls
-
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """What is left."""
         return self.items
 
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Bound methods."""
-        return interp.method(self, name)
-
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`__next__` and `__iter__`."""
         if name == "__iter__":
             return self
         if name == "__next__":
             return interp.next_of(self)
-        return super().call_method(interp, name, args, kwargs)
+        return Value.call_method(self, interp, name, args, kwargs)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """A real iterator at the same place, or one over a tuple of what is left."""
@@ -102,26 +86,20 @@ class IteratorValue(Value):
             raise Break("no-reconstruction", f"a {self.cls.__name__} that raises leaves the captured code") from None
         self.items = iter(rest)
         emitter.load_callable(iter)
-        for item in rest:
-            emitter.load(item)
-        emitter.build_tuple(len(rest))
+        emitter.load_tuple(rest)
         emitter.call(1)
 
 
-class GeneratorValue(Value):
+class GeneratorValue(BuiltinValue):
     """A generator: an interpreter that is paused at its last yield."""
 
-    __slots__ = ("frame", "kind", "running")
+    __slots__ = ("cls", "frame", "running")
 
     def __init__(self, frame: Interpreter) -> None:
         super().__init__(None)
         self.frame = frame
         self.running = False
-        self.kind: type = types.GeneratorType
-
-    def python_type(self) -> type:
-        """Generator, or the class of iterators that it stands for."""
-        return self.kind
+        self.cls: type = types.GeneratorType
 
     def describe(self) -> str:
         """Its function's name."""
@@ -144,31 +122,24 @@ class GeneratorValue(Value):
         # since 3.12 every generator has a handler of its own around it, for StopIteration
         return frame.instructions[entry.target].opname != "CALL_INTRINSIC_1"
 
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Bound methods."""
-        return interp.method(self, name)
-
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`__next__`, `send`, `throw`, `close`."""
         match name:
             case "__iter__":
                 return self
             case "__next__" | "send":
                 item = self.frame.resume_generator(args[0] if args else NONE, interp)
-                if item is None:
-                    result = self.frame.result
-                    interp.raise_value(StopIteration, [result] if result is not NONE and result is not None else [])
-                return item
             case "throw":
                 item = self.frame.throw_generator(args, interp)
-                if item is None:
-                    result = self.frame.result
-                    interp.raise_value(StopIteration, [result] if result is not NONE and result is not None else [])
-                return item
             case "close":
                 self.frame.close_generator(interp)
                 return NONE
-        return super().call_method(interp, name, args, kwargs)
+            case _:
+                return Value.call_method(self, interp, name, args, kwargs)
+        if item is None:
+            result = self.frame.result
+            interp.raise_value(StopIteration, [result] if result is not NONE and result is not None else [])
+        return item
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Only one that has not started could be made again."""

@@ -13,10 +13,9 @@ from firebrick.capture.values.made import MadeTensor
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 def can_be_leaf(data: TensorValue) -> bool:
@@ -43,7 +42,7 @@ def is_fresh(interp: Interpreter, data: TensorValue) -> bool:
 def make_leaf(interp: Interpreter, cls: type[torch.Tensor], data: TensorValue) -> TensorValue:
     """A leaf of the class `cls` with the memory of `data`, which shows it from here on."""
     fake, graph = data.fake, interp.tracer.graph
-    make = _Leaf(cls, tuple(fake.shape), fake.stride(), fake.dtype, fake.device)
+    make = _leaf(cls, tuple(fake.shape), fake.stride(), {"dtype": fake.dtype, "device": fake.device})
     leaf = graph.made("leaf", interp.tracer.prelude.add(make), make())
     with _unrecorded(interp):
         if (
@@ -54,16 +53,14 @@ def make_leaf(interp: Interpreter, cls: type[torch.Tensor], data: TensorValue) -
     return leaf
 
 
-def leaf_by_option(
-    interp: Interpreter, function: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> TensorValue:
+def leaf_by_option(interp: Interpreter, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> TensorValue:
     """`torch.zeros(3, requires_grad=True)`.
 
     Raises:
         Break: what the function gives has memory that was there before, or can't require gradients.
     """
-    given = {name: value for name, value in kwargs.items() if name != "requires_grad"}
-    data = interp.tracer.graph.call(interp, "call_function", function, args, given)
+    options = {name: value for name, value in kwargs.items() if name != "requires_grad"}
+    data = interp.tracer.graph.call(interp, "call_function", function, args, options)
     if isinstance(data, TensorValue) and is_fresh(interp, data) and can_be_leaf(data):
         return make_leaf(interp, torch.Tensor, data)
     raise Break("unsupported-call", f"{function.__name__}() makes a tensor that gathers gradients")
@@ -82,22 +79,12 @@ def _unrecorded(interp: Interpreter) -> Iterator[None]:
             yield
 
 
-class _Leaf:
+def _leaf(cls: type[torch.Tensor], shape: tuple[int, ...], stride: tuple[int, ...], options: dict[str, Any]) -> Any:
     """Makes a leaf without data."""
 
-    __slots__ = ("__name__", "cls", "device", "dtype", "shape", "stride")
+    def make() -> Any:
+        leaf = torch.empty_strided(shape, stride, **options)
+        return leaf.requires_grad_() if cls is torch.Tensor else cls(leaf)
 
-    def __init__(
-        self,
-        cls: type[torch.Tensor],
-        shape: tuple[int, ...],
-        stride: tuple[int, ...],
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self.__name__ = cls.__name__
-        self.cls, self.shape, self.stride, self.dtype, self.device = cls, shape, stride, dtype, device
-
-    def __call__(self) -> Any:
-        made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
-        return made.requires_grad_() if self.cls is torch.Tensor else self.cls(made)
+    make.__name__ = cls.__name__
+    return make

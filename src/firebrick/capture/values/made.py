@@ -17,12 +17,11 @@ from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from torch import fx
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
 class MadeTensor(TensorValue):
@@ -53,23 +52,19 @@ class NumberInGraph(Break):
 class NumberValue(Value):
     """A Python int or float that differs from call to call. What needs to know it now breaks."""
 
-    __slots__ = ("kind", "largest", "operand")
+    __slots__ = ("cls", "largest", "operand")
 
-    def __init__(self, kind: type, operand: Made | Source, largest: float = math.inf) -> None:
+    def __init__(self, cls: type, operand: Made | Source, largest: float = math.inf) -> None:
         super().__init__(operand if isinstance(operand, Source) else None)
-        self.kind, self.operand = kind, operand
+        self.cls, self.operand = cls, operand
         self.largest = largest  # it is no further from 0
-
-    def python_type(self) -> type:
-        """Int or float."""
-        return self.kind
 
     def is_constant(self) -> bool:
         """No."""
         return False
 
     def _unknown(self) -> NoReturn:
-        raise Break("changing-value", f"another {self.kind.__name__} in each call is used where it must be known")
+        raise Break("changing-value", f"another {self.cls.__name__} in each call is used where it must be known")
 
     def as_constant(self) -> Any:
         """Never known now."""
@@ -77,7 +72,7 @@ class NumberValue(Value):
 
     def as_argument(self) -> Any:
         """It goes into a graph as a tensor without dimensions, where one is taken: see `call_with_numbers`."""
-        raise NumberInGraph("changing-value", f"another {self.kind.__name__} in each call is given to a torch function")
+        raise NumberInGraph("changing-value", f"another {self.cls.__name__} in each call is given to a torch function")
 
     def identity(self) -> object:
         """Small integers are one object, others are not."""
@@ -91,7 +86,7 @@ class NumberValue(Value):
         """Nothing is read from it."""
         self._unknown()
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Nor called."""
         self._unknown()
 
@@ -125,8 +120,8 @@ class NumberValue(Value):
 
     def converted(self, interp: Interpreter, function: Callable[[Any], Any]) -> Value:
         """`int`, `float`, `abs` or `round` of it."""
-        kind = {abs: self.kind, float: float}.get(function, int)  # type: ignore[dict-item]
-        if kind is not self.kind and not self.largest < _LARGEST:
+        kind = {abs: self.cls, float: float}.get(function, int)  # type: ignore[dict-item]
+        if kind is not self.cls and not self.largest < _LARGEST:
             self._unknown()
         return NumberValue(kind, interp.tracer.prelude.add(function, [self.operand]), self.largest + 1)
 
@@ -134,7 +129,7 @@ class NumberValue(Value):
         """`-self`."""
         if symbol != "-":
             self._unknown()
-        return NumberValue(self.kind, interp.tracer.prelude.add(operator.neg, [self.operand]), self.largest)
+        return NumberValue(self.cls, interp.tracer.prelude.add(operator.neg, [self.operand]), self.largest)
 
 
 _EXACT: Mapping[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
@@ -146,8 +141,8 @@ _LARGEST = 1 << 62
 
 
 def _largest(value: Value) -> float:
-    found = value.largest if isinstance(value, NumberValue) else abs(value.as_constant())
-    return found if found < _LARGEST else math.inf
+    bound = value.largest if isinstance(value, NumberValue) else abs(value.as_constant())
+    return bound if bound < _LARGEST else math.inf
 
 
 def _operand(value: Value) -> Any:
@@ -186,9 +181,7 @@ def number_beside(interp: Interpreter, value: Value, other: Value) -> Value:
     return NumberValue(int, graph.sizes.operand(expr), largest)
 
 
-def call_with_numbers(
-    interp: Interpreter, op: str, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> Value:
+def call_with_numbers(interp: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Value:
     """Call a graph function with tensors for numbers that differ from call to call.
 
     A number takes part in type promotion by its category alone, as does a tensor without dimensions beside one that
@@ -203,12 +196,12 @@ def call_with_numbers(
         if isinstance(number, NumberValue):
             options = {"dtype": ConstantValue(_dtype_alone(number)), **kwargs}
             made = graph.call(interp, "call_function", torch.empty, args[:1], options)
-            filled = number_tensor(interp, number, torch.float64 if number.kind is float else torch.int64)
+            filled = number_tensor(interp, number, torch.float64 if number.cls is float else torch.int64)
             return graph.call(interp, "call_method", "fill_", [made, filled], {})
     return graph.call(interp, op, target, _with_tensors(interp, target, args, kwargs), {})
 
 
-def _with_tensors(interp: Interpreter, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Value]:
+def _with_tensors(interp: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> list[Value]:
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     operands = [arg.realize() for arg in args]
     tensors = [arg for arg in operands if isinstance(arg, TensorValue)]
@@ -216,14 +209,14 @@ def _with_tensors(interp: Interpreter, target: Any, args: Sequence[Value], kwarg
     if name not in _WITH_NUMBERS or kwargs or len(operands) != 2 or len(tensors) != 1 or len(numbers) != 1:
         raise Break("changing-value", f"a number that differs from call to call is given to {name}()")
     tensor, number = tensors[0], numbers[0]
-    dtype = _dtype_beside(number.kind, tensor.fake)
+    dtype = _dtype_beside(number.cls, tensor.fake)
     if dtype is None or tensor.cls not in (torch.Tensor, torch.nn.Parameter):
         raise Break("changing-value", f"another number in each call meets a tensor of {tensor.fake.dtype}")
     made = number_tensor(interp, number, dtype, tensor.fake.device)
     return [made if arg is number else arg for arg in operands]
 
 
-def tensor_of_number(interp: Interpreter, number: NumberValue, kwargs: Mapping[str, Value]) -> Value:
+def tensor_of_number(interp: Interpreter, number: NumberValue, kwargs: Kwargs) -> Value:
     """`torch.tensor(number)`."""
     wanted = kwargs["dtype"].realize().as_constant() if "dtype" in kwargs else _dtype_alone(number)
     if {*kwargs} - {"dtype"} or wanted not in (torch.float32, torch.float64, _dtype_alone(number)):
@@ -234,14 +227,14 @@ def tensor_of_number(interp: Interpreter, number: NumberValue, kwargs: Mapping[s
 
 
 def _dtype_alone(number: NumberValue) -> torch.dtype:
-    return torch.get_default_dtype() if number.kind is float else torch.int64
+    return torch.get_default_dtype() if number.cls is float else torch.int64
 
 
 def number_tensor(
     interp: Interpreter, number: NumberValue, dtype: torch.dtype, device: torch.device = _CPU
 ) -> TensorValue:
     """A tensor without dimensions of a number."""
-    if number.kind is int and not number.largest < _LARGEST:
+    if number.cls is int and not number.largest < _LARGEST:
         raise Break("changing-value", "a number that differs from call to call may be too large for a tensor")
     if interp.tracer.graph.outer is not None:
         raise Break("changing-value", "a number that differs from call to call is used in a nested function")

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.values.base import NotConstant, Value
+from firebrick.capture.values.base import BuiltinValue, NotConstant, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, TupleValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
-    Method = Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]
+    Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
 
 DICT_CLASSES = (dict, OrderedDict, defaultdict, Counter)
 """Dictionary classes that are represented in full by `DictValue`."""
@@ -81,7 +80,7 @@ def replace_entries(target: dict[Any, Any], entries: dict[Any, Any]) -> None:
         kind.__setitem__(target, key, item)
 
 
-class DictValue(Value):
+class DictValue(BuiltinValue):
     """A dict, OrderedDict, defaultdict or Counter.
 
     `entries` maps a key's host equivalent to the key and item values. One read from outside is
@@ -106,10 +105,6 @@ class DictValue(Value):
     def of(cls, items: Mapping[str, Value]) -> DictValue:
         """A new dict with text keys."""
         return cls({name: (ConstantValue(name), item) for name, item in items.items()})
-
-    def python_type(self) -> type:
-        """The dictionary's class."""
-        return self.cls
 
     def as_argument(self) -> Any:
         """A dict of graph arguments, keyed by constants."""
@@ -193,14 +188,11 @@ class DictValue(Value):
         """Bound methods."""
         if name == "default_factory" and self.cls is defaultdict:
             return self.factory or NONE
-        return interp.method(self, name)
+        return super().get_attr(interp, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """Methods by table."""
-        method = DICT_METHODS.get(name)
-        if method is None:
-            return interp.fallback_method(self, name, args, kwargs)
-        return method(interp, self, args, kwargs)
+    def methods(self) -> Mapping[str, Method]:
+        """Methods of dictionaries."""
+        return DICT_METHODS
 
     def children(self) -> Sequence[Value]:
         """Keys and items."""
@@ -211,10 +203,7 @@ class DictValue(Value):
         if self.cls is dict:
             emitter.build_map(0)
         else:
-            emitter.load_callable(self.cls)
-            if self.cls is defaultdict:
-                emitter.load(self.factory or NONE)
-            emitter.call(1 if self.cls is defaultdict else 0)
+            emitter.load_call(self.cls, *([self.factory or NONE] if self.cls is defaultdict else []))
         emitter.remember(self)
         if not self.entries:
             return
@@ -222,10 +211,7 @@ class DictValue(Value):
         if ordered:
             emitter.load_callable(replace_entries)
             emitter.load(self)
-        for key, item in self.entries.values():
-            emitter.load(key)
-            emitter.load(item)
-        emitter.build_map(len(self.entries))
+        emitter.load_map(self.entries.values())
         if ordered:
             emitter.call(2)
             emitter.pop()
@@ -234,24 +220,16 @@ class DictValue(Value):
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """Load the new entries; the function returned stores them."""
-        for key, item in self.entries.values():
-            emitter.load(key)
-            emitter.load(item)
-        emitter.build_map(len(self.entries))
-        temp = emitter.new_temp()
-        emitter.store_fast(temp)
+        emitter.load_map(self.entries.values())
+        temp = emitter.store_temp()
 
         def store() -> None:
-            emitter.load_callable(replace_entries)
-            emitter.load(self)
-            emitter.load_fast(temp)
-            emitter.call(2)
-            emitter.pop()
+            emitter.run_call(replace_entries, self, temps=[temp])
 
         return store
 
 
-class SetValue(Value):
+class SetValue(BuiltinValue):
     """A set or frozenset; `entries` maps a member's host equivalent to it."""
 
     __slots__ = ("cls", "entries", "obj")
@@ -272,10 +250,6 @@ class SetValue(Value):
         except TypeError as error:
             interp.raise_real(error)
         return cls(entries, cls=kind)
-
-    def python_type(self) -> type:
-        """Set or frozenset."""
-        return self.cls
 
     def as_constant(self) -> Any:
         """A frozenset of constants; sets can change."""
@@ -303,16 +277,9 @@ class SetValue(Value):
             return iter(list(self.entries.values()))
         return iter([self.entries[item] for item in order])
 
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Bound methods."""
-        return interp.method(self, name)
-
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """Methods by table."""
-        method = SET_METHODS.get(name)
-        if method is None:
-            return interp.fallback_method(self, name, args, kwargs)
-        return method(interp, self, args, kwargs)
+    def methods(self) -> Mapping[str, Method]:
+        """Methods of sets."""
+        return SET_METHODS
 
     def children(self) -> Sequence[Value]:
         """Members."""
@@ -339,10 +306,11 @@ class SetValue(Value):
         return store
 
 
-class ViewValue(Value):
+class ViewValue(BuiltinValue):
     """`keys()`, `values()` or `items()` of a dictionary."""
 
     __slots__ = ("kind", "owner")
+    held = ("owner",)
 
     def __init__(self, owner: DictValue, kind: str) -> None:
         super().__init__(None)
@@ -369,11 +337,7 @@ class ViewValue(Value):
         except RuntimeError as error:
             interp.raise_real(error)
 
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Bound methods."""
-        return interp.method(self, name)
-
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Set methods of key views."""
         if self.kind == "keys" and name == "__contains__":
             return ConstantValue(self.owner.lookup(interp, args[0]) is not None)
@@ -387,10 +351,6 @@ class ViewValue(Value):
             return SET_METHODS[name](interp, SetValue.of(interp, self.iterate(interp)), args, kwargs)
         return interp.fallback_method(self, name, args, kwargs)
 
-    def children(self) -> Sequence[Value]:
-        """The dictionary."""
-        return (self.owner,)
-
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Ask the dictionary for it."""
         emitter.call_method_on(self.owner, self.kind, keep=True)
@@ -399,13 +359,13 @@ class ViewValue(Value):
 # -- methods of dictionaries ------------------------------------------------------
 
 
-def _get(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _get(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     item = value.lookup(interp, args[0])
     default = args[1] if len(args) > 1 else kwargs.get("default", NONE)
     return default if item is None else item
 
 
-def _set_default(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _set_default(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     item = value.lookup(interp, args[0])
     if item is not None:
         return item
@@ -414,7 +374,7 @@ def _set_default(interp: Interpreter, value: DictValue, args: Sequence[Value], k
     return default
 
 
-def _pop(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _pop(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     item = value.lookup(interp, args[0])
     if item is not None:
         del value.mutate(interp)[key_of(args[0], interp)]
@@ -426,7 +386,7 @@ def _pop(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: M
     interp.raise_value(KeyError, [args[0]])
 
 
-def _pop_item(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _pop_item(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     entries = value.mutate(interp)
     if not entries:
         interp.raise_new(KeyError, "popitem(): dictionary is empty")
@@ -456,7 +416,7 @@ def pairs_of(interp: Interpreter, other: Value) -> Iterator[tuple[Value, Value]]
         yield items[0], items[1]
 
 
-def _update(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _update(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     if value.cls is Counter:
         return interp.fallback_method(value, "update", args, kwargs)
     for other in args:
@@ -467,16 +427,16 @@ def _update(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs
     return NONE
 
 
-def _clear(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _clear(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     value.mutate(interp).clear()
     return NONE
 
 
-def _view(kind: str) -> Method:
-    return lambda interp, value, args, kwargs: ViewValue(value, kind)
+def _view(kind: str, interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
+    return ViewValue(value, kind)
 
 
-def _move_to_end(interp: Interpreter, value: DictValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _move_to_end(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     entries = value.mutate(interp)
     host = key_of(args[0], interp, entries)
     if host not in entries:
@@ -500,14 +460,12 @@ DICT_METHODS: Mapping[str, Method] = {
         dict(value.whole(interp)), cls=value.cls, factory=value.factory
     ),
     "get": _get,
-    "items": _view("items"),
-    "keys": _view("keys"),
+    **{name: partial(_view, name) for name in ("items", "keys", "values")},
     "move_to_end": _move_to_end,
     "pop": _pop,
     "popitem": _pop_item,
     "setdefault": _set_default,
     "update": _update,
-    "values": _view("values"),
 }
 
 # -- methods of sets ----------------------------------------------------------------
@@ -518,7 +476,7 @@ def _changing(interp: Interpreter, value: SetValue) -> dict[Hashable, Value]:
     return value.entries
 
 
-def _add(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _add(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     try:
         _changing(interp, value).setdefault(key_of(args[0], interp, value.entries), args[0])
     except TypeError as error:
@@ -526,18 +484,18 @@ def _add(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Ma
     return NONE
 
 
-def _discard(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _discard(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     _changing(interp, value).pop(key_of(args[0], interp, value.entries), None)
     return NONE
 
 
-def _remove(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _remove(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     if _changing(interp, value).pop(key_of(args[0], interp, value.entries), None) is None:
         interp.raise_value(KeyError, [args[0]])
     return NONE
 
 
-def _clear_set(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _clear_set(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     _changing(interp, value).clear()
     return NONE
 
@@ -546,39 +504,29 @@ def _members(interp: Interpreter, others: Sequence[Value]) -> list[dict[Hashable
     return [SetValue.of(interp, interp.iterate(other)).entries for other in others]
 
 
-def _algebra(name: str) -> Method:
+def _algebra(name: str, interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> SetValue:
     """A new set, of the members that a real set of their host equivalents would have."""
-
-    def combined(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        others = _members(interp, args)
-        kept = getattr(set(value.entries), name)(*others)
-        every = dict(value.entries)
-        for other in others:
-            every |= {host: item for host, item in other.items() if host not in every}
-        return SetValue({host: item for host, item in every.items() if host in kept}, cls=value.cls)
-
-    return combined
+    others = _members(interp, args)
+    kept = getattr(set(value.entries), name)(*others)
+    every = dict(value.entries)
+    for other in others:
+        every |= {host: item for host, item in other.items() if host not in every}
+    return SetValue({host: item for host, item in every.items() if host in kept}, cls=value.cls)
 
 
-def _in_place(method: Callable[..., Any]) -> Method:
-    def changed(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        entries = method(interp, value, args, kwargs).entries
-        _changing(interp, value)
-        value.entries = dict(entries)
-        return NONE
-
-    return changed
+def _in_place(name: str, interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
+    entries = _algebra(name, interp, value, args, kwargs).entries
+    _changing(interp, value)
+    value.entries = dict(entries)
+    return NONE
 
 
-def _relation(test: Callable[[Any, Any], bool]) -> Method:
-    def related(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        (other,) = _members(interp, args)
-        return ConstantValue(test(value.entries.keys(), other.keys()))
-
-    return related
+def _relation(name: str, interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
+    (other,) = _members(interp, args)
+    return ConstantValue(getattr(set(value.entries), name)(other))
 
 
-def _pop_member(interp: Interpreter, value: SetValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _pop_member(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     entries = _changing(interp, value)
     if not entries:
         interp.raise_new(KeyError, "pop from an empty set")
@@ -587,11 +535,14 @@ def _pop_member(interp: Interpreter, value: SetValue, args: Sequence[Value], kwa
     return first
 
 
-_ALGEBRA = {name: _algebra(name) for name in ("difference", "intersection", "symmetric_difference", "union")}
+_UPDATES = {f"{name}_update": name for name in ("difference", "intersection", "symmetric_difference")} | {
+    "update": "union"
+}
 
 SET_METHODS: Mapping[str, Method] = {
-    **_ALGEBRA,
-    **{f"{name}_update": _in_place(method) for name, method in _ALGEBRA.items() if name != "union"},
+    **{name: partial(_algebra, name) for name in _UPDATES.values()},
+    **{update: partial(_in_place, name) for update, name in _UPDATES.items()},
+    **{name: partial(_relation, name) for name in ("isdisjoint", "issubset", "issuperset")},
     "__contains__": lambda interp, value, args, kwargs: ConstantValue(
         key_of(args[0], interp, value.entries) in value.entries
     ),
@@ -600,10 +551,6 @@ SET_METHODS: Mapping[str, Method] = {
     "clear": _clear_set,
     "copy": lambda interp, value, args, kwargs: SetValue(dict(value.entries), cls=value.cls),
     "discard": _discard,
-    "isdisjoint": _relation(lambda mine, other: mine.isdisjoint(other)),
-    "issubset": _relation(lambda mine, other: mine <= other),
-    "issuperset": _relation(lambda mine, other: mine >= other),
     "pop": _pop_member,
     "remove": _remove,
-    "update": _in_place(_ALGEBRA["union"]),
 }

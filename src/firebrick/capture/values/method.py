@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING
 
 from firebrick.capture.library.arity import fit_method
 from firebrick.capture.values.base import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
 class MethodValue(Value):
     """`owner.name`, where `owner.call_method(name, ...)` is what a call means."""
 
     __slots__ = ("name", "owner")
+    cls: type = types.BuiltinMethodType
+    held = ("owner",)
 
     def __init__(self, owner: Value, name: str) -> None:
         super().__init__(None)
         self.owner, self.name = owner, name
 
-    def python_type(self) -> type:
-        """Class of a bound method of a built-in type."""
-        return type([].append)
-
-    def identity(self) -> object:
-        """Bound methods are new objects each time."""
-        return self
-
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Call the owner's method."""
         args, kwargs = fit_method(self.owner.python_type(), self.name, args, kwargs)
         return self.owner.call_method(interp, self.name, args, kwargs)
@@ -43,10 +35,6 @@ class MethodValue(Value):
         if name == "__name__":
             return interp.tracer.known(self.name)
         return super().get_attr(interp, name)
-
-    def children(self) -> Sequence[Value]:
-        """The owner."""
-        return (self.owner,)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Load the owner and its attribute."""

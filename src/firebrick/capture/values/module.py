@@ -14,16 +14,14 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Global, InstanceAttr, ModuleItem, Namespace
-from firebrick.capture.values.base import Raised, Value
+from firebrick.capture.values.base import KnownValue, Raised, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.object import MISSING, ObjectValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -49,9 +47,9 @@ class ModuleValue(ObjectValue):
                 return table.entries[name][1]
             if name in table.obj:
                 return MISSING
-        found = self.fields.get(name)
-        if found is not None:
-            return found
+        field = self.fields.get(name)
+        if field is not None:
+            return field
         namespace = self.obj.__dict__
         if name in (*_TABLES, *_FORWARD_HOOKS, *_BACKWARD_HOOKS):
             value: Value = interp.tracer.module_table(self, name)
@@ -131,25 +129,17 @@ class ModuleValue(ObjectValue):
             if name in table.entries:
                 table.entries[name] = (table.entries[name][0], value)
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """As it was called before, if a module like it was; else executed."""
         return interp.tracer.repeats.call(self, args, kwargs, lambda: self.execute(interp, args, kwargs))
 
-    def execute(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def execute(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`forward` and its hooks, if the class does not override `__call__`."""
-        if interp.lookup(self.cls, "__call__")[0] is not _CALL:
-            return super().call(interp, args, kwargs)
-        return _call_forward(interp, self, args, kwargs)
+        return _call_module(interp, self, args, kwargs)
 
     def has_hooks(self, interp: Interpreter, name: str) -> bool:
         """Whether hooks of a kind are set on it; guarded."""
-        hooks = self.obj.__dict__.get(name)
-        changed = interp.tracer.objects.get(id(hooks))
-        if changed is not None:
-            return changed.truth(interp)
-        if hooks is not None:
-            interp.tracer.guards.length(InstanceAttr(self.base(interp), name), len(hooks))
-        return bool(hooks)
+        return _has_any(interp, self.obj.__dict__.get(name), InstanceAttr(self.base(interp), name))
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Submodules of containers; keys of ModuleDict."""
@@ -195,11 +185,9 @@ class NewModuleValue(ObjectValue):
 
     __slots__ = ()
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`forward` and its hooks, if the class does not override `__call__`."""
-        if interp.lookup(self.cls, "__call__")[0] is not _CALL:
-            return super().call(interp, args, kwargs)
-        return _call_forward(interp, self, args, kwargs)
+        return _call_module(interp, self, args, kwargs)
 
     def has_hooks(self, interp: Interpreter, name: str) -> bool:
         """Whether hooks of a kind are set on it."""
@@ -207,57 +195,46 @@ class NewModuleValue(ObjectValue):
         return hooks is not MISSING and hooks.truth(interp)
 
 
-def _call_forward(
-    interp: Interpreter, module: ModuleValue | NewModuleValue, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> Value:
-    """Call a module whose class has torch's own `__call__`.
+def _call_module(interp: Interpreter, module: ModuleValue | NewModuleValue, args: Args, kwargs: Kwargs) -> Value:
+    """Call a module: its `forward` and hooks, or what its class has for torch's own `__call__`.
 
     Raises:
-        Break: the engine calls hooks of the module in the backward, or hooks are called even if `forward` raises.
+        Break: the engine calls hooks of the module in the backward.
     """
+    if interp.lookup(module.cls, "__call__")[0] is not _CALL:
+        return ObjectValue.call(module, interp, args, kwargs)
     if torch.is_grad_enabled() and _is_hooked(interp, module, _BACKWARD_HOOKS):
         raise Break("unsupported-call", f"{module.describe()} has hooks that are called in the backward")
     if not _is_hooked(interp, module, _FORWARD_HOOKS):
         return module.get_attr(interp, "forward").realize().call(interp, args, kwargs)
-    if _is_hooked(interp, module, ("_forward_hooks_always_called",)):
-        raise Break("unsupported-call", f"{module.describe()} has hooks that are called even if it raises")
-    return interp.inline(interp.stand_in("call_hooked_module"), [module, *args], kwargs)
+    always = _is_hooked(interp, module, ("_forward_hooks_always_called",))
+    name = "always_call_hooks" if always else "call_hooked_module"
+    return interp.inline(interp.stand_in(name), [module, *args], kwargs)
 
 
 def _is_hooked(interp: Interpreter, module: ModuleValue | NewModuleValue, names: tuple[str, ...]) -> bool:
     """Whether hooks of one of the kinds are set on a module or on all modules; guarded."""
-    return any(module.has_hooks(interp, name) or _has_global_hooks(interp, f"_global{name}") for name in names)
+    every = {name: f"_global{name}" for name in names}
+    return any(
+        module.has_hooks(interp, name) or _has_any(interp, _MODULES.variables[hooks], Global(hooks, _MODULES))
+        for name, hooks in every.items()
+    )
 
 
-def _has_global_hooks(interp: Interpreter, name: str) -> bool:
-    hooks = _MODULES.variables[name]
+def _has_any(interp: Interpreter, hooks: Any, source: Source) -> bool:
+    """Whether there are hooks in a dict; guarded, unless captured code has changed it."""
     changed = interp.tracer.objects.get(id(hooks))
     if changed is not None:
         return changed.truth(interp)
-    interp.tracer.guards.length(Global(name, _MODULES), len(hooks))
+    if hooks is not None:
+        interp.tracer.guards.length(source, len(hooks))
     return bool(hooks)
 
 
-class PythonModuleValue(Value):
+class PythonModuleValue(KnownValue):
     """A Python module; its attributes are guarded by identity unless it is a library's."""
 
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: types.ModuleType, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.obj = obj
-
-    def python_type(self) -> type:
-        """Module."""
-        return types.ModuleType
-
-    def identity(self) -> object:
-        """The module."""
-        return self.obj
-
-    def as_constant(self) -> Any:
-        """The module."""
-        return self.obj
+    __slots__ = ()
 
     def describe(self) -> str:
         """Its name."""
@@ -266,19 +243,15 @@ class PythonModuleValue(Value):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """A module's global."""
         try:
-            found = getattr(self.obj, name)
+            attribute = getattr(self.obj, name)
         except AttributeError as error:
             interp.tracer.module_lacks(self.obj, name)
             interp.raise_real(error)
         changed = interp.tracer.effects.global_value(self.obj.__dict__, name)
         if changed is not None:
             return changed
-        return interp.tracer.module_global(self.obj, name, found)
+        return interp.tracer.module_global(self.obj, name, attribute)
 
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Write a module's global as an effect."""
         interp.tracer.effects.set_global(self.obj.__dict__, name, value)
-
-    def reconstruct(self, emitter: ValueEmitter) -> None:
-        """Load the module."""
-        emitter.load_const(self.obj)

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, InstanceAttr, InstanceDict
-from firebrick.capture.values.base import NotConstant, Raised, Value
+from firebrick.capture.values.base import BuiltinValue, ComparedValue, NotConstant, Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
 from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.sequence import ListValue, TupleValue
+from firebrick.capture.values.sequence import CONTAINER_METHODS, ListValue, TupleValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 
 class Overridden(Exception):
@@ -31,10 +29,10 @@ class Overridden(Exception):
 MISSING: Any = object()
 """No such attribute."""
 
-_MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 WRITTEN = (types.FunctionType, staticmethod, classmethod, property)
 """What a class's own Python gives for a special method."""
-_BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 
 def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
@@ -91,7 +89,7 @@ def bind(interp: Interpreter, found: Any, owner: type, instance: Value, name: st
         if isinstance(instance, ObjectValue):
             instance.store(interp, name, value)
         return value
-    if isinstance(found, (*_BUILTIN_METHODS, _CACHED)) or type(found).__name__ == "instancemethod":  # of pybind11
+    if isinstance(found, (*BUILTIN_METHODS, _CACHED)) or type(found).__name__ == "instancemethod":  # of pybind11
         return BoundMethodValue(CallableValue(found), instance)
     if isinstance(found, types.BuiltinFunctionType):
         return CallableValue(found)
@@ -126,14 +124,14 @@ _ONE_SLOT = {"__setitem__": "__delitem__", "__delitem__": "__setitem__"}
 """Methods that share a slot of the class: where it has the other one, it lacks this one as an attribute."""
 
 
-class ObjectValue(Value):
+class ObjectValue(ComparedValue):
     """An instance. `obj` is the real one, None if captured code made it.
 
     `fields` overlays the instance's attributes: what was read or written so far. Instances of
     subclasses of built-in containers keep the container's part in `storage`.
     """
 
-    __slots__ = ("_compared", "changed", "cls", "fields", "fixed", "obj", "storage")
+    __slots__ = ("changed", "cls", "fields", "fixed", "obj", "storage")
 
     def __init__(
         self,
@@ -149,23 +147,10 @@ class ObjectValue(Value):
         self.fields: dict[str, Any] = {}
         self.changed: dict[str, bool] = {}
         """Attributes to store; whether each is to be deleted first, which moves it to the end."""
-        self._compared = False
-
-    def python_type(self) -> type:
-        """Its class."""
-        return self.cls
 
     def identity(self) -> object:
         """The real object, or this value."""
         return self if self.obj is None else self.obj
-
-    def compare(self) -> None:
-        """Keep in mind."""
-        self._compared = True
-
-    def is_compared(self) -> bool:
-        """Whether its identity was looked at."""
-        return self._compared
 
     def as_constant(self) -> Any:
         """The real object, where it is known by identity."""
@@ -191,9 +176,9 @@ class ObjectValue(Value):
 
     def own(self, interp: Interpreter, name: str) -> Any:
         """The instance's own attribute, or MISSING; a guard says which."""
-        found = self.fields.get(name)
-        if found is not None:
-            return found
+        field = self.fields.get(name)
+        if field is not None:
+            return field
         if self.obj is None:
             return MISSING
         namespace = getattr(self.obj, "__dict__", None)
@@ -212,10 +197,15 @@ class ObjectValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """`object.__getattribute__`, or the class's own, then `__getattr__`."""
-        getter, owner = interp.lookup(self.cls, "__getattribute__")
-        if isinstance(getter, types.FunctionType) and owner is not object:
-            return interp.tracer.function(getter).call(interp, [self, ConstantValue(name)], {})
-        return self.generic_get_attr(interp, name)
+        value = self._by_class(interp, "__getattribute__", ConstantValue(name))
+        return self.generic_get_attr(interp, name) if value is None else value
+
+    def _by_class(self, interp: Interpreter, method: str, *args: Value) -> Value | None:
+        """What a method of the class's own gives; None where it has that of `object`."""
+        entry, owner = interp.lookup(self.cls, method)
+        if not isinstance(entry, types.FunctionType) or owner is object:
+            return None
+        return interp.tracer.function(entry).call(interp, [self, *args], {})
 
     def generic_get_attr(self, interp: Interpreter, name: str) -> Value:
         """Data descriptor, own attribute, class attribute, `__getattr__`, in this order."""
@@ -225,26 +215,24 @@ class ObjectValue(Value):
             return interp.tracer.known(self.cls)
         if name == "__weakref__":
             raise Break("unsupported-attribute", f"{name} of {self.describe()} is read")
-        found, owner = interp.lookup(self.cls, name)
-        if found is not MISSING:
+        entry, owner = interp.lookup(self.cls, name)
+        if entry is not MISSING:
             assert owner is not None
-            if isinstance(found, _MEMBERS):
-                return self.member(interp, found, name)
-            if _is_data_descriptor(found):
+            if isinstance(entry, MEMBERS):
+                return self.member(interp, entry, name)
+            if _is_data_descriptor(entry):
                 try:
-                    return bind(interp, found, owner, self, name)
+                    return bind(interp, entry, owner, self, name)
                 except Raised as raised:
                     return self._missing(interp, name, raised)
         value = self.own(interp, name)
         if value is not MISSING:
             return value
-        if found is not MISSING:
+        if entry is not MISSING:
             assert owner is not None
-            if self.storage is not None and isinstance(found, _BUILTIN_METHODS) and hasattr(self.storage, "methods"):
+            if isinstance(entry, BUILTIN_METHODS) and isinstance(self.storage, BuiltinValue):
                 return self.storage_method(interp, name)
-            if isinstance(found, _BUILTIN_METHODS) and isinstance(self.storage, (DictValue, SetValue)):
-                return self.storage_method(interp, name)
-            return bind(interp, found, owner, self, name)
+            return bind(interp, entry, owner, self, name)
         return self._missing(interp, name, None)
 
     def member(self, interp: Interpreter, found: Any, name: str) -> Value:
@@ -269,38 +257,35 @@ class ObjectValue(Value):
     def _missing(self, interp: Interpreter, name: str, raised: Raised | None) -> Value:
         if raised is not None and not interp.is_instance(raised.value, AttributeError):
             raise Raised(raised.value)
-        hook, _ = interp.lookup(self.cls, "__getattr__")
-        if isinstance(hook, types.FunctionType):
-            return interp.tracer.function(hook).call(interp, [self, ConstantValue(name)], {})
+        value = self._by_class(interp, "__getattr__", ConstantValue(name))
+        if value is not None:
+            return value
         if raised is not None:
             raise Raised(raised.value)
         interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """The class's `__setattr__`, or `object.__setattr__`."""
-        setter, owner = interp.lookup(self.cls, "__setattr__")
-        if isinstance(setter, types.FunctionType) and owner is not object:
-            interp.tracer.function(setter).call(interp, [self, ConstantValue(name), value], {})
-            return
-        self.generic_set_attr(interp, name, value)
+        if self._by_class(interp, "__setattr__", ConstantValue(name), value) is None:
+            self.generic_set_attr(interp, name, value)
 
     def generic_set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Data descriptor, else own attribute."""
-        found, _ = interp.lookup(self.cls, name)
-        if isinstance(found, property):
-            if found.fset is None:
+        entry, _ = interp.lookup(self.cls, name)
+        if isinstance(entry, property):
+            if entry.fset is None:
                 interp.raise_new(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no setter")
-            interp.tracer.known(found.fset).call(interp, [self, value], {})
+            interp.tracer.known(entry.fset).call(interp, [self, value], {})
             return
-        if found is not MISSING and not isinstance(found, _MEMBERS) and _is_data_descriptor(found):
-            setter, _ = interp.lookup(type(found), "__set__")
+        if entry is not MISSING and not isinstance(entry, MEMBERS) and _is_data_descriptor(entry):
+            setter, _ = interp.lookup(type(entry), "__set__")
             if not isinstance(setter, types.FunctionType):
                 raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
-            interp.tracer.known(found).call_method(interp, "__set__", [self, value], {})
+            interp.tracer.known(entry).call_method(interp, "__set__", [self, value], {})
             return
         if name == "__class__":
             raise Break("unsupported-attribute", f"__class__ of {self.describe()} is set")
-        if not self.cls.__dictoffset__ and not isinstance(found, _MEMBERS):
+        if not self.cls.__dictoffset__ and not isinstance(entry, MEMBERS):
             _refuse(interp, self.cls, name, lambda blank: object.__setattr__(blank, name, None))
         self.store(interp, name, value)
 
@@ -316,23 +301,20 @@ class ObjectValue(Value):
 
     def del_attr(self, interp: Interpreter, name: str) -> None:
         """The class's `__delattr__`, or the own attribute."""
-        deleter, owner = interp.lookup(self.cls, "__delattr__")
-        if isinstance(deleter, types.FunctionType) and owner is not object:
-            interp.tracer.function(deleter).call(interp, [self, ConstantValue(name)], {})
-            return
-        self.generic_del_attr(interp, name)
+        if self._by_class(interp, "__delattr__", ConstantValue(name)) is None:
+            self.generic_del_attr(interp, name)
 
     def generic_del_attr(self, interp: Interpreter, name: str) -> None:
         """Data descriptor, else own attribute."""
-        found, _ = interp.lookup(self.cls, name)
-        if isinstance(found, property):
-            if found.fdel is None:
+        entry, _ = interp.lookup(self.cls, name)
+        if isinstance(entry, property):
+            if entry.fdel is None:
                 interp.raise_new(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no deleter")
-            interp.tracer.known(found.fdel).call(interp, [self], {})
+            interp.tracer.known(entry.fdel).call(interp, [self], {})
             return
-        slot = isinstance(found, _MEMBERS)
-        if found is not MISSING and not slot and _is_data_descriptor(found):
-            interp.tracer.known(found).call_method(interp, "__delete__", [self], {})
+        slot = isinstance(entry, MEMBERS)
+        if entry is not MISSING and not slot and _is_data_descriptor(entry):
+            interp.tracer.known(entry).call_method(interp, "__delete__", [self], {})
             return
         own = self.own(interp, name)
         if own is MISSING and slot and self.obj is not None and hasattr(self.obj, name):
@@ -352,13 +334,13 @@ class ObjectValue(Value):
 
     def special(self, interp: Interpreter, name: str) -> Value | None:
         """The special method of the class, bound; None if it has none."""
-        found, owner = interp.lookup(self.cls, name)
-        if found is MISSING or found is None:
+        entry, owner = interp.lookup(self.cls, name)
+        if entry is MISSING or entry is None:
             return None
         assert owner is not None
-        if self.storage is not None and isinstance(found, _BUILTIN_METHODS):
+        if self.storage is not None and isinstance(entry, BUILTIN_METHODS):
             return self.storage_method(interp, name)
-        return bind(interp, found, owner, self, name)
+        return bind(interp, entry, owner, self, name)
 
     def storage_method(self, interp: Interpreter, name: str) -> Value:
         """A method of the container's part; reading an item of a dict falls back on the class's `__missing__`."""
@@ -369,14 +351,14 @@ class ObjectValue(Value):
                 return _ItemOrMissing(self, self.storage, interp.tracer.function(hook))
         return MethodValue(self.storage, name)
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """`__call__`."""
         method = self.special(interp, "__call__")
         if method is None:
             interp.raise_new(TypeError, f"{self.cls.__name__!r} object is not callable")
         return method.call(interp, args, kwargs)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Special methods are looked up in the class, others as attributes."""
         if name.startswith("__") and name.endswith("__"):
             method = self.special(interp, name)
@@ -391,13 +373,13 @@ class ObjectValue(Value):
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """`__iter__`, the container's own, or `__getitem__` from 0 on."""
-        found, _ = interp.lookup(self.cls, "__iter__")
-        if isinstance(found, WRITTEN):
-            made = interp.iterator(self)
-            return interp.iterate_next(made) if isinstance(made, ObjectValue) else interp.iterate(made)
+        entry, _ = interp.lookup(self.cls, "__iter__")
+        if isinstance(entry, WRITTEN):
+            iterator = interp.iterator(self)
+            return interp.iterate_next(iterator) if isinstance(iterator, ObjectValue) else interp.iterate(iterator)
         if self.storage is not None:
             return self.storage.iterate(interp)
-        if interp.lookup(self.cls, "__next__")[0] is not MISSING and found is not MISSING:
+        if interp.lookup(self.cls, "__next__")[0] is not MISSING and entry is not MISSING:
             return interp.iterate_next(self)
         if interp.lookup(self.cls, "__getitem__")[0] is not MISSING:
             return interp.iterate_items(self)
@@ -405,8 +387,8 @@ class ObjectValue(Value):
 
     def length(self, interp: Interpreter) -> int:
         """`__len__`, or the container's own."""
-        found, _ = interp.lookup(self.cls, "__len__")
-        if isinstance(found, WRITTEN):
+        entry, _ = interp.lookup(self.cls, "__len__")
+        if isinstance(entry, WRITTEN):
             count: int = converted(interp, self, "__len__", len).as_constant()
             return count
         if self.storage is not None:
@@ -415,15 +397,15 @@ class ObjectValue(Value):
 
     def truth(self, interp: Interpreter) -> bool:
         """`__bool__`, `__len__`, else true."""
-        found, _ = interp.lookup(self.cls, "__bool__")
-        if found is not MISSING and not isinstance(found, _BUILTIN_METHODS):
+        entry, _ = interp.lookup(self.cls, "__bool__")
+        if entry is not MISSING and not isinstance(entry, BUILTIN_METHODS):
             return converted(interp, self, "__bool__", bool).truth(interp)
-        own = found is MISSING and isinstance(interp.lookup(self.cls, "__len__")[0], WRITTEN)
+        own = entry is MISSING and isinstance(interp.lookup(self.cls, "__len__")[0], WRITTEN)
         if self.storage is not None and not own:
             return self.storage.truth(interp)
         if interp.lookup(self.cls, "__len__")[0] is not MISSING:
             return self.length(interp) != 0
-        if found is not MISSING:
+        if entry is not MISSING:
             return bool(self.as_constant())
         return True
 
@@ -475,17 +457,15 @@ class ObjectValue(Value):
 
 def overriding(interp: Interpreter, value: ObjectValue, name: str) -> bool:
     """Whether a special method is the class's own, and not that of the container's part."""
-    found, _ = interp.lookup(value.cls, name)
-    return value.storage is None or not (found is MISSING or isinstance(found, _BUILTIN_METHODS))
+    entry, _ = interp.lookup(value.cls, name)
+    return value.storage is None or not (entry is MISSING or isinstance(entry, BUILTIN_METHODS))
 
 
-def converted(
-    interp: Interpreter, value: ObjectValue, name: str, use: Callable[[Any], Any], args: Sequence[Value] = ()
-) -> Value:
+def converted(interp: Interpreter, value: ObjectValue, name: str, use: Callable[[Any], Any], args: Args = ()) -> Value:
     """What a built-in makes of what the class's special method gives: Python checks it, on a stand-in."""
-    found, owner = interp.lookup(value.cls, name)
+    entry, owner = interp.lookup(value.cls, name)
     assert owner is not None
-    returned = bind(interp, found, owner, value, name).realize().call(interp, args, {}).realize()
+    returned = bind(interp, entry, owner, value, name).realize().call(interp, args, {}).realize()
     kind = returned.python_type()
     try:
         result = returned.as_constant()
@@ -512,14 +492,11 @@ def store_fields(emitter: ValueEmitter, owner: Value, fields: Mapping[str, Value
 def _store(emitter: ValueEmitter, owner: Value, name: str, load: Callable[[], None] | None) -> None:
     """Write an object's own attribute, or delete it (no `load`), past descriptors and methods of its class."""
     cls = owner.python_type()
-    found, _ = class_lookup(cls, name)
-    if found is not MISSING and not isinstance(found, _MEMBERS) and _is_data_descriptor(found):
+    entry, _ = class_lookup(cls, name)
+    if entry is not MISSING and not isinstance(entry, MEMBERS) and _is_data_descriptor(entry):
         if load is not None:
             load()
-        emitter.load_callable(object.__getattribute__)
-        emitter.load(owner)
-        emitter.load_const("__dict__")
-        emitter.call(2)
+        emitter.load_call(object.__getattribute__, owner, "__dict__")
         emitter.load_const(name)
         (emitter.delete_subscr if load is None else emitter.store_subscr)()
     elif load is not None and class_lookup(cls, "__setattr__")[1] is object:
@@ -540,20 +517,12 @@ def _fill(made: ObjectValue, emitter: ValueEmitter, storage: DictValue | ListVal
     kind: Any = builtin_base(made.cls)
     if isinstance(storage, DictValue):
         # OrderedDict.update calls the class's own __setitem__, which must not run again
-        put = kind.__setitem__
         for key, value in storage.entries.values():
-            emitter.load_callable(put)
-            emitter.load(made)
-            emitter.load(key)
-            emitter.load(value)
-            emitter.call(3)
-            emitter.pop()
+            emitter.run_call(kind.__setitem__, made, key, value)
         return
     emitter.load_callable(kind.extend if isinstance(storage, ListValue) else kind.update)
     emitter.load(made)
-    for item in storage.children():
-        emitter.load(item)
-    emitter.build_tuple(len(storage.children()))
+    emitter.load_tuple(storage.children())
     emitter.call(2)
     emitter.pop()
 
@@ -570,7 +539,7 @@ def _refuse(interp: Interpreter, cls: type, name: str, use: Callable[[Any], Any]
 
 def _had(value: ObjectValue, name: str) -> bool:
     """Whether the real object has an attribute of its own."""
-    slot = isinstance(class_lookup(value.cls, name)[0], _MEMBERS) and hasattr(value.obj, name)
+    slot = isinstance(class_lookup(value.cls, name)[0], MEMBERS) and hasattr(value.obj, name)
     return slot or name in getattr(value.obj, "__dict__", ())
 
 
@@ -578,33 +547,27 @@ class _ItemOrMissing(Value):
     """`dict.__getitem__` of an instance whose class has a `__missing__`."""
 
     __slots__ = ("hook", "owner", "storage")
+    cls = types.BuiltinMethodType
 
     def __init__(self, owner: ObjectValue, storage: DictValue, hook: Value) -> None:
         super().__init__(None)
         self.owner, self.storage, self.hook = owner, storage, hook
 
-    def python_type(self) -> type:
-        """A bound method of dict."""
-        return types.BuiltinMethodType
-
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """The item, or what `__missing__` gives for the key."""
-        found = self.storage.lookup(interp, args[0])
-        return self.hook.call(interp, [self.owner, args[0]], {}) if found is None else found
+        item = self.storage.lookup(interp, args[0])
+        return self.hook.call(interp, [self.owner, args[0]], {}) if item is None else item
 
 
 class InstanceDictValue(Value):
     """`obj.__dict__`: reads and writes go to the object's own attributes."""
 
     __slots__ = ("owner",)
+    cls = dict
 
     def __init__(self, owner: ObjectValue) -> None:
         super().__init__(None if owner.source is None else InstanceDict(owner.source))
         self.owner = owner
-
-    def python_type(self) -> type:
-        """Dict."""
-        return dict
 
     def snapshot(self, interp: Interpreter) -> DictValue:
         """A dict of all own attributes as they are now."""
@@ -646,7 +609,7 @@ class InstanceDictValue(Value):
         """Bound methods of dict."""
         return MethodValue(self, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Methods of dict."""
         match name:
             case "__contains__":
@@ -654,14 +617,8 @@ class InstanceDictValue(Value):
             case "get":
                 value = self.owner.own(interp, args[0].realize().as_constant())
                 return (args[1] if len(args) > 1 else NONE) if value is MISSING else value
-            case "__getitem__":
-                return self.get_item(interp, args[0])
-            case "__setitem__":
-                self.set_item(interp, args[0], args[1])
-                return NONE
-            case "__delitem__":
-                self.del_item(interp, args[0])
-                return NONE
+            case "__getitem__" | "__setitem__" | "__delitem__":
+                return CONTAINER_METHODS[name](interp, self, args, kwargs)
             case "update":
                 for other in args:
                     for key in list(interp.iterate(other)):
@@ -675,18 +632,18 @@ class InstanceDictValue(Value):
                 raise Break("unsupported-call", f"__dict__.{name}() of {self.owner.describe()}")
         return self.snapshot(interp).call_method(interp, name, args, kwargs)
 
-    def _default(self, interp: Interpreter, name: str, args: Sequence[Value]) -> Value:
+    def _default(self, interp: Interpreter, name: str, args: Args) -> Value:
         """`setdefault` and `pop`."""
         key = args[0].realize().as_constant()
-        found = self.owner.own(interp, key)
+        value = self.owner.own(interp, key)
         if name == "setdefault":
-            if found is MISSING:
-                found = args[1] if len(args) > 1 else NONE
-                self.owner.store(interp, key, found)
-            return found
-        if found is not MISSING:
+            if value is MISSING:
+                value = args[1] if len(args) > 1 else NONE
+                self.owner.store(interp, key, value)
+            return value
+        if value is not MISSING:
             self.owner.forget(interp, key)
-            return found
+            return value
         if len(args) == 1:
             interp.raise_value(KeyError, list(args))
         return args[1]

@@ -12,11 +12,11 @@ from firebrick.capture.values.sequence import TupleValue
 from firebrick.ir.graph.nested import Nested, Transform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
     from torch import fx
 
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 class Opaque:
@@ -59,20 +59,17 @@ class OpaqueValue(Value):
     """The function; it is called in the graph that made it and can't leave."""
 
     __slots__ = ("node",)
+    cls = types.FunctionType
 
     def __init__(self, node: fx.Node) -> None:
         super().__init__(None)
         self.node = node
 
-    def python_type(self) -> type:
-        """Function."""
-        return types.FunctionType
-
     def as_argument(self) -> Any:
         """The node."""
         return self.node
 
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """A node that calls it."""
         graph = interp.tracer.graph
         if graph.graph is not self.node.graph:

@@ -20,10 +20,8 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.emit.prelude import Made
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 
 
 class Draws(Break):
@@ -85,7 +83,7 @@ class GeneratorState(_RandomState):
             return ConstantValue(self.obj.device)
         return super().get_attr(interp, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """It is given a seed before the graph, in the order of its draws; what asks for its state breaks."""
         if name == "manual_seed" and len(args) == 1 and not kwargs and _is_seed(args[0]):
             seed = args[0].realize().as_constant()
@@ -107,7 +105,7 @@ def _constant(value: Value) -> Any:
         return None
 
 
-def make_generator(interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def make_generator(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`torch.Generator(device)`."""
     given = [value.realize().as_constant() for value in (*args, *kwargs.values())]
     named = dict(zip(kwargs, given[len(args) :], strict=True))
@@ -138,7 +136,7 @@ _FILLS = frozenset(
 """Methods of tensors that overwrite all elements by random numbers, whatever these were."""
 
 
-def drawn(interp: Interpreter, op: str, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def drawn(interp: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Value:
     """A call of a graph function with a `torch.Generator`: made before the graph.
 
     Raises:
@@ -157,14 +155,12 @@ def drawn(interp: Interpreter, op: str, target: Any, args: Sequence[Value], kwar
     return draw_tensor(interp, target, args, rest, state)
 
 
-def draw_tensor(
-    interp: Interpreter, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value], state: GeneratorState
-) -> Value:
+def draw_tensor(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs, state: GeneratorState) -> Value:
     """A tensor of random numbers, made before the graph by `function` of constants."""
     check_place(interp)
     given, named = _host(args), {name: _host([value])[0] for name, value in kwargs.items()}
     if interp.tracer.graph.inference.in_region:
-        function = _InInferenceMode(function)
+        function = _in_inference_mode(function)
     example = _like(function, given, named, state)
     operand = state.operand(interp)
     made = interp.tracer.prelude.add(function, given, {**named, "generator": operand}, operand)
@@ -183,7 +179,7 @@ def _like(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: 
     return made
 
 
-def _host(args: Sequence[Value]) -> list[Any]:
+def _host(args: Args) -> list[Any]:
     """Constants that a call before the graph is given.
 
     Raises:
@@ -202,9 +198,7 @@ def _host(args: Sequence[Value]) -> list[Any]:
     return found
 
 
-def _fill(
-    interp: Interpreter, name: str, state: GeneratorState, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> Value:
+def _fill(interp: Interpreter, name: str, state: GeneratorState, args: Args, kwargs: Kwargs) -> Value:
     """`x.normal_(generator=g)`: a tensor like x is filled before the graph, and copied."""
     tensor = args[0].realize()
     assert isinstance(tensor, TensorValue)
@@ -212,36 +206,30 @@ def _fill(
     if fake.layout is not torch.strided or (fake.requires_grad and torch.is_grad_enabled()):
         raise Break("random-generator", f"{state.describe()} is given to {name}()")
     options = {"dtype": fake.dtype, "device": fake.device}
-    function = _Filled(name, tuple(fake.shape), fake.stride(), options)
+    function = _filled(name, tuple(fake.shape), fake.stride(), options)
     values = draw_tensor(interp, function, args[1:], kwargs, state)
     return tensor.call_method(interp, "copy_", [values], {})
 
 
-class _InInferenceMode:
+def _in_inference_mode(function: Any) -> Any:
     """Calls a function in inference mode: what it makes are inference tensors."""
 
-    __slots__ = ("__name__", "function")
-
-    def __init__(self, function: Any) -> None:
-        self.__name__, self.function = function.__name__, function
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         with torch.inference_mode():
-            return self.function(*args, **kwargs)
+            return function(*args, **kwargs)
+
+    call.__name__ = function.__name__
+    return call
 
 
-class _Filled:
+def _filled(name: str, shape: tuple[int, ...], stride: tuple[int, ...], options: Mapping[str, Any]) -> Any:
     """Makes a tensor and fills it: what is drawn for an element depends on the order of elements in memory."""
 
-    __slots__ = ("__name__", "options", "shape", "stride")
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(torch.empty_strided(shape, stride, **options), name)(*args, **kwargs)
 
-    def __init__(self, name: str, shape: tuple[int, ...], stride: tuple[int, ...], options: Mapping[str, Any]) -> None:
-        self.__name__, self.shape, self.stride, self.options = name, shape, stride, options
-
-    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        made = torch.empty_strided(self.shape, self.stride, **self.options)
-        filled: torch.Tensor = getattr(made, self.__name__)(*args, **kwargs)
-        return filled
+    call.__name__ = name
+    return call
 
 
 # -- Python's own ----------------------------------------------------------------------------------
@@ -267,7 +255,7 @@ class RandomNumbers(_RandomState):
 
     __slots__ = ()
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """What gives a number, and `seed`, is called before the graph."""
         if name not in NUMBER_METHODS or (name == "choice" and len(args) != 1):
             raise Break("random-generator", f"{name}() of {self.describe()} is called")
@@ -305,7 +293,7 @@ def _largest(name: str, given: Sequence[Any]) -> float:
     return math.inf
 
 
-def make_numbers(interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def make_numbers(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`random.Random(seed)`."""
     check_place(interp)
     if len(args) != 1 or kwargs or _constant(args[0]) is None:
@@ -314,7 +302,7 @@ def make_numbers(interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str
     return RandomNumbers(random.Random(seed), None, interp.tracer.prelude.add(random.Random, [seed]))
 
 
-def seed_default(interp: Interpreter, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def seed_default(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     """`torch.manual_seed(seed)`: before the graph, unless the graph has drawn by then."""
     check_place(interp)
     if len(args) != 1 or kwargs or not _is_seed(args[0]) or getattr(interp.tracer.graph.mode, "has_drawn", False):

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import BuiltinValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
-    Method = Callable[[Interpreter, Any, Sequence[Value], Mapping[str, Value]], Value]
+    Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
 
 
-class SequenceValue(Value):
+class SequenceValue(BuiltinValue):
     """What tuples and lists share."""
 
     __slots__ = ("items",)
@@ -60,36 +59,29 @@ class SequenceValue(Value):
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """An item or, by slice, a new sequence."""
         key = key.realize()
-        if isinstance(key, SliceValue):
-            return self.copy_with(self.items[key.as_slice(interp)])
-        if key.is_constant() and not hasattr(key.python_type(), "__index__"):
-            kind, other = self.python_type().__name__, key.python_type().__name__
-            text = f"{kind} indices must be integers or slices, not {other}"
-            interp.raise_new(TypeError, f"sequence index must be integer, not {other!r}" if kind == "deque" else text)
+        place = self.place(interp, key)
+        if isinstance(place, slice):
+            return self.copy_with(self.items[place])
         try:
-            return self.items[interp.index_of(key)]
+            return self.items[place]
         except IndexError as error:
             text = str(error).replace("'int'", repr(key.python_type().__name__))
             interp.raise_new(IndexError, text.replace("list index", f"{self.python_type().__name__} index"))
 
+    def place(self, interp: Interpreter, key: Value) -> Any:
+        """What indexes the host list: a number, or a slice but for deques, which have none."""
+        deques = isinstance(self, DequeValue)
+        if isinstance(key, SliceValue) and not deques:
+            return key.as_slice(interp)
+        if isinstance(key, SliceValue) or (key.is_constant() and not hasattr(key.python_type(), "__index__")):
+            kind, other = self.python_type().__name__, key.python_type().__name__
+            text = f"{kind} indices must be integers or slices, not {other}"
+            interp.raise_new(TypeError, f"sequence index must be integer, not {other!r}" if deques else text)
+        return interp.index_of(key)
+
     def copy_with(self, items: list[Value]) -> Value:
         """What a slice of this sequence is."""
         return type(self)(items)
-
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Bound methods."""
-        return interp.method(self, name)
-
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """Methods by table."""
-        method = self.methods().get(name)
-        if method is None:
-            return interp.fallback_method(self, name, args, kwargs)
-        return method(interp, self, args, kwargs)
-
-    def methods(self) -> Mapping[str, Method]:
-        """Method name -> function."""
-        return SEQUENCE_METHODS
 
 
 class TupleValue(SequenceValue):
@@ -100,10 +92,6 @@ class TupleValue(SequenceValue):
     def __init__(self, items: list[Value], source: Source | None = None, cls: type = tuple) -> None:
         super().__init__(items, source)
         self.cls = cls
-
-    def python_type(self) -> type:
-        """The tuple's class."""
-        return self.cls
 
     def build(self, items: list[Any]) -> Any:
         """A real tuple of the class."""
@@ -122,10 +110,6 @@ class TupleValue(SequenceValue):
     def as_constant(self) -> Any:
         """A real tuple, if all items are constant."""
         return self.build([item.as_constant() for item in self.items])
-
-    def identity(self) -> object:
-        """Tuples of one source are one object."""
-        return self
 
     def copy_with(self, items: list[Value]) -> Value:
         """Slices of torch.Size keep their class, of named tuples do not."""
@@ -156,9 +140,7 @@ class TupleValue(SequenceValue):
             emitter.load_callable(tuple.__new__ if fields else self.cls)
             if fields:
                 emitter.load_const(self.cls)
-        for item in self.items:
-            emitter.load(item)
-        emitter.build_tuple(len(self.items))
+        emitter.load_tuple(self.items)
         if self.cls is not tuple:
             emitter.call(2 if fields else 1)
 
@@ -174,12 +156,10 @@ class ListValue(SequenceValue):
     """
 
     __slots__ = ("_items", "_read", "obj")
+    cls: type = list
 
     def __init__(
-        self,
-        items: list[Value] | Callable[[], list[Value]],
-        source: Source | None = None,
-        obj: list[Any] | None = None,
+        self, items: list[Value] | Callable[[], list[Value]], source: Source | None = None, obj: list[Any] | None = None
     ) -> None:
         self._read = items if callable(items) else None
         super().__init__([] if callable(items) else items, source)
@@ -201,10 +181,6 @@ class ListValue(SequenceValue):
         """Put items at the end, without a look at what is there."""
         self._items += items
 
-    def python_type(self) -> type:
-        """List."""
-        return list
-
     def build(self, items: list[Any]) -> Any:
         """A real list."""
         return items
@@ -216,39 +192,32 @@ class ListValue(SequenceValue):
     def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
         """Assign an item or a slice."""
         interp.tracer.effects.mutated(self)
-        key = key.realize()
-        if isinstance(key, SliceValue):
-            try:
-                self.items[key.as_slice(interp)] = list(interp.iterate(value))
-            except ValueError as error:
-                interp.raise_real(error)
-            return
+        place = self.place(interp, key.realize())
         try:
-            self.items[interp.index_of(key)] = value
-        except IndexError as error:
-            if isinstance(self, DequeValue):
-                interp.raise_new(IndexError, "deque index out of range")
-            interp.raise_real(error)
+            self.items[place] = list(interp.iterate(value)) if isinstance(place, slice) else value  # type: ignore[assignment]
+        except (IndexError, ValueError) as error:
+            self._refuse(interp, error)
 
     def del_item(self, interp: Interpreter, key: Value) -> None:
         """Delete an item or a slice."""
         interp.tracer.effects.mutated(self)
-        key = key.realize()
+        place = self.place(interp, key.realize())
         try:
-            del self.items[key.as_slice(interp) if isinstance(key, SliceValue) else interp.index_of(key)]
+            del self.items[place]
         except IndexError as error:
-            if isinstance(self, DequeValue):
-                interp.raise_new(IndexError, "deque index out of range")
-            interp.raise_real(error)
+            self._refuse(interp, error)
+
+    def _refuse(self, interp: Interpreter, error: Exception) -> NoReturn:
+        if isinstance(self, DequeValue):
+            interp.raise_new(IndexError, "deque index out of range")
+        interp.raise_real(error)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """A new list, registered before its items are loaded, so that it may hold itself."""
         emitter.build_list(0)
         emitter.remember(self)
         if self.items:
-            for item in self.items:
-                emitter.load(item)
-            emitter.build_tuple(len(self.items))
+            emitter.load_tuple(self.items)
             emitter.list_extend()
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
@@ -272,16 +241,13 @@ class DequeValue(ListValue):
     """A collections.deque."""
 
     __slots__ = ("maxlen",)
+    cls = deque
 
     def __init__(
         self, items: list[Value], source: Source | None = None, obj: Any = None, maxlen: int | None = None
     ) -> None:
         super().__init__(items if maxlen is None else items[max(len(items) - maxlen, 0) :], source, obj)
         self.maxlen = maxlen
-
-    def python_type(self) -> type:
-        """Deque."""
-        return deque
 
     def as_argument(self) -> Any:
         """Deques are no graph arguments."""
@@ -294,25 +260,6 @@ class DequeValue(ListValue):
     def copy_with(self, items: list[Value]) -> Value:
         """A deque of the same length at most."""
         return DequeValue(items, maxlen=self.maxlen)
-
-    def get_item(self, interp: Interpreter, key: Value) -> Value:
-        """An item; deques have no slices."""
-        self._refuse_slice(interp, key)
-        return super().get_item(interp, key)
-
-    def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
-        """Set an item."""
-        self._refuse_slice(interp, key)
-        super().set_item(interp, key, value)
-
-    def del_item(self, interp: Interpreter, key: Value) -> None:
-        """Delete an item."""
-        self._refuse_slice(interp, key)
-        super().del_item(interp, key)
-
-    def _refuse_slice(self, interp: Interpreter, key: Value) -> None:
-        if isinstance(key.realize(), SliceValue):
-            interp.raise_new(TypeError, "sequence index must be integer, not 'slice'")
 
     def trim(self, *, left: bool) -> None:
         """Keep `maxlen` items, dropping those on the left or the right."""
@@ -327,9 +274,7 @@ class DequeValue(ListValue):
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`deque(items, maxlen)`."""
         emitter.load_callable(deque)
-        for item in self.items:
-            emitter.load(item)
-        emitter.build_tuple(len(self.items))
+        emitter.load_tuple(self.items)
         emitter.load_const(self.maxlen)
         emitter.call(2)
 
@@ -348,14 +293,12 @@ class SliceValue(Value):
     """A slice object."""
 
     __slots__ = ("start", "step", "stop")
+    cls = slice
+    held = ("start", "stop", "step")
 
     def __init__(self, start: Value, stop: Value, step: Value = NONE, source: Source | None = None) -> None:
         super().__init__(source)
         self.start, self.stop, self.step = start, stop, step
-
-    def python_type(self) -> type:
-        """Slice."""
-        return slice
 
     def as_constant(self) -> Any:
         """A real slice of constants."""
@@ -379,15 +322,11 @@ class SliceValue(Value):
             return MethodValue(self, name)
         return super().get_attr(interp, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`indices(length)`."""
         if name == "indices":
             return interp.tracer.known(self.as_slice(interp).indices(interp.index_of(args[0])))
         return super().call_method(interp, name, args, kwargs)
-
-    def children(self) -> Sequence[Value]:
-        """Start, stop and step."""
-        return (self.start, self.stop, self.step)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Build from the three parts."""
@@ -403,23 +342,23 @@ _TEXTS_OF_DEQUES: Mapping[str, str] = {
 """What a list says -> what a deque says."""
 
 
+def _mutate(trims: bool | None, function: Any, interp: Interpreter, value: ListValue, args: Args, _: Kwargs) -> Value:
+    """A method that changes the host list by `function(items, *args)`; a deque is trimmed, on the left or not."""
+    interp.tracer.effects.mutated(value)
+    try:
+        result = function(interp, value.items, *args)
+    except (IndexError, TypeError, ValueError) as error:
+        if isinstance(value, DequeValue) and str(error) in _TEXTS_OF_DEQUES:
+            shown = interp.formatted(args[0], "r", "").as_constant() if args else ""
+            interp.raise_new(type(error), _TEXTS_OF_DEQUES[str(error)].format(shown))
+        interp.raise_real(error)
+    if trims is not None and isinstance(value, DequeValue):
+        value.trim(left=trims)
+    return NONE if result is None else result
+
+
 def _mutating(function: Callable[..., Any], *, trims: bool | None = None) -> Method:
-    """A method that changes the host list by `function(items, *args)`."""
-
-    def method(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        interp.tracer.effects.mutated(value)
-        try:
-            result = function(interp, value.items, *args)
-        except (IndexError, TypeError, ValueError) as error:
-            if isinstance(value, DequeValue) and str(error) in _TEXTS_OF_DEQUES:
-                shown = interp.formatted(args[0], "r", "").as_constant() if args else ""
-                interp.raise_new(type(error), _TEXTS_OF_DEQUES[str(error)].format(shown))
-            interp.raise_real(error)
-        if trims is not None and isinstance(value, DequeValue):
-            value.trim(left=trims)
-        return NONE if result is None else result
-
-    return method
+    return partial(_mutate, trims, function)
 
 
 def _pop(interp: Interpreter, items: list[Value], index: Value | None = None) -> Value:
@@ -432,18 +371,16 @@ def _insert(interp: Interpreter, items: list[Value], index: Value, item: Value) 
     items.insert(interp.index_of(index.realize()), item)
 
 
-def _adding(function: Callable[..., list[Value]]) -> Method:
+def _add(
+    function: Callable[..., list[Value]], interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs
+) -> Value:
     """A method that puts what `function(*args)` gives at the end."""
-
-    def method(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        interp.tracer.effects.mutated(value)
-        try:
-            value.add(function(interp, *args))
-        except TypeError as error:
-            interp.raise_real(error)
-        return NONE
-
-    return method
+    interp.tracer.effects.mutated(value)
+    try:
+        value.add(function(interp, *args))
+    except TypeError as error:
+        interp.raise_real(error)
+    return NONE
 
 
 def _extend_left(interp: Interpreter, items: list[Value], others: Value) -> None:
@@ -471,13 +408,13 @@ def _rotate(interp: Interpreter, items: list[Value], count: Value | None = None)
         items[:] = items[len(items) - steps :] + items[: len(items) - steps]
 
 
-def _sort(interp: Interpreter, value: ListValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _sort(interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs) -> Value:
     interp.tracer.effects.mutated(value)
     value.items[:] = interp.sorted_items(value.items, kwargs.get("key"), kwargs.get("reverse"))
     return NONE
 
 
-def _index(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _index(interp: Interpreter, value: SequenceValue, args: Args, kwargs: Kwargs) -> Value:
     bounds = [interp.index_of(arg.realize()) for arg in args[1:]]
     places = range(len(value.items))[slice(*bounds, *([None] * (2 - len(bounds))))]
     index = _find(interp, [value.items[place] for place in places], args[0])
@@ -488,7 +425,7 @@ def _index(interp: Interpreter, value: SequenceValue, args: Sequence[Value], kwa
     interp.raise_new(ValueError, f"{shown} {'not' if kind == 'tuple' else 'is not'} in {kind}")
 
 
-def _replace(interp: Interpreter, value: TupleValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _replace(interp: Interpreter, value: TupleValue, args: Args, kwargs: Kwargs) -> Value:
     names = value.cls._fields  # type: ignore[attr-defined]
     return TupleValue([kwargs.get(name, item) for name, item in zip(names, value.items, strict=True)], cls=value.cls)
 
@@ -521,10 +458,10 @@ SIZE_METHODS: Mapping[str, Method] = {
 LIST_METHODS: Mapping[str, Method] = {
     **SEQUENCE_METHODS,
     **CONTAINER_METHODS,
-    "append": _adding(lambda interp, item: [item]),
+    "append": partial(_add, lambda interp, item: [item]),
     "clear": _mutating(lambda interp, items: items.clear()),
     "copy": lambda interp, value, args, kwargs: value.copy_with(list(value.items)),
-    "extend": _adding(lambda interp, others: list(interp.iterate(others))),
+    "extend": partial(_add, lambda interp, others: list(interp.iterate(others))),
     "insert": _mutating(_insert),
     "pop": _mutating(_pop),
     "remove": _mutating(_remove),
@@ -533,9 +470,7 @@ LIST_METHODS: Mapping[str, Method] = {
 }
 
 
-def _insert_in_deque(
-    interp: Interpreter, value: DequeValue, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> Value:
+def _insert_in_deque(interp: Interpreter, value: DequeValue, args: Args, kwargs: Kwargs) -> Value:
     if value.maxlen is not None and len(value.items) >= value.maxlen:
         interp.raise_new(IndexError, "deque already at its maximum size")
     return LIST_METHODS["insert"](interp, value, args, kwargs)

@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.emit.prelude import Prelude
     from firebrick.capture.graph import GraphBuilder
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Interpreter, Source, Value, ValueEmitter
     from firebrick.capture.values.tensor import TensorValue
 
 
@@ -119,11 +116,11 @@ class SizeNodes:
             return expr.const
         if self.graph.outer is not None or not all(map(self._is_shown, expr.vars())):
             return self.sizes.number(expr)
-        found = self._nodes.get(expr)
-        if found is None:
-            found = self._nodes[expr] = self._compute(expr)
-            found.meta["val"], found.meta["stack"] = self.sizes.size(expr), ()
-        return found
+        node = self._nodes.get(expr)
+        if node is None:
+            node = self._nodes[expr] = self._compute(expr)
+            node.meta["val"], node.meta["stack"] = self.sizes.size(expr), ()
+        return node
 
     def _is_shown(self, symbol: Var) -> bool:
         """Whether the tensor that had a size first still has it."""
@@ -233,5 +230,5 @@ def of_sizes(symbol: str, left: Value, right: Value) -> Value | None:
     function = _ARITHMETIC.get(symbol.removesuffix("="))
     if function is None or (symbol[0] in "/%" and not (b.lo > 0 or b.hi < 0)):
         return None
-    made = function(a, b)
-    return SizeValue(made, nodes) if made.terms else ConstantValue(made.const)
+    result = function(a, b)
+    return SizeValue(result, nodes) if result.terms else ConstantValue(result.const)

@@ -16,13 +16,10 @@ from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, Overridden, bind, class_lookup, store_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
     from firebrick.capture.values.tensor import TensorValue
 
 _TENSOR = torch.Tensor.__mro__
@@ -73,19 +70,19 @@ class SubclassValue(ObjectValue):
 
     def _of_tensor(self, interp: Interpreter, name: str) -> Any:
         """What torch.Tensor has under a name that the class and the instance do not define themselves, or MISSING."""
-        found, owner = interp.lookup(self.cls, name)
+        entry, owner = interp.lookup(self.cls, name)
         if owner not in _TENSOR or (self.obj is not None and name in self.obj.__dict__) or name in self.fields:
             return MISSING
-        return found
+        return entry
 
     def generic_get_attr(self, interp: Interpreter, name: str) -> Value:
         """As of other objects; what torch.Tensor defines goes to `__torch_function__` or the plain tensor."""
-        found = self._of_tensor(interp, name)
-        if found is MISSING or name in ("__dict__", "__class__"):
+        entry = self._of_tensor(interp, name)
+        if entry is MISSING or name in ("__dict__", "__class__"):
             return super().generic_get_attr(interp, name)
-        if isinstance(found, (classmethod, staticmethod)):
-            return bind(interp, found, torch.Tensor, self, name)
-        if callable(found):
+        if isinstance(entry, (classmethod, staticmethod)):
+            return bind(interp, entry, torch.Tensor, self, name)
+        if callable(entry):
             return MethodValue(self, name)
         if name in _OF_ORIGINAL:
             raise Break("tensor-subclass", f"{name} of {self.describe()} is read")
@@ -95,21 +92,19 @@ class SubclassValue(ObjectValue):
 
     def generic_set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """As of other objects; what torch.Tensor defines breaks."""
-        found = self._of_tensor(interp, name)
-        if found is not MISSING and name != "__dict__" and not callable(found):
+        entry = self._of_tensor(interp, name)
+        if entry is not MISSING and name != "__dict__" and not callable(entry):
             raise Break("tensor-subclass", f"{name} of {self.describe()} is set")
         super().generic_set_attr(interp, name, value)
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Methods of the class itself are inlined."""
-        found = self._of_tensor(interp, name)
-        if found is MISSING or isinstance(found, (classmethod, staticmethod)):
+        entry = self._of_tensor(interp, name)
+        if entry is MISSING or isinstance(entry, (classmethod, staticmethod)):
             return super().call_method(interp, name, args, kwargs)
         return self.tensor_method(interp, name, args, kwargs)
 
-    def tensor_method(
-        self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]
-    ) -> Value:
+    def tensor_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """A method of torch.Tensor."""
         if self.overrides() and getattr(torch.Tensor, name) not in torch.overrides.get_ignored_functions():
             return overridden(interp, name, [self, *args], kwargs)
@@ -120,14 +115,6 @@ class SubclassValue(ObjectValue):
     def special(self, interp: Interpreter, name: str) -> Value | None:
         """Special methods that the class itself defines."""
         return None if self._of_tensor(interp, name) is not MISSING else super().special(interp, name)
-
-    def get_item(self, interp: Interpreter, key: Value) -> Value:
-        """`self[key]`."""
-        return self.call_method(interp, "__getitem__", [key], {})
-
-    def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
-        """`self[key] = value`."""
-        self.call_method(interp, "__setitem__", [key, value], {})
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Rows."""
@@ -151,15 +138,12 @@ class SubclassValue(ObjectValue):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`plain.as_subclass(cls)`, then its attributes."""
-        emitter.load_callable(_subclassed)
-        emitter.load(self.plain)
-        emitter.load_const(self.cls)
-        emitter.call(2)
+        emitter.load_call(_subclassed, self.plain, self.cls)
         emitter.remember(self)
         store_fields(emitter, self, self.fields)
 
 
-def as_subclass(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def as_subclass(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     """`Tensor.as_subclass`: a new tensor on the same memory."""
     cls = args[0].realize().as_constant()
     if cls is not torch.Tensor and not (is_plain_subclass(cls) and issubclass(cls, torch.Tensor)):
@@ -169,16 +153,14 @@ def as_subclass(interp: Interpreter, value: TensorValue, args: Sequence[Value], 
     return alias if cls is torch.Tensor else SubclassValue(interp.tracer, cls, made)
 
 
-def default_function(
-    interp: Interpreter, cls: type, function: Value, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> Value:
+def default_function(interp: Interpreter, cls: type, function: Value, args: Args, kwargs: Kwargs) -> Value:
     """What torch.Tensor's own `__torch_function__` does: call, and make results of the class."""
     tracer = interp.tracer
     tracer.overrides_off += 1
     try:
-        found = function.realize().call(interp, args, kwargs).realize()
+        result = function.realize().call(interp, args, kwargs).realize()
         host = function.realize().as_constant()
-        return found if host in torch.overrides.get_default_nowrap_functions() else _convert(interp, found, cls)
+        return result if host in torch.overrides.get_default_nowrap_functions() else _convert(interp, result, cls)
     finally:
         tracer.overrides_off -= 1
 
@@ -199,7 +181,7 @@ def _convert(interp: Interpreter, value: Value, cls: type) -> Value:
     return value
 
 
-def make_subclass(interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def make_subclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`Tensor._make_subclass(cls, data, requires_grad)`: detached, and no leaf that wants a gradient."""
     data = args[1].realize()
     plain = data.plain if isinstance(data, SubclassValue) else data

@@ -9,26 +9,23 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.values.base import Value
-from firebrick.capture.values.classes import ClassValue
+from firebrick.capture.values.classes import ClassValue, fill
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
-from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.object import ObjectValue, bind
-from firebrick.capture.values.sequence import ListValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 class SuperValue(Value):
     """`super(cls, owner)`."""
 
     __slots__ = ("cls", "owner")
+    held = ("owner",)
 
     def __init__(self, cls: type, owner: Value) -> None:
         super().__init__(None)
@@ -53,12 +50,12 @@ class SuperValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """The attribute, bound to the owner."""
-        found = self.find(interp, name)
-        if found is None and name in vars(super):
+        entry = self.find(interp, name)
+        if entry is None and name in vars(super):
             raise Break("unsupported-attribute", f"{name} of a super object is read")
-        if found is None:
+        if entry is None:
             interp.raise_new(AttributeError, f"'super' object has no attribute {name!r}")
-        raw, base = found
+        raw, base = entry
         owner = self.owner
         if isinstance(owner, ClassValue):
             return self._of_class(interp, raw, base, owner, name)
@@ -86,33 +83,20 @@ class SuperValue(Value):
             return _Raw(owner, "construct")
         if name == "__new__" and not isinstance(raw, staticmethod):
             return CallableValue(base.__new__)
-        if isinstance(raw, classmethod):
-            return BoundMethodValue(interp.tracer.known(raw.__func__), owner)
-        if isinstance(raw, staticmethod):
-            return interp.tracer.known(raw.__func__)
-        if isinstance(raw, types.FunctionType):
-            return interp.tracer.function(raw)
-        return interp.tracer.known(getattr(super(self.cls, owner.obj), name))
-
-    def children(self) -> Sequence[Value]:
-        """The owner."""
-        return (self.owner,)
+        return owner.method(interp, raw) or interp.tracer.known(getattr(super(self.cls, owner.obj), name))
 
 
 class _Raw(Value):
     """A built-in method reached through `super()`."""
 
     __slots__ = ("kind", "owner")
+    cls = types.MethodWrapperType
 
     def __init__(self, owner: Any, kind: str) -> None:
         super().__init__(None)
         self.owner, self.kind = owner, kind
 
-    def python_type(self) -> type:
-        """Method wrapper."""
-        return types.MethodWrapperType
-
-    def call(self, interp: Interpreter, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Do what the built-in method does."""
         owner = self.owner
         match self.kind:
@@ -126,18 +110,10 @@ class _Raw(Value):
                 owner.generic_set_attr(interp, args[0].realize().as_constant(), args[1])
             case "get":
                 name = args[0].realize().as_constant()
-                found = owner.own(interp, name)
-                if not isinstance(found, Value):
+                value = owner.own(interp, name)
+                if not isinstance(value, Value):
                     interp.raise_new(AttributeError, f"{owner.cls.__name__!r} object has no attribute {name!r}")
-                return found
+                return value
             case "fill":
-                storage = owner.storage
-                if isinstance(storage, DictValue):
-                    storage.call_method(interp, "update", args, kwargs)
-                elif isinstance(storage, (ListValue, SetValue)) and args:
-                    storage.call_method(interp, "extend" if isinstance(storage, ListValue) else "update", args, {})
-                elif not args or storage is not None:
-                    pass
-                else:
-                    raise Break("unsupported-call", f"super().__init__() of {owner.describe()}")
+                fill(interp, owner.storage, args, kwargs)
         return NONE

@@ -12,49 +12,28 @@ import torch
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr
 from firebrick.capture.inference_mode import is_inference
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import ComparedValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.sequence import ListValue, TupleValue
+from firebrick.capture.values.sequence import CONTAINER_METHODS, ListValue, TupleValue
 from firebrick.capture.values.size import SizeValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from torch import fx
 
-    from firebrick.capture.emit.materialize import ValueEmitter
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
-    Method = Callable[["Interpreter", "TensorValue", Sequence[Value], Mapping[str, Value]], Value]
+    Method = Callable[["Interpreter", "TensorValue", Args, Kwargs], Value]
 
 _METADATA = frozenset(
     {
-        "device",
-        "dtype",
-        "is_cpu",
-        "is_cuda",
-        "is_leaf",
-        "is_meta",
-        "is_mkldnn",
-        "is_mps",
-        "is_nested",
-        "is_quantized",
-        "is_sparse",
-        "is_sparse_csr",
-        "is_xla",
-        "is_xpu",
-        "itemsize",
-        "layout",
-        "names",
-        "nbytes",
-        "ndim",
-        "requires_grad",
-        "retains_grad",
-        "shape",
+        "device", "dtype", "is_cpu", "is_cuda", "is_leaf", "is_meta", "is_mkldnn", "is_mps", "is_nested",
+        "is_quantized", "is_sparse", "is_sparse_csr", "is_xla", "is_xpu", "itemsize", "layout", "names", "nbytes",
+        "ndim", "requires_grad", "retains_grad", "shape",
     }
-)
+)  # fmt: skip
 """Attributes that the fake tensor answers."""
 
 _VIEWS = frozenset({"H", "T", "data", "imag", "mH", "mT", "real"})
@@ -62,27 +41,11 @@ _VIEWS = frozenset({"H", "T", "data", "imag", "mH", "mT", "real"})
 
 _METADATA_METHODS = frozenset(
     {
-        "dim",
-        "dim_order",
-        "element_size",
-        "get_device",
-        "has_names",
-        "is_complex",
-        "is_conj",
-        "is_contiguous",
-        "is_floating_point",
-        "is_neg",
-        "is_shared",
-        "is_signed",
-        "ndimension",
-        "nelement",
-        "numel",
-        "size",
-        "storage_offset",
-        "stride",
-        "type",
+        "dim", "dim_order", "element_size", "get_device", "has_names", "is_complex", "is_conj", "is_contiguous",
+        "is_floating_point", "is_neg", "is_shared", "is_signed", "ndimension", "nelement", "numel", "size",
+        "storage_offset", "stride", "type",
     }
-)
+)  # fmt: skip
 """Methods that the fake tensor answers, where they give no tensor."""
 
 _READS = {
@@ -100,10 +63,10 @@ _READS = {
 """Methods that need the tensor's data now."""
 
 
-class TensorValue(Value):
+class TensorValue(ComparedValue):
     """A tensor; `node` computes it and `fake` has its shape, strides, dtype and device."""
 
-    __slots__ = ("_compared", "attributes", "cls", "data_version", "fake", "node", "obj", "owner")
+    __slots__ = ("attributes", "cls", "data_version", "fake", "node", "obj", "owner")
 
     def __init__(
         self,
@@ -118,11 +81,6 @@ class TensorValue(Value):
         self.attributes: dict[str, Value] | None = None  # those that captured code has set
         self.data_version: int | None = None  # if `data` was set: what the fake tensor's would be without writes since
         self.owner: Value | None = None  # the tensor of another class that this is the plain one of
-        self._compared = False
-
-    def python_type(self) -> type:
-        """torch.Tensor, or Parameter."""
-        return self.cls
 
     def differs_in_data(self) -> bool:
         """Whether the graph has changed nothing of a tensor from outside but its data."""
@@ -139,14 +97,6 @@ class TensorValue(Value):
         """Stand for what another value is from here on, as the same object."""
         assert isinstance(other, TensorValue)
         self.node, self.fake = other.node, other.fake
-
-    def compare(self) -> None:
-        """Keep in mind."""
-        self._compared = True
-
-    def is_compared(self) -> bool:
-        """Whether its identity was looked at."""
-        return self._compared
 
     def as_argument(self) -> Any:
         """Its node.
@@ -277,14 +227,11 @@ class TensorValue(Value):
                 emitter.store_attr(name)
             if self.data_version is not None:
                 for _ in range(self.fake._version - self.data_version):
-                    emitter.load_callable(torch.autograd.graph.increment_version)
-                    emitter.load_fast(own)
-                    emitter.call(1)
-                    emitter.pop()
+                    emitter.run_call(torch.autograd.graph.increment_version, temps=[own])
 
         return store
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Metadata are evaluated now; what reads data breaks; the rest are nodes."""
         if name in _METADATA_METHODS and not (name == "type" and (args or kwargs)):
             return self._metadata(interp, name, args, kwargs)
@@ -303,9 +250,7 @@ class TensorValue(Value):
                 interp.raise_new(TypeError, text.replace(type(self.fake).__name__, "TensorBase", 1))
             raise
 
-    def _check_arguments(
-        self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]
-    ) -> None:
+    def _check_arguments(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> None:
         """Raise what Python raises, or break, where a method that has a rule is called with what it does not take."""
         method = getattr(self.cls, name, None)
         if (name in _READS or name in ("detach_", "is_inference")) and isinstance(method, types.MethodDescriptorType):
@@ -315,7 +260,7 @@ class TensorValue(Value):
         elif name in _ARITIES and (kwargs or len(args) != _ARITIES[name]):
             raise Break("unsupported-call", f"Tensor.{name}() is called with arguments that it does not take")
 
-    def _metadata(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def _metadata(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         self._guard(interp)
         if not args and not kwargs:
             return interp.tracer.known(getattr(self.fake, name)())
@@ -367,40 +312,30 @@ class TruthValue(Value):
     """`bool(tensor)`, as the instructions before a branch make it; the branch itself breaks."""
 
     __slots__ = ("tensor",)
+    cls = bool
+    held = ("tensor",)
 
     def __init__(self, tensor: TensorValue) -> None:
         super().__init__(None)
         self.tensor = tensor
 
-    def python_type(self) -> type:
-        """Bool."""
-        return bool
-
     def truth(self, interp: Interpreter) -> bool:
         """Depends on data."""
         return self.tensor.truth(interp)
 
-    def children(self) -> Sequence[Value]:
-        """The tensor."""
-        return (self.tensor,)
-
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`bool(tensor)`."""
-        emitter.load_callable(bool)
-        emitter.load(self.tensor)
-        emitter.call(1)
+        emitter.load_call(bool, self.tensor)
 
 
-def _requires_grad(
-    interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]
-) -> Value:
+def _requires_grad(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     wanted = args[0] if args else kwargs.get("requires_grad")
     if interp.flag(wanted, True) is value.get_attr(interp, "requires_grad").as_constant():
         return value
     raise Break("unsupported-call", "Tensor.requires_grad_() is called")
 
 
-def _detach(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _detach(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     if value._wants_gradient():
         if value.obj is not None:
             raise Break("unsupported-call", "Tensor.detach_() is called on a tensor made elsewhere")
@@ -408,7 +343,7 @@ def _detach(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwar
     return value
 
 
-def _is_inference(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def _is_inference(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     if interp.tracer.graph.outer is not None:
         raise Break("unsupported-call", "is_inference() is asked in a function that is transformed or a branch")
     value._guard(interp)
@@ -420,23 +355,8 @@ def _defines(cls: type, name: str) -> bool:
     return any(name in vars(base) for base in cls.__mro__)
 
 
-def _breaks(name: str) -> Method:
-    def rule(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        raise Break("unsupported-call", f"Tensor.{name}() is called")
-
-    return rule
-
-
-def _contains(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    raise Break("data-dependent-branch", "`in` on a tensor")
-
-
-def _length(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return ConstantValue(value.length(interp))
-
-
-def _get(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return value.get_item(interp, args[0])
+def _break(kind: str, detail: str, interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    raise Break(kind, detail)
 
 
 def _places(interp: Interpreter, key: Value) -> list[Value]:
@@ -453,26 +373,21 @@ def _places(interp: Interpreter, key: Value) -> list[Value]:
     ]
 
 
-def _set(interp: Interpreter, value: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    value.set_item(interp, args[0], args[1])
-    return NONE
-
-
 _ARITIES = {"__contains__": 1, "__getitem__": 1, "__len__": 0, "__setitem__": 2, "as_subclass": 1}
 """Methods with a rule that looks at arguments by place -> how many they take."""
 
 TENSOR_METHODS: dict[str, Method] = {
-    "__contains__": _contains,
-    "__getitem__": _get,
-    "__len__": _length,
-    "__setitem__": _set,
+    "__contains__": functools.partial(_break, "data-dependent-branch", "`in` on a tensor"),
+    **{name: CONTAINER_METHODS[name] for name in ("__getitem__", "__len__", "__setitem__")},
     "detach_": _detach,
     "is_inference": _is_inference,
-    **{name: _breaks(name) for name in ("register_hook", "register_post_accumulate_grad_hook")},
     "requires_grad_": _requires_grad,
     **{
-        name: _breaks(name)
-        for name in ("_is_view", "backward", "resize_", "resize_as_", "retain_grad", "set_", "share_memory_")
+        name: functools.partial(_break, "unsupported-call", f"Tensor.{name}() is called")
+        for name in (
+            *("_is_view", "backward", "register_post_accumulate_grad_hook", "resize_", "resize_as_"),
+            *("retain_grad", "set_", "share_memory_"),
+        )
     },
 }
 """Methods of tensors that are no plain nodes -> their rules."""

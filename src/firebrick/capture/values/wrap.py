@@ -23,19 +23,8 @@ from torch.nn.parameter import is_lazy
 
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.breaks.regions import ON_STACK
+from firebrick.capture.guards import sources as s
 from firebrick.capture.guards.guard_kinds import TensorMeta
-from firebrick.capture.guards.sources import (
-    ArrayTensor,
-    Attr,
-    BuiltinItem,
-    Const,
-    DictKey,
-    Item,
-    MethodPart,
-    PlainTensor,
-    plain_tensor,
-    tensor_of,
-)
 from firebrick.capture.library import known_callables
 from firebrick.capture.values.array import ArrayValue, torch_dtype
 from firebrick.capture.values.classes import ClassValue
@@ -44,9 +33,9 @@ from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.iterator import IteratorValue
 from firebrick.capture.values.made import NumberValue
-from firebrick.capture.values.mapping import DictValue, SetValue, key_of
+from firebrick.capture.values.mapping import DICT_CLASSES, DictValue, SetValue, key_of
 from firebrick.capture.values.module import ModuleValue, PythonModuleValue
-from firebrick.capture.values.object import ObjectValue, builtin_base
+from firebrick.capture.values.object import BUILTIN_METHODS, MEMBERS, ObjectValue, builtin_base
 from firebrick.capture.values.random_state import GeneratorState, RandomNumbers
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import size_value
@@ -59,9 +48,8 @@ from firebrick.runtime.quantized import unpacked
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Source, Value
 
     Wrapper = Callable[[Tracer, Any, Source, bool], Value]
 
@@ -107,15 +95,41 @@ def _by_class(kind: type) -> Any:
 
 
 def _identity(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> None:
-    if not pinned and not isinstance(source, Const):
+    if not pinned and not isinstance(source, s.Const):
         tracer.guards.identity(source, obj)
+
+
+def _by_identity(make: Any) -> Wrapper:
+    """For what is known by identity: its class of values."""
+
+    def wrapped(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+        _identity(tracer, obj, source, pinned)
+        value: Value = make(obj, source)
+        return value
+
+    return wrapped
+
+
+_unchanging = _by_identity(ConstantValue)
+"""An instance of a class whose instances never change: evaluated like a literal, guarded by identity."""
+
+
+def _by_type(make: Any) -> Wrapper:
+    """For what may be another object of its class."""
+
+    def wrapped(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+        tracer.guards.type(source, type(obj))
+        value: Value = make(obj, source)
+        return value
+
+    return wrapped
 
 
 def _tuple(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     if not pinned:
         tracer.guards.type(source, type(obj))
         tracer.guards.length(source, len(obj))
-    items = [tracer.read(item, Item(source, index), pinned=pinned) for index, item in enumerate(obj)]
+    items = [tracer.read(item, s.Item(source, index), pinned=pinned) for index, item in enumerate(obj)]
     return TupleValue(items, source, type(obj))
 
 
@@ -134,7 +148,7 @@ def _items(tracer: Tracer, obj: Any, kind: Any, source: Source, pinned: bool = F
     tracer.guards.length(source, kind.__len__(obj))
     held = kind.__getitem__(obj, slice(None))
     own = type(obj).__getitem__ is not kind.__getitem__
-    sources = [BuiltinItem(source, i, kind) if own else Item(source, i) for i in range(len(held))]
+    sources = [s.BuiltinItem(source, i, kind) if own else s.Item(source, i) for i in range(len(held))]
     return [tracer.read(item, at, pinned=pinned) for item, at in zip(held, sources, strict=True)]
 
 
@@ -143,7 +157,7 @@ def _list(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 
     def read() -> list[Value]:
         tracer.guards.length(source, len(obj))
-        return [tracer.read(item, Item(source, index)) for index, item in enumerate(obj)]
+        return [tracer.read(item, s.Item(source, index)) for index, item in enumerate(obj)]
 
     return ListValue(read, source, obj)
 
@@ -151,7 +165,7 @@ def _list(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 def _deque(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, deque)
     tracer.guards.length(source, len(obj))
-    items: list[Value] = [tracer.read(item, Item(source, index)) for index, item in enumerate(obj)]
+    items: list[Value] = [tracer.read(item, s.Item(source, index)) for index, item in enumerate(obj)]
     return DequeValue(items, source, obj, obj.maxlen)
 
 
@@ -160,13 +174,13 @@ def dict_entries(tracer: Tracer, obj: dict[Any, Any], source: Source) -> dict[Ha
     entries: dict[Hashable, tuple[Value, Value]] = {}
     for index, (key, item) in enumerate(dict.items(obj)):
         if is_literal(key):
-            entry: tuple[Value, Value] = (ConstantValue(key), tracer.read(item, BuiltinItem(source, key)))
+            entry: tuple[Value, Value] = (ConstantValue(key), tracer.read(item, s.BuiltinItem(source, key)))
             if type(key) is tuple:
                 entry = (tracer.known(key), entry[1])
             entries[key] = entry
         else:
-            key_value = tracer.read(key, DictKey(source, index))
-            entries[key_of(key_value, tracer.current)] = (key_value, tracer.read(item, Item(source, key)))
+            key_value = tracer.read(key, s.DictKey(source, index))
+            entries[key_of(key_value, tracer.current)] = (key_value, tracer.read(item, s.Item(source, key)))
     return entries
 
 
@@ -174,7 +188,7 @@ def _dict(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, type(obj))
     factory = None
     if isinstance(obj, defaultdict):
-        factory = tracer.read(obj.default_factory, Attr(source, "default_factory"))
+        factory = tracer.read(obj.default_factory, s.Attr(source, "default_factory"))
     return DictValue(dict_entries(tracer, obj, source), source, type(obj), obj, factory)
 
 
@@ -192,7 +206,7 @@ def _set(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 
 def _slice(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, slice)
-    parts = [tracer.read(getattr(obj, name), Attr(source, name)) for name in ("start", "stop", "step")]
+    parts = [tracer.read(getattr(obj, name), s.Attr(source, name)) for name in ("start", "stop", "step")]
     return SliceValue(parts[0], parts[1], parts[2], source)
 
 
@@ -200,12 +214,12 @@ def _range(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     if not pinned:
         tracer.guards.type(source, range)
         for name in ("start", "stop", "step"):
-            tracer.guards.equals(Attr(source, name), getattr(obj, name))
+            tracer.guards.equals(s.Attr(source, name), getattr(obj, name))
     return ConstantValue(obj, source)
 
 
 def _function(tracer: Tracer, obj: types.FunctionType, source: Source, pinned: bool) -> Value:
-    if pinned or isinstance(source, Const):
+    if pinned or isinstance(source, s.Const):
         return FunctionValue.of(tracer, obj, source)
     if (obj.__closure__ or "<locals>" in obj.__qualname__) and not known_callables.is_special(obj):
         tracer.guards.code(source, obj)
@@ -218,8 +232,8 @@ def _function(tracer: Tracer, obj: types.FunctionType, source: Source, pinned: b
 
 def _method(tracer: Tracer, obj: types.MethodType, source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, types.MethodType)
-    function = tracer.read(obj.__func__, MethodPart(source, "__func__"), pinned=pinned)
-    owner = tracer.read(obj.__self__, MethodPart(source, "__self__"), pinned=pinned)
+    function = tracer.read(obj.__func__, s.MethodPart(source, "__func__"), pinned=pinned)
+    owner = tracer.read(obj.__self__, s.MethodPart(source, "__self__"), pinned=pinned)
     return BoundMethodValue(function, owner, source)
 
 
@@ -232,22 +246,16 @@ def _callable(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     return CallableValue(obj, source)
 
 
-def _class(tracer: Tracer, obj: type, source: Source, pinned: bool) -> Value:
-    _identity(tracer, obj, source, pinned)
-    return ClassValue(obj, source)
-
-
-def _python_module(tracer: Tracer, obj: types.ModuleType, source: Source, pinned: bool) -> Value:
-    _identity(tracer, obj, source, pinned)
-    return PythonModuleValue(obj, source)
-
-
 def _module(tracer: Tracer, obj: torch.nn.Module, source: Source, pinned: bool) -> Value:
     _identity(tracer, obj, source, pinned)
     tracer.guards.type(source, type(obj))
     if "_modules" not in vars(obj):
         raise SkipFrame(f"{type(obj).__name__}.__init__ of torch.nn.Module has not run yet")
     return ModuleValue(obj, source, tracer.module_path(source))
+
+
+_ENDED = -2
+"""Level of a tensor that outlives its transform: eager unwraps it at each operation, it has no storage of its own."""
 
 
 def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> Value:
@@ -262,6 +270,8 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
         return tracer.graph.attribute(obj, path, source)
     if obj.is_nested:
         raise Break("unsupported-operation", f"{source} is a nested tensor")
+    if torch._C._functorch.maybe_get_level(obj) == _ENDED:
+        raise Break("unsupported-operation", f"{source} was made within a transform of torch.func that has ended")
     varying = tracer.symbols.of(obj, source)
     tracer.guards.tensor(source, obj, varying)
     if not varying:
@@ -281,7 +291,7 @@ def _script_object(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Va
     if packed is None:
         return _object(tracer, obj, source, pinned)
     _identity(tracer, obj, source, pinned)
-    return tracer.read(packed, Const(packed, "packed"), pinned=True).realize()
+    return tracer.read(packed, s.Const(packed, "packed"), pinned=True).realize()
 
 
 def _subclass(tracer: Tracer, obj: torch.Tensor, source: Source) -> Value:
@@ -290,48 +300,34 @@ def _subclass(tracer: Tracer, obj: torch.Tensor, source: Source) -> Value:
     if not is_plain_subclass(type(obj)):
         raise Break("tensor-subclass", f"{source} is a {type(obj).__name__}")
     tracer.guards.type(source, type(obj))
-    plain = tracer.read(plain_tensor(obj), PlainTensor(source)).realize()
+    plain = tracer.read(s.plain_tensor(obj), s.PlainTensor(source)).realize()
     assert isinstance(plain, TensorValue)
     return SubclassValue(tracer, type(obj), plain, obj, source)
 
 
 def _array(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     """An array: a tensor on its memory goes into the graph."""
-    if tensor_of(obj) is None:
+    if s.tensor_of(obj) is None:
         raise Break("numpy", f"{source} is an array that is not writable or that torch has no dtype or strides for")
     torch_dtype(obj.dtype)
     tracer.guards.type(source, type(obj))
-    found = tracer.read(tensor_of(obj), ArrayTensor(source)).realize()
-    assert isinstance(found, TensorValue)
-    return ArrayValue(found, source, obj)
-
-
-def _random_state(tracer: Tracer, obj: torch.Generator, source: Source, pinned: bool) -> Value:
-    tracer.guards.type(source, type(obj))
-    return GeneratorState(obj, source)
-
-
-def _random_numbers(tracer: Tracer, obj: random.Random, source: Source, pinned: bool) -> Value:
-    tracer.guards.type(source, type(obj))
-    return RandomNumbers(obj, source)
+    tensor = tracer.read(s.tensor_of(obj), s.ArrayTensor(source)).realize()
+    assert isinstance(tensor, TensorValue)
+    return ArrayValue(tensor, source, obj)
 
 
 def _partial(tracer: Tracer, obj: functools.partial[Any], source: Source, pinned: bool) -> Value:
     tracer.guards.type(source, type(obj))
-    args, keywords = Attr(source, "args"), Attr(source, "keywords")
+    args, keywords = s.Attr(source, "args"), s.Attr(source, "keywords")
     tracer.guards.length(args, len(obj.args))
     tracer.guards.keys(keywords, tuple(obj.keywords))
     return PartialValue(
-        tracer.read(obj.func, Attr(source, "func")),
-        [tracer.read(item, Item(args, index)) for index, item in enumerate(obj.args)],
-        {name: tracer.read(item, BuiltinItem(keywords, name)) for name, item in obj.keywords.items()},
+        tracer.read(obj.func, s.Attr(source, "func")),
+        [tracer.read(item, s.Item(args, index)) for index, item in enumerate(obj.args)],
+        {name: tracer.read(item, s.BuiltinItem(keywords, name)) for name, item in obj.keywords.items()},
         source,
         obj,
     )
-
-
-def _cell(tracer: Tracer, obj: types.CellType, source: Source, pinned: bool) -> Value:
-    return tracer.cell(obj, "", source)
 
 
 def _fixed(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
@@ -350,27 +346,16 @@ def _plain(obj: Any, base: Any) -> Any:
     return getattr(base, method)(obj)
 
 
-def _unchanging(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
-    """An instance of a class whose instances never change: evaluated like a literal, guarded by identity."""
-    _identity(tracer, obj, source, pinned)
-    return ConstantValue(obj, source)
-
-
 def _proxy(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     """A view of a dict that nothing else leads to; one that captured code has asked for is taken as it is."""
-    if not pinned and not isinstance(source, Const):
+    if not pinned and not isinstance(source, s.Const):
         raise Break("unsupported-operation", f"{source} is a view of a dict, a mappingproxy")
     return ConstantValue(obj, source)
 
 
-def _numpy_scalar(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
-    _identity(tracer, obj, source, pinned)
-    return NumpyScalarValue(obj, source)
-
-
 def _exception(tracer: Tracer, obj: BaseException, source: Source, pinned: bool) -> Value:
     _identity(tracer, obj, source, pinned)
-    args = tracer.read(obj.args, Attr(source, "args")).realize()
+    args = tracer.read(obj.args, s.Attr(source, "args")).realize()
     assert isinstance(args, TupleValue)
     return ExceptionValue(type(obj), args.items, obj)
 
@@ -378,7 +363,7 @@ def _exception(tracer: Tracer, obj: BaseException, source: Source, pinned: bool)
 def _object(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     if known_callables.find(obj) is not None or known_callables.is_graph_function(obj):
         return _callable(tracer, obj, source, pinned)
-    if isinstance(source, Const):
+    if isinstance(source, s.Const):
         return ObjectValue(type(obj), obj, source, fixed=True)
     tracer.guards.type(source, type(obj))
     return ObjectValue(type(obj), obj, source)
@@ -390,10 +375,10 @@ def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
     if not isinstance(value, ObjectValue):
         return value
     base = builtin_base(type(obj))
-    if base in (dict, OrderedDict, defaultdict, Counter):
+    if base in DICT_CLASSES:
         value.storage = DictValue(dict_entries(tracer, obj, source), source, base, obj)
         if isinstance(obj, defaultdict):
-            value.storage.factory = tracer.read(obj.default_factory, Attr(source, "default_factory"))
+            value.storage.factory = tracer.read(obj.default_factory, s.Attr(source, "default_factory"))
     elif base is list:
         value.storage = ListValue(_items(tracer, obj, list, source), source, obj)
     elif base in (set, frozenset):
@@ -408,49 +393,27 @@ def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 
 
 UNCHANGING: tuple[type, ...] = (
-    inspect.Signature,
-    inspect.Parameter,
-    types.CodeType,
-    types.UnionType,
-    types.GenericAlias,
-    re.Pattern,
-    re.Match,
-    torch.finfo,
-    torch.iinfo,
-    fractions.Fraction,
-    decimal.Decimal,
-    datetime.timedelta,
-    pathlib.PosixPath,
-    dataclasses.Field,
-    type(inspect.Parameter.POSITIONAL_ONLY),
+    *(inspect.Signature, inspect.Parameter, type(inspect.Parameter.POSITIONAL_ONLY), dataclasses.Field),
+    *(types.CodeType, types.UnionType, types.GenericAlias, re.Pattern, re.Match, torch.finfo, torch.iinfo),
+    *(fractions.Fraction, decimal.Decimal, datetime.timedelta, pathlib.PosixPath),
 )
 """Classes whose instances never change."""
 
 _EXACT: dict[type, Wrapper] = {
     tuple: _tuple,
     list: _list,
-    dict: _dict,
-    OrderedDict: _dict,
-    defaultdict: _dict,
-    Counter: _dict,
+    **dict.fromkeys(DICT_CLASSES, _dict),
     deque: _deque,
-    set: _set,
-    frozenset: _set,
+    **dict.fromkeys((set, frozenset), _set),
     slice: _slice,
     range: _range,
     types.FunctionType: _function,
     types.MethodType: _method,
-    types.BuiltinFunctionType: _callable,
-    types.MethodDescriptorType: _callable,
-    types.WrapperDescriptorType: _callable,
-    types.MethodWrapperType: _callable,
-    types.ClassMethodDescriptorType: _callable,
-    types.GetSetDescriptorType: _callable,
-    types.MemberDescriptorType: _callable,
-    types.CellType: _cell,
+    **dict.fromkeys((*BUILTIN_METHODS, *MEMBERS, types.BuiltinFunctionType, types.MethodWrapperType), _callable),
+    types.CellType: lambda tracer, obj, source, pinned: tracer.cell(obj, "", source),
     np.ndarray: _array,
-    torch.Generator: _random_state,
-    random.Random: _random_numbers,
+    torch.Generator: _by_type(GeneratorState),
+    random.Random: _by_type(RandomNumbers),
     types.MappingProxyType: _proxy,
     functools.partial: _partial,
     type(functools.lru_cache(lambda: None)): _callable,
@@ -460,13 +423,12 @@ _CLASSES: tuple[tuple[Any, Any], ...] = (
     (torch.nn.Module, _module),
     (torch.ScriptObject, _script_object),
     (torch.Tensor, _tensor),
-    (type, _class),
-    (types.ModuleType, _python_module),
+    (type, _by_identity(ClassValue)),
+    (types.ModuleType, _by_identity(PythonModuleValue)),
     (enum.Enum, _fixed),
-    (np.generic, _numpy_scalar),
+    (np.generic, _by_identity(NumpyScalarValue)),
     (tuple, _tuple_subclass),
-    (torch._ops.OpOverload, _callable),
-    (torch._ops.OpOverloadPacket, _callable),
+    ((torch._ops.OpOverload, torch._ops.OpOverloadPacket), _callable),
     (BaseException, _exception),
     ((dict, list, set, frozenset, int, float, str, bytes, complex), _container),
 )
@@ -476,11 +438,8 @@ _FRESH: Mapping[type, Any] = {
     tuple: lambda tracer, obj: TupleValue([fresh(tracer, item) for item in obj]),
     list: lambda tracer, obj: ListValue([fresh(tracer, item) for item in obj]),
     deque: lambda tracer, obj: DequeValue([fresh(tracer, item) for item in obj], maxlen=obj.maxlen),
-    dict: lambda tracer, obj: _fresh_dict(tracer, obj),
-    OrderedDict: lambda tracer, obj: _fresh_dict(tracer, obj),
-    Counter: lambda tracer, obj: _fresh_dict(tracer, obj),
-    set: lambda tracer, obj: _fresh_set(tracer, obj),
-    frozenset: lambda tracer, obj: _fresh_set(tracer, obj),
+    **dict.fromkeys((dict, OrderedDict, Counter), lambda tracer, obj: _fresh_dict(tracer, obj)),
+    **dict.fromkeys((set, frozenset), lambda tracer, obj: _fresh_set(tracer, obj)),
     slice: lambda tracer, obj: SliceValue(fresh(tracer, obj.start), fresh(tracer, obj.stop), fresh(tracer, obj.step)),
     range: lambda tracer, obj: ConstantValue(obj),
     types.CellType: lambda tracer, obj: CellValue(fresh(tracer, obj.cell_contents), "", obj=obj),

@@ -24,14 +24,11 @@ from firebrick.capture.values.tensor import TensorValue
 from firebrick.capture.wrappers import Call, Layout, Unwrap, Wrap, unwrap, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from firebrick.capture.emit.materialize import ValueEmitter
     from firebrick.capture.graph import GraphBuilder
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.interpreter.interpreter import Interpreter
-    from firebrick.capture.values.base import Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
 
 _WRAPPED, _UNWRAP = Wrapped(wrapped, None), Wrapped(unwrap, None)
 """What new code calls: none of it is captured."""
@@ -67,13 +64,13 @@ class WrapperValue(TensorValue):
             return bind(interp, found, self.cls, self, name)
         return self._held(interp, name)
 
-    def _refuse_ragged(self, name: str, args: Sequence[Value]) -> None:
+    def _refuse_ragged(self, name: str, args: Args) -> None:
         if name in _SIZES and any(type(n) is not int for n in self.fake.shape):
             place = args[0].realize().as_constant() if len(args) == 1 else None
             if name not in ("size()", "stride()") or type(place) is not int or type(self.fake.size(place)) is not int:
                 raise Break("tensor-subclass", f"{name} of a ragged {self.cls.__name__} is read")
 
-    def _metadata(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def _metadata(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         self._refuse_ragged(f"{name}()", args)
         return super()._metadata(interp, name, args, kwargs)
 
@@ -96,7 +93,7 @@ class WrapperValue(TensorValue):
         """Breaks."""
         raise Break("tensor-subclass", f"{name} of {self.describe()} is set")
 
-    def call_method(self, interp: Interpreter, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Methods of the class are inlined, those of torch's own classes are nodes, as are those of every tensor."""
         found, owner = class_lookup(self.cls, name)
         if owner in _TENSOR:
@@ -109,12 +106,7 @@ class WrapperValue(TensorValue):
         """Make it of the plain tensors in it."""
         layout = Layout(self.fake)
         gradients, leaves = _apart(emitter.graph, self, layout)
-        emitter.load_callable(_WRAPPED)
-        emitter.load_const(layout)
-        emitter.load_const(gradients)
-        for leaf in leaves:
-            emitter.load(leaf)
-        emitter.call(2 + len(leaves))
+        emitter.load_call(_WRAPPED, layout, gradients, *leaves)
         emitter.remember(self)
 
 
@@ -123,15 +115,15 @@ def is_wrapper_class(cls: type) -> bool:
     return issubclass(cls, torch.Tensor) and is_traceable_wrapper_subclass_type(cls)
 
 
-def make_wrapper(interp: Interpreter, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def make_wrapper(interp: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Value:
     """`cls(...)` as a node: what is in the tensor has no history of its own."""
-    given = [arg.realize() for arg in (*args, *kwargs.values())]
-    if any(isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in given) and torch.is_grad_enabled():
+    operands = [arg.realize() for arg in (*args, *kwargs.values())]
+    if any(isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in operands) and torch.is_grad_enabled():
         raise Break("tensor-subclass", f"a {cls.__name__} is made of a tensor that wants gradients")
-    made = call_with_objects(interp, cls, args, kwargs)
-    if isinstance(made, TensorValue) and made.fake.requires_grad:
+    tensor = call_with_objects(interp, cls, args, kwargs)
+    if isinstance(tensor, TensorValue) and tensor.fake.requires_grad:
         raise Break("tensor-subclass", f"a {cls.__name__} that wants gradients is made")
-    return made
+    return tensor
 
 
 def read_wrapper(tracer: Tracer, obj: Any, source: Source) -> Value:
@@ -223,7 +215,7 @@ def _object_of(interp: Interpreter, value: Value) -> Any:
     return value.obj
 
 
-def call_with_objects(interp: Interpreter, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def call_with_objects(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     """A node for a call, some of whose arguments are objects."""
     held: dict[int | str, Any] = {}
     places: list[tuple[int | str, Value]] = [*enumerate(args), *kwargs.items()]

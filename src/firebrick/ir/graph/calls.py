@@ -228,24 +228,24 @@ def _signature(function: Any) -> tuple[_Parameter, ...]:
 
 @lru_cache(maxsize=4096)
 def _schemas(name: str) -> tuple[tuple[_Parameter, ...], ...]:
-    found = []
+    schemas = []
     for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
         arguments = schema.arguments
         if any(a.is_out for a in arguments) or not arguments or "Tensor" not in str(arguments[0].type):
             continue
         if any("Dimname" in str(a.type) for a in arguments):
             continue
-        found.append(_schema_parameters(schema))
-    return tuple(found)
+        schemas.append(_schema_parameters(schema))
+    return tuple(schemas)
 
 
 def _python_parameters(signature: inspect.Signature) -> tuple[_Parameter, ...]:
-    found = []
+    parameters = []
     for p in signature.parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             return ()
         required = p.default is p.empty
-        found.append(
+        parameters.append(
             _Parameter(
                 _SAME_PARAMETER.get(p.name, p.name),
                 required,
@@ -254,7 +254,7 @@ def _python_parameters(signature: inspect.Signature) -> tuple[_Parameter, ...]:
                 p.kind is p.KEYWORD_ONLY,
             )
         )
-    return tuple(found)
+    return tuple(parameters)
 
 
 def _bind(name: str, parameters: tuple[_Parameter, ...], args: Any, kwargs: Any) -> Call | None:
@@ -269,10 +269,10 @@ def _bind(name: str, parameters: tuple[_Parameter, ...], args: Any, kwargs: Any)
     elif len(args) == 2 and _takes_numbers(positional, args):
         args = (args[0], (args[1],))
     bound: dict[str, Any] = {p.name: a for p, a in zip(positional, args, strict=False)}
-    known = {p.name for p in parameters}
+    names = {p.name for p in parameters}
     for key, value in kwargs.items():
         key = _SAME_PARAMETER.get(key, key)
-        if key not in known or key in bound:
+        if key not in names or key in bound:
             return None
         bound[key] = value
     for p in parameters:
@@ -318,6 +318,11 @@ def is_mutating(node: fx.Node) -> bool:
 def is_pointwise(name: str) -> bool:
     """Whether the op computes each element from the elements at the same place."""
     return name in _POINTWISE
+
+
+def shows_memory(node: Any) -> bool:
+    """Whether a node only looks at the memory of its first argument."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
 
 
 def is_view(name: str) -> bool:

@@ -70,8 +70,8 @@ def find_repeat(graph: fx.Graph) -> Repeat | None:
     """The longest repetition of a torch-level graph, if leaving out some of it is worth it."""
     nodes = [node for node in graph.nodes if node.op in ("call_function", "call_method")]
     place = {node: i for i, node in enumerate(nodes)}
-    known: dict[Any, int] = {}
-    kinds = [known.setdefault(_kind(node), len(known)) for node in nodes]
+    number_of: dict[Any, int] = {}
+    kinds = [number_of.setdefault(_kind(node), len(number_of)) for node in nodes]
     best: tuple[int, int, int] = (0, 0, 0)  # calls covered, start, calls of a stretch
     for period in _periods(kinds):
         length, start = _longest_run(nodes, kinds, place, period)
@@ -94,15 +94,15 @@ def shortened(gm: fx.GraphModule, repeat: Repeat) -> fx.GraphModule:
     last, before = repeat.numbers[-1], repeat.numbers[-2]
     left_out = {number for stretch in repeat.numbers[3:-1] for number in stretch}
     constants = {name for names in repeat.own[3:-1] for name in names}
-    made: dict[fx.Node, fx.Node] = {}
+    copy_of: dict[fx.Node, fx.Node] = {}
     stands_for = {nodes[old]: nodes[new] for old, new in zip(before, repeat.numbers[2], strict=True)}
     graph = fx.Graph(tracer_cls=gm.graph._tracer_cls)
     for number, node in enumerate(nodes):
         if number in left_out or (node.op == "get_attr" and node.target in constants):
             continue
         swap = stands_for if number >= last[0] else {}
-        copied = graph.node_copy(node, lambda n, swap=swap: made[swap.get(n, n)])  # type: ignore[misc]
-        made[node] = copied
+        copied = graph.node_copy(node, lambda n, swap=swap: copy_of[swap.get(n, n)])  # type: ignore[misc]
+        copy_of[node] = copied
     module = _LazyGraphModule(gm, graph)
     module.meta.update(gm.meta)
     return module
@@ -172,9 +172,9 @@ def _repeats(node: fx.Node, later: fx.Node, place: dict[fx.Node, int], period: i
 
 def _used(node: fx.Node) -> list[fx.Node]:
     """The nodes among a call's arguments, each as often as it stands there."""
-    found: list[fx.Node] = []
-    fx.map_arg((node.args, node.kwargs), found.append)
-    return found
+    used: list[fx.Node] = []
+    fx.map_arg((node.args, node.kwargs), used.append)
+    return used
 
 
 def _own_constants(stretches: list[list[fx.Node]]) -> tuple[tuple[str, ...], ...] | None:

@@ -31,8 +31,8 @@ class Body:
     def __call__(self, tensors: Sequence[Any], lifted: Sequence[Any]) -> Any:
         """What the function returns for its tensors."""
         results = self.run(*tensors, *lifted)
-        found = [results[leaf] if isinstance(leaf, int) else leaf[0] for leaf in self.leaves]
-        return pytree.tree_unflatten(found, self.spec)
+        leaves = [results[leaf] if isinstance(leaf, int) else leaf[0] for leaf in self.leaves]
+        return pytree.tree_unflatten(leaves, self.spec)
 
 
 class Nested:
@@ -113,3 +113,15 @@ class Loop(Nested):
         while test(values, lifted[0]):
             values = step(values, lifted[1])
         return tuple(values)
+
+
+class Hooked(Nested):
+    """`tensor.register_hook(body)`: what a trace's autograd calls with the gradient becomes part of the backward."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__("register_hook", (body,))
+
+    def __call__(self, tensor: Any, lifted: Sequence[Any]) -> None:
+        """Register it, where gradients are recorded."""
+        if tensor.requires_grad:
+            tensor.register_hook(lambda gradient: self.bodies[0]((gradient,), lifted))

@@ -13,7 +13,7 @@ from firebrick.errors import LoweringError
 from firebrick.ir.graph.nested import Nested
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class Segment(NamedTuple):
@@ -97,17 +97,25 @@ def _segment(gm: fx.GraphModule, nodes: list[fx.Node], apart: bool) -> Segment:
         raise LoweringError("what is no tensor goes past a branch or loop")
     if apart:
         return Segment(inputs, outputs, None, nodes)
+    return Segment(inputs, outputs, part_of(gm, nodes, inputs, outputs), [])
+
+
+def part_of(
+    gm: fx.GraphModule, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
+) -> fx.GraphModule:
+    """Some nodes as a graph of their own, of these inputs and outputs; what they use of constants comes along."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for n in inputs:
         copies[n] = graph.placeholder(n.name)
         copies[n].meta.update(n.meta)
+    used = dict.fromkeys([*(n for node in nodes for n in node.all_input_nodes), *outputs])
     for n in (*(n for n in used if n.op == "get_attr"), *nodes):
-        copies[n] = graph.node_copy(n, copies.__getitem__)
+        copies[n] = copies[n] if n in copies else graph.node_copy(n, copies.__getitem__)
     graph.output(tuple(copies[n] for n in outputs))
-    made = fx.GraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return Segment(inputs, outputs, made, [])
+    module = fx.GraphModule(gm, graph)
+    module.meta.update(gm.meta)
+    return module
 
 
 class Segments:

@@ -45,12 +45,12 @@ class Expr:
 
     def vars(self) -> frozenset[Var]:
         """The variables that occur in it."""
-        found = self._vars
-        if found is None:
+        variables = self._vars
+        if variables is None:
             none: frozenset[Var] = frozenset()
             parts = [a.vars() for a in self.children()]
-            found = self._vars = parts[0] if len(parts) == 1 else none.union(*parts)
-        return found
+            variables = self._vars = parts[0] if len(parts) == 1 else none.union(*parts)
+        return variables
 
     def children(self) -> tuple[Expr, ...]:
         """The expressions that this one is made of, constants left out."""
@@ -209,10 +209,10 @@ class Var(Expr):
 
     def vars(self) -> frozenset[Var]:
         """The variable itself."""
-        found = self._vars
-        if found is None:
-            found = self._vars = frozenset((self,))
-        return found
+        variables = self._vars
+        if variables is None:
+            variables = self._vars = frozenset((self,))
+        return variables
 
     def children(self) -> tuple[Expr, ...]:
         """None: a variable is a leaf."""
@@ -333,10 +333,10 @@ def _new(cls: type[Any], const_: int, terms: Terms | None, lo: int, hi: int) -> 
 
 def const(value: int) -> Const:
     """The expression of a number."""
-    found = _interned.get(value)
-    if found is None:
-        found = _interned.setdefault(int(value), _new(Const, int(value), (), int(value), int(value)))
-    return found  # type: ignore[return-value]
+    interned = _interned.get(value)
+    if interned is None:
+        interned = _interned.setdefault(int(value), _new(Const, int(value), (), int(value), int(value)))
+    return interned  # type: ignore[return-value]
 
 
 def var(name: str, lo: int = 0, hi: int = INF, bound: Expr | None = None) -> Var:
@@ -345,13 +345,13 @@ def var(name: str, lo: int = 0, hi: int = INF, bound: Expr | None = None) -> Var
         hi = min(hi, bound.hi - 1 if bound.hi < INF else INF)
         bound = bound if bound.terms else None
     key = (name, lo, hi, bound)
-    found = _interned.get(key)
-    if found is None:
-        made = _new(Var, 0, None, lo, hi)
-        made.name = name
-        made.bound = bound
-        found = _interned.setdefault(key, made)
-    return found  # type: ignore[return-value]
+    interned = _interned.get(key)
+    if interned is None:
+        variable = _new(Var, 0, None, lo, hi)
+        variable.name = name
+        variable.bound = bound
+        interned = _interned.setdefault(key, variable)
+    return interned  # type: ignore[return-value]
 
 
 def as_expr(value: Expr | int) -> Expr:
@@ -438,8 +438,8 @@ def _affine(shift: int, terms: Terms) -> Expr:
         if c == 1:
             return atom
     key = (shift, terms)
-    found = _interned.get(key)
-    if found is None:
+    interned = _interned.get(key)
+    if interned is None:
         lo = hi = shift
         for atom, c in terms:
             if c > 0:
@@ -450,13 +450,13 @@ def _affine(shift: int, terms: Terms) -> Expr:
                 hi += c * atom.lo
         if shift == 0 and len(terms) == 1:
             atom, c = terms[0]
-            made = _new(Mul, 0, terms, lo, hi)
-            made.scale = c
-            made.factors = atom.factors if type(atom) is Mul else (atom,)
+            term = _new(Mul, 0, terms, lo, hi)
+            term.scale = c
+            term.factors = atom.factors if type(atom) is Mul else (atom,)
         else:
-            made = _new(Add, shift, terms, lo, hi)
-        found = _interned.setdefault(key, made)
-    return found
+            term = _new(Add, shift, terms, lo, hi)
+        interned = _interned.setdefault(key, term)
+    return interned
 
 
 # ---------------------------------------------------------------- products
@@ -484,19 +484,19 @@ def _product_atom(a: Expr, b: Expr) -> Expr:
 
 def _intern_product(factors: tuple[Expr, ...]) -> Expr:
     key = ("*", factors)
-    found = _interned.get(key)
-    if found is None:
+    interned = _interned.get(key)
+    if interned is None:
         lo = hi = 1
         for f in factors:
             corners = (lo * f.lo, lo * f.hi, hi * f.lo, hi * f.hi)
             lo, hi = min(corners), max(corners)
         if len(set(factors)) == 1 and len(factors) % 2 == 0:
             lo = max(lo, 0)
-        made = _new(Mul, 0, None, lo, hi)
-        made.scale = 1
-        made.factors = factors
-        found = _interned.setdefault(key, made)
-    return found
+        term = _new(Mul, 0, None, lo, hi)
+        term.scale = 1
+        term.factors = factors
+        interned = _interned.setdefault(key, term)
+    return interned
 
 
 def product(factors: Iterable[Expr | int]) -> Expr:
@@ -557,16 +557,16 @@ def _divide(a: Expr, b: Expr, quotient: bool) -> Expr:
                 raise ZeroDivisionError(f"{a.show()} divided by 0")
             return _divide(-a, const(-n), True) if quotient else -_divide(-a, const(-n), False)
     memo = _quotients if quotient else _remainders
-    found = memo.get((a, b))
-    if found is None:
+    result = memo.get((a, b))
+    if result is None:
         if b.terms:
-            found = _quotient_by_size(a, b) if quotient else _remainder_by_size(a, b)
+            result = _quotient_by_size(a, b) if quotient else _remainder_by_size(a, b)
         else:
-            found = _quotient_by_number(a, b.const) if quotient else _remainder_by_number(a, b.const)
+            result = _quotient_by_number(a, b.const) if quotient else _remainder_by_number(a, b.const)
         if len(memo) >= _MEMO_LIMIT:
             memo.clear()
-        memo[a, b] = found
-    return found
+        memo[a, b] = result
+    return result
 
 
 def _quotient_by_number(a: Expr, m: int) -> Expr:
@@ -695,12 +695,12 @@ def _split_multiples(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 
 def _intern_pair(cls: type[_Call], a: Expr, b: Expr, lo: int, hi: int) -> Expr:
     key = (cls, a, b)
-    found = _interned.get(key)
-    if found is None:
-        made = _new(cls, 0, None, lo, hi)
-        made.args = (a, b)
-        found = _interned.setdefault(key, made)
-    return found
+    interned = _interned.get(key)
+    if interned is None:
+        pair = _new(cls, 0, None, lo, hi)
+        pair.args = (a, b)
+        interned = _interned.setdefault(key, pair)
+    return interned
 
 
 # ---------------------------------------------------------------- order
@@ -730,13 +730,13 @@ def _extremum(cls: type[_Call], args: list[Expr], beats: Callable[[Expr, Expr], 
         return kept[0]
     ordered = tuple(sorted(kept, key=Expr.show))
     key = (cls, ordered)
-    found = _interned.get(key)
-    if found is None:
+    interned = _interned.get(key)
+    if interned is None:
         pick = min if cls is Min else max
-        made = _new(cls, 0, None, pick(a.lo for a in ordered), pick(a.hi for a in ordered))
-        made.args = ordered
-        found = _interned.setdefault(key, made)
-    return found
+        extremum = _new(cls, 0, None, pick(a.lo for a in ordered), pick(a.hi for a in ordered))
+        extremum.args = ordered
+        interned = _interned.setdefault(key, extremum)
+    return interned
 
 
 def known_less(a: Expr, b: Expr | int) -> bool:

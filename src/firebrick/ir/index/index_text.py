@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+import operator
+from typing import TYPE_CHECKING, Any
 
 from firebrick.ir.index.expr import Expr, const, maximum, minimum
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+
+_SIGNS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 
 
 def parse(text: str, variables: Mapping[str, Expr]) -> Expr:
@@ -37,19 +47,9 @@ def from_ast(node: ast.expr, variables: Mapping[str, Expr]) -> Expr:
             return variables[name]
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -from_ast(operand, variables)
-        case ast.BinOp(left=left, op=op, right=right):
-            a, b = from_ast(left, variables), from_ast(right, variables)
-            match op:
-                case ast.Add():
-                    return a + b
-                case ast.Sub():
-                    return a - b
-                case ast.Mult():
-                    return a * b
-                case ast.FloorDiv():
-                    return a // b
-                case ast.Mod():
-                    return a % b
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _SIGNS:
+            made: Expr = _SIGNS[type(op)](from_ast(left, variables), from_ast(right, variables))
+            return made
         case ast.Call(func=ast.Name(id=("min" | "max") as name), args=args, keywords=[]) if args:
             pick = minimum if name == "min" else maximum
             return pick(*(from_ast(a, variables) for a in args))

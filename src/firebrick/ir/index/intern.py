@@ -20,11 +20,11 @@ class Interned(dict[Any, Any]):
         self._living: WeakValueDictionary[Any, Any] = WeakValueDictionary()
         self._lock = RLock()
 
-    def setdefault(self, key: Any, made: Any = None) -> Any:
+    def setdefault(self, key: Any, default: Any = None) -> Any:
         """The living expression of the key, `made` if there is none; threads agree."""
         with self._lock:
-            found = self._living.setdefault(key, made)
+            living = self._living.setdefault(key, default)
             if len(self) >= RECENT:
                 self.clear()
-            self[key] = found
-        return found
+            self[key] = living
+        return living

@@ -57,13 +57,13 @@ def _reduced(d: Expr) -> Expr:
     common = [f for f in common if f.lo >= 1]
     if scale == 1 and not common:
         return d
-    made: Expr = as_expr(d.const // scale)
+    quotient: Expr = as_expr(d.const // scale)
     for atom, c in d.terms:
         factors = list(_factors(atom))
         for f in common:
             factors.remove(f)
-        made = made + product(factors) * (c // scale)
-    return made
+        quotient = quotient + product(factors) * (c // scale)
+    return quotient
 
 
 def _factors(atom: Expr) -> tuple[Expr, ...]:
@@ -112,9 +112,9 @@ class Sizes:
 
     def symbol(self, hint: int, lo: int = 1, hi: int = _MOST) -> Var:
         """A new symbol."""
-        made = var(f"s{len(self.hints)}", lo, hi)
-        self.symbols[made.name], self.hints[made.name] = made, hint
-        return made
+        size_var = var(f"s{len(self.hints)}", lo, hi)
+        self.symbols[size_var.name], self.hints[size_var.name] = size_var, hint
+        return size_var
 
     def size(self, value: Expr | int) -> Any:
         """What stands for a size in the shape of a tensor: a SymInt, or the number that it is."""
@@ -141,20 +141,20 @@ class Sizes:
         """
         base, swap, negated = _SIGNS[sign]
         d = _reduced(self.settled(as_expr(right) - left if swap else as_expr(left) - right))
-        found = _CERTAIN[base](d)
+        answer = _CERTAIN[base](d)
         how = how or self.how
-        if found is None and how == "certainly":
+        if answer is None and how == "certainly":
             return False
-        if found is None and how == "loosely":
-            found = base == "<" and self.hint(d) < 0
-        if found is None and how in _SMALL:
+        if answer is None and how == "loosely":
+            answer = base == "<" and self.hint(d) < 0
+        if answer is None and how in _SMALL:
             if base == "==" and any(type(n) is int and n in _SMALL[how] for n in (size_of(left), size_of(right))):
-                found = _CERTAIN[base](_least(d, 1 << 20))
+                answer = _CERTAIN[base](_least(d, 1 << 20))
             elif how == "generally" or base == "==":
-                found = _CERTAIN[base](_least(d, 2))
-            if found is not None:
-                self.assumed[base, d] = found
-        return (self._decide(base, d) if found is None else found) is not negated
+                answer = _CERTAIN[base](_least(d, 2))
+            if answer is not None:
+                self.assumed[base, d] = answer
+        return (self._decide(base, d) if answer is None else answer) is not negated
 
     @contextmanager
     def asked(self, how: str) -> Iterator[None]:
@@ -200,9 +200,9 @@ class Sizes:
         self.assumed.clear()
 
     def _decide(self, sign: str, d: Expr) -> bool:
-        known = self.facts.get((sign, d))
-        if known is not None:
-            return known.truth
+        fact = self.facts.get((sign, d))
+        if fact is not None:
+            return fact.truth
         if self.frozen:
             raise SizesRefused(f"whether {d} {sign} 0 is asked when the guards are written")
         truth = self.hint(d) == 0 if sign == "==" else self.hint(d) < 0
@@ -240,10 +240,10 @@ class Sizes:
 
     def take(self, rows: Iterable[list[Any]]) -> bool:
         """Take facts over that another compile of the same graph has found; False if one does not hold here."""
-        made = [(sign, parse(text, self.symbols), truth) for sign, text, truth, _ in rows]
-        if any((self.hint(d) == 0 if sign == "==" else self.hint(d) < 0) != truth for sign, d, truth in made):
+        facts = [(sign, parse(text, self.symbols), truth) for sign, text, truth, _ in rows]
+        if any((self.hint(d) == 0 if sign == "==" else self.hint(d) < 0) != truth for sign, d, truth in facts):
             return False
-        return all(self.ask(sign, d, 0, "exactly") is truth for sign, d, truth in made)
+        return all(self.ask(sign, d, 0, "exactly") is truth for sign, d, truth in facts)
 
 
 _SIGNS: Mapping[str, tuple[str, bool, bool]] = {
@@ -274,36 +274,9 @@ def _narrowed(v: Var, factor: int, shift: int, fact: Fact) -> tuple[int, int]:
 
 
 class _Node:
-    """What torch asks of any symbolic value."""
+    """What torch asks of any symbolic value; `_ANSWERS` has what takes no more than a line."""
 
     __slots__ = ()
-
-    def is_int(self) -> bool:
-        """No."""
-        return False
-
-    is_bool = is_float = is_nested_int = is_constant = is_int
-
-    def is_symbolic(self) -> bool:
-        """Yes."""
-        return True
-
-    has_hint = is_symbolic
-
-    def nested_int(self) -> None:
-        """It is none."""
-
-    constant_int = constant_bool = maybe_as_int = maybe_as_bool = maybe_as_float = nested_int
-
-    def clone(self) -> Any:
-        """Itself: it never changes."""
-        return self
-
-    def str(self) -> str:
-        """Its text."""
-        return repr(self)
-
-    _graph_repr = str
 
 
 class SizeNode(_Node):
@@ -317,72 +290,17 @@ class SizeNode(_Node):
     def __repr__(self) -> str:
         return self.sizes.settled(self.expr).show()
 
-    def is_int(self) -> bool:
-        """Yes."""
-        return True
-
-    def is_constant(self) -> bool:
-        """Whether it is known to be a number."""
-        return not self.sizes.settled(self.expr).terms
-
-    def maybe_as_int(self) -> int | None:  # type: ignore[override]
-        """The number, if it is known to be one."""
-        e = self.sizes.settled(self.expr)
-        return e.const if e.is_const else None
-
     @property
     def hint(self) -> int:
         """The value in the call at hand."""
         return self.sizes.hint(self.expr)
 
-    def require_hint(self, *_: Any) -> int:
-        """The value in the call at hand."""
-        return self.hint
-
     def guard_int(self, *_: Any) -> int:
         """The number, which it must be in other calls too."""
         return self.sizes.number(self.expr)
 
-    int_ = guard_int
-
-    def wrap_int(self, number: int) -> SizeNode:
-        """A number as such a node."""
-        return SizeNode(as_expr(number), self.sizes)
-
-    def sym_float(self) -> Any:
-        """The number as a float."""
-        return FloatNode(self.expr, self.sizes)
-
-    def sym_sum(self, nodes: Iterable[SizeNode]) -> SizeNode:
-        """The sum of some."""
-        return SizeNode(sum((n.expr for n in nodes), as_expr(0)), self.sizes)
-
-    def _made(self, function: Callable[..., Expr], *others: SizeNode) -> SizeNode:
+    def _derived_size(self, function: Callable[..., Expr], *others: SizeNode) -> SizeNode:
         return SizeNode(self.sizes.settled(function(self.expr, *[o.expr for o in others])), self.sizes)
-
-    def neg(self) -> SizeNode:
-        """`-self`."""
-        return self._made(operator.neg)
-
-    def pos(self) -> SizeNode:
-        """`+self`."""
-        return self
-
-    floor = ceil = trunc = round = sym_int = pos
-
-    def bool_(self) -> bool:
-        """Whether it is not 0."""
-        return self.sizes.ask("!=", self.expr, 0)
-
-    def pow_by_natural(self, other: SizeNode) -> SizeNode:
-        """`self ** other`, the exponent a number."""
-        return SizeNode(math.prod([self.expr] * other.guard_int(), start=as_expr(1)), self.sizes)
-
-    def truediv(self, other: SizeNode) -> Any:
-        """The quotient, a float."""
-        return FloatNode(("truediv", self.expr, other.expr), self.sizes)
-
-    int_truediv = truediv
 
 
 Formula: TypeAlias = "Expr | float | tuple[Any, ...]"
@@ -426,10 +344,6 @@ class FloatNode(_Node):
     def __repr__(self) -> str:
         return repr(float_of(self.formula, self.sizes.hint))
 
-    def is_float(self) -> bool:
-        """Yes."""
-        return True
-
     def settled(self) -> FloatNode | float:
         """The float by what is known now."""
 
@@ -439,12 +353,8 @@ class FloatNode(_Node):
             return self.sizes.settled(formula) if isinstance(formula, Expr) else formula
 
         formula = settle(self.formula)
-        known = not any(e.terms for e in exprs_in(formula))
-        return float_of(formula, self.sizes.hint) if known else FloatNode(formula, self.sizes)
-
-    def wrap_float(self, number: float) -> FloatNode:
-        """A number as such a node."""
-        return FloatNode(number, self.sizes)
+        is_settled = not any(e.terms for e in exprs_in(formula))
+        return float_of(formula, self.sizes.hint) if is_settled else FloatNode(formula, self.sizes)
 
     @property
     def hint(self) -> float:
@@ -455,30 +365,8 @@ class FloatNode(_Node):
         """The number, which it must be in other calls too."""
         return float_of(self.formula, self.sizes.number)
 
-    float_ = guard_float
-
-    def neg(self) -> FloatNode:
-        """`-self`."""
-        return FloatNode(("mul", -1.0, self.formula), self.sizes)
-
-    def pos(self) -> FloatNode:
-        """`+self`."""
-        return self
-
     def _rounded(self, function: Callable[[float], int]) -> SizeNode:
         return SizeNode(as_expr(function(self.guard_float())), self.sizes)
-
-    def floor(self) -> SizeNode:
-        """The number below, which needs to be known."""
-        return self._rounded(math.floor)
-
-    def ceil(self) -> SizeNode:
-        """The number above."""
-        return self._rounded(math.ceil)
-
-    def trunc(self) -> SizeNode:
-        """The number towards zero."""
-        return self._rounded(math.trunc)
 
 
 def _of_floats(name: str) -> Any:
@@ -503,7 +391,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
 
 def _arithmetic(function: Callable[..., Expr]) -> Any:
-    return lambda self, other: self._made(function, other)
+    return lambda self, other: self._derived_size(function, other)
 
 
 def _comparison(sign: str) -> Any:
@@ -547,26 +435,6 @@ class TestNode(_Node):
     def __repr__(self) -> str:
         return "a comparison of sizes"
 
-    def is_bool(self) -> bool:
-        """Yes."""
-        return True
-
-    def wrap_bool(self, value: bool) -> TestNode:
-        """A bool as such a node."""
-        return TestNode(lambda _: value, lambda _: not value, self.sizes)
-
-    def bool_(self, *_: Any) -> bool:
-        """The answer."""
-        return self._test("")
-
-    def expect_true(self, *_: Any) -> bool:
-        """The answer, where another one is an error."""
-        return self._test("exactly")
-
-    def guard_or_false(self, *_: Any) -> bool:
-        """The answer where either will do."""
-        return self._test("generally")
-
     def guard_bool(self, *_: Any) -> bool:
         """The answer for torch's own code, to which a size of 1 is in question only for strides and broadcasting."""
         return self._test("layout" if self.sizes.how in ("exactly", "ones") else "")
@@ -585,9 +453,6 @@ class TestNode(_Node):
         """What answers for torch's own functions in Python."""
         return _ENVIRONMENT
 
-    guard_or_true = guard_or_false
-    guard_size_oblivious = guard_bool
-
     def sym_not(self) -> TestNode:
         """The contrary."""
         return TestNode(self._contrary, self._test, self.sizes)
@@ -599,12 +464,6 @@ class TestNode(_Node):
             lambda how: self._contrary(how) or other._contrary(how),
             self.sizes,
         )
-
-    def or_(self, other: TestNode) -> TestNode:
-        """Either."""
-        return self.sym_not().and_(other.sym_not()).sym_not()
-
-    sym_and, sym_or = and_, or_
 
 
 class _Environment:
@@ -619,6 +478,59 @@ class _Environment:
 
 
 _ENVIRONMENT = _Environment()
+
+_ANSWERS: Mapping[type[_Node], Mapping[str, Callable[..., Any]]] = {
+    _Node: {
+        **dict.fromkeys(["is_int", "is_bool", "is_float", "is_nested_int", "is_constant"], lambda n: False),
+        **dict.fromkeys(("is_symbolic", "has_hint"), lambda n: True),
+        **dict.fromkeys(
+            ["nested_int", "constant_int", "constant_bool", "maybe_as_int", "maybe_as_bool", "maybe_as_float"],
+            lambda n: None,
+        ),
+        **dict.fromkeys(("clone", "pos"), lambda n: n),  # it never changes
+        **dict.fromkeys(("str", "_graph_repr"), lambda n: f"{n!r}"),
+    },
+    SizeNode: {
+        "is_int": lambda n: True,
+        "is_constant": lambda n: not n.sizes.settled(n.expr).terms,
+        "maybe_as_int": lambda n: e.const if (e := n.sizes.settled(n.expr)).is_const else None,
+        "require_hint": lambda n, *_: n.hint,
+        "int_": SizeNode.guard_int,
+        "wrap_int": lambda n, number: SizeNode(as_expr(number), n.sizes),
+        "sym_float": lambda n: FloatNode(n.expr, n.sizes),
+        "sym_sum": lambda n, nodes: SizeNode(sum((other.expr for other in nodes), as_expr(0)), n.sizes),
+        "neg": lambda n: n._made(operator.neg),
+        **dict.fromkeys(["floor", "ceil", "trunc", "round", "sym_int"], lambda n: n),
+        "bool_": lambda n: n.sizes.ask("!=", n.expr, 0),
+        "pow_by_natural": lambda n, by: SizeNode(math.prod([n.expr] * by.guard_int(), start=as_expr(1)), n.sizes),
+        **dict.fromkeys(("truediv", "int_truediv"), lambda n, by: FloatNode(("truediv", n.expr, by.expr), n.sizes)),
+    },
+    FloatNode: {
+        "is_float": lambda n: True,
+        "wrap_float": lambda n, number: FloatNode(number, n.sizes),
+        "float_": FloatNode.guard_float,
+        "neg": lambda n: FloatNode(("mul", -1.0, n.formula), n.sizes),
+        "floor": lambda n: n._rounded(math.floor),  # the number needs to be known
+        "ceil": lambda n: n._rounded(math.ceil),
+        "trunc": lambda n: n._rounded(math.trunc),
+    },
+    TestNode: {
+        "is_bool": lambda n: True,
+        "wrap_bool": lambda n, value: TestNode(lambda _: value, lambda _: not value, n.sizes),
+        "bool_": lambda n, *_: n._test(""),
+        "expect_true": lambda n, *_: n._test("exactly"),  # another answer is an error
+        **dict.fromkeys(("guard_or_false", "guard_or_true"), lambda n, *_: n._test("generally")),
+        "guard_size_oblivious": TestNode.guard_bool,
+        "expr": property(lambda n: n),  # type: ignore[dict-item]
+        "shape_env": property(lambda n: _ENVIRONMENT),  # type: ignore[dict-item]
+        "sym_and": TestNode.and_,
+        **dict.fromkeys(("or_", "sym_or"), lambda n, other: n.sym_not().and_(other.sym_not()).sym_not()),
+    },
+}
+"""Kind of value -> torch's name of a question -> the answer."""
+for _class, _answers in _ANSWERS.items():
+    for _name, _answer in _answers.items():
+        setattr(_class, _name, _answer)
 
 
 # ---------------------------------------------------------------- sizes of tensors

@@ -18,13 +18,18 @@ def names_in(step: Step) -> list[str]:
     """The buffers of a step, by place."""
     if isinstance(step, Launch):
         return list(step.args)
-    return [*_in_args((step.args, step.kwargs)), *[name for name in (*step.outs, *step.writes) if name is not None]]
+    return [*args_in(step), *[name for name in (*step.outs, *step.writes) if name is not None]]
+
+
+def args_in(step: Step) -> list[str]:
+    """The buffers among the arguments of a step."""
+    return list(step.args if isinstance(step, Launch) else _in_args((step.args, step.kwargs)))
 
 
 def _in_args(value: Any) -> Iterator[str]:
     if isinstance(value, Ref):
         yield value.buffer
-    elif isinstance(value, tuple):
+    elif isinstance(value, (tuple, list)):
         for item in value:
             yield from _in_args(item)
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from firebrick.ir.index.expr import ZERO
 from firebrick.ir.loops.program import Axis, Load, Store
+from firebrick.ir.loops.values import roots_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from firebrick.ir.index.expr import Expr
     from firebrick.ir.loops.program import Value
@@ -81,9 +82,19 @@ def local(dtype: str, name: str, index: Expr = ZERO) -> Load:
     return Load(dtype, name, index)
 
 
-def loops_of(body: tuple[Stmt, ...]) -> Iterator[Loop]:
+def all_statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
+    """Every statement of a tree, outer ones first."""
+    for s in body:
+        yield s
+        if isinstance(s, Loop):
+            yield from all_statements(s.body)
+
+
+def loops_of(body: Iterable[Stmt]) -> Iterator[Loop]:
     """All loops of a tree, outer ones first."""
-    for stmt in body:
-        if isinstance(stmt, Loop):
-            yield stmt
-            yield from loops_of(stmt.body)
+    return (s for s in all_statements(body) if isinstance(s, Loop))
+
+
+def computed(s: Stmt) -> list[Value]:
+    """The values that a statement computes itself."""
+    return roots_of(s) if isinstance(s, Store) else [s.value] if isinstance(s, (Let, Fold)) else []

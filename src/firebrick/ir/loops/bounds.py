@@ -42,35 +42,35 @@ def span(value: Value) -> tuple[int, int]:
     return _span(value, {})
 
 
-def _span(value: Value, known: dict[Value, tuple[int, int]]) -> tuple[int, int]:
-    found = known.get(value)
-    if found is None:
-        low, high = _raw(value, known)
+def _span(value: Value, spans: dict[Value, tuple[int, int]]) -> tuple[int, int]:
+    span = spans.get(value)
+    if span is None:
+        low, high = _raw(value, spans)
         row = DTYPES[value.dtype]
         # What leaves the type wraps around to anywhere in it.
-        found = known[value] = (low, high) if row.lo <= low and high <= row.hi else (row.lo, row.hi)
-    return found
+        span = spans[value] = (low, high) if row.lo <= low and high <= row.hi else (row.lo, row.hi)
+    return span
 
 
-def _raw(value: Value, known: dict[Value, tuple[int, int]]) -> tuple[int, int]:
+def _raw(value: Value, spans: dict[Value, tuple[int, int]]) -> tuple[int, int]:
     match value:
         case Const() if not DTYPES[value.dtype].is_float:
             return int(value.value), int(value.value)
         case Index():
             return value.expr.lo, value.expr.hi
         case Masked() if not DTYPES[value.dtype].is_float:
-            return _union(_span(value.body, known), _span(value.other, known))
+            return _union(_span(value.body, spans), _span(value.other, spans))
         case Reduce(name="argmax" | "argmin"):
             count = 1
             for axis in value.axes:
                 count *= axis.size.hi if axis.size.hi < INF else 1 << 62
             return 0, max(count - 1, 0)
         case Reduce(name="max" | "min" | "any" | "all") if all(a.size.lo > 0 for a in value.axes):
-            return _span(value.body, known)
+            return _span(value.body, spans)
         case Op(name="to") if not DTYPES[value.args[0].dtype].is_float:
-            return _span(value.args[0], known)
+            return _span(value.args[0], spans)
         case Op() if not DTYPES[value.dtype].is_float and not any(DTYPES[a.dtype].is_float for a in value.args):
-            return _of_op(value.name, [_span(a, known) for a in value.args])
+            return _of_op(value.name, [_span(a, spans) for a in value.args])
     return _ANYTHING
 
 

@@ -26,7 +26,7 @@ from firebrick.ir.loops.program import (
 )
 from firebrick.ir.loops.scalar_ops import REDUCTIONS, SCALAR_OPS, SCANS, result_dtype
 from firebrick.ir.loops.show import show
-from firebrick.ir.loops.walk import values_of
+from firebrick.ir.loops.values import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,16 +110,16 @@ class _Checker:
     # ------------------------------------------------------------ nests
 
     def _nest(self, node: Nest) -> None:
-        known = {a.var.name: a.var for a in node.axes}
-        self.expect(len(known) == len(node.axes), "two loops of one name")
+        loops = {a.var.name: a.var for a in node.axes}
+        self.expect(len(loops) == len(node.axes), "two loops of one name")
         self._axes(node.axes)
         self.expect(bool(node.stores), "no store")
         scopes: dict[Value, frozenset[Var]] = {}
-        outer = frozenset(known.values()) | self.sizes
+        outer = frozenset(loops.values()) | self.sizes
         for store in node.stores:
             for v in values_of(store.value, *(b for _, b in store.binds)):
                 if v not in scopes:
-                    scopes[v] = self._value(v, scopes, known)
+                    scopes[v] = self._value(v, scopes, loops)
             self._store(store, outer, scopes)
         self.filled.update(s.buffer for s in node.stores)
 
@@ -139,7 +139,7 @@ class _Checker:
             used |= scopes[value]
         self.expect(used <= outer, f"{', '.join(v.name for v in used - outer)} out of scope")
 
-    def _value(self, v: Value, scopes: dict[Value, frozenset[Var]], known: dict[str, Var]) -> frozenset[Var]:
+    def _value(self, v: Value, scopes: dict[Value, frozenset[Var]], loops: dict[str, Var]) -> frozenset[Var]:
         """The variables that a value depends on."""
         match v:
             case Const():
@@ -159,11 +159,11 @@ class _Checker:
                 self.expect(v.cond.dtype == "b8" and v.dtype == v.body.dtype == v.other.dtype, "dtypes of masked")
                 return scopes[v.cond] | scopes[v.body]
             case Reduce():
-                return self._reduce(v, scopes, known)
+                return self._reduce(v, scopes, loops)
             case Scan():
                 kind = DTYPES[v.body.dtype].kind
                 self.expect(v.name in SCANS and kind != "bool" and v.dtype == v.body.dtype, f"running {v.name}")
-                self.expect(known.get(v.var.name) is v.var, f"no loop {v.var.name} of the nest to run along")
+                self.expect(loops.get(v.var.name) is v.var, f"no loop {v.var.name} of the nest to run along")
                 return scopes[v.body] | {v.var}
 
     def _load(self, v: Load, scopes: dict[Value, frozenset[Var]]) -> frozenset[Var]:
@@ -184,14 +184,14 @@ class _Checker:
             self.expect(dtypes.pop(0) == "b8", "condition is not b8")
         self.expect(len(set(dtypes)) == 1, f"{v.name} of {', '.join(dtypes)}")
         self.expect(DTYPES[dtypes[0]].kind in row.takes.split(), f"{v.name} of {dtypes[0]}")
-        made = v.dtype if row.result == "cast" else result_dtype(v.name, dtypes[0])
-        self.expect(v.dtype == made, f"{v.name} gives {made}, not {v.dtype}")
+        result = v.dtype if row.result == "cast" else result_dtype(v.name, dtypes[0])
+        self.expect(v.dtype == result, f"{v.name} gives {result}, not {v.dtype}")
 
-    def _reduce(self, v: Reduce, scopes: dict[Value, frozenset[Var]], known: dict[str, Var]) -> frozenset[Var]:
+    def _reduce(self, v: Reduce, scopes: dict[Value, frozenset[Var]], loops: dict[str, Var]) -> frozenset[Var]:
         row = REDUCTIONS.get(v.name)
         self.expect(row is not None and DTYPES[v.body.dtype].kind in row.takes.split(), f"{v.name} of {v.body.dtype}")
         self._axes(v.axes)
         for axis in v.axes:
             # One name means one loop size in a nest, so that text tells them apart.
-            self.expect(known.setdefault(axis.var.name, axis.var) is axis.var, f"two ranges of {axis.var.name}")
+            self.expect(loops.setdefault(axis.var.name, axis.var) is axis.var, f"two ranges of {axis.var.name}")
         return scopes[v.body] - {a.var for a in v.axes}

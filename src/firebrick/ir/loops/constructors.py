@@ -184,9 +184,9 @@ def _simplify(name: str, args: tuple[Value, ...], dtype: str) -> Value | None:
     if name in _EXACT and all(isinstance(x, Const) for x in args):
         return _fold(name, args, dtype)
     if dtype == "i64" and (name in _INDEX_OPS or name in _INDEX_TESTS):
-        found = _on_indices(name, args)
-        if found is not None:
-            return found
+        simplified = _on_indices(name, args)
+        if simplified is not None:
+            return simplified
     if len(args) == 1:
         if name in ("neg", "not", "bitnot") and isinstance(a, Op) and a.name == name:
             return a.args[0]
@@ -262,13 +262,13 @@ def _on_indices(name: str, args: tuple[Value, ...]) -> Value | None:
         else:
             return None
     if name in _INDEX_TESTS:
-        known = _INDEX_TESTS[name](sides[0] - sides[1])
-        return None if known is None else constant(known, "b8")
+        truth = _INDEX_TESTS[name](sides[0] - sides[1])
+        return None if truth is None else constant(truth, "b8")
     if name in ("floordiv", "mod") and not (sides[1].is_const and sides[1].const > 0):
         return None
-    made = _INDEX_OPS[name](*sides)
+    index = _INDEX_OPS[name](*sides)
     # Kernels compute indices in 64 bits; nothing near that range is left to the algebra.
-    return index_value(made) if made.lo > -_SAFE and made.hi < _SAFE else None
+    return index_value(index) if index.lo > -_SAFE and index.hi < _SAFE else None
 
 
 _SAFE = 1 << 62

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -133,22 +133,22 @@ class Reader:
 
     def size(self, line: str) -> None:
         """A symbolic size."""
-        found = _SIZE.fullmatch(line) or self.fail("expected `size NAME in LOW..HIGH`")
-        hi = INF if found[3] == "inf" else int(found[3])
-        self.sizes[found[1]] = var(found[1], int(found[2]), hi)
+        match = _SIZE.fullmatch(line) or self.fail("expected `size NAME in LOW..HIGH`")
+        hi = INF if match[3] == "inf" else int(match[3])
+        self.sizes[match[1]] = var(match[1], int(match[2]), hi)
 
     def declare(self, kind: str, rest: str) -> None:
         """One or more buffers of a kind."""
         end = 0
         while end < len(rest):
-            found = _BUFFER.match(rest, end) or self.fail("expected `NAME: DTYPE[SIZES]`")
-            if found[2] not in DTYPES:
-                self.fail(f"unknown dtype {found[2]}")
-            sizes, _, strides = found[3].partition("|")
+            match = _BUFFER.match(rest, end) or self.fail("expected `NAME: DTYPE[SIZES]`")
+            if match[2] not in DTYPES:
+                self.fail(f"unknown dtype {match[2]}")
+            sizes, _, strides = match[3].partition("|")
             shape = self.exprs(sizes)
             layout = self.exprs(strides) if strides else contiguous_strides(shape)
-            self.buffers[found[1]] = Buffer(found[1], found[2], shape, layout, kind, found[4] or "cpu")
-            end = found.end()
+            self.buffers[match[1]] = Buffer(match[1], match[2], shape, layout, kind, match[4] or "cpu")
+            end = match.end()
             if end < len(rest) and rest[end] != ",":
                 self.fail("expected `,`")
             end += 1
@@ -164,11 +164,11 @@ class Reader:
 
     def extern(self, line: str) -> Extern:
         """A library call."""
-        found = _EXTERN.fullmatch(line) or self.fail("expected `NAME extern OUTS = OP(ARGUMENTS)`")
-        args, kwargs = self.arguments(found[4])
-        outs = tuple(None if o == "_" else o for o in _split(found[2]))
-        writes = tuple(_split(found[6] or ""))
-        return Extern(found[1], found[3], args, kwargs, outs, bool(found[5]), writes, device=found[7] or "cpu")
+        match = _EXTERN.fullmatch(line) or self.fail("expected `NAME extern OUTS = OP(ARGUMENTS)`")
+        args, kwargs = self.arguments(match[4])
+        outs = tuple(None if o == "_" else o for o in _split(match[2]))
+        writes = tuple(_split(match[6] or ""))
+        return Extern(match[1], match[3], args, kwargs, outs, bool(match[5]), writes, device=match[7] or "cpu")
 
     def arguments(self, text: str) -> tuple[tuple[object, ...], tuple[tuple[str, object], ...]]:
         """Arguments of a call."""
@@ -221,10 +221,10 @@ class Reader:
 
     def nest(self, line: str) -> Nest:
         """A loop nest: its head and the more indented lines after it."""
-        found = _NEST.fullmatch(line) or self.fail("expected a loop nest")
+        match = _NEST.fullmatch(line) or self.fail("expected a loop nest")
         indent = _indent(self.lines[self.at])
         axes = []
-        for part in _split(found[2] or ""):
+        for part in _split(match[2] or ""):
             loop = re.fullmatch(r"(\w+) in (.+)", part) or self.fail("expected `NAME in SIZE`")
             axes.append(self.axis(loop[1], loop[2]))
         self.at += 1
@@ -232,7 +232,7 @@ class Reader:
         while end < len(self.lines) and _indent(self.lines[end]) > indent:
             end += 1
         texts = [_strip_comment(line).strip() for line in self.lines[self.at : end]]
-        return Nest(found[1], tuple(axes), tuple(NestReader(self, axes).stores(texts)))
+        return Nest(match[1], tuple(axes), tuple(NestReader(self, axes).stores(texts)))
 
     def axis(self, name: str, size: str) -> Axis:
         """A loop over a size in text form."""
@@ -273,14 +273,14 @@ class NestReader:
             lines.append((left.strip(), self.reader.python(left) if "[" in left else None, tree))
             # A value may use loops that only a later line's reduction names.
             self._find_axes(tree)
-        made = []
+        stores = []
         for self.reader.at, (name, target, tree) in enumerate(lines, start):
             if target is None:
                 self.named[name] = self.value(tree)
             else:
-                made.append(self._store(target, tree))
+                stores.append(self._store(target, tree))
         self.reader.at = start + len(texts)
-        return made
+        return stores
 
     def _store(self, target: ast.expr, tree: ast.expr) -> Store:
         mode = "set"
@@ -331,9 +331,9 @@ class NestReader:
 
     def uniform(self, trees: Sequence[ast.expr]) -> list[Value]:
         """Values of one dtype, which bare numbers take from the others."""
-        made = [None if _is_number(t) else self.value(t) for t in trees]
-        dtype = next((v.dtype for v in made if v is not None), None)
-        return [self.value(t, dtype) if v is None else v for v, t in zip(made, trees, strict=True)]
+        values = [None if _is_number(t) else self.value(t) for t in trees]
+        dtype = next((v.dtype for v in values if v is not None), None)
+        return [self.value(t, dtype) if v is None else v for v, t in zip(values, trees, strict=True)]
 
     def call(self, name: str, args: list[ast.expr]) -> Value:
         """A scalar function, reduction or conversion written as a call."""
@@ -406,24 +406,16 @@ class NestReader:
 # ---------------------------------------------------------------- text
 
 
-_SIGN_CLASSES: Mapping[str, type[ast.AST]] = {
-    "+": ast.Add,
-    "-": ast.Sub,
-    "*": ast.Mult,
-    "/": ast.Div,
-    "<": ast.Lt,
-    "<=": ast.LtE,
-    ">": ast.Gt,
-    ">=": ast.GtE,
-    "==": ast.Eq,
-    "!=": ast.NotEq,
-    "&": ast.BitAnd,
-    "|": ast.BitOr,
-    "^": ast.BitXor,
-}
-_SIGNS: Mapping[type[ast.AST], list[str]] = {
-    cls: [name for name, s in INFIX.items() if s == sign] for sign, cls in _SIGN_CLASSES.items()
-}
+def _signs() -> dict[type[ast.AST], list[str]]:
+    """What Python's grammar calls a sign -> the scalar functions that are written with it."""
+    signs: dict[type[ast.AST], list[str]] = {}
+    for name, sign in INFIX.items():
+        tree: Any = ast.parse(f"a {sign} b", mode="eval").body
+        signs.setdefault(type(tree.op if isinstance(tree, ast.BinOp) else tree.ops[0]), []).append(name)
+    return signs
+
+
+_SIGNS = _signs()
 
 
 def _indent(line: str) -> int:

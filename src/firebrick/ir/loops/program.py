@@ -78,13 +78,13 @@ class _Interned(type):
             args += ((),)  # the binds of a Load are the only default
         # Numbers that compare equal are different constants: 1, 1.0 and True, 0.0 and -0.0.
         key = (cls, args[0], type(args[1]), repr(args[1])) if cls.__name__ == "Const" else (cls, *args)
-        found = _Interned._known.get(key)
-        if found is None:
+        interned = _Interned._known.get(key)
+        if interned is None:
             with _Interned._lock:
-                found = _Interned._known.get(key)
-                if found is None:
-                    found = _Interned._known[key] = super().__call__(*args)
-        return found
+                interned = _Interned._known.get(key)
+                if interned is None:
+                    interned = _Interned._known[key] = super().__call__(*args)
+        return interned
 
 
 @dataclass(frozen=True, slots=True)

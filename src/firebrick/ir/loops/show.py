@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from firebrick.errors import InternalError
-from firebrick.ir.index.expr import INF, ONE, Expr, Var
+from firebrick.ir.index.expr import INF, Expr, Var
 from firebrick.ir.loops.program import (
     Axis,
     Buffer,
@@ -26,8 +26,9 @@ from firebrick.ir.loops.program import (
     Scan,
     Store,
     Value,
+    contiguous_strides,
 )
-from firebrick.ir.loops.walk import children, values_of
+from firebrick.ir.loops.values import children_of, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,11 +91,11 @@ def store_lines(store: Store) -> list[str]:
 
 def _sizes(program: LoopProgram) -> list[Var]:
     """The symbolic sizes that the program mentions."""
-    found: set[Var] = set()
+    variables: set[Var] = set()
     for b in program.buffers:
         for e in (*b.shape, *b.strides):
-            found |= e.vars()
-    return sorted(found, key=lambda v: v.name)
+            variables |= e.vars()
+    return sorted(variables, key=lambda v: v.name)
 
 
 def _limit(n: int) -> str:
@@ -118,19 +119,9 @@ def _buffer_lines(buffers: Sequence[Buffer]) -> list[str]:
 
 def _layout(shape: Sequence[Expr], strides: Sequence[Expr]) -> str:
     text = ", ".join(n.show() for n in shape)
-    if tuple(strides) != _contiguous(shape):
+    if tuple(strides) != contiguous_strides(shape):
         text += " | " + ", ".join(s.show() for s in strides)
     return text
-
-
-def _contiguous(shape: Sequence[Expr]) -> tuple[Expr, ...]:
-    strides: list[Expr] = []
-    step: Expr = ONE
-    for n in reversed(shape):
-        strides.append(step)
-        if not n.is_const or n.const:
-            step = step * n
-    return tuple(reversed(strides))
 
 
 def _axis(axis: Axis) -> str:
@@ -162,9 +153,7 @@ def _argument(value: object, buffers: dict[str, Buffer]) -> str:
             return f"expr({value.show()})"
         case tuple():
             return f"[{', '.join(_argument(v, buffers) for v in value)}]"
-        case None | bool() | int() | str():
-            return repr(value)
-        case float():
+        case None | bool() | int() | float() | str():
             return repr(value)
         case complex():
             return f"complex({value.real!r}, {value.imag!r})"
@@ -211,7 +200,7 @@ class _Body:
         uses: dict[Value, int] = {}
         depth: dict[Value, int] = {}
         for v in values_of(*roots):
-            below = children(v)
+            below = children_of(v)
             for c in below:
                 uses[c] = uses.get(c, 0) + 1
             depth[v] = 1 + max((0 if c in self.names else depth[c] for c in below), default=0)
@@ -240,9 +229,9 @@ class _Body:
 
     def text(self, v: Value) -> str:
         """A value that is not a bare number."""
-        found = self.names.get(v)
-        if found is not None:
-            return found
+        name = self.names.get(v)
+        if name is not None:
+            return name
         match v:
             case Const():
                 return f"{v.dtype}({_number(v.value, v.dtype)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan
+from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan, Store
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 
 if TYPE_CHECKING:
@@ -49,42 +49,32 @@ class Table:
 
     def __call__(self, value: Value) -> Facts:
         """The facts of a value."""
-        found = self._facts.get(value)
-        if found is None:
+        result = self._facts.get(value)
+        if result is None:
             for below in ordered([value], self._facts.__contains__):
                 self._facts[below] = self._compute(below)
-            found = self._facts[value]
-        return found
+            result = self._facts[value]
+        return result
 
     def _compute(self, value: Value) -> Facts:
-        if isinstance(value, Const):
-            return Facts(_NONE, False, 0, 0)
-        if isinstance(value, Index):
-            return Facts(value.expr.vars(), False, 0, 1)
-        if isinstance(value, Load):
-            free = value.index.vars()
-            if not value.binds:
-                return Facts(free, False, 1, 1)
-            inner = [self(bound) for _, bound in value.binds]
-            free = free.difference(v for v, _ in value.binds).union(*(f.free for f in inner))
-            return Facts(
-                free, any(f.reduces for f in inner), 1 + sum(f.loads for f in inner), 4 + sum(f.cost for f in inner)
-            )
-        if isinstance(value, Reduce):
-            body = self(value.body)
-            return Facts(body.free.difference(a.var for a in value.axes), True, body.loads, body.cost * 8)
-        if isinstance(value, Scan):
-            body = self(value.body)
-            return Facts(body.free | {value.var}, True, body.loads, body.cost + 1)
-        children = children_of(value)
-        facts = [self(c) for c in children]
-        cost = SCALAR_OPS[value.name].cost if isinstance(value, Op) else 2
-        return Facts(
-            _NONE.union(*(f.free for f in facts)),
-            any(f.reduces for f in facts),
-            min(_LIMIT, sum(f.loads for f in facts)),
-            min(_LIMIT, cost + sum(f.cost for f in facts)),
-        )
+        facts = [self(c) for c in children_of(value)]
+        free = _NONE.union(*(f.free for f in facts))
+        reduces = any(f.reduces for f in facts)
+        loads, cost = sum(f.loads for f in facts), sum(f.cost for f in facts)
+        match value:
+            case Const():
+                return Facts(_NONE, False, 0, 0)
+            case Index():
+                return Facts(value.expr.vars(), False, 0, 1)
+            case Load():
+                own = value.index.vars().difference(v for v, _ in value.binds)
+                return Facts(own | free, reduces, 1 + loads, cost + 4 if value.binds else 1)
+            case Reduce():
+                return Facts(free.difference(a.var for a in value.axes), True, loads, cost * 8)
+            case Scan():
+                return Facts(free | {value.var}, True, loads, cost + 1)
+        cost += SCALAR_OPS[value.name].cost if isinstance(value, Op) else 2
+        return Facts(free, reduces, min(_LIMIT, loads), min(_LIMIT, cost))
 
 
 def children_of(value: Value) -> tuple[Value, ...]:
@@ -133,9 +123,19 @@ def ordered(roots: Iterable[Value], skip: Callable[[Value], bool]) -> list[Value
     return list(out)
 
 
-def loads_of(roots: Iterable[Value]) -> list[Load]:
-    """All distinct loads in the roots."""
-    return [v for v in walk(roots) if isinstance(v, Load)]
+def values_of(*roots: Value) -> list[Value]:
+    """Every value under `roots`, arguments before their users."""
+    return ordered(roots, lambda _: False)
+
+
+def roots_of(*stores: Store) -> list[Value]:
+    """What stores hold: the values, and the parts of their places that come from data."""
+    return [v for s in stores for v in (s.value, *[b for _, b in s.binds])]
+
+
+def loads_of(*stores: Store) -> list[Load]:
+    """Every load that stores do, each once."""
+    return [v for v in walk(roots_of(*stores)) if isinstance(v, Load)]
 
 
 class Rewriter:
@@ -158,12 +158,18 @@ class Rewriter:
 
     def __call__(self, value: Value) -> Value:
         """The rewritten value."""
-        found = self._memo.get(value)
-        if found is None:
+        result = self._memo.get(value)
+        if result is None:
             for below in ordered([value], self._memo.__contains__):
                 self._memo[below] = self._rebuild(below)
-            found = self._memo[value]
-        return found
+            result = self._memo[value]
+        return result
+
+    def store(self, s: Store, buffer: str = "") -> Store:
+        """The rewritten store, to another buffer if one is named."""
+        value = self(s.value)
+        binds = tuple([(v, self(b)) for v, b in s.binds])
+        return Store(buffer or s.buffer, self.index(s.index), value, s.mode, binds)
 
     def _rebuild(self, value: Value) -> Value:
         if isinstance(value, Const):
@@ -173,8 +179,8 @@ class Rewriter:
             return value if args == value.args else Op(value.dtype, value.name, args)
         if isinstance(value, Load):
             binds = tuple([(self.index(v), self(b)) for v, b in value.binds])
-            made = Load(value.dtype, value.buffer, self.index(value.index), binds)  # type: ignore[arg-type]
-            return self._load(made) if self._load else made
+            load = Load(value.dtype, value.buffer, self.index(value.index), binds)  # type: ignore[arg-type]
+            return self._load(load) if self._load else load
         if isinstance(value, Index):
             return Index(value.dtype, self.index(value.expr))
         if isinstance(value, Masked):

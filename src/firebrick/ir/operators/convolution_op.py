@@ -77,9 +77,9 @@ def _convolution(
         weight = packed.permute(0, 4, 3, 1, 2).flatten(0, 1)[:outer]
     if scale is not None:
         weight = weight * scale.view(-1, 1, 1, 1)
-    made = F.conv2d(F.pad(x, list(padding)), weight, bias, stride, 0, dilation, groups)
-    made = made if other is None else made + other
-    return ACTIVATIONS[attr](made, *scalars).contiguous(memory_format=torch.channels_last)
+    result = F.conv2d(F.pad(x, list(padding)), weight, bias, stride, 0, dilation, groups)
+    result = result if other is None else result + other
+    return ACTIVATIONS[attr](result, *scalars).contiguous(memory_format=torch.channels_last)
 
 
 def _convolution_out(*args: Any, out: torch.Tensor) -> torch.Tensor:

@@ -46,12 +46,12 @@ def _linear(
     """
     x, weight = x.float(), weight.float()
     if scale is not None:
-        made = torch.mm(x, weight) * scale
-        made = made if bias is None else made + bias
+        result = torch.mm(x, weight) * scale
+        result = result if bias is None else result + bias
     else:
-        made = torch.matmul(x, weight) if bias is None else torch.addmm(bias, x, weight)
-    made = made if other is None else made + other
-    return ACTIVATIONS[attr](made, *scalars)
+        result = torch.matmul(x, weight) if bias is None else torch.addmm(bias, x, weight)
+    result = result if other is None else result + other
+    return ACTIVATIONS[attr](result, *scalars)
 
 
 def _linear_out(*args: Any, out: torch.Tensor) -> torch.Tensor:

@@ -73,12 +73,12 @@ def _recurrent(
     row, outs, last = CELLS[cell], [], []
     for d, (inputs, weight) in enumerate(zip(projected, weights, strict=True)):
         h, c = hidden[d], hidden[d] if state is None else state[d]
-        made: list[Tensor] = []
+        states: list[Tensor] = []
         for x in reversed(inputs) if d else inputs:
             u = torch.mm(h, weight.t()) if not biases else torch.addmm(biases[d], h, weight.t())
             h, c = row.step(x.chunk(row.gates, -1), u.chunk(row.gates, -1), h, c)
-            made.append(h)
-        outs.append(torch.stack(made[::-1] if d else made))
+            states.append(h)
+        outs.append(torch.stack(states[::-1] if d else states))
         last.append(c)
     return torch.cat(outs, -1), torch.stack(last)
 
@@ -89,15 +89,15 @@ def _recurrent_meta(cell: str, projected: Any, weights: Any, biases: Any, hidden
 
 
 def _recurrent_out(*args: Any, out: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    made = _recurrent(*args)
-    return out.copy_(made[0]), last.copy_(made[1])
+    results = _recurrent(*args)
+    return out.copy_(results[0]), last.copy_(results[1])
 
 
 def _recorded_lstm(*args: Any) -> tuple[Tensor, ...]:
     """`aten::mkldnn_rnn_layer` as its backward needs it: it keeps its workspace only where gradients are recorded."""
     with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd(), torch.autocast("cpu", enabled=False):
-        found: tuple[Tensor, ...] = torch.ops.aten.mkldnn_rnn_layer.default(*args)
-    return found
+        results: tuple[Tensor, ...] = torch.ops.aten.mkldnn_rnn_layer.default(*args)
+    return results
 
 
 def _recorded_lstm_meta(*args: Any) -> tuple[Tensor, ...]:
@@ -110,8 +110,8 @@ def _recorded_lstm_meta(*args: Any) -> tuple[Tensor, ...]:
 def _lstm_metas(tensors: tuple[Any, ...], reverse: bool, sizes: tuple[int, ...], *options: Any) -> tuple[Any, ...]:
     """Shapes and dtypes of the results; only oneDNN knows how long the workspace is: a layer of zeros says so."""
     with torch._C._DisableTorchDispatch():
-        made = _recorded_lstm(*(torch.zeros(s, dtype=t) for s, t in tensors), reverse, [*sizes], *options)
-        return tuple([(tuple(t.shape), t.dtype) for t in made])
+        results = _recorded_lstm(*(torch.zeros(s, dtype=t) for s, t in tensors), reverse, [*sizes], *options)
+        return tuple([(tuple(t.shape), t.dtype) for t in results])
 
 
 _arguments = "str cell, Tensor[] projected, Tensor[] weights, Tensor[] biases, Tensor hidden, Tensor? state"

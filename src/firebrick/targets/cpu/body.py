@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
 from firebrick.ir.index.expr import ONE
-from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch
+from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, all_statements
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Store
 from firebrick.targets.cpu.accumulators import AccState, add_partial, declare, fold, gather, sums
 from firebrick.targets.cpu.casts import float_to_half, half_to_float
 from firebrick.targets.cpu.cpp_types import SCALAR, lane_type
 from firebrick.targets.cpu.lane_values import Values
-from firebrick.targets.cpu.tree_facts import all_statements, folding_loop, folds, price, transposed, weight, widest
+from firebrick.targets.cpu.tree_facts import folding_loop, folds, price, transposed, weight, widest
 from firebrick.targets.cpu.unit_writer import Lanes, Local, Replica, Text
 
 if TYPE_CHECKING:

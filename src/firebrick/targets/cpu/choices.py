@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 mkldnn = torch.ops.mkldnn
 
-_COLUMNS = {64: 32, 32: 16, 16: 16}
+COLUMNS = {64: 32, 32: 16, 16: 16}
 """Bytes of a vector -> columns of a panel, two vectors or more; without vectors the library's kernels are best."""
 _WRITTEN = frozenset({"scale", "bias", "add", *ACTIVATIONS})
 _ONEDNN = frozenset({"bias", "gelu", "gelu_tanh", "tanh", "sigmoid", "swish", "hardswish"})
@@ -60,7 +60,7 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
     """What computes an op, the cheapest first; of equal ones the first here."""
     if target.exact or op not in _OPS:
         return (CALL,)
-    return tuple(sorted([*_OPS[op](_COLUMNS.get(target.vector_bytes, 0), *args), CALL], key=lambda c: c.cost))
+    return tuple(sorted([*_OPS[op](COLUMNS.get(target.vector_bytes, 0), *args), CALL], key=lambda c: c.cost))
 
 
 def _cost(work: int, meets: int) -> float:
@@ -87,7 +87,7 @@ def _matmul(columns: int, x: Any, weight: Any) -> list[Choice]:
     if columns and (half or weight.dtype is torch.float32):
         along = 1 in (weight.stride(0), weight.shape[0])
         cost = 1.0 if half and rows > _FEW_ROWS else 0.5
-        after = frozenset({"bias"}) if half else _WRITTEN
+        after = frozenset({"bias", *ACTIVATIONS}) if half else _WRITTEN
         found += [Choice(name, cost, after) for name in ("own", "dots", "panels")[: 3 if along else 1]]
     return found
 

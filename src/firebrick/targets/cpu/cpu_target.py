@@ -12,11 +12,12 @@ from firebrick.artifact import Unit
 from firebrick.ir.kernels.groups import GroupPlan
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.base import Choice, FusionFacts, Target
-from firebrick.targets.cpu.choices import find_choices
+from firebrick.targets.cpu.choices import COLUMNS, find_choices
 from firebrick.targets.cpu.cpp_types import SCALAR, constant_text, index_text
 from firebrick.targets.cpu.handwritten import plan_handwritten, written_text
 from firebrick.targets.cpu.layouts import LAYOUTS
 from firebrick.targets.cpu.loop_kernel import kernel_text
+from firebrick.targets.cpu.measured_runs import probe, probes_of
 from firebrick.targets.cpu.measuring import measure
 from firebrick.targets.cpu.plan import lane_plan
 from firebrick.targets.cpu.processor import caches, features, processor
@@ -27,6 +28,8 @@ from firebrick.targets.tree_kernels import plan_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    import torch
 
     from firebrick.config import Config
     from firebrick.ir.index.expr import Expr
@@ -79,8 +82,16 @@ class CpuTarget(Target):
         return find_choices(self, op, args)
 
     def measured(self, op: str, args: tuple[Any, ...], forms: Mapping[str, int], config: Config) -> Mapping[str, float]:
-        """Those of matmuls by constant weights."""
-        return measure(self, config, args[0], args[1], forms) if op == "aten::mm" else {}
+        """Those of matmuls, batches of them, and dense convolutions of images."""
+        return measure(self, config, op, args, forms)
+
+    def prepare(self, weights: Iterable[torch.Tensor], config: Config) -> None:
+        """Build the probes that these weights need."""
+        if self.vector_bytes and not self.exact:
+            for kind, detail in {
+                kernels for weight in weights for kernels in probes_of(weight, COLUMNS[self.vector_bytes])
+            }:
+                probe(self, config, kind, detail)
 
     def layouts(self, op: str, args: Sequence[Any], out: Sequence[Expr]) -> Iterable[tuple[Expr, ...] | None]:
         """What kernels written by hand want."""

@@ -22,12 +22,14 @@ from firebrick.targets.cpu.tiles import pixels
 from firebrick.targets.cpu.transpose import transpose_helper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from firebrick.ir.index.expr import Expr
     from firebrick.targets.cpu.unit_writer import Unit
 
 OP = "firebrick::convolution.out"
+Field = int | str | tuple[Any, ...]
+"""A number, the name of an array or function, or several of one kind."""
 _FLOATS = 1 << 16
 """Floats of a panel that a thread makes at a time: they stay in its second-level cache."""
 _BAND, _PIXELS = 1 << 16, 512
@@ -159,25 +161,6 @@ static __attribute__((noinline)) const float* fb_window_{v}(const float* w, int6
 """Some channels of a panel, from a weight that is as torch keeps it: rows of n weights, the places of the window
 innermost, become rows of {columns} results, the channels innermost. Columns beyond n up to a whole vector are zeros."""
 
-_INSIDE = """\
-            const int64_t skip = 0, live = runs, *const places = at;
-            const float* const a = x + r / {rows} * {x_image} + r % {rows} * {x_row} + i * {x_step};"""
-
-_PADDED = """\
-            const int64_t top = r % {rows} * {stride} - {pad_top}, left = i * {x_step} - {pad_left};
-            const int64_t *const row = {name}_rows + piece[2], *const column = {name}_columns + piece[2];
-            int64_t skip = 0, live = runs;
-            while (live && top + row[skip] < 0) skip++, live--;
-            while (live && top + row[skip + live - 1] >= {height}) live--;
-            const float* const image = x + r / {rows} * {x_image};
-            const bool border = left < 0 || left + (count - 1) * {x_step} + {reach} > {line};
-            for (int64_t h = 0; border && h < live; h++)
-              fb_clip(patch + h * {patch_row}, image + (top + row[skip + h]) * {x_line}, left + column[skip + h],
-                      (count - 1) * {x_step} + part, {line});
-            const int64_t* const places = border ? {name}_patch : at + skip;
-            const float* const a = border ? patch : image + top * {x_line} + left;"""
-"""Runs above and below the image are left out; a tile at its left or right end has its runs copied, with zeros."""
-
 _SHARED = """\
 struct fb_given {
   int64_t place, offset;
@@ -268,21 +251,28 @@ class Call:
         del unit
         return "dense" if self.columns else "depthwise"
 
-    def entry(self, unit: Unit, name: str, kind: str, driver: str, count: int, shape: Mapping[str, object]) -> str:
-        """The kernel: a table of its shape, by which the driver of all kernels of a kind does `count` parts."""
-        unit.helpers.setdefault("fb_shared", _SHARED)
-        unit.helpers.setdefault(f"fb_{kind}", driver)
+    def fields(self, shape: Mapping[str, Field]) -> dict[str, Field]:
+        """The fields of a driver's table, in its order: where the buffers are among the arguments, and `shape`."""
         place, given = 2, {"x": (0, self.x[0]), "weight": (1, self.weight or 0)}
         for field in ("scale", "bias", "other"):
             offset = getattr(self, field)
             given[field] = (-1, 0) if offset is None else (place, offset)
             place += offset is not None
-        fields = {**{field: braced(pair) for field, pair in given.items()}, "out": place, **shape}
-        text = ", ".join(f".{field} = {value}" for field, value in fields.items())
-        work = self.batch * math.prod((*self.size, *self.window, self.outer)) * (self.inner if self.columns else 1)
+        return {**given, "out": place, **shape}
+
+    def is_serial(self) -> bool:
+        """Whether one thread does all."""
+        products = self.batch * math.prod((*self.size, *self.window, self.outer))
+        return products * (self.inner if self.columns else 1) <= SERIAL
+
+    def entry(self, unit: Unit, name: str, kind: str, driver: str, count: int, shape: Mapping[str, Field]) -> str:
+        """The kernel: a table of its shape, by which the driver of all kernels of a kind does `count` parts."""
+        unit.helpers.setdefault("fb_shared", _SHARED)
+        unit.helpers.setdefault(f"fb_{kind}", driver)
+        text = ", ".join(f".{field} = {_written(value)}" for field, value in self.fields(shape).items())
         arguments = f"args, (const int64_t*)&{name}_shape"
         serial = f"fb_{kind}_part({arguments}, 0, {count})"
-        run = serial if work <= SERIAL else f"fb_parallel(fb_{kind}_part, {arguments}, {count})"
+        run = serial if self.is_serial() else f"fb_parallel(fb_{kind}_part, {arguments}, {count})"
         return (
             f"static const fb_{kind} {name}_shape = {{{text}}};\n"
             f'extern "C" void {name}(void* const* args, const int64_t*) {{ {run}; }}\n'
@@ -313,20 +303,30 @@ class Dense:
 
     def text(self, unit: Unit) -> str:
         """The kernel, less what `unit` puts before it."""
-        call, along, across = self.call, self.along, self.across
+        shape, tables, driver, count = self.plan(unit)
+        types = {"runs": "int64_t", "tops": "int64_t", "pieces": "fb_piece"}
+        texts = (f"static const {types[k]} {self.name}_{k}[] = {_written(t)};\n" for k, t in tables.items())
+        v = unit.vector("f32", self._lanes(unit))
+        return "".join(texts) + self.call.entry(unit, self.name, f"dense_{v}", driver, count, shape)
+
+    def _lanes(self, unit: Unit) -> int:
         lanes = max(unit.target.vector_bytes // 4, 1)
-        while call.columns % lanes:
+        while self.call.columns % lanes:
             lanes //= 2
+        return lanes
+
+    def plan(self, unit: Unit) -> tuple[dict[str, Field], dict[str, tuple[Any, ...]], str, int]:
+        """The fields of the driver's table behind the buffers, what some of them point to, the driver's text, and how
+        many parts there are to share out."""
+        call, along, across, lanes = self.call, self.along, self.across, self._lanes(unit)
         vectors = call.columns // lanes
-        registers = REGISTERS.get(unit.target.vector_bytes, 16)
-        most = max(1, min(MOST_ROWS, (registers - vectors - 1) // vectors))
-        tiles, panels = -(-along.size // most), -(-call.outer // call.columns)
+        tiles, panels = -(-along.size // tallest(unit, vectors)), -(-call.outer // call.columns)
         v = unit.vector("f32", lanes)
         by_rows, rows = self._by_rows(panels, unit.target.threads), call.batch * across.size
         runs, pieces = self._made() if call.weight is not None else self._pieces()
         plain = call.attr == "none" and (call.scale, call.bias, call.other) == (None, None, None)
         padding, tops = self._padding(runs, max(p[3] for p in pieces), max(p[1] for p in pieces), tiles)
-        shape = {
+        shape: dict[str, Field] = {
             "by_rows": int(by_rows),
             "rows": rows,
             "panels": panels,
@@ -338,8 +338,8 @@ class Dense:
             "small": along.size // tiles,
             "spare": along.size % tiles,
             "lines": across.size,
-            "pitch": braced((math.prod(call.size) * call.outer, across.out, along.out)),
-            "step": braced((call.x[1], across.step, along.step)),
+            "pitch": (math.prod(call.size) * call.outer, across.out, along.out),
+            "step": (call.x[1], across.step, along.step),
             **padding,
             "runs": f"{self.name}_runs",
             "tops": f"{self.name}_tops",
@@ -349,14 +349,9 @@ class Dense:
             "window": "nullptr" if call.weight is None else self._window(unit, v, lanes),
             "finish": "nullptr" if plain else finish(unit, lanes, call.attr, call.scalars),
         }
-        tables = {
-            "int64_t {}_runs": runs,
-            "int64_t {}_tops": tops,
-            "fb_piece {}_pieces": map(braced, pieces),
-        }
-        texts = (f"static const {k.format(self.name)}[] = {braced(values)};\n" for k, values in tables.items())
-        driver = _DRIVER.format(v=v, columns=call.columns)
-        return "".join(texts) + call.entry(unit, self.name, f"dense_{v}", driver, rows if by_rows else panels, shape)
+        whole = tuple((*piece, 0, 0)[:6] for piece in pieces)
+        tables = {"runs": tuple(runs), "tops": tuple(tops), "pieces": whole}
+        return shape, tables, _DRIVER.format(v=v, columns=call.columns), rows if by_rows else panels
 
     def _runs(self) -> list[tuple[int, int]]:
         """Offset and length of the stretches of the input of one result, in the order of the weights."""
@@ -448,20 +443,26 @@ class Dense:
         many = math.prod(call.window) * call.outer > math.prod((call.batch, *call.given))
         return rows < 0.9 * waste(panels) if many else rows <= 1.1 * waste(panels)
 
-    def _tiles(self, unit: Unit, lanes: int, vectors: int, tiles: int, panels: int) -> str:
+    def _tiles(self, unit: Unit, lanes: int, vectors: int, tiles: int, panels: int) -> Field:
         """The tile functions of panels before the last and of the last, each for fewer pixels and for one more."""
         left = self.call.outer - (panels - 1) * self.call.columns
         used = -(-left // lanes)
         small = self.along.size // tiles
         sizes = (small, small + bool(self.along.size % tiles))
         widths = ((vectors, lanes) if panels > 1 else None, (used, left - (used - 1) * lanes))
-        rows = ([pixels(unit, lanes, n, *w, self.call.columns) for n in sizes] if w else [] for w in widths)
-        return braced(map(braced, rows))
+        none = ("nullptr", "nullptr")
+        return tuple(tuple(pixels(unit, lanes, n, *w, self.call.columns) for n in sizes) if w else none for w in widths)
 
 
-def braced(values: Iterable[object]) -> str:
-    """Numbers or texts as what a table in C++ begins with."""
-    return f"{{{', '.join(map(str, values))}}}"
+def tallest(unit: Unit, vectors: int) -> int:
+    """Most pixels of a tile of so many vectors of channels."""
+    registers = REGISTERS.get(unit.target.vector_bytes, 16)
+    return max(1, min(MOST_ROWS, (registers - vectors - 1) // vectors))
+
+
+def _written(value: Field) -> str:
+    """A field as C++ has it."""
+    return f"{{{', '.join(map(_written, value))}}}" if isinstance(value, tuple) else str(value)
 
 
 def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:

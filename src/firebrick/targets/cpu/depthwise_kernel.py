@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from firebrick.targets.cpu.dense_kernel import braced
 from firebrick.targets.cpu.epilogue import activation
 
 if TYPE_CHECKING:
-    from firebrick.targets.cpu.dense_kernel import Call
+    from firebrick.targets.cpu.dense_kernel import Call, Field
     from firebrick.targets.cpu.unit_writer import Unit
 
 _PIXELS = (7, 8, 6, 5, 4)
@@ -110,20 +109,20 @@ class Depthwise:
         pixels = min(_PIXELS, key=lambda n: -(-width // n) * n)
         rows, blocks = call.batch * height, -(-call.outer // lanes)
         shares = max(1, min(blocks // 4, 8 * threads // rows)) if threads > 1 else 1
-        shape = {
+        shape: dict[str, Field] = {
             "shares": shares,
             "blocks": blocks,
             "lanes": lanes,
             "channels": call.outer,
-            "size": braced(call.size),
+            "size": call.size,
             "pixels": pixels,
             "columns": self._columns(pixels),
-            "stride": braced(call.stride),
-            "padding": braced(call.padding),
+            "stride": call.stride,
+            "padding": call.padding,
             "dilation": dilation,
-            "given": braced(call.given),
-            "window": braced(call.window),
-            "step": braced(call.x[1:]),
+            "given": call.given,
+            "window": call.window,
+            "step": call.x[1:],
             "zeros": f"{self.name}_zeros",
             "tile": self._tile(unit, lanes, pixels),
         }

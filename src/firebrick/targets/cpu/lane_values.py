@@ -15,9 +15,10 @@ from firebrick.ir.loops.program import Const, Index, Load, Masked, Op
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 from firebrick.targets.cpu.casts import cast
 from firebrick.targets.cpu.cpp_types import MASK, SCALAR, SIGNED, constant_text, lane_type
+from firebrick.targets.cpu.plan import is_near
 from firebrick.targets.cpu.scalar_functions import HELPERS, OF_NUMBER, ROWS, SLEEF, WITH_NUMBERS
 from firebrick.targets.cpu.transpose import picking_helper
-from firebrick.targets.cpu.tree_facts import is_near, narrow_place
+from firebrick.targets.cpu.tree_facts import narrow_place
 from firebrick.targets.cpu.unit_writer import Text, Unit, Writer
 from firebrick.targets.cpu.vector_math import INLINE
 

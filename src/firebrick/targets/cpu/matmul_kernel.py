@@ -127,7 +127,8 @@ _DOTS = """\
 
 _PACK = """\
       const int64_t wide = 4 * s.columns, chains = ((n1 - n0 - 1) / s.columns + 1) * ((part - 1) / {chain} + 1);
-      const bool last = k + part == s.inner, turned = s.n_stride != 1, more = sizeof(W) == 4 && !(last && n1 == to);
+      const bool last = k + part == s.inner, turned = s.n_stride != 1;
+      const bool more = (sizeof(W) == 4 || turned) && !(last && n1 == to);
       const W* const behind = w + (last ? 0 : k + part) * s.k_stride + (last ? n1 : n0) * s.n_stride;
       for (int64_t n = n0; s.pack && n < n1; n += wide)
         s.pack(w + k * s.k_stride + n * s.n_stride, s.n_stride != 1 ? s.n_stride : s.k_stride,

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from firebrick.targets.cpu.cpu_target import CpuTarget
     from firebrick.targets.cpu.matmul_kernel import Blocking
 
+    Plan = tuple[Blocking, tuple[int, ...]]
+
 _NUMBERS = 19
 """Whole numbers that a shape of the drivers begins with; behind them an argument has what `_PROBE` reads."""
 
@@ -36,18 +38,30 @@ static void fb_probe_{form}_part(void* const* args, const int64_t* s, int64_t be
   static const tile tiles[] = {{{tiles}}};
   fb_{form}_shape<{type}> shape;
   __builtin_memcpy(&shape, s, {numbers} * 8);
+  s += {numbers};
   shape.pack = {pack};
-  for (int i = 0; i < 2; i++) shape.whole[i] = shape.last[i] = tiles[s[{numbers} + 1 + i]];
+  for (int i = 0; i < 2; i++) shape.whole[i] = shape.last[i] = tiles[s[1 + i]];
   shape.finish = args[2] ? {finish} : nullptr;
-  fb_by_{form}(shape, (const {type}*)args[0], (const {type}*)args[1], nullptr, (const float*)args[2], nullptr,
-      (float*)args[3], begin, end);
+  const bool several = s[5] > 1;
+  for (int64_t i = several ? begin : 0; i < (several ? end : 1); i++)
+    fb_by_{form}(shape, (const {type}*)args[0] + i * s[6], (const {type}*)args[1] + i * s[7], nullptr,
+        (const float*)args[2], nullptr, (float*)args[3] + i * s[8], several ? 0 : begin, several ? s[3] : end);
 }}
 extern "C" void fb_probe_{form}(void* const* args, const int64_t* s) {{
-  const int64_t count = s[{numbers} + 3], pieces = s[{numbers} + 4];
+  const int64_t count = s[{numbers} + 5] > 1 ? s[{numbers} + 5] : s[{numbers} + 3], pieces = s[{numbers} + 4];
   if (pieces) fb_parallel(fb_probe_{form}_part, args, s, count, pieces);
   else fb_probe_{form}_part(args, s, 0, count);
 }}
 """
+"""A form of matmul. Behind the numbers of a shape: pack, tiles of two heights, parts, pieces, batch and its strides."""
+
+
+def probe_library(target: CpuTarget, config: Config, text: str, entries: Sequence[str]) -> Any:
+    """A library of kernels that take what is usually written into them as arguments; built once a machine."""
+    unit = Text("probe", text, tuple(entries), (*flags_of(text), *target.flags))
+    key = make_key({"probe": unit.key(config.compiler)}, "kernels to be measured")
+    built = DiskCache(config).fetch(key, lambda: build(Artifact("probe", {}, (unit,)), config))
+    return _native.Library(built.code["probe"], "firebrick:probe")
 
 
 class MatmulProbe:
@@ -65,7 +79,7 @@ class MatmulProbe:
             names = list(dict.fromkeys(name for plan in plans for name in plan.points[0]))
             packs = list(dict.fromkeys(plan.pack for plan in plans))
             self.tiles[form], self.packs[form] = names, packs
-            choice = " : ".join(f"s[{_NUMBERS}] == {i} ? {pack}" for i, pack in enumerate(packs))
+            choice = " : ".join(f"s[0] == {i} ? {pack}" for i, pack in enumerate(packs))
             texts.append(
                 _PROBE.format(
                     form=form,
@@ -77,11 +91,8 @@ class MatmulProbe:
                     finish=finish(self.unit, self.lanes, "none", ()),
                 )
             )
-        text = unit_text(self.unit, texts)
-        unit = Text("probe", text, ("fb_probe_dots", "fb_probe_panels"), (*flags_of(text), *target.flags))
-        key = make_key({"probe": unit.key(config.compiler)}, "kernels to be measured")
-        made = DiskCache(config).fetch(key, lambda: build(Artifact("probe", {}, (unit,)), config))
-        self.library = _native.Library(made.code["probe"], "firebrick:probe")
+        entries = ("fb_probe_dots", "fb_probe_panels")
+        self.library = probe_library(target, config, unit_text(self.unit, texts), entries)
         call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
         self.calls = {form: call(self.library.symbol(f"fb_probe_{form}")) for form in self.tiles}
 
@@ -89,28 +100,34 @@ class MatmulProbe:
         """Numbers of rows of which a kernel takes each tile that there is."""
         return range(1, MOST_ROWS + 1)
 
-    def _linear(self, rows: int, inner: int, outer: int, turned: bool, form: str) -> Linear:
+    def _linear(self, rows: int, inner: int, outer: int, turned: bool, form: str, batch: int = 1) -> Linear:
         strides = (0, 1, inner) if turned else (0, outer, 1)
-        return Linear(rows, inner, outer, (0, inner), strides, None, 0, None, outer, "none", (), form, self.half)
+        steps = (batch, rows * inner, inner * outer, rows * outer) if batch > 1 else (1, 0, 0, 0)
+        ends = (None, outer, "none", (), form, self.half, steps)
+        return Linear(rows, inner, outer, (0, inner), strides, None, 0, *ends)
 
     def rounded(self, inner: int, outer: int) -> tuple[int, int]:
         """The next sizes for which no tile has lanes left over."""
         return tuple(-(-n // (2 * self.lanes)) * 2 * self.lanes for n in (inner, outer))  # type: ignore[return-value]
 
-    def blocking(self, form: str, sizes: tuple[int, int, int], turned: bool) -> Blocking:
-        """How a form computes [rows, inner] by [inner, outer], which are `rounded`."""
+    def plan(self, form: str, sizes: tuple[int, int, int], turned: bool, batch: int = 1) -> Plan:
+        """How a form computes [rows, inner] by [inner, outer], which are `rounded`, or a batch of them."""
         rows, inner, outer = sizes
-        return self._linear(rows, inner, outer, turned, form_of(form, rows, inner, turned)).blocking(self.unit)
+        linear = self._linear(rows, inner, outer, turned, form_of(form, rows, inner, turned), batch)
+        return linear.blocking(self.unit), linear.batch
 
-    def run(self, plan: Blocking, read: Sequence[torch.Tensor], out: torch.Tensor) -> Callable[[], Any]:
+    def run(self, plan: Plan, read: Sequence[torch.Tensor | None], out: torch.Tensor) -> Callable[[], Any]:
         """What computes x @ weight + bias of what is `read` into `out`, all without gaps and the bias float32.
 
         Raises:
             ValueError: no such kernel takes this shape.
         """
-        places = [self.tiles[plan.form].index(name) for name in plan.points[0]]
-        packs = self.packs[plan.form]
-        more = (packs.index(plan.pack) if plan.pack in packs else -1, places[0], places[-1], plan.count, plan.pieces)
-        sizes = (ctypes.c_int64 * (_NUMBERS + 5))(*plan.numbers, *more)
-        args, call = (ctypes.c_void_p * 4)(*(t.data_ptr() for t in (*read, out))), self.calls[plan.form]
+        blocking, batch = plan
+        places = [self.tiles[blocking.form].index(name) for name in blocking.points[0]]
+        packs = self.packs[blocking.form]
+        pack = packs.index(blocking.pack) if blocking.pack in packs else -1
+        more = (pack, places[0], places[-1], blocking.count, blocking.pieces, *batch)
+        sizes = (ctypes.c_int64 * (_NUMBERS + len(more)))(*blocking.numbers, *more)
+        args = (ctypes.c_void_p * 4)(*(t if t is None else t.data_ptr() for t in (*read, out)))
+        call = self.calls[blocking.form]
         return lambda: (call(args, sizes), read, out)  # which live as long as the call

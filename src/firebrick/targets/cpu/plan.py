@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from firebrick.ir.index.expr import ONE, ZERO, Expr, Var
 from firebrick.ir.loops.program import Load, Op, Scan, Store
@@ -98,14 +98,15 @@ def _score(v: Var, accesses: list[Access]) -> float:
         stride = a.index.coeff(v)
         if stride is not None and not stride.terms and stride.const == 1:
             score += a.weight
-        elif a.weight == 1 and a.direct and _is_near(stride):
+        elif a.weight == 1 and a.direct and is_near(stride):
             score += a.weight / 4
         else:
             score -= 2 * a.weight
     return score
 
 
-def _is_near(stride: Expr | None) -> bool:
+def is_near(stride: Expr | None) -> TypeGuard[Expr]:
+    """Whether lanes read elements at this distance by whole loads, from which they are picked."""
     return stride is not None and not stride.terms and stride.const in NEAR_STRIDES
 
 
@@ -113,7 +114,7 @@ def _slides(tile: Var, inner: dict[frozenset[Var], list[Var]], accesses: list[Ac
     """Whether windows of neighbours are folded: lanes along the loop over them need no folding across lanes."""
     folded = frozenset().union(*inner)
     met = [a for a in accesses if tile in a.index.vars()]
-    near = all(a.direct and (a.index.coeff(tile) is ONE or _is_near(a.index.coeff(tile))) for a in met)
+    near = all(a.direct and (a.index.coeff(tile) is ONE or is_near(a.index.coeff(tile))) for a in met)
     return near and any(not folded.isdisjoint(a.index.vars()) for a in met)
 
 
@@ -146,7 +147,7 @@ def _turned(outer: list[Var], sizes: dict[Var, Expr], accesses: list[Access], la
             if a.weight == 2 or not a.direct:
                 continue
             step = a.index.coeff(across)
-            if step is None or step is ZERO or step is ONE or _is_near(step):
+            if step is None or step is ZERO or step is ONE or is_near(step):
                 continue
             for along in outer:
                 if along is not across and a.index.coeff(along) is ONE and hint(sizes[along]) >= lanes // 2:

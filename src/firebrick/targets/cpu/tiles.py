@@ -119,9 +119,10 @@ template <typename W> static __attribute__((noinline)) void fb_turned_{v}(const 
       {v} t[{w}];
       if constexpr (sizeof(W) == 4) fb_turn_{v}(t, w + j * stride + i, stride, rows);
       else {{
-        float wide[{w} * {w}];
-        for (int64_t q = 0; q < rows; q++) *({v}u*)(wide + q * {w}) = fb_read(w + (j + q) * stride + i);
-        fb_turn_{v}(t, wide, {w}, rows);
+        {v} r[{w}];
+#pragma GCC unroll 16
+        for (int q = 0; q < {w}; q++) r[q] = q < rows ? fb_read(w + (j + q) * stride + i) : {v}{{}};
+        fb_exchange_{v}(t, r);
       }}
 #pragma GCC unroll 16
       for (int q = 0; q < {w}; q++) *({v}u*)(to + (i + q) * columns + j) = t[q];

@@ -59,17 +59,13 @@ static __attribute__((noinline)) void fb_block_{v}({v}* t, const {s}* p, int64_t
 def transpose_helper(vector: str, scalar: str, width: int) -> str:
     """fb_turn_V(t, p, stride, rows): t[k] holds element k of each of the rows at p, p + stride...
 
+    fb_exchange_V(t, r) does the same to rows that were read.
     Missing rows are 0. Works in log2(width) rounds, each exchanging halves, quarters and so on of pairs of rows.
     """
     index, typedef = _indices(vector, width)
     lines = [
         typedef,
-        f"static inline void fb_turn_{vector}({vector}* t, const {scalar}* p, int64_t stride, int64_t rows) {{",
-        f"  {vector} r[{width}];",
-        *(
-            f"  r[{k}] = {k} < rows ? ({vector})*(const {vector}u*)(p + {k} * stride) : {vector}{{}};"
-            for k in range(width)
-        ),
+        f"static inline __attribute__((always_inline)) void fb_exchange_{vector}({vector}* t, const {vector}* r) {{",
     ]
     names = [f"r[{k}]" for k in range(width)]
     step = 1
@@ -89,4 +85,14 @@ def transpose_helper(vector: str, scalar: str, width: int) -> str:
         names = new
         step *= 2
     lines += [f"  t[{k}] = {name};" for k, name in enumerate(names)]
+    lines += [
+        "}",
+        f"static inline void fb_turn_{vector}({vector}* t, const {scalar}* p, int64_t stride, int64_t rows) {{",
+        f"  {vector} r[{width}];",
+        *(
+            f"  r[{k}] = {k} < rows ? ({vector})*(const {vector}u*)(p + {k} * stride) : {vector}{{}};"
+            for k in range(width)
+        ),
+        f"  fb_exchange_{vector}(t, r);",
+    ]
     return SHUFFLE + "\n".join([*lines, "}"]) + "\n"

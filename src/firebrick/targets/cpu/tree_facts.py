@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from firebrick.ir.index.expr import ONE, ZERO
-from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch
+from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, all_statements, computed
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Store
+from firebrick.ir.loops.program import Const, Index, Load, Masked, Op
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
-from firebrick.ir.loops.walk import children, values_of
-from firebrick.targets.cpu.plan import NEAR_STRIDES
+from firebrick.ir.loops.values import children_of, values_of
+from firebrick.targets.cpu.plan import is_near
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.kernels.tree import Stmt
     from firebrick.ir.loops.program import Value
 
 
-def all_statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
-    """Every statement of a tree, outer ones first."""
-    for s in body:
-        yield s
-        if isinstance(s, Loop):
-            yield from all_statements(s.body)
-
-
 def roots(body: Iterable[Stmt]) -> list[Value]:
     """The values that the statements of a tree compute."""
-    out: list[Value] = []
-    for s in all_statements(body):
-        if isinstance(s, (Let, Fold)):
-            out.append(s.value)
-        elif isinstance(s, Store):
-            out.append(s.value)
-            out.extend(b for _, b in s.binds)
-    return out
+    return [v for s in all_statements(body) for v in computed(s)]
 
 
 def folds(body: Iterable[Stmt], acc: str) -> bool:
@@ -96,10 +81,10 @@ def widest(loop: Loop) -> int:
         found = memo.get(v)
         if found is None:
             if isinstance(v, Load):
-                found = lane in v.index.vars() or v.buffer in inside or any(varies(c) for c in children(v))
+                found = lane in v.index.vars() or v.buffer in inside or any(varies(c) for c in children_of(v))
             else:
                 # Lanes of an index are made as wide as they must be, however many there are.
-                found = not isinstance(v, Index) and any(varies(c) for c in children(v))
+                found = not isinstance(v, Index) and any(varies(c) for c in children_of(v))
             memo[v] = found
         return found
 
@@ -111,11 +96,6 @@ def widest(loop: Loop) -> int:
         if isinstance(s, Fold) and lane in s.position.vars():
             result = 8
     return result
-
-
-def is_near(stride: Expr | None) -> TypeGuard[Expr]:
-    """Whether lanes that far apart are picked from a few whole loads."""
-    return stride is not None and not stride.terms and stride.const in NEAR_STRIDES
 
 
 def transposed(loop: Loop, lane: Var) -> list[Load]:
@@ -136,5 +116,5 @@ def transposed(loop: Loop, lane: Var) -> list[Load]:
             if along is ONE and far and all(v.index.coeff(var) is ZERO for var in inner):
                 out.append(v)
         if not isinstance(v, Masked):
-            stack.extend(children(v))
+            stack.extend(children_of(v))
     return sorted(out, key=lambda v: (v.buffer, v.index.show()))

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 _MOST = 16
 """Launches that become one: more would make its code, of as many copies, longer than it saves."""
 _MOST_ARGUMENTS = 160
-_FILLS = 8
-"""Programs for each multiprocessor from which a launch keeps the card busy beyond its own start."""
+_FILLS = 40
+"""Programs for each multiprocessor from which a launch keeps the card busy well beyond its own start: 16 run at once,
+so these are two and a half rounds, of which the last one's idle half counts a fifth."""
 
 
 def side_by_side(

@@ -8,8 +8,8 @@ from firebrick.ir.index.expr import var
 from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.loops.program import Axis, Index, Load, Reduce, Store
-from firebrick.ir.loops.values import ordered, walk
-from firebrick.targets.cuda.planner import plan_tiles, roots_of
+from firebrick.ir.loops.values import ordered, roots_of, walk
+from firebrick.targets.cuda.planner import plan_tiles
 from firebrick.targets.cuda.split_reductions import split_folds
 from firebrick.targets.cuda.terms import Terms
 from firebrick.targets.cuda.tile import Body, Dim, Fold, Online, Part, Phase, grid_size

@@ -391,14 +391,15 @@ class PartWriter(Scopes):
         name, kind = along.var.name, type_name(item.value.dtype)
         dims = value.dims | {name}
         best, whole = f"{item.best}_all", f"{item.total}_all"
-        self.line(f'{best} = tl.full({self._shape(dims)}, -float("inf"), {kind})', -2)
-        self.line(f"{whole} = tl.zeros({self._shape(dims)}, {kind})", -2)
-        text, more = self._full(value, dims), "1.0"
-        mask = self.inside.get(name)
-        if mask:
-            text, more = f'tl.where({mask}, {text}, -float("inf"))', f"tl.where({mask}, 1.0, 0.0)"
-        self.scopes[-1].last.append(f"{best}, {whole} = online_sum({best}, {whole}, {text}, {more})")
-        axis = self._axis(name)
+        axis, size = self._axis(name), along.block // self._neighbours(item.value, along)
+        rows = [str(d.block if d.var.name in dims else 1) for d in self.part.grid if d.block > 1]
+        sizes = ", ".join([*rows, str(size)])
+        self.line(f'{best} = tl.full([{sizes}], -float("inf"), {kind})', -2)
+        self.line(f"{whole} = tl.zeros([{sizes}], {kind})", -2)
+        text, mask = self._full(value, dims), self.inside.get(name)
+        text = f'tl.where({mask}, {text}, -float("inf"))' if mask else text
+        text = f"tl.reshape({text}, [{sizes}, {along.block // size}])"
+        self.scopes[-1].last.append(f"{best}, {whole} = online_sum({best}, {whole}, {text}, {self.rank})")
         keep = ", keep_dims=True" if self.rank > 1 else ""
         # Of an infinite maximum the differences are NaN, or it counts as 0.
         odd = f'tl.where({item.best} > 0, float("inf"), 0.0)' if item.finite else 'float("nan")'
@@ -410,6 +411,14 @@ class PartWriter(Scopes):
             f"{item.total} = tl.sum({whole}, {axis}{keep})",
             f'{item.total} = tl.where(tl.abs({item.best}) == float("inf"), {odd}, {item.total})',
         ]
+
+    @staticmethod
+    def _neighbours(value: Value, along: Dim) -> int:
+        """Elements that one thread reads together: it folds them before it looks at those that it had."""
+        loads = [v for v in ordered([value], lambda _: False) if isinstance(v, Load) and along.var in v.index.vars()]
+        if not loads or any(v.binds or v.index.coeff(along.var) is not ONE for v in loads):
+            return 1
+        return min(8, along.block, 16 // min(DTYPES[v.dtype].nbytes for v in loads))
 
     # ------------------------------------------------------------ folds of a thread, scans
 

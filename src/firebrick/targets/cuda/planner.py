@@ -20,7 +20,7 @@ from firebrick.ir.kernels.groups import Work
 from firebrick.ir.kernels.tree import local
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Axis, Index, Load, Op, Reduce, Scan, Store
-from firebrick.ir.loops.values import Table, children_of, hint, ordered, walk
+from firebrick.ir.loops.values import Table, children_of, hint, loads_of, ordered, roots_of, walk
 from firebrick.targets.cuda import tiling
 from firebrick.targets.cuda.terms import Terms
 from firebrick.targets.cuda.tile import GRID, LOOP, WHOLE, Body, Dim, Fold, Online, Part, Phase, dims_of
@@ -80,20 +80,10 @@ def plan_tiles(work: Work, card: CardFacts) -> Body:
 # ---------------------------------------------------------------- what statements do
 
 
-def roots_of(s: Store) -> list[Value]:
-    """The values of a store."""
-    return [s.value, *(b for _, b in s.binds)]
-
-
 def _accesses(stores: Iterable[Store]) -> list[_Access]:
-    out, values = [], []
-    for s in stores:
-        out.append(_Access(s.index, DTYPES[s.value.dtype].nbytes, True, not s.binds))
-        values.extend(roots_of(s))
-    out.extend(
-        _Access(v.index, DTYPES[v.dtype].nbytes, False, not v.binds) for v in walk(values) if isinstance(v, Load)
-    )
-    return out
+    stores = list(stores)
+    out = [_Access(s.index, DTYPES[s.value.dtype].nbytes, True, not s.binds) for s in stores]
+    return out + [_Access(v.index, DTYPES[v.dtype].nbytes, False, not v.binds) for v in loads_of(*stores)]
 
 
 def traffic_of(accesses: Sequence[_Access]) -> tiling.Traffic:

@@ -15,9 +15,9 @@ from firebrick.ir.index.expr import ONE, const, minimum, total, var
 from firebrick.ir.kernels.groups import Scratchpad, Statement, Work
 from firebrick.ir.loops.constructors import constant
 from firebrick.ir.loops.program import Axis, Load, Op, Reduce, Scan, Store
-from firebrick.ir.loops.values import children_of, ordered, walk
+from firebrick.ir.loops.values import children_of, ordered, roots_of, walk
 from firebrick.targets.cuda import tiling
-from firebrick.targets.cuda.planner import fold_shape, roots_of, serial_folds
+from firebrick.targets.cuda.planner import fold_shape, serial_folds
 from firebrick.targets.cuda.terms import Terms
 from firebrick.targets.cuda.tile import dims_of
 

@@ -224,10 +224,12 @@ HELPERS: Mapping[str, str] = {
     by = tl.where(b == 0, 1, b)
     rest = a % by
     return tl.where(b == 0, 0, tl.where((rest != 0) & ((rest < 0) != (by < 0)), rest + by, rest))""",
-    "online_sum": """def online_sum(best, total, other, more):
-    high = tl.maximum(best, other, tl.PropagateNan.ALL)
-    total *= tl.where(best == high, 1.0, libdevice.exp(best - high))
-    return high, total + more * tl.where(other == high, 1.0, libdevice.exp(other - high))""",
+    "online_sum": """def online_sum(best, total, values, axis: tl.constexpr):
+    high = tl.maximum(best, tl.reduce(values, axis, greatest_of), tl.PropagateNan.ALL)
+    # Of nothing but minus infinity the differences are 0.
+    shift = tl.where(high == -float("inf"), 0.0, high)
+    below = libdevice.exp(values - tl.expand_dims(shift, axis))
+    return high, total * libdevice.exp(best - shift) + tl.sum(below, axis)""",
 }
 """Functions that kernels call: name -> text."""
 
