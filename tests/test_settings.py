@@ -9,7 +9,7 @@ from torch import nn
 
 import firebrick
 from firebrick import pipeline, runtime
-from firebrick.config import IDLE, Config
+from firebrick.config import IDLE, LEVELS, Config
 from firebrick.errors import BackendError, CompileError, Unsupported
 from firebrick.extend import graph_pass
 from firebrick.report import FirebrickWarning, recorder
@@ -315,10 +315,8 @@ SEEN = (
         deterministic,
         verify_passes,
         compiler,
-        cache,
-        cache_dir,
     ),
-    *(cache_size_mb, build_workers, build_timeout, remote_cache, remote_cache_key),
+    *(cache, cache_dir, cache_size_mb, build_workers, build_timeout, remote_cache, remote_cache_key),
 )
 
 
@@ -331,6 +329,12 @@ def test_the_effect_is_seen(observe, monkeypatch, tmp_path, caplog):
 def test_what_has_no_effect_says_so(name):
     with pytest.warns(FirebrickWarning, match=f"{name}=True has no effect"):
         firebrick.compile(program, options={name: True})
+
+
+def test_each_level_has_its_text(tmp_path):
+    compiled = firebrick.compile(program, options={"dump": tmp_path, "cache": False})
+    compiled(torch.rand(4, 8)), compiled(torch.rand(4, 8, requires_grad=True)).sum().backward()
+    assert {path.name.split(".")[-2] for path in tmp_path.iterdir()} == {*LEVELS}
 
 
 def test_no_setting_is_left_out():

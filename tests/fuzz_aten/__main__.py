@@ -26,6 +26,7 @@ def work(device: str) -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     import torch
+    from tests.fuzz.__main__ import is_lost
     from tests.fuzz_aten.check import check, shrink
     from tests.fuzz_aten.programs import generate
 
@@ -36,7 +37,11 @@ def work(device: str) -> None:
     for line in sys.stdin:
         first, count = json.loads(line)
         rows = []
-        for program, kind, what in check([generate(seed) for seed in range(first, first + count)]):
+        found = check([generate(seed) for seed in range(first, first + count)])
+        if is_lost(device):
+            out.write(json.dumps({"lost": [first, count]}) + "\n")
+            os._exit(0)
+        for program, kind, what in found:
             text = "" if kind == "left" else shrink(program, kind).describe()
             rows.append({"seed": program.seed, "kind": kind, "what": what, "text": text})
         out.write(json.dumps(rows) + "\n")
@@ -50,6 +55,7 @@ def run_all(options: argparse.Namespace) -> list[dict]:
     end = options.seed + options.count
     todo = iter([(k, min(BATCH, end - k)) for k in range(options.seed, end, BATCH)])
     rows: list[dict] = []
+    alone: list[tuple[int, int]] = []
     lock, stopping = threading.Lock(), threading.Event()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
@@ -70,7 +76,7 @@ def run_all(options: argparse.Namespace) -> list[dict]:
             child = start()
             while not stopping.is_set():
                 with lock:
-                    job = next(todo, None)
+                    job = alone.pop() if alone else next(todo, None)
                 if job is None:
                     break
                 child.stdin.write(json.dumps(job) + "\n")
@@ -78,17 +84,24 @@ def run_all(options: argparse.Namespace) -> list[dict]:
                 line = child.stdout.readline()
                 if stopping.is_set():
                     break
-                if line:
-                    made = json.loads(line)
-                else:
+                made = json.loads(line) if line else None
+                if isinstance(made, dict):  # a kernel failed, and the GPU with it: which program's, each alone tells
+                    child.wait()
+                    child = start()
+                    made = [{"seed": job[0], "kind": "lost", "what": f"a kernel failed in {job}", "text": ""}]
+                    if job[1] > 1:
+                        with lock:
+                            alone.extend((seed, 1) for seed in range(job[0], job[0] + job[1]))
+                        continue
+                elif made is None:
                     made = [{"seed": job[0], "kind": "crash", "what": f"status {child.wait()} in {job}", "text": ""}]
                     child = start()
                 with lock:
                     rows.extend(made)
-                    bad = sum(r["kind"] != "left" for r in rows)
+                    bad = sum(r["kind"] not in ("left", "lost") for r in rows)
                     progress.update(task, advance=job[1], description=f"programs, {bad} differ")
                     for row in made:
-                        if row["kind"] != "left":
+                        if row["kind"] not in ("left", "lost"):
                             (options.out / f"seed{row['seed']}.txt").write_text(f"{row['what']}\n\n{row['text']}\n")
             child.kill()
             child.wait()
@@ -124,10 +137,10 @@ def main() -> int:
         print(generate(options.show).describe())
         return 0
     rows = run_all(options)
-    counts = {kind: sum(r["kind"] == kind for r in rows) for kind in ("wrong", "failed", "crash", "left")}
+    counts = {kind: sum(r["kind"] == kind for r in rows) for kind in ("wrong", "failed", "crash", "left", "lost")}
     same = options.count - sum(counts.values())
     print(f"{options.count} programs: {same} the same, {counts['left']} left to eager, {counts['failed']} failed, "
-          f"{counts['wrong']} wrong, {counts['crash']} crashes")  # fmt: skip
+          f"{counts['wrong']} wrong, {counts['crash']} crashes, {counts['lost']} end the GPU for a process")  # fmt: skip
     for reason, times in Counter(r["what"].partition(": ")[2][:100] for r in rows if r["kind"] == "left").most_common():
         print(f"left {times}: {reason}")
     for row in rows:

@@ -105,6 +105,20 @@ def test_every_tail_of_bfloat16(level, side, monkeypatch):
         assert (a - c).abs().max() <= c.abs().max() * 2**-8 + 1e-6, shape
 
 
+@pytest.mark.parametrize("name", ["relu", "gelu", "tanh"])
+def test_activations_of_bfloat16_are_part_of_the_matmul(name, monkeypatch, caplog):
+    monkeypatch.setattr(choices, "_FEW_ROWS", 1000)
+    model, x = torch.nn.Linear(96, 80).bfloat16(), torch.randn(40, 96).bfloat16()
+    act = getattr(torch.nn.functional, name, None) or getattr(torch, name)
+    options = {"simd": "avx2", "cache": False, "debug": "aten"}
+    with torch.no_grad():
+        found = firebrick.compile(lambda x: act(model(x)), options=options)(x)
+        exact = act(model.double()(x.double()))
+    assert f"'{name}'" in caplog.text
+    assert found.dtype is torch.bfloat16
+    assert (found - exact).abs().max() <= exact.abs().max() * 2**-8 + 1e-6
+
+
 @pytest.mark.parametrize("side", [False, True])
 @pytest.mark.parametrize("level", [level for level in LEVELS if level != "scalar"])
 def test_any_number_of_rows(level, side):

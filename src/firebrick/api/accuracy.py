@@ -164,9 +164,9 @@ class Checked:
 class _Side:
     """One of the programs that are compared: what it was given and returns, and the gradients that follow."""
 
-    def __init__(self, given: list[Any]) -> None:
-        self.arguments, self.failure = given, ""
-        leaves = [(i, t) for i, t in enumerate(given) if isinstance(t, torch.Tensor) and t.requires_grad]
+    def __init__(self, arguments: list[Any]) -> None:
+        self.arguments, self.failure = arguments, ""
+        leaves = [(i, t) for i, t in enumerate(arguments) if isinstance(t, torch.Tensor) and t.requires_grad]
         self.nodes = {i: t.grad_fn for i, t in leaves}
         self.edges = {i: get_gradient_edge(t) for i, t in leaves if torch.is_grad_enabled()}
         behind = _behind([node for node in self.nodes.values() if node is not None])

@@ -36,17 +36,17 @@ class LoopCompiler(SubgraphCompiler):
         self.target, self.machine = target, Machine(target)
         self.name, self.device = target.name, self.machine.device
         self.dtypes = frozenset(DTYPES[d].torch for d in target.dtypes)
-        self._known: dict[object, str] = {}
+        self._verdicts: dict[object, str] = {}
 
     def supports(self, node: fx.Node) -> bool | str:
         """Whether the op alone is something that the target can run; a text says what it lacks."""
         key = (node.target, repr(_facts(node.args)), repr(_facts(node.kwargs)))
-        if key not in self._known:
+        if key not in self._verdicts:
             try:
-                self._known[key] = self._lacks(_alone(node, self.device))
+                self._verdicts[key] = self._lacks(_alone(node, self.device))
             except FirebrickError as error:
-                self._known[key] = str(error).splitlines()[0]
-        return self._known[key] or True
+                self._verdicts[key] = str(error).splitlines()[0]
+        return self._verdicts[key] or True
 
     def _lacks(self, graph: fx.GraphModule) -> str:
         config = Config.from_env()

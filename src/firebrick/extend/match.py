@@ -98,8 +98,8 @@ class Matcher:
             yield from self._outputs(k + 1, None, state)
             return
         for candidate in [anchor] if anchor is not None else self._candidates(index, state):
-            for found in self._node(index, candidate, state):
-                yield from self._outputs(k + 1, None, found)
+            for state_after in self._node(index, candidate, state):
+                yield from self._outputs(k + 1, None, state_after)
 
     def _candidates(self, index: int, state: _State) -> list[fx.Node]:
         """Nodes that can be a further output: near what is matched already where the pattern says so."""
@@ -165,8 +165,8 @@ class Matcher:
             yield state
             return
         name, operand = expected[0]
-        for found in self._operand(node, name, operand, values[0], state):
-            yield from self._operands(node, expected[1:], values[1:], found)
+        for state_after in self._operand(node, name, operand, values[0], state):
+            yield from self._operands(node, expected[1:], values[1:], state_after)
 
     def _operand(self, node: fx.Node, name: str, operand: Operand, value: Any, state: _State) -> Iterator[_State]:
         if isinstance(operand, tuple):

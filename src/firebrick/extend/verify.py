@@ -59,14 +59,14 @@ def _example(value: Any, generator: torch.Generator) -> Any:
     return example.to(value.device)
 
 
-def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
+def relative_error(expected: torch.Tensor, actual: torch.Tensor) -> float:
     """Largest difference divided by the largest expected element; 0 for equal tensors, inf for other NaNs or infs."""
-    if expected.numel() == 0 or torch.equal(expected, found):
+    if expected.numel() == 0 or torch.equal(expected, actual):
         return 0.0
     if not (expected.dtype.is_floating_point or expected.dtype.is_complex):
         return float("inf")
     wide = torch.complex128 if expected.dtype.is_complex else torch.float64
-    a, b = expected.detach().to(wide), found.detach().to(wide)
+    a, b = expected.detach().to(wide), actual.detach().to(wide)
     odd = ~torch.isfinite(a)
     if not torch.equal(odd, ~torch.isfinite(b)) or not torch.equal(torch.nan_to_num(a[odd]), torch.nan_to_num(b[odd])):
         return float("inf")

@@ -580,8 +580,8 @@ def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         return _laid_out_as_now(mode, result, func, args, kwargs) if func in _LAID_OUT_BY_KERNEL else result
     with torch._C._DisableTorchDispatch():
         if func in _LAID_OUT_BY_KERNEL and devices.common == _CPU:
-            found = func(*[_zeros(a) if isinstance(a, torch.Tensor) else a for a in args], **kwargs)
-            result = torch.utils._pytree.tree_map(lambda t: t.to(_META), found)
+            real = func(*[_zeros(a) if isinstance(a, torch.Tensor) else a for a in args], **kwargs)
+            result = torch.utils._pytree.tree_map(lambda t: t.to(_META), real)
         elif func in LAYOUTS and devices.common == _CPU:
             result = _restrided(result, LAYOUTS[func](tuple(result.shape), *args))
         elif isinstance(result, torch.Tensor) and 0 in result.stride() and not func.is_view:

@@ -41,13 +41,13 @@ class KernelSet:
         self._facts = facts
         self._devices = devices
         self._targets = targets
-        self._known: dict[tuple[Any, ...], Kernel] = {}
+        self._kernels_by_text: dict[tuple[Any, ...], Kernel] = {}
         self._forms: dict[tuple[object, ...], _Made] = {}
         self.scratchpads: list[Buffer] = []
 
     def kernels(self) -> tuple[Kernel, ...]:
         """All kernels in order of first use."""
-        return tuple(self._known.values())
+        return tuple(self._kernels_by_text.values())
 
     def launches(self, group: Group, live: set[str]) -> list[Launch]:
         """The launches that do a group's work; `live` names the buffers that are read outside of it."""
@@ -88,11 +88,11 @@ class KernelSet:
     def add(self, step: PlannedLaunch, device: str) -> str:
         """The name of a planned kernel."""
         key = (device, step.params, step.body)
-        kernel = self._known.get(key)
+        kernel = self._kernels_by_text.get(key)
         if kernel is None:
             symbols = tuple([f"s{k}" for k in range(len(step.sizes))])
-            name = f"k{len(self._known)}_{step.kind}"
-            kernel = self._known[key] = Kernel(name, step.params, step.body, symbols, step.reuse, device)
+            name = f"k{len(self._kernels_by_text)}_{step.kind}"
+            kernel = self._kernels_by_text[key] = Kernel(name, step.params, step.body, symbols, step.reuse, device)
         return kernel.name
 
 

@@ -346,8 +346,8 @@ class _Writer:
 
 def _touched(step: Launch | Extern) -> Iterable[str]:
     """Names of the buffers that a step reads or writes; results that a call makes itself are left out."""
-    made = [name for name in step.outs if name is not None] if isinstance(step, Extern) and step.into else []
-    return [*args_in(step), *made]
+    written = [name for name in step.outs if name is not None] if isinstance(step, Extern) and step.into else []
+    return [*args_in(step), *written]
 
 
 def find_overload(op: str) -> Any:

@@ -47,11 +47,11 @@ def restride(
         if seen is not None:
             return TensorValue(shape, x.dtype, strides, ref=seen)
     move = remap()
-    made = lw.formula(lambda index: x.at(move(index)), x.cost, val)
+    value = lw.formula(lambda index: x.at(move(index)), x.cost, val)
     # A view of a part computes the part alone; any other is stored as its base is.
-    if shared and made.ref is None and x.ref is None and count_of(val) >= count_of(base):
-        made.base, made.see = x, see
-    return made
+    if shared and value.ref is None and x.ref is None and count_of(val) >= count_of(base):
+        value.base, value.see = x, see
+    return value
 
 
 # ---------------------------------------------------------------- maps of indices

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _WORKER = Path(__file__).with_name("triton_worker.py")
 _lock = threading.Lock()
 _idle: list[subprocess.Popen[str]] = []
-_known: dict[str, bytes] = {}
+_built: dict[str, bytes] = {}
 
 
 def triton_version() -> str:
@@ -54,11 +54,11 @@ def build_cubins(units: Sequence[Unit], folder: Path, workers: int, timeout: flo
     if not version:
         raise CompileError("kernels for GPUs need Triton", fix="pip install triton")
     keys = {unit.name: unit.key(version) for unit in units}
-    missing = {keys[unit.name]: unit for unit in units if keys[unit.name] not in _known}
+    missing = {keys[unit.name]: unit for unit in units if keys[unit.name] not in _built}
     if missing:
         with _lock:
             _Build(missing, folder, workers, timeout).run()
-    return {name: _known[key] for name, key in keys.items()}
+    return {name: _built[key] for name, key in keys.items()}
 
 
 def open_cubin(code: bytes) -> tuple[dict[str, Any], bytes]:
@@ -128,7 +128,7 @@ class _Build:
             raise CompileError(f"Triton refused {unit.kernels[0]}: {answer['error']}")
         head = {"threads": answer["threads"], "shared": answer["shared"], "name": unit.flags[2]}
         head["dependent"] = "dependent" in unit.flags
-        _known[key] = json.dumps(head).encode() + b"\n" + base64.b64decode(answer["cubin"])
+        _built[key] = json.dumps(head).encode() + b"\n" + base64.b64decode(answer["cubin"])
 
 
 def _ended(worker: subprocess.Popen[str]) -> CompileError:

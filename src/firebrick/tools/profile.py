@@ -17,6 +17,7 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
 import firebrick
+from firebrick.fakes.node_values import tensors_in
 from firebrick.ir.graph.labels import is_silent, library_of, step_labels
 from firebrick.tools.costs import Cost, CostMode, node_flops, peak_bytes, step_bytes
 from firebrick.tools.subject import Captured, Target, capture, dotted_names
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What this machine reaches: GFLOP/s of a 1024^3 f32 matmul, GB/s (read and written) of a 64 MiB copy."""
+    """What this machine reaches: GFLOP/s of a 1024^3 f32 matmul, GB/s (read and written) of a 64 MiB copy; of a GPU,
+    where `gpu` names one, of an 8192^3 bf16 matmul and of a 512 MiB copy."""
 
     gflops: float
     gbytes: float
+    gpu: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +82,37 @@ class Profile:
     breaks: list[dict[str, str]] = field(default_factory=list)
 
 
-def _best(call: Callable[[], Any], runs: int = 7) -> float:
+def _best(call: Callable[[], Any], runs: int = 7, gpu: str = "") -> float:
+    """The fastest call in seconds, until the GPU is done where there is one."""
     times = []
     for _ in range(runs):
+        _wait(gpu)
         start = time.perf_counter()
         call()
+        _wait(gpu)
         times.append(time.perf_counter() - start)
     return min(times)
 
 
-def ceilings() -> Ceilings:
-    """Measure the machine."""
-    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
-    source, target = torch.randn(2**24), torch.empty(2**24)
-    return Ceilings(2 * 1024**3 / _best(lambda: a @ b) / 1e9, 2 * 2**26 / _best(lambda: target.copy_(source)) / 1e9)
+def _wait(gpu: str) -> None:
+    if gpu:
+        torch.accelerator.synchronize(gpu)
+
+
+def gpu_of(target: Target) -> str:
+    """The GPU that a target's tensors lie on, "" where they lie on the CPU."""
+    root = [] if target.root is None else [*target.root.parameters(), *target.root.buffers()]
+    tensors = [*tensors_in((target.args, target.kwargs)), *root]
+    return next((str(t.device) for t in tensors if t.device.type not in ("cpu", "meta")), "")
+
+
+def ceilings(gpu: str = "") -> Ceilings:
+    """Measure the machine, or a GPU of it."""
+    n, kind, elements = (8192, torch.bfloat16, 2**27) if gpu else (1024, torch.float32, 2**24)
+    a, b = (torch.randn(n, n, device=gpu or "cpu").to(kind) for _ in range(2))
+    source, target = torch.ones(elements, device=gpu or "cpu"), torch.empty(elements, device=gpu or "cpu")
+    product, copy = _best(lambda: a @ b, gpu=gpu), _best(lambda: target.copy_(source), gpu=gpu)
+    return Ceilings(2 * n**3 / product / 1e9, 8 * elements / copy / 1e9, gpu)
 
 
 @contextmanager
@@ -109,17 +129,22 @@ def _stderr_off() -> Iterator[None]:
         os.close(kept)
 
 
-def _trace(call: Callable[[], Any], runs: int, costs: Mapping[str, Cost], path: Path | None) -> tuple[list[Row], float]:
+def _trace(
+    call: Callable[[], Any], runs: int, costs: Mapping[str, Cost], path: Path | None, gpu: str = ""
+) -> tuple[list[Row], float]:
     """Rows of the outermost ops that `costs` names, children included, and one for the rest; and the mean ms of a call.
 
-    Their times add up to that.
+    Their times add up to that. On a GPU they are those of the kernels that were started; the rest is when it waited.
     """
-    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
+    profiler = profile(activities=activities, profile_memory=True)
+    _wait(gpu)
     with _stderr_off():
         profiler.start()
     begin = time.perf_counter()
     for _ in range(runs):
         call()
+    _wait(gpu)
     whole = time.perf_counter() - begin
     with _stderr_off():
         profiler.stop()
@@ -127,11 +152,11 @@ def _trace(call: Callable[[], Any], runs: int, costs: Mapping[str, Cost], path: 
         profiler.export_chrome_trace(str(path))
     spent, counts, kib = defaultdict[str, float](float), Counter[str](), defaultdict[str, float](float)
     for event in profiler.events():
-        if event.name not in costs or _inside(event, costs):
+        if event.name not in costs or event.device_type.name != "CPU" or _inside(event, costs):
             continue
-        spent[event.name] += event.cpu_time_total / 1e6
+        spent[event.name] += (event.device_time_total if gpu else event.cpu_time_total) / 1e6
         counts[event.name] += 1
-        kib[event.name] += max(event.cpu_memory_usage, 0) / 1024
+        kib[event.name] += max(event.device_memory_usage if gpu else event.cpu_memory_usage, 0) / 1024
     whole = max(whole, sum(spent.values()))
     rows = []
     for name, seconds in spent.items():
@@ -142,7 +167,7 @@ def _trace(call: Callable[[], Any], runs: int, costs: Mapping[str, Cost], path: 
             Row(text, where, counts[name] / runs, seconds / runs * 1e3, seconds / whole, kib[name] / runs, *speeds)
         )
     rest = whole - sum(spent.values())
-    rows.append(Row("Python and what has no row", "", 0, rest / runs * 1e3, rest / whole))
+    rows.append(Row("the GPU waits" if gpu else "Python and what has no row", "", 0, rest / runs * 1e3, rest / whole))
     return sorted(rows, key=lambda row: -row.ms), whole / runs * 1e3
 
 
@@ -179,16 +204,18 @@ class _Spent:
 
 
 @contextmanager
-def _watched(root: torch.nn.Module | None, seen: dict[str, _Spent]) -> Iterator[None]:
-    """Note the wall time of each module's calls in the block, by its path."""
+def _watched(root: torch.nn.Module | None, seen: dict[str, _Spent], gpu: str = "") -> Iterator[None]:
+    """Note the wall time of each module's calls in the block, by its path; the GPU is waited for around each."""
     starts: list[float] = []
     inside: list[float] = [0.0]
 
     def enter(module: torch.nn.Module, args: Any) -> None:
+        _wait(gpu)
         starts.append(time.perf_counter())
         inside.append(0.0)
 
     def leave(path: str, module: torch.nn.Module, args: Any, result: Any) -> None:
+        _wait(gpu)
         seconds, children = time.perf_counter() - starts.pop(), inside.pop()
         inside[-1] += seconds
         row = seen.setdefault(path, _Spent())
@@ -230,7 +257,8 @@ def profile_target(target: Target, *, runs: int = 5, trace: Path | None = None) 
 
     trace: a Chrome trace of the compiled call is written here, and one of the eager call beside it (`.eager`).
     """
-    out, runs = Profile(target.name, ceilings()), 1 if target.script else runs
+    gpu = gpu_of(target)
+    out, runs = Profile(target.name, ceilings(gpu)), 1 if target.script else runs
     compiled = target if target.script else replace(target, fn=firebrick.compile(target.fn))
     block = firebrick.optimize()
 
@@ -242,17 +270,17 @@ def profile_target(target: Target, *, runs: int = 5, trace: Path | None = None) 
         target()
     captured = capture(target)
     compiled_call(), compiled_call()
-    pairs = [(_best(target, 1) * 1e3, _best(compiled_call, 1) * 1e3) for _ in range(runs)]  # in turn: machines vary
+    pairs = [tuple(_best(f, 1, gpu) * 1e3 for f in (target, compiled_call)) for _ in range(runs)]  # in turn
     out.eager_ms, out.compiled_ms = map(min, zip(*pairs, strict=True))
     eager_trace = trace.with_suffix(".eager" + trace.suffix) if trace else None
     seen: dict[str, _Spent] = {}
-    with _watched(target.root, seen):
-        out.eager_ops, out.eager_profiled_ms = _trace(target, runs, mode.costs, eager_trace)
+    with _watched(target.root, seen, gpu):
+        out.eager_ops, out.eager_profiled_ms = _trace(target, runs, mode.costs, eager_trace, gpu)
     costs: dict[str, Cost] = defaultdict(Cost, {} if target.root is not None and not captured.breaks() else mode.costs)
     for label, cost, _ in _steps(captured):
         total = costs[label]
         total.calls, total.flops, total.nbytes = (total.calls + 1, total.flops + cost.flops, total.nbytes + cost.nbytes)
-    out.compiled_ops, out.compiled_profiled_ms = _trace(compiled_call, runs, costs, trace)
+    out.compiled_ops, out.compiled_profiled_ms = _trace(compiled_call, runs, costs, trace, gpu)
     if target.root is not None:
         out.modules = _module_rows(target.root, captured, out.compiled_ops, seen, runs)
     out.eager_mib = mode.peak / 2**20
@@ -332,5 +360,5 @@ def tables(profiled: Profile, top: int = 15, width: int = _WIDE) -> list[Table]:
         out.append(_module_table(profiled.modules, top))
     out.append(_op_table(f"{compiled}{profiled.compiled_mib:.1f} MiB", profiled.compiled_ops, limits, top, width))
     reached = f"{limits.gflops:.0f} GFLOP/s in matmul, {limits.gbytes:.1f} GB/s in copy"
-    out[-1].caption = f"%: of what this machine reaches, {reached}"
+    out[-1].caption = f"%: of what {limits.gpu or 'this machine'} reaches, {reached}"
     return out

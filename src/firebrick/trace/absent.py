@@ -107,10 +107,10 @@ class _Absent:
                 continue
             if alias is not None:
                 val = self.inputs[int(alias.index)].meta["val"]
-                given = alias.index in self.kept
+                is_kept = alias.index in self.kept
                 sizes = val.fake_mode.sizes
-                result = None if given else self.null(val, [sizes.size(n) for n in alias.shape])
-                alias = replace(alias, index=self.kept.index(int(alias.index))) if given else None
+                result = None if is_kept else self.null(val, [sizes.size(n) for n in alias.shape])
+                alias = replace(alias, index=self.kept.index(int(alias.index))) if is_kept else None
             else:
                 result = self.value(result)
             position[i] = len(flat)
