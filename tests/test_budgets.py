@@ -11,7 +11,7 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
 # Ceilings only fall. One folder may fill its room, all of them together may not.
-PACKAGE_LINES = 71_597  # gradients of gradients, distributed training: 800, in trace, runtime, api; wrapper tensors, export, capture: 1,900; measured kernels, int8: 700; bisect, accuracy: 1,300; sizes: 700
+PACKAGE_LINES = 71_543  # gradients of gradients, distributed training: 800, in trace, runtime, api; wrapper tensors, export, capture: 1,900; measured kernels, int8: 700; bisect, accuracy: 1,300; sizes: 700
 FOLDER_LINES = {
     "": 1_707,
     "api": 2_668,
@@ -22,11 +22,11 @@ FOLDER_LINES = {
     "fuse": 2_058,
     "host": 541,
     "ir": 5_400,
-    "lower": 4_234,
+    "lower": 4_196,
     "native": 6_242,
     "passes": 2_829,
     "runtime": 2_086,
-    "targets": 7_328,
+    "targets": 7_307,
     "tools": 3_869,
     "torchscript": 1_288,
     "trace": 4_336,
@@ -39,7 +39,7 @@ CUDA = [
     *PACKAGE.glob("runtime/triton_*"),
     *PACKAGE.glob("runtime/cuda_*"),
 ]
-CUDA_LINES = 4_290
+CUDA_LINES = 4_260
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30

@@ -244,10 +244,6 @@ def _reductions(put: Any) -> None:
     image = f(2, 6, 3, 3)
     put([aten.native_group_norm.default], [(image, f(6), f(6), 2, 6, 9, g, 1e-5) for g in (1, 2, 6)])
     put([aten.native_group_norm.default], [(image, None, None, 2, 6, 9, 3, 1e-5)])
-    stats = (f(6), f(6, seed=2), f(6, seed=3), f(6, seed=4).abs() + 0.1)
-    last = image.to(memory_format=torch.channels_last)
-    put([aten._native_batch_norm_legit_no_training.default], [(t, *stats, 0.1, 1e-5) for t in (image, last)])
-    put([aten._native_batch_norm_legit_no_training.default], [(image, None, None, *stats[2:], 0.1, 1e-5)])
 
 
 def _indexing(put: Any) -> None:

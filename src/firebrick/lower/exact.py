@@ -35,7 +35,7 @@ _NAMES = (
     "sum.default sum.dim_IntList prod.default prod.dim_int mean.default mean.dim var.correction "
     "std.correction var_mean.correction linalg_vector_norm.default _softmax.default "
     "_log_softmax.default native_layer_norm.default _fused_rms_norm.default native_group_norm.default "
-    "_native_batch_norm_legit_no_training.default avg_pool2d.default avg_pool3d.default "
+    "avg_pool2d.default avg_pool3d.default "
     "_adaptive_avg_pool2d.default _adaptive_avg_pool3d.default arange.default arange.start "
     "arange.start_step scatter_add.default scatter_reduce.two index_put.default index_add.default"
 )

@@ -13,7 +13,7 @@ Under the outer loops that all statements share, each inner loop does as much as
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firebrick.ir.index.expr import ONE, ZERO, total
 from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, all_statements, computed, local
@@ -66,9 +66,7 @@ class _Entry:
         return self.store.value
 
     def roots(self) -> list[Value]:
-        if self.store is None:
-            return [self.value]
-        return [self.store.value, *(b for _, b in self.store.binds)]
+        return [self.value] if self.store is None else roots_of(self.store)
 
 
 @dataclass(slots=True)
@@ -122,23 +120,7 @@ class _Builder:
 
     def _expr(self, value: Value) -> Value:
         """The value in terms of the names that are bound."""
-        memo: dict[Value, Value] = {}
-
-        def built(v: Value) -> Value:
-            return self._env.get(v) or memo[v]
-
-        for v in ordered([value], self._env.__contains__):
-            new: Value = v
-            if isinstance(v, Op):
-                new = Op(v.dtype, v.name, tuple([built(a) for a in v.args]))
-            elif isinstance(v, Load) and v.binds:
-                new = Load(v.dtype, v.buffer, v.index, tuple([(x, built(b)) for x, b in v.binds]))
-            elif isinstance(v, Scan):
-                new = Scan(v.dtype, v.name, v.var, built(v.body))
-            elif isinstance(v, Masked):
-                new = Masked(v.dtype, built(v.cond), built(v.body), v.other)
-            memo[v] = new
-        return built(value)
+        return Rewriter(lambda e: e, known=self._env)(value)
 
     # ------------------------------------------------------------ blocks
 
@@ -228,10 +210,8 @@ class _Builder:
                     weight = weight * axis.size
                 position = total(terms)
             return Fold(entry.acc, self._expr(entry.reduce.body), position)
-        store = entry.store
-        assert store is not None
-        binds = tuple([(v, self._expr(b)) for v, b in store.binds])
-        return Store(store.buffer, store.index, self._expr(store.value), store.mode, binds)
+        assert entry.store is not None
+        return Rewriter(lambda e: e, known=self._env).store(entry.store)
 
     def _hoist(self, ctx: frozenset[Var], entries: list[_Entry]) -> list[Stmt]:
         """Lets for what a loop to be opened needs and that does not change in it."""
@@ -367,8 +347,7 @@ def rename(body: tuple[Stmt, ...], names: dict[str, str], index: dict[Var, Expr]
             var = index.get(s.axis.var, s.axis.var)
             return Loop(Axis(var, s.axis.size.subs(index)), s.kind, s.parallel, tuple([stmt(x) for x in s.body]))  # type: ignore[arg-type]
         if isinstance(s, Store):
-            binds: Any = tuple([(v.subs(index), rewrite(b)) for v, b in s.binds])
-            return Store(names.get(s.buffer, s.buffer), rewrite.index(s.index), rewrite(s.value), s.mode, binds)
+            return rewrite.store(s, names.get(s.buffer, ""))
         return s
 
     return tuple([stmt(s) for s in body])

@@ -417,6 +417,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.native_batch_norm.default: _native_batch_norm,
     aten._native_batch_norm_legit.default: _native_batch_norm,
     aten._native_batch_norm_legit.no_stats: lambda x, w, b, *how: _native_batch_norm(x, w, b, None, None, *how),
+    aten._native_batch_norm_legit_no_training.default: lambda *x: _native_batch_norm(*(*x[:5], False, *x[5:])),
     aten.cudnn_batch_norm.default: _with_reserve(_native_batch_norm),
     aten.miopen_batch_norm.default: _native_batch_norm,
     aten._batch_norm_with_update.default: _with_reserve(lambda *x: _native_batch_norm(*(*x[:5], True, *x[5:]))),

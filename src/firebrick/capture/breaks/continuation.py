@@ -224,7 +224,7 @@ _ARGUMENT_FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_NESTE
 
 def _make(code: CodeType, shape: Shape) -> CodeType:
     graph, region = flow(code), shape.region
-    chosen = graph.reachable(shape.index) if region is None else _reachable_in(graph, shape.index, region)
+    chosen = graph.reachable(shape.index, within=None if region is None else region.members)
     used = names_touched(graph.instructions[i] for i in chosen)[0]
     cells = code.co_freevars + code.co_cellvars
     receiver = receiver_of(code, shape.index, region)
@@ -261,16 +261,6 @@ def _make(code: CodeType, shape: Shape) -> CodeType:
     indices = tuple(body.indices.get(id(item), -1) for item in items if isinstance(item, Instr))
     _origins(made).append(Origin(weakref.ref(code), shape.index, indices, region))
     return made
-
-
-def _reachable_in(graph: Flow, start: int, region: Region) -> set[int]:
-    seen, work = {start}, [start]
-    while work:
-        for index in graph.successors[work.pop()]:
-            if index in region.members and index not in seen:
-                seen.add(index)
-                work.append(index)
-    return seen
 
 
 def _restore(shape: Shape, live: frozenset[str], cells: int, position: Position) -> list[Item]:

@@ -18,7 +18,7 @@ from firebrick.capture.bytecode.opcodes import PAIRS, Operand
 from firebrick.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from types import CodeType
 
 VALUE, NULL, EITHER, PREVIOUS, PLACE = "v", "n", "e", "p", "l"
@@ -83,13 +83,13 @@ class Flow:
         if i.handler is not None:
             yield i.handler.target
 
-    def reachable(self, start: int, *, backward: bool = False) -> set[int]:
-        """Instructions that can run after `start` (or before it), and itself."""
+    def reachable(self, start: int, *, backward: bool = False, within: Collection[int] | None = None) -> set[int]:
+        """Instructions that can run after `start` (or before it), and itself; `within` others, if that is given."""
         edges = self.predecessors if backward else self.successors
         seen, work = {start}, [start]
         while work:
             for j in edges[work.pop()]:
-                if j not in seen:
+                if j not in seen and (within is None or j in within):
                     seen.add(j)
                     work.append(j)
         return seen

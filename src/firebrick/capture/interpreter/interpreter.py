@@ -211,10 +211,6 @@ class Interpreter(Operations):
         assert isinstance(cell, CellValue), name
         return cell
 
-    def load_global(self, name: str) -> Value:
-        """A global, else a builtin."""
-        return self.tracer.load_global(self, name)
-
     def let_go(self, old: Value | None) -> None:
         """What the frame lets go of may end here, and that be seen: a generator is closed, `__del__` is called.
 
@@ -300,11 +296,7 @@ class Interpreter(Operations):
             self.finished = True
             raise Raised(error)
         self.parent, self.depth, self._callers = caller, caller.depth + 1, None
-        try:
-            self.unwind(Raised(error), self.current)
-        except Raised as raised:
-            self.finished = True
-            raise raised
+        self.unwind(Raised(error), self.current)  # which finishes it where nothing handles the exception
         return self._to_yield()
 
     def close_generator(self, caller: Interpreter) -> None:

@@ -117,7 +117,7 @@ def push_callable(interp: Interpreter, value: Value, *, null: bool) -> None:
 @executes("LOAD_NAME")
 def _load_name(interp: Interpreter, at: Instruction) -> None:
     value = interp.slots.get(at.argval)
-    interp.push(interp.load_global(at.argval) if value is None else value)
+    interp.push(interp.tracer.load_global(interp, at.argval) if value is None else value)
 
 
 @executes("STORE_GLOBAL")
@@ -208,7 +208,9 @@ HANDLERS.update(
         "LOAD_FAST_CHECK": lambda interp, at: interp.stack.append(_local(interp, at.argval)),
         "LOAD_FAST_AND_CLEAR": lambda interp, at: interp.push(interp.slots.pop(at.argval, NULL)),
         "LOAD_CLOSURE": lambda interp, at: interp.push(interp.slots[at.argval]),
-        "LOAD_GLOBAL": lambda interp, at: push_callable(interp, interp.load_global(at.argval), null=bool(at.flag)),
+        "LOAD_GLOBAL": lambda interp, at: push_callable(
+            interp, interp.tracer.load_global(interp, at.argval), null=bool(at.flag)
+        ),
         "STORE_NAME": lambda interp, at: interp.slots.update({at.argval: interp.pop_raw()}),
     }
 )

@@ -88,9 +88,9 @@ class ClassValue(KnownValue):
         if issubclass(self.obj, enum.Enum):
             return iter([interp.tracer.known(member) for member in self.obj])
         own = self._of_metaclass(interp, "__iter__")
-        return (
-            super().iterate(interp) if own is None else interp.iterate(interp.call(interp.tracer.function(own), self))
-        )
+        if own is None:
+            return super().iterate(interp)
+        return interp.iterate(interp.call(interp.tracer.function(own), self))
 
     def length(self, interp: Interpreter) -> int:
         """Number of members of an enum."""

@@ -9,7 +9,7 @@ from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, S
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.loops.program import Axis, Value
@@ -142,7 +142,7 @@ class Rewriter:
     """Rebuilds values with indices and axes in other terms and loads replaced.
 
     index: gives an index in the new terms. load: gets each load in the new terms and gives the value that takes its
-    place. axes: the axes that take the place of a reduction's axes.
+    place. axes: the axes that take the place of a reduction's axes. known: values that others take the place of.
     """
 
     def __init__(
@@ -150,17 +150,17 @@ class Rewriter:
         index: Callable[[Expr], Expr],
         load: Callable[[Load], Value] | None = None,
         axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]] | None = None,
+        known: Mapping[Value, Value] | None = None,
     ) -> None:
-        self.index = index
-        self._load = load
-        self._axes = axes
+        self.index, self._load, self._axes = index, load, axes
+        self._known: Mapping[Value, Value] = {} if known is None else known
         self._memo: dict[Value, Value] = {}
 
     def __call__(self, value: Value) -> Value:
         """The rewritten value."""
-        result = self._memo.get(value)
+        result = self._known.get(value) or self._memo.get(value)
         if result is None:
-            for below in ordered([value], self._memo.__contains__):
+            for below in ordered([value], lambda v: v in self._memo or v in self._known):
                 self._memo[below] = self._rebuild(below)
             result = self._memo[value]
         return result
@@ -168,27 +168,31 @@ class Rewriter:
     def store(self, s: Store, buffer: str = "") -> Store:
         """The rewritten store, to another buffer if one is named."""
         value = self(s.value)
-        binds = tuple([(v, self(b)) for v, b in s.binds])
-        return Store(buffer or s.buffer, self.index(s.index), value, s.mode, binds)
+        binds = tuple([(self.index(v), self(b)) for v, b in s.binds])
+        return Store(buffer or s.buffer, self.index(s.index), value, s.mode, binds)  # type: ignore[arg-type]
+
+    def _now(self, value: Value) -> Value:
+        """What a value has become."""
+        return self._known.get(value) or self._memo[value]
 
     def _rebuild(self, value: Value) -> Value:
         if isinstance(value, Const):
             return value
         if isinstance(value, Op):
-            args = tuple([self(a) for a in value.args])
+            args = tuple([self._now(a) for a in value.args])
             return value if args == value.args else Op(value.dtype, value.name, args)
         if isinstance(value, Load):
-            binds = tuple([(self.index(v), self(b)) for v, b in value.binds])
+            binds = tuple([(self.index(v), self._now(b)) for v, b in value.binds])
             load = Load(value.dtype, value.buffer, self.index(value.index), binds)  # type: ignore[arg-type]
             return self._load(load) if self._load else load
         if isinstance(value, Index):
             return Index(value.dtype, self.index(value.expr))
         if isinstance(value, Masked):
-            return Masked(value.dtype, self(value.cond), self(value.body), value.other)
+            return Masked(value.dtype, self._now(value.cond), self._now(value.body), value.other)
         if isinstance(value, Scan):
-            along, body = self.index(value.var), self(value.body)
+            along, body = self.index(value.var), self._now(value.body)
             return body if along.is_const else Scan(value.dtype, value.name, along, body)  # type: ignore[arg-type]
         axes = self._axes(value.axes) if self._axes else value.axes
         if not axes:
-            return Const("i64", 0) if value.name.startswith("arg") else self(value.body)
-        return Reduce(value.dtype, value.name, axes, self(value.body))
+            return Const("i64", 0) if value.name.startswith("arg") else self._now(value.body)
+        return Reduce(value.dtype, value.name, axes, self._now(value.body))

@@ -242,10 +242,10 @@ class _Canonical(Terms):
         super().__init__(dict(subs), known)
         self._loops = self._bound = 0
 
-    def _rebuilt(self, v: Value) -> Value:
-        if isinstance(v, Load):
-            self.bind(v.binds)
-        return super()._rebuilt(v)
+    def _rebuild(self, value: Value) -> Value:
+        if isinstance(value, Load):
+            self.bind(value.binds)
+        return super()._rebuild(value)
 
     def __call__(self, value: Value) -> Value:
         for v in walk([value]):
@@ -253,9 +253,10 @@ class _Canonical(Terms):
                 self._rename(v.axes)
         return super().__call__(value)
 
-    def store(self, s: Store) -> Store:
+    def store(self, s: Store, buffer: str = "") -> Store:
+        """A store in the new terms."""
         self.bind(s.binds)
-        return super().store(s)
+        return super().store(s, buffer)
 
     def bind(self, binds: tuple[tuple[Var, Value], ...]) -> None:
         """Name the variables that are bound to data."""

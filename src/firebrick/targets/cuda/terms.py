@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan, Store
-from firebrick.ir.loops.values import ordered
+from firebrick.ir.loops.program import Axis, Load, Store
+from firebrick.ir.loops.values import Rewriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Value
 
 
-class Terms:
+class Terms(Rewriter):
     """Rewrites values: variables by `subs`, buffers by `names`, and whole values by `known`."""
 
     def __init__(
@@ -23,47 +23,16 @@ class Terms:
         known: Mapping[Value, Value] | None = None,
         names: Mapping[str, str] | None = None,
     ) -> None:
-        self._subs = subs
-        self._known = known if known is not None else {}
-        self._names = names or {}
-        self._memo: dict[Value, Value] = {}
+        self._names, self._subs = names or {}, subs
 
-    def index(self, e: Expr) -> Expr:
-        """An index in the new terms."""
-        return e.subs(self._subs)
+        def load(v: Load) -> Value:
+            return Load(v.dtype, self._names.get(v.buffer, v.buffer), v.index, v.binds)
 
-    def __call__(self, value: Value) -> Value:
-        """The value in the new terms."""
-        for v in ordered([value], lambda v: v in self._known or v in self._memo):
-            self._memo[v] = self._rebuilt(v)
-        return self._now(value)
+        def axes(old: tuple[Axis, ...]) -> tuple[Axis, ...]:
+            return tuple([Axis(self.index(a.var), self.index(a.size)) for a in old])  # type: ignore[arg-type]
 
-    def store(self, s: Store) -> Store:
+        super().__init__(lambda e: e.subs(self._subs), load, axes, known)
+
+    def store(self, s: Store, buffer: str = "") -> Store:
         """A store in the new terms."""
-        binds = tuple([(self.index(v), self(b)) for v, b in s.binds])
-        name = self._names.get(s.buffer, s.buffer)
-        return Store(name, self.index(s.index), self(s.value), s.mode, binds)  # type: ignore[arg-type]
-
-    def _now(self, v: Value) -> Value:
-        found = self._known.get(v)
-        return found if found is not None else self._memo[v]
-
-    def _rebuilt(self, v: Value) -> Value:
-        match v:
-            case Const():
-                return v
-            case Index():
-                return Index(v.dtype, self.index(v.expr))
-            case Load():
-                binds = tuple([(self.index(x), self._now(b)) for x, b in v.binds])
-                return Load(v.dtype, self._names.get(v.buffer, v.buffer), self.index(v.index), binds)  # type: ignore[arg-type]
-            case Op():
-                return Op(v.dtype, v.name, tuple([self._now(a) for a in v.args]))
-            case Masked():
-                return Masked(v.dtype, self._now(v.cond), self._now(v.body), v.other)
-            case Scan():
-                along, body = self.index(v.var), self._now(v.body)
-                return body if along.is_const else Scan(v.dtype, v.name, along, body)  # type: ignore[arg-type]
-            case Reduce():
-                axes = tuple([type(a)(self.index(a.var), self.index(a.size)) for a in v.axes])  # type: ignore[arg-type]
-                return Reduce(v.dtype, v.name, axes, self._now(v.body))
+        return super().store(s, buffer or self._names.get(s.buffer, ""))
