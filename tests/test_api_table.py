@@ -332,6 +332,16 @@ def explain__runs_the_model_once() -> None:
 
 
 @row
+def compiled_backward__is_one_graph() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    before = firebrick.stats()["counts"].get("graphs of compiled backwards", 0)
+    with torch.enable_grad(), firebrick.compiled_backward():
+        weight.sin().sum().backward()
+    assert torch.allclose(weight.grad, weight.cos())
+    assert firebrick.stats()["counts"]["graphs of compiled backwards"] - before == 1
+
+
+@row
 def stats__counts() -> None:
     before = firebrick.stats()
     fn, _ = compiled(lambda x: double(x) * x.sum().item())

@@ -14,7 +14,7 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 PACKAGE_LINES = 72_000  # gradients of gradients, distributed training: 800, in trace, runtime, api; wrapper tensors, export, capture: 1,900; measured kernels, int8: 700; bisect, accuracy: 1,300; sizes: 700
 FOLDER_LINES = {
     "": 1_707,
-    "api": 2_668,
+    "api": 2_815,
     "backends": 1_456,
     "capture": 21_909,
     "extend": 2_780,

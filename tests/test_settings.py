@@ -281,6 +281,16 @@ def memory_budget(monkeypatch, tmp_path, caplog):
     assert kept() > kept(memory_budget=0.0)
 
 
+def compiled_backward(monkeypatch, tmp_path, caplog):
+    def graphs(**options):
+        before = recorder.counts["graphs of compiled backwards"]
+        loss = firebrick.compile(lambda x: x.square().sum().backward(), options={"cache": False, **options})
+        loss(torch.rand(4, 8, requires_grad=True))
+        return recorder.counts["graphs of compiled backwards"] - before
+
+    assert (graphs(), graphs(compiled_backward=True)) == (0, 1)
+
+
 def background(monkeypatch, tmp_path, caplog):
     deferred = []
     monkeypatch.setattr(runtime, "Deferred", lambda eager, compile: deferred.append(compile) or eager)
@@ -290,6 +300,7 @@ def background(monkeypatch, tmp_path, caplog):
 
 SEEN = (
     background,
+    compiled_backward,
     *(stages, skip_frames),
     *(keep_memory, dynamic, graphs, memory_budget),
     *(

@@ -97,6 +97,7 @@ class Config:
     memory_budget: float = _setting(
         1.0, "what training saves: 1 nothing that is cheap to compute again, 0 only inputs, between them by bytes"
     )
+    compiled_backward: bool = _setting(False, "one backward over all graphs for losses inside of the function")
     measure: bool | None = _setting(
         None, "choose among kernels for linear layers by timing them here; None: so except for files, by save"
     )

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 _NOT_IN_KEY = frozenset(
     {
         *("strict", "check", "stages", "skip_frames", "debug", "dump", "recompile_limit"),
-        *("dynamic", "fullgraph", "graphs", "background"),
+        *("dynamic", "fullgraph", "graphs", "background", "compiled_backward"),
         *("cache", "cache_dir", "cache_size_mb", "remote_cache", "remote_cache_key"),
         *("keep_memory", "build_workers", "build_timeout"),
     }
@@ -670,7 +670,8 @@ class _Training(_Compile):
         self.begin()
         artifact, consts = self.built(self.part(self.first), self.forward, self.plan_of_forward)
         self.plan, self.few = runtime.TrainingPlan.from_json(artifact.extra["training"]), artifact.extra["few"]
-        return runtime.Training(self.plan, self.load(artifact, consts), self.captured, self.backward, self.again)
+        run = self.load(artifact, consts)
+        return runtime.Training(self.plan, run, self.captured, self.backward, self.again, self.traced)
 
     def part(self, name: str) -> str:
         return f"{name}, gradients {self.above}" if self.above else name
@@ -699,7 +700,7 @@ class _Training(_Compile):
                 division = higher.divided()
                 _note_fallback(self.gm, error)
         forward = run_aten(division.forward)
-        return runtime.Training(division.plan, forward, self.captured, higher.backward, higher.again)
+        return runtime.Training(division.plan, forward, self.captured, higher.backward, higher.again, higher.traced)
 
     def plan_of_forward(self) -> dict[str, Any]:
         return {"training": self.layer_plan.to_json(), "few": self.few}
@@ -748,9 +749,13 @@ class _Training(_Compile):
             if self.config.strict and not isinstance(error, SizesRefused):
                 raise
             _note_fallback(self.gm, error)
-            self.take_all()
-            backward, _, order = self.backward_given(present)
-            return run_aten(backward), order
+            return self.traced(present)[1:]
+
+    def traced(self, present: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:
+        """The backward for these tangents, for eager kernels."""
+        self.take_all()
+        backward, _, order = self.backward_given(present)
+        return backward, run_aten(backward), order
 
     def compiled_backward(self, present: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
         artifact, consts = self.built(

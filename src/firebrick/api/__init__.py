@@ -1,6 +1,7 @@
 """The public functions; `firebrick` itself re-exports them."""
 
 from firebrick.api.bundle import load, save
+from firebrick.api.compiled_backward import compiled_backward
 from firebrick.api.compiling import compile, disable, optimize, run
 from firebrick.api.explaining import Explanation, explain
 from firebrick.api.exporting import export
@@ -26,6 +27,7 @@ __all__ = [
     "aot",
     "assume_constant_result",
     "compile",
+    "compiled_backward",
     "disable",
     "explain",
     "export",

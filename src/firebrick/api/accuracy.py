@@ -268,7 +268,7 @@ class _Comparison:
                 return replace(finding, node=node)
         if one.failure and not plain.failure:
             return Finding(f"the backward raises {one.failure}")
-        for what, others in (("an argument or parameter", "given"), ("another result", "results")):
+        for what, others in (("an argument or parameter", "arguments"), ("another result", "results")):
             pairs = [shared_memory(side.results, getattr(side, others)) for side in (one, plain)]
             if pairs[0] != pairs[1]:
                 who = "compiled" if pairs[0] - pairs[1] else "eager"
@@ -283,7 +283,7 @@ class _Comparison:
             yield f"result {i}" + (f" ({node.name})" if node else ""), node, "results", i
         named = [f"argument {i}" for i in range(len(plain.arguments) - len(self.names))] + self.names
         for i, name in enumerate(named):
-            yield f"{name} after the call", None, "given", i
+            yield f"{name} after the call", None, "arguments", i
         for i in plain.grads:
             if i in one.grads:
                 yield f"the gradient of {named[i]}", None, "grads", i

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 from torch import nn
 
 from firebrick import backends
+from firebrick.api.compiled_backward import compiled_backward
 from firebrick.api.compiled_module import compile_module, original_of, state_of
 from firebrick.api.recorded_calls import Calls
 from firebrick.api.settings import Settings, check_flag
@@ -135,6 +136,8 @@ def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[...
             return call_switched(fn, call, forced, args, kwargs)
         return call(*args, **kwargs)
 
+    if settings.config.compiled_backward:
+        compiled = compiled_backward(settings=settings)(compiled)
     compiled = later(fn) or compiled
     if hasattr(fn, "__name__"):
         functools.update_wrapper(compiled, fn)

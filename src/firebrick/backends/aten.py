@@ -84,9 +84,14 @@ def run_joint(
         examples = [*examples_of_inputs, *fakes_of(tangents)]
         return run_joint(gm, examples, partition, forward_compiler, backward_compiler, (*above, present))
 
+    def traced(given: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:
+        part = trace.backward_given(division, given)
+        return part.backward, run_aten(part.backward), part.order
+
     examples_of_inputs = fakes_of(example_inputs)
     forward = run(division.forward, forward_compiler, list(example_inputs))
-    return runtime.Training(division.plan, forward, {**graph_key.constants_of(gm), **joint.constants}, backward, again)
+    constants = {**graph_key.constants_of(gm), **joint.constants}
+    return runtime.Training(division.plan, forward, constants, backward, again, traced)
 
 
 class _SizesOf:

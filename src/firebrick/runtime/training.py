@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import operator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -9,6 +11,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from firebrick import _native
 from firebrick.report import recorder
@@ -16,6 +19,17 @@ from firebrick.runtime.batches import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from firebrick.ir.graph.aten import AtenGraph
+
+_numbers = itertools.count()
+
+
+@functools.cache
+def _key_of(*parts: int) -> int:
+    """A number for a kind of node, which no Function has."""
+    return next(torch.autograd.function.AUTOGRAD_FUNCTION_COUNTER)
+
 
 _REFUSED = (
     "firebrick: a compiled graph that writes to a tensor with gradients has no gradients of its gradients; "
@@ -163,8 +177,10 @@ class Training:
         constants: Mapping[str, torch.Tensor],
         backward: Callable[[tuple[int, ...]], tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None]]],
         again: Callable[[tuple[int, ...], Sequence[torch.Tensor], Sequence[torch.Tensor]], Training],
+        traced: Callable[[tuple[int, ...]], tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]],
     ) -> None:
-        self.plan, self.forward = plan, forward
+        self.plan, self.forward, self.number = plan, forward, next(_numbers)
+        self.traced = functools.cache(traced)
         self._backward = _native.Wrapped(backward, None)  # a training loop that is captured must not capture this
         self._backwards: dict[tuple[int, ...], tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None]]] = {}
         self._again = _native.Wrapped(again, None)
@@ -301,6 +317,11 @@ class _Node(torch.autograd.Function):
     """A node that the engine sees: the only one, or one of the plan's parts."""
 
     @staticmethod
+    def _compiled_autograd_key(ctx: Any) -> tuple[int, ...]:
+        part = ctx.run.plan.parts.index(ctx.part) if ctx.part in ctx.run.plan.parts else -1
+        return (_key_of(ctx.run.number, part, *ctx.sizes.values()),)
+
+    @staticmethod
     def forward(ctx: Any, run: Training, part: Part, begun: tuple[Before, Any, Any], *tensors: torch.Tensor) -> Any:
         (before, results, places), plan = begun, run.plan
         inputs = before.inputs
@@ -334,6 +355,44 @@ class _Node(torch.autograd.Function):
         if kept and not torch._C._autograd._get_current_graph_task_keep_graph():  # type: ignore[attr-defined]
             ctx.before = None  # goes with what is saved
         return (None, None, None, *rows)
+
+
+def is_compiled_node(ctx: Any) -> bool:
+    """Whether a node of the engine's graph is one of these."""
+    return getattr(ctx, "_forward_cls", None) is _Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBackward:
+    """The backward of a node, of what it saved and the gradients of its results, as calls that can be traced."""
+
+    run: Training
+    part: Part
+    places: Sequence[int]
+    size: int
+    sizes: Mapping[str, int]
+
+    @classmethod
+    def of(cls, ctx: Any) -> NodeBackward:
+        """The backward of a node of the engine's graph, without what it holds."""
+        return cls(ctx.run, ctx.part, tuple(ctx.places), ctx.size, ctx.sizes)
+
+    def __call__(self, kept: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+        """The gradient of each argument of the node."""
+        return (None, None, None, *_rows(self, kept, *gradients))
+
+    def gradients(self, given: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
+        """As `Training.gradients`, on eager kernels."""
+        _, run, order = self.run.traced(given)
+        computed = run(*tensors)
+        return [None if i is None else computed[i] for i in order]
+
+    def text(self, text_of: Callable[[Any], str | None]) -> str | None:
+        """What it does, where that has a stable text."""
+        aten, _, order = self.run.traced(self.part.tangents)
+        text = None if aten.constants else text_of(aten.gm)
+        rest = self.run.plan, self.part, self.places, self.size, self.sizes
+        return None if text is None else f"{text}{order}{aten.outputs}{aten.mutated}{aten.bits}{rest}"
 
 
 def _unchanged(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor]:
@@ -374,7 +433,8 @@ def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | Non
         computed = run.differentiable_gradients(ctx.before, inputs or ctx.before.inputs, tuple(present), tangents)
     else:
         saved = [seen(t, plan.saved[i].layout, ctx.sizes) for t, i in zip(kept, part.saved, strict=True)]
-        computed = run.gradients(tuple(present), *saved, *tangents)
+        compute = ctx.gradients if isinstance(ctx, NodeBackward) else run.gradients
+        computed = compute(tuple(present), *saved, *tangents)
     for place, gradient in zip(plan.wrt, computed, strict=True):
         if gradient is not None:
             rows[run.position(place)] = gradient
@@ -386,7 +446,7 @@ def _conform(gradient: torch.Tensor, tangent: Tangent, sizes: Mapping[str, int])
     gradient = gradient.resolve_conj().resolve_neg()
     dtype, layout = getattr(torch, tangent.dtype), (tangent.shape, tangent.strides)
     shape, strides = _number(layout, sizes) if sizes else layout
-    if gradient.dtype == dtype and gradient.stride() == strides and type(gradient) is torch.Tensor:
+    if gradient.dtype == dtype and gradient.stride() == strides and type(gradient) in (torch.Tensor, FakeTensor):
         return gradient
     laid_out = torch.empty_strided(shape, strides, dtype=dtype, device=gradient.device)
     return laid_out.copy_(gradient)
