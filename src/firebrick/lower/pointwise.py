@@ -383,6 +383,7 @@ def _divide(lw: Lowering, a: Any, b: Any, *, name: str = "", rounding_mode: str 
 
 for _name, _ops in {
     "": (aten.div.Tensor_mode, aten.div.Scalar_mode),
+    "floordiv": (aten.floor_divide.default, aten.floor_divide.Scalar),
     "mod": (aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor),
     "fmod": (aten.fmod.Tensor, aten.fmod.Scalar),
 }.items():
