@@ -25,3 +25,9 @@ def test_results_lie_as_in_eager(fn):
         assert torch.equal(result, expected)
         assert result.stride() == expected.stride()
     assert torch.equal(ours, eager)
+
+
+@pytest.mark.compiler
+def test_an_expanded_result_stays_expanded():
+    x = torch.randn(3, 4)
+    assert firebrick.compile(lambda x: (x + x.sigmoid()).expand(2, -1, -1))(x).stride() == (0, 4, 1)

@@ -165,7 +165,7 @@ def _conform(record: Record, like: FakeTensor, emit: Emit) -> Record:
 def restrided(record: Record, like: FakeTensor, emit: Emit) -> Record:
     """Copy `record` into the strides of `like`, packed in their order if they leave gaps, unless it has them."""
     strides = dense_strides(like)
-    if expressions(record.val.stride()) == expressions(strides):
+    if expressions(record.val.stride()) in (expressions(like.stride()), expressions(strides)):
         return record
     order = by_stride(tuple(like.shape), strides)[::-1]
     if order == sorted(order):
