@@ -315,7 +315,7 @@ _ROWS = [
     (asked_for_an_argument, 1, 0),
     (detached, 1, 0),
     (retained, 3, 2),
-    (hooked, 2, 1),
+    (hooked, 1, 0),
     (parameter_inside, 1, 1),
     (parameters_made, 1, 0),
     (parameter_of_integers, 1, 0),

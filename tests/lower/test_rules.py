@@ -145,6 +145,8 @@ def _samples() -> dict[Any, list[Sample]]:
     )
     put([aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor], [*GROUPS["binary"], *MIXED[:3]])
     put([aten.mul.Tensor, aten.add.Tensor], [(b(3, 2), b(2))])
+    put([aten.floor_divide.default], binary((torch.float32, torch.float64)))
+    put([aten.floor_divide.Scalar], with_number((2, -3)))
     put([aten.mul.Scalar, aten.add.Scalar, aten.sub.Scalar], with_number((3, -2)))
     put([aten.add.Tensor, aten.sub.Tensor], [(f(2, 3), f(3))], alpha=0.5)
     put([aten.add.Tensor, aten.mul.Tensor], with_number((0.1, 3), FLOATS))

@@ -64,7 +64,7 @@ def _stands_apart(node: fx.Node) -> bool:
     if node.meta.get("data_sized") or isinstance(node.target, Held):
         return True
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
-        return isinstance(node.args[0].meta.get("val"), (tuple, list)) and _stands_apart(node.args[0])
+        return isinstance(node.args[0].meta.get("val"), (tuple, list, dict)) and _stands_apart(node.args[0])
     if isinstance(node.target, Nested):
         return node.target.splits or any(
             _is_collective(n.target) for b in node.target.bodies for n in b.graph.graph.nodes
@@ -153,8 +153,8 @@ def part_of(
     """Some nodes as a graph of their own, of these inputs and outputs; what they use of constants comes along."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
-    for n in inputs:
-        copies[n] = graph.placeholder(n.name)
+    for n in inputs:  # one may be there twice
+        copies[n] = graph.placeholder(f"{n.name}_{len(graph.nodes)}" if n in copies else n.name)
         copies[n].meta.update(n.meta)
     used = dict.fromkeys([*(n for node in nodes for n in node.all_input_nodes), *outputs])
     for n in (*(n for n in used if n.op == "get_attr"), *nodes):

@@ -164,8 +164,11 @@ def _conform(record: Record, like: FakeTensor, emit: Emit) -> Record:
 
 def restrided(record: Record, like: FakeTensor, emit: Emit) -> Record:
     """Copy `record` into the strides of `like`, packed in their order if they leave gaps, unless it has them."""
+    present = expressions(record.val.stride())
+    if present == expressions(like.stride()):
+        return record  # before a symbolic size is asked whether it is 1
     strides = dense_strides(like)
-    if expressions(record.val.stride()) in (expressions(like.stride()), expressions(strides)):
+    if present == expressions(strides):
         return record
     order = by_stride(tuple(like.shape), strides)[::-1]
     if order == sorted(order):
