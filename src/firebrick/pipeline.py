@@ -22,6 +22,7 @@ from firebrick import fuse, host, lower, passes, runtime, trace
 from firebrick.artifact import SCHEMA, Artifact
 from firebrick.backends.aten import run_aten
 from firebrick.capture.wrappers import Unwrap, Wrap
+from firebrick.eager_graph import run_eagerly
 from firebrick.errors import (
     CompileError,
     DataDecides,
@@ -102,7 +103,7 @@ def compile_graph(
         return trace.GradOff(inner, after)
     if "meta" in _device_types(gm, example_inputs):
         recorder.count("graphs run eagerly: meta device")  # nothing is computed, so there is nothing to compile
-        return _eager(gm)
+        return run_eagerly(gm)
     compiler = _Training if trace.needs_grad(gm, example_inputs) else _Inference
     try:
         starts = _bucket_starts(gm) if buckets and compiler is _Training else frozenset()
@@ -117,20 +118,20 @@ def compile_graph(
     except RefusedBackward as error:
         recorder.count("graphs run eagerly: backward raises")
         recorder.reason("fallback", str(error))
-        return _eager(gm)
+        return run_eagerly(gm)
     except SizesRefused:
         raise
     except DataDecides as error:
         recorder.count("graphs run eagerly: sizes that data decide")
         recorder.reason("size that data decide", str(error))
-        return _eager(gm)
+        return run_eagerly(gm)
     except Exception as error:
         if any(isinstance(node.target, (Wrap, Unwrap)) for node in gm.graph.nodes):
             raise WrapperRefused(f"{type(error).__name__}: {error}") from error
         if config.strict:
             raise
         _note_fallback(gm, error)
-        return _eager(gm)
+        return run_eagerly(gm)
     views = _views(gm) if torch.is_grad_enabled() and not torch.is_inference_mode_enabled() else []
     compiled = runtime.AutogradViews(compiled, views) if views else compiled
     recorder.count("graphs compiled")
@@ -191,11 +192,6 @@ def _views(gm: fx.GraphModule) -> list[runtime.ViewRow]:
             creation = torch._C._autograd._get_creation_meta(val)  # type: ignore[attr-defined]
             rows.append(runtime.ViewRow(i, *bases.get(id(val._base), ("result", i)), creation))
     return rows
-
-
-def _eager(gm: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
-    _LazyGraphModule.force_recompile(gm)
-    return gm.forward
 
 
 @contextmanager
@@ -402,7 +398,7 @@ class _Compile:
                 raise runtime.OutOfDate
             return compiled
 
-        return runtime.Deferred(_eager(gm), compile)
+        return runtime.Deferred(run_eagerly(gm), compile)
 
     def load(self, artifact: Artifact, consts: dict[str, torch.Tensor]) -> Callable[..., tuple[Any, ...]]:
         """Bind an artifact's constants; profilers show its steps by where this graph's nodes were made."""
