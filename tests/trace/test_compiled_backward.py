@@ -225,3 +225,8 @@ def test_as_an_option_of_compile():
     losses = [step(X).item() for _ in range(4)]
     assert losses == sorted(losses, reverse=True)
     assert counted("graphs of compiled backwards") - before == 1
+
+
+def test_the_option_of_a_module_is_an_error_that_says_what_to_do():
+    with pytest.raises(firebrick.errors.ConfigError, match="around loss.backward"):
+        firebrick.compile(torch.nn.Linear(2, 2), options={"compiled_backward": True})

@@ -51,16 +51,16 @@ class _Segment:
         """Compute its outputs."""
         values = [env[n] for n in self.inputs]
         key = repr(settings), *[layout_key(v) for v in values]
-        given = [v for v in values if v is not None]
+        present = [v for v in values if v is not None]
         run = self.compiled.get(key)
         if run is None:
             none = {i for i, v in enumerate(values) if v is None}
             gm = engine_capture.segment(self.pure, self.inputs, self.outputs, none)
             gm.meta["name"] = "backward"
-            run = self.compiled[key] = settings.compiler()(gm, [v.detach() for v in given])
+            run = self.compiled[key] = settings.compiler()(gm, [v.detach() for v in present])
             recorder.count("graphs of compiled backwards")
         del values
-        env.update(zip(self.outputs, run(*given), strict=True))
+        env.update(zip(self.outputs, run(*present), strict=True))
 
 
 class _Program:
@@ -237,11 +237,11 @@ class compiled_backward:
 
     def __new__(cls, fn: Any = None, **arguments: Any) -> Any:
         """Make a block; with a function, the function in one."""
-        made = super().__new__(cls)
+        block = super().__new__(cls)
         if fn is None:
-            return made
-        made.__init__(**arguments)  # type: ignore[misc]
-        return made(fn)
+            return block
+        block.__init__(**arguments)  # type: ignore[misc]
+        return block(fn)
 
     def __init__(
         self,

@@ -90,7 +90,8 @@ def compile(
         passes: optimizations of your own, see `firebrick.extend`.
 
     Raises:
-        ConfigError: `model` can't be called, an unknown mode or option, or an argument of the wrong type.
+        ConfigError: `model` can't be called or have an option, an unknown mode or option, or an argument of the wrong
+            type.
         BackendError: an unknown backend.
     """
     check_flag("disable", disable)
@@ -112,6 +113,11 @@ def compile(
 
 def _compile(model: Any, settings: Settings) -> Any:
     if isinstance(model, nn.Module):
+        if (settings.options or {}).get("compiled_backward"):
+            raise ConfigError(
+                "compiled_backward is an option of functions: a module's backward runs when its call is over",
+                fix="put `with firebrick.compiled_backward():` around loss.backward(), or compile the whole step",
+            )
         return compile_module(model, settings)
     if inspect.isclass(model):
         call = inspect.getattr_static(model, "__call__", None)

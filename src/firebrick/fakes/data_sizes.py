@@ -82,8 +82,8 @@ def _unique_consecutive(
 ) -> tuple[torch.Tensor, ...]:
     if dim is not None:
         return _unique_dim(sizes, x, dim)
-    made = _unique(sizes, x, True, inverse, counts)
-    return made[0], made[1] if inverse else _empty(x, (0,), torch.int64), made[2]
+    results = _unique(sizes, x, True, inverse, counts)
+    return results[0], results[1] if inverse else _empty(x, (0,), torch.int64), results[2]
 
 
 def _repeat_interleave(sizes: Sizes, repeats: torch.Tensor, output_size: Any = None) -> torch.Tensor:

@@ -113,12 +113,12 @@ def segments(gm: fx.GraphModule, starts: frozenset[fx.Node] = frozenset()) -> li
 
 def _with_numbers(nodes: list[fx.Node]) -> list[fx.Node]:
     """Nodes behind those that compute the numbers which they use: numbers do not go from one part to another."""
-    made = dict.fromkeys(nodes)
+    own = dict.fromkeys(nodes)
     numbers: dict[fx.Node, None] = {}
 
     def reach(node: fx.Node) -> None:
         for used in node.all_input_nodes:
-            if used not in made and used not in numbers and _is_number(used):
+            if used not in own and used not in numbers and _is_number(used):
                 reach(used)
                 numbers[used] = None
 
@@ -188,9 +188,9 @@ class _Watch:
         facts, bound = sizes.of_calls(), set[str]()
         self.first = self._new([n for n in gm.graph.nodes if n.op == "placeholder"], bound)
         for part in parts:
-            made = [n for n in part.apart if isinstance(n.meta.get("val"), torch.Tensor)]
-            self.places.append(self._new(made, bound))
-            self.layouts.append([(n, expressions(n.meta["val"].stride())) for n in made if n.meta.get("data_sized")])
+            tensors = [n for n in part.apart if isinstance(n.meta.get("val"), torch.Tensor)]
+            self.places.append(self._new(tensors, bound))
+            self.layouts.append([(n, expressions(n.meta["val"].stride())) for n in tensors if n.meta.get("data_sized")])
             self.facts.append([f for f in facts if all(v.name in bound for v in f.difference.vars())])
             facts = [f for f in facts if f not in self.facts[-1]]
         if facts:
