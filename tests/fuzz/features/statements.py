@@ -64,12 +64,13 @@ def branch(w: Writer) -> None:
 
 HELPERS = (
     "torch.func.vjp(torch.sin, {a})[1]({a})[0]", "torch.func.vjp(lambda t: (t * 2, t.exp()), {a})[1](({a}, {a}))[0]",
-    "torch.func.linearize(torch.sin, {a})[1]({a})", "torch.jit.annotate(torch.Tensor, {a} + 1)",
+    "torch.func.linearize(torch.sin, {a} + 0)[1]({a})", "torch.jit.annotate(torch.Tensor, {a} + 1)",
     "{a} + torch.Tensor({a}.shape).zero_()", "{a} * torch.FloatTensor([{a}.dim()])", "{a}.type(torch.DoubleTensor).type({a}.type())", "torch.Tensor({a}) + 1",
     "checkpoint(lambda t: t.sin() * 2, {a}, use_reentrant=False)", "torch.func.jacrev(lambda t: (t * t).sum())({a})", "{a} * (hash(SEEN.append) == hash(SEEN.append))",
     "{a} * collections.namedtuple('P', 'n')({a}.dim()).n", "{a} + type('C', (), {{'k': 2}}).k",
 )  # fmt: skip
-"""Calls of what torch and Python have beside operators; the shape stays."""
+"""Calls of what torch and Python have beside operators; the shape stays. `linearize` folds what it traces, and eager
+refuses that of an expanded tensor: it gets one with memory of its own."""
 SETTINGS = (
     "with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):", "with torch.backends.mkldnn.flags(enabled=False):",
     "with warnings.catch_warnings():", "with torch.autograd.graph.disable_saved_tensors_hooks('no'):", "with torch.fx.traceback.annotate({'a': 1}):",
