@@ -196,6 +196,7 @@ class Trace:
             return None
         if node.target is _enter_autocast:
             self.regions.append(_enter_autocast(*node.args, **node.kwargs))
+            torch.set_autocast_cache_enabled(False)  # a region sets it, and capture's fakes may still lie in the cache
             return self.regions[-1]
         if node.target is _exit_autocast:
             region = self.env[node.args[0]]  # type: ignore[index]
