@@ -242,7 +242,8 @@ def observe(space: dict, function, arguments: tuple, exact: bool = True) -> Outc
     while error is not None and len(chain) < (3 if exact else 1):
         words = "" if isinstance(error, RecursionError) else str(error)  # they tell where the last of many calls was
         if not exact:
-            words = words.partition("\n")[0] if "firebrick" in words.lower() else ""
+            told = "firebrick" in words.lower() or type(error).__name__ == "BackendError"
+            words = words.partition("\n")[0] if told else ""
         chain.append(f"{type(error).__name__}: {_RESUMED.sub('', _ADDRESS.sub('', words))}")
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     driven = "drive" in space
@@ -271,15 +272,21 @@ def observe(space: dict, function, arguments: tuple, exact: bool = True) -> Outc
     return Outcome(seen, values)
 
 
-def load(text: str, name: str, compile_: Callable[..., object] = lambda f, **_: f) -> dict:
+def load(
+    text: str,
+    name: str,
+    compile_: Callable[..., object] = lambda f, **_: f,
+    block: Callable[[], object] = contextlib.nullcontext,
+) -> dict:
     """Execute a program's text in a namespace of its own.
 
-    `COMPILE` there is what compiles, or leaves as it is: for programs that compile more than `main`.
+    `COMPILE` there is what compiles, or leaves as it is: for programs that compile more than `main`; `BLOCK` is
+    `compiled_backward`, or nothing.
     """
     module = sys.modules[name] = types.ModuleType(name)  # dataclasses ask for it
     torch.manual_seed(0)
     space = module.__dict__
-    space["COMPILE"] = Silent(compile_)
+    space["COMPILE"], space["BLOCK"] = Silent(compile_), Silent(block)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exec(compile(text, f"<{name}>", "exec"), space)
@@ -303,7 +310,8 @@ def compare(text: str, calls: int = 4, backend: str = "eager", strict: bool | No
     backend = named.group(1) if named else backend
     options = None if strict is None else {"strict": strict}
     compile_ = functools.partial(firebrick.compile, backend=backend, options=options)
-    plain_space, space = load(text, "program"), load(text, "program", compile_)
+    block = functools.partial(firebrick.compiled_backward, backend=backend, options=options)
+    plain_space, space = load(text, "program"), load(text, "program", compile_, block)
     plain = plain_space["main"]
     compiled = compile_(space["main"])
     exact = backend == "eager"

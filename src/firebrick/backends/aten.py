@@ -133,6 +133,7 @@ def _number(size: Any, numbers: Mapping[str, int]) -> int:
 
 
 def seen_as(base: torch.Tensor, alias: Alias, sizes: Mapping[str, int]) -> torch.Tensor:
-    """Return `base` itself, or the view of it that `alias` describes."""
+    """Return a tensor on the memory of `base`, as `alias` describes it."""
     shape, strides = (tuple([_number(size, sizes) for size in row]) for row in (alias.shape, alias.strides))
+    base = base.detach()  # a tensor of its own, which has no history where no gradient is asked for
     return runtime.seen(base, (shape, strides, _number(alias.offset, sizes)), {})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 
-from tests.fuzz import programs
+from tests.fuzz import programs, training
 from tests.fuzz.features import gradients, layouts, modules, objects, statements
 from tests.fuzz.features.frame import Feature, Writer
 
@@ -31,6 +31,8 @@ def generate(seed: int, only: str | None = None) -> str:
         seed: any whole number.
         only: the name of a feature that each program has.
     """
+    if only == training.NAME:
+        return training.generate(seed)
     draw = random.Random(f"{seed} {only or ''}")
     if only == WHOLE or (only is None and draw.random() < 0.25):
         return programs.generate(seed)
