@@ -13,6 +13,7 @@ import torch
 
 from firebrick.targets.base import CALL, Choice
 from firebrick.targets.cpu.epilogue import ACTIVATIONS
+from firebrick.targets.cpu.int8_kernel import INT8_COLUMNS
 from firebrick.targets.cpu.matmul_kernel import PIECE
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
     """What computes an op, the cheapest first; of equal ones the first here."""
     if target.exact or op not in _OPS:
         return (CALL,)
-    return tuple(sorted([*_OPS[op](COLUMNS.get(target.vector_bytes, 0), *args), CALL], key=lambda c: c.cost))
+    columns = (INT8_COLUMNS if op == "firebrick::int8_product" else COLUMNS).get(target.vector_bytes, 0)
+    return tuple(sorted([*_OPS[op](columns, *args), CALL], key=lambda c: c.cost))
 
 
 def _cost(work: int, meets: int) -> float:
@@ -144,9 +146,15 @@ def _recurrent(columns: int, cell: str, batch: int, size: int) -> list[Choice]:
     return [Choice("own", 0.5 if few else 1.5)] if columns else []
 
 
+def _int8_product(columns: int, inner: int, outer: int) -> list[Choice]:
+    """A product of bytes by a constant weight; ATen's and, without VNNI, oneDNN's are slow or wrong."""
+    return [Choice("own", 0.5, options={"columns": columns})] if columns and inner and outer else []
+
+
 _OPS: Mapping[str, Callable[..., list[Choice]]] = {
     "aten::mm": _matmul,
     "aten::bmm": _batched,
     "aten::convolution": _convolution,
     "firebrick::recurrent": _recurrent,
+    "firebrick::int8_product": _int8_product,
 }
