@@ -2,8 +2,8 @@
 
 On an ATen graph, `run_passes` runs the registered rules and the caller's passes, gives parts to subgraph compilers,
 and then runs `PASSES`. Order matters: groups for other compilers want the plain weights, so they are taken before
-constants are folded; folding comes before prepacking, which wants to see computed weights as constants, and behind products of bytes, whose
-weights it would make floats.
+constants are folded; so are products of bytes, whose weights folding would make floats; folding comes before
+prepacking, which wants to see computed weights as constants.
 """
 
 from __future__ import annotations

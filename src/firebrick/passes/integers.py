@@ -75,7 +75,10 @@ def _integers(node: fx.Node, recipe: RecipeBuilder, target: Target) -> bool:
 
 def _dequantized(node: fx.Node, recipe: RecipeBuilder, target: Target) -> bool:
     """A product of what are bytes with scales."""
-    *bias, x, weight = node.args
+    bias: list[Any] = list(node.args[:-2])
+    x: Any
+    weight: Any
+    x, weight = node.args[-2:]
     w = _columns(weight) if node.meta["val"].dtype is torch.float32 and recipe.is_constant(weight) else None
     q = _rows(x, node) if w is not None and not node.kwargs else None
     if w is None or q is None:
@@ -116,7 +119,7 @@ def _product(x: Any, weight: Any, recipe: RecipeBuilder, target: Target, before:
 def _scaled(sums: fx.Node, x: _Quantized, w: _Quantized, bias: list[Any], recipe: RecipeBuilder, at: fx.Node) -> Any:
     """What a product of bytes is as a product of numbers."""
     emit, name = partial(_emit, at), w.node.name
-    wide = {"dtype": torch.int32}
+    wide: dict[str, Any] = {"dtype": torch.int32}
     if not _is_zero(x.point):
         by_column = recipe.call(f"{name}_sums", aten.sum.dim_IntList, recipe.copy(w.node), [0], **wide)
         shift = emit(aten.mul.Tensor, recipe.use(by_column, at), _whole_number(x.point, at))
@@ -179,6 +182,7 @@ def _quantized(node: Any) -> _Quantized | None:
         return _quantized(node.args[0])
     if node.target not in (aten.sub.Tensor, aten.add.Tensor, aten.mul.Tensor):
         return None
+    other: Any
     value, other = node.args
     q = _quantized(value)
     if q is None or q.node.meta["val"].shape != val.shape or not _is_one(q.scale):

@@ -162,7 +162,7 @@ class Int8Product:
             raise LoweringError(f"{call.op} has arguments of another kind than its kernel")
         rows = None if x.shape[0].terms else as_int(x.shape[0])
         place = (as_int(x.offset), as_int(x.strides[0]))
-        sizes = (as_int(x.shape[1]), int(outer), place, as_int(packed.offset), as_int(buffers[out].strides[0]))  # type: ignore[arg-type]
+        sizes = (as_int(x.shape[1]), int(outer), place, as_int(packed.offset), as_int(buffers[out].strides[0]))  # type: ignore[call-overload]
         made = Int8Product(rows, *sizes, f"{'u' if buffers[x.buffer].dtype == 'u8' else ''}int8_t")
         return made, (x.buffer, packed.buffer, out), () if made.rows is not None else (x.shape[0],)
 
