@@ -231,12 +231,14 @@ class Capture:
         symbols = self.takes_symbols and self.config.dynamic is not False and not history.is_static(code)
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             one = Attempt(frame, break_step, through)
+            one.tracer.symbols.dynamic = self.config.dynamic if symbols else False
             history.tell(one.tracer, code, floats)
             one.tracer.graph.keeps_sizes = getattr(self.backend, "keeps_sizes", False)
-            one.tracer.symbols.dynamic = self.config.dynamic if symbols else False
             one.tracer.symbols.sizes.takes_data = symbols
             try:
                 one.run()
+                if history.note_effects(code, one.tracer.effects) and symbols and attempt == 1:
+                    continue
                 one.tracer.symbols.sizes.takes_data = False
                 one.tracer.symbols.check_marks()
                 made = self._finish(frame, one, reason, attempt)
@@ -245,7 +247,7 @@ class Capture:
             except SizesRefused as error:
                 if history.note_numbers(code, one.tracer.symbols):
                     continue
-                symbols = history.give_up_symbols(code, error)
+                symbols = history.give_up_symbols(code, error, one.tracer.symbols)
             except WrapperRefused as error:
                 refused = Break(error.kind, str(error))
                 if self.config.fullgraph:
@@ -259,7 +261,9 @@ class Capture:
                     continue
                 retry = error.kind.name == "fake-tensor-failed" or (self.config.fullgraph and not error.is_of_data())
                 if one.tracer.symbols.in_use() and retry:
-                    symbols = history.note_numbers(code, one.tracer.symbols) or history.give_up_symbols(code, error)
+                    symbols = history.note_numbers(code, one.tracer.symbols) or history.give_up_symbols(
+                        code, error, one.tracer.symbols
+                    )
                     continue
                 reason = reason or error
                 if self.config.fullgraph and reason is error and not error.raises():
@@ -274,7 +278,7 @@ class Capture:
             except Exception as error:
                 if isinstance(error, FirebrickError) or not one.tracer.symbols.in_use():
                     raise
-                symbols = history.give_up_symbols(code, error)
+                symbols = history.give_up_symbols(code, error, one.tracer.symbols)
             finally:
                 one.release()
         raise SkipFrame(f"{frame.code.co_qualname} could not be broken anywhere", always=True)

@@ -599,7 +599,7 @@ _ANSWERS: Mapping[type[_Node], Mapping[str, Callable[..., Any]]] = {
         "wrap_int": lambda n, number: SizeNode(as_expr(number), n.sizes),
         "sym_float": lambda n: FloatNode(n.expr, n.sizes),
         "sym_sum": lambda n, nodes: SizeNode(sum((other.expr for other in nodes), as_expr(0)), n.sizes),
-        "neg": lambda n: n._made(operator.neg),
+        "neg": lambda n: n._derived_size(operator.neg),
         **dict.fromkeys(["floor", "ceil", "trunc", "round", "sym_int"], lambda n: n),
         "bool_": lambda n: n.sizes.ask("!=", n.expr, 0),
         "pow_by_natural": lambda n, by: SizeNode(math.prod([n.expr] * by.guard_int(), start=as_expr(1)), n.sizes),
