@@ -6,7 +6,9 @@ stand-in that looks at its arguments and goes no further.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,8 +24,9 @@ from firebrick.capture.graph import GraphBuilder
 from firebrick.capture.library.known_callables import CODE_HANDLERS, handles, handles_each
 from firebrick.capture.library.polyfills import scan_loop
 from firebrick.capture.replay import new_in_reach
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.function import FunctionValue, PartialValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.opaque import Pullback
@@ -281,7 +284,7 @@ _CHECKPOINT_OPTIONS = ("use_reentrant", "determinism_check", "debug", "early_sto
 @handles(_CHECKPOINT, CHECKPOINT)
 def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     named = dict(kwargs)
-    named.pop("context_fn", None)  # it says what is saved, which the partition of the joint graph decides
+    contexts = named.pop("context_fn", None)
     options = {name: named.pop(name).realize().as_constant() for name in _CHECKPOINT_OPTIONS if name in named}
     if not torch.is_grad_enabled():
         return args[0].realize().call(interp, args[1:], named)
@@ -292,7 +295,29 @@ def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         options["use_reentrant"] = False  # which gives the same gradients, without a backward of its own
     if options.get("use_reentrant") is not False:
         raise Break("unsupported-call", "checkpoint(use_reentrant=True) without an argument that gathers gradients")
+    if contexts is not None:
+        try:
+            options["context_fn"] = _real_function(contexts)
+        except NotConstant as error:
+            raise Break("unsupported-call", f"checkpoint() whose context_fn holds a {error}") from error
     return _transformed(interp, CHECKPOINT, args[0], options, args[1:], named, direct=True)
+
+
+def _real_function(value: Value) -> Any:
+    """The function that a value stands for, also one that captured code made of constants."""
+    value = value.realize()
+    if isinstance(value, PartialValue):
+        named = {name: _real_function(item) for name, item in value.kwargs.items()}
+        return functools.partial(_real_function(value.function), *map(_real_function, value.args), **named)
+    if isinstance(value, ListValue):  # of operators
+        return [item.as_constant() for item in value.items]
+    if not isinstance(value, FunctionValue) or value.obj is not None:
+        return value.as_constant()
+    if value.kwdefaults or any(cell.content is None for cell in value.closure):
+        raise NotConstant("function with keywords")
+    cells = [types.CellType(_real_function(cell.content)) for cell in value.closure if cell.content is not None]
+    defaults = tuple([item.as_constant() for item in value.defaults])
+    return types.FunctionType(value.code, value.globals, value.name, defaults, tuple(cells))
 
 
 # -- control flow ---------------------------------------------------------------------------------
