@@ -492,7 +492,7 @@ def serve(package: str) -> None:
     except Exception as error:
         print(json.dumps({"failed": f"{type(error).__name__}: {error}".splitlines()[0][:200]}), file=out)
         return
-    import torch._dynamo.testing
+    importlib.import_module("torch._dynamo.testing")
 
     import firebrick
 
