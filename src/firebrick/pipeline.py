@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.utils._python_dispatch import _disable_current_modes
 
 from firebrick import fuse, host, lower, passes, runtime, trace
 from firebrick.artifact import SCHEMA, Artifact
@@ -748,9 +749,10 @@ class _Training(_Compile):
             return self.traced(present)[1:]
 
     def traced(self, present: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:
-        """The backward for these tangents, for eager kernels."""
+        """The backward for these tangents, for eager kernels; asked for also while another graph is traced."""
         self.take_all()
-        backward, _, order = self.backward_given(present)
+        with _disable_current_modes():
+            backward, _, order = self.backward_given(present)
         return backward, run_aten(backward), order
 
     def compiled_backward(self, present: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -230,3 +231,42 @@ def test_as_an_option_of_compile():
 def test_the_option_of_a_module_is_an_error_that_says_what_to_do():
     with pytest.raises(firebrick.errors.ConfigError, match="around loss.backward"):
         firebrick.compile(torch.nn.Linear(2, 2), options={"compiled_backward": True})
+
+
+def test_what_a_graph_was_called_with_goes_with_what_is_saved():
+    noted = []
+    note = firebrick.disable(lambda t: noted.append(weakref.ref(t)))
+
+    class Noting(Broken):
+        def forward(self, x):
+            x = self.first(x).tanh()
+            note(x)
+            return self.second(x)
+
+    m = Noting()
+    f = firebrick.compile(m)
+    for _ in range(2):  # a new graph, and one that the engine keeps
+        loss = f(X).square().mean()
+        with firebrick.compiled_backward():
+            loss.backward(retain_graph=True)
+            assert noted[-1]() is not None
+            loss.backward()
+        assert noted[-1]() is None
+
+
+def test_gradients_of_gradients_of_compiled_graphs_are_right_under_it():
+    m = Broken()
+    f, x = firebrick.compile(m), X.clone().requires_grad_()
+
+    def penalty(function):
+        (grad,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
+        grad.norm().backward()
+
+    penalty(m)
+    expected = grads(m)
+    m.zero_grad()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with firebrick.compiled_backward():
+            penalty(f)
+    torch.testing.assert_close(grads(m), expected)

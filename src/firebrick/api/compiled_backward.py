@@ -17,6 +17,7 @@ from firebrick.api.settings import Settings
 from firebrick.errors import CompileError
 from firebrick.report import recorder
 from firebrick.runtime.engine_steps import ACCUMULATE, accumulate, layout_key, obstacle
+from firebrick.runtime.training import is_compiled_node
 from firebrick.trace import engine_capture
 from firebrick.trace.engine_capture import Recorder
 
@@ -79,9 +80,10 @@ class _Program:
             self.last.insert(0, [n for n in used if n not in later])
             later |= used
 
-    def run(self, inputs: Sequence[Any], hooks: Sequence[Any], settings: Settings) -> list[Any]:
+    def run(self, inputs: list[Any], hooks: Sequence[Any], settings: Settings) -> list[Any]:
         """Run it on what the nodes of this backward hold."""
         env = dict(zip(self.inputs, [*inputs, *self.constants], strict=True))
+        inputs.clear()  # what the nodes saved goes with the last part that needs it
         holders = Counter(t.untyped_storage().data_ptr() for t in env.values())
         for (one, plain), last in zip(self.parts, self.last, strict=True):
             if one.outputs:
@@ -147,6 +149,9 @@ class _Call:
             if not keep:
                 self._collect(tensors, grads, False, args, kwargs)
         (program, inputs, hooks), self.collected, self.begun = self.collected, None, True
+        if not keep:
+            for node in filter(is_compiled_node, hooks):
+                node.before = None  # goes with what is saved
         with torch.no_grad():
             outputs = program.run(inputs, hooks, self.settings)
             while self.callbacks:

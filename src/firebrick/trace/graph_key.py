@@ -46,7 +46,7 @@ def _target_text(target: Any) -> str:
         return target
     if isinstance(target, Nested):
         texts = [f"{graph_text(body.graph)} -> {body.leaves} {body.spec}" for body in target.bodies]
-        if any(text.startswith("None") for text in texts):
+        if target.key is None or any(text.startswith("None") for text in texts):
             raise _NoText
         return f"{target} {target.key} {{{' '.join(texts)}}}"
     if isinstance(target, torch._ops.OpOverload):

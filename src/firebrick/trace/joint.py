@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 from bisect import bisect_right
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +25,7 @@ from firebrick.ir.graph.nested import CHECKPOINT, Transform
 from firebrick.ir.index.sizes import expressions, has_symbols, sizes_in
 from firebrick.trace.aliasing import Origin, Value, overlaps
 from firebrick.trace.inference_trace import GRAD_MODE_TARGETS, Finish, Trace, tracing_state
+from firebrick.trace.selective import MUST_SAVE, selective_contexts
 from firebrick.trace.tape import Draws
 from firebrick.trace.tracer import fake_like
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from firebrick.ir.graph.aten import Alias
     from firebrick.runtime.bits import Bits
     from firebrick.trace.aliasing import Storage
+    from firebrick.trace.tape import Record
 
 
 @dataclass(slots=True)
@@ -161,6 +165,7 @@ class _JointTrace(Trace):
         self.tracer.fake_mode = new_fake_mode(sizes)  # capture's fake tensors have histories of their own
         self.leaves: dict[str, torch.Tensor] = {}
         self.entries: dict[int, Any] = {}  # id of an input's fake tensor -> the history that it begins with
+        self.kept: list[Record] = []  # what policies of checkpoints save
         self.calls: list[int] = []  # autograd's sequence number when each call began
         self.stacks: list[tuple[UserLocation, ...]] = []  # and its place, for what is computed in its backward
 
@@ -221,25 +226,25 @@ class _JointTrace(Trace):
         stack = self.tape.stack
         if stack:
             stack = (*stack[:-1], replace(stack[-1], nodes=tuple([~n for n in stack[-1].nodes])))
-        if (
-            isinstance(target, Transform)
-            and target.api is CHECKPOINT
-            and target.options.get("preserve_rng_state", True)
-        ):
-            target = self._drawing_once(target)
+        if isinstance(target, Transform) and target.api is CHECKPOINT:
+            target = self._checkpointed(target)
         self.calls.append(torch._C._autograd._get_sequence_nr())  # type: ignore[attr-defined]
         self.stacks.append(stack)
         return super()._dispatch(target, node)
 
-    def _drawing_once(self, target: Transform) -> Transform:
-        """A checkpoint whose body draws the same numbers when it is computed again."""
-        draws, again, body = Draws(), copy.copy(target), target.bodies[0]
+    def _checkpointed(self, target: Transform) -> Transform:
+        """A checkpoint that draws the same numbers when it is computed again, and what its policy has it save."""
+        again, body = copy.copy(target), target.bodies[0]
+        draws = Draws() if target.options.get("preserve_rng_state", True) else None
 
         def run(*args: Any) -> Any:
-            with self.tape.drawing(draws):
+            with self.tape.drawing(draws) if draws is not None else nullcontext():
                 return body(*args)
 
         again.bodies = (run,)  # type: ignore[assignment]
+        if "context_fn" in target.options:
+            contexts = partial(selective_contexts, target.options["context_fn"], self.tracer, draws, self.kept)
+            again.options = {**target.options, "context_fn": contexts}
         return again
 
     def locate(self) -> None:
@@ -265,6 +270,9 @@ class _JointFinish(Finish):
         gradients = [None if g is None else self.tracer.read(self.tracer.value_of(g)) for g in computed]
         count = len(self.flat)
         gm, constants = self.graph([*self.flat, *gradients])
+        for record in self.trace.kept:
+            if record.node is not None:
+                record.node.meta[MUST_SAVE] = True
         return JointGraph(
             gm, constants, names, self.outputs, count, tangents, [*leaves], dirty, grads, reach, groups, bits=bits
         )

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import flop_registry
 from firebrick.fakes.node_values import acts
 from firebrick.ir.graph.calls import shows_memory
 from firebrick.trace.maxflow import INFINITE, Network
+from firebrick.trace.selective import MUST_SAVE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -174,8 +175,11 @@ def _cut(
             capacity = 0 if node in visible and node.op == "call_function" else _cost(node, written)
             if works is not None and node.op == "placeholder" and node.name not in written:
                 capacity = 1
-        network.edge(entries[node], exits[node], capacity)
-        if node.op in ("placeholder", "get_attr") or not (_is_cheap(node) or node.target is operator.getitem):
+        must_save = MUST_SAVE in node.meta and node.op == "call_function"
+        network.edge(entries[node], exits[node], 0 if must_save else capacity)
+        if must_save:
+            network.edge(0, entries[node], INFINITE)
+        elif node.op in ("placeholder", "get_attr") or not (_is_cheap(node) or node.target is operator.getitem):
             price = INFINITE
             if works is not None and node in works and _may_run_again(node):
                 price = int(works[node] * 2 ** (step / 8))

@@ -254,10 +254,10 @@ class Operations:
         if isinstance(value, ObjectValue):
             entry, _ = self.lookup(value.cls, "__iter__")
             if isinstance(entry, types.FunctionType):
-                made = self.tracer.function(entry).call(self.interpreter, [value], {}).realize()
-                if not hasattr(made.python_type(), "__next__"):
-                    self.raise_new(TypeError, f"iter() returned non-iterator of type {made.python_type().__name__!r}")
-                return made
+                result = self.tracer.function(entry).call(self.interpreter, [value], {}).realize()
+                if not hasattr(result.python_type(), "__next__"):
+                    self.raise_new(TypeError, f"iter() returned non-iterator of type {result.python_type().__name__!r}")
+                return result
         if type(value) is ListValue:
             cursor = Cursor(value)
             return IteratorValue(cursor, type(iter([])), cursor.remake)

@@ -6,7 +6,9 @@ stand-in that looks at its arguments and goes no further.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,8 +24,9 @@ from firebrick.capture.graph import GraphBuilder
 from firebrick.capture.library.known_callables import CODE_HANDLERS, handles, handles_each
 from firebrick.capture.library.polyfills import scan_loop
 from firebrick.capture.replay import new_in_reach
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.function import FunctionValue, PartialValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.opaque import Pullback
@@ -131,18 +134,18 @@ class Sub:
             torch._C._set_grad_enabled(before)
             self.tracer.graph = self.outer
         leaves, spec = pytree.tree_flatten(result.as_argument())
-        found: list[Any] = []
+        tensors: list[Any] = []
         nodes: list[fx.Node] = []
         for leaf in leaves:
             if isinstance(leaf, fx.Node):
-                found.append(len(nodes))
+                tensors.append(len(nodes))
                 nodes.append(self.graph.lift(leaf))
             else:
-                found.append([leaf])
+                tensors.append([leaf])
         self.graph.graph.output(tuple(nodes))
         module = fx.GraphModule(torch.nn.Module(), self.graph.graph)
         module.meta["fake_mode"] = self.graph.mode
-        return Body(module, found, spec), _values(self.graph, nodes)
+        return Body(module, tensors, spec), _values(self.graph, nodes)
 
     def lifted(self) -> Value:
         """The tensors from outside that the body uses."""
@@ -214,8 +217,8 @@ def _transformed(
     """The node that runs `api` on a function's graph."""
     sub = Sub(interp)
     sub.graph.in_transform |= api is not CHECKPOINT
-    given = TupleValue(list(args)), DictValue.of(dict(kwargs))
-    handed = tuple(value.as_argument() for value in given)
+    arguments = TupleValue(list(args)), DictValue.of(dict(kwargs))
+    handed = tuple(value.as_argument() for value in arguments)
     seen: list[Any] = []
 
     def look(*inner: Any, **named: Any) -> Any:
@@ -243,7 +246,7 @@ def _transformed(
     if options.get("chunk_size") is not None and interp.tracer.effects.count != effects:
         raise Break("unsupported-call", f"{api.__name__}() in chunks of a function with side effects")
     node = kind(api, body, options, handed, direct=direct)
-    return interp.tracer.graph.call(interp, "call_function", node, (*given, sub.lifted()), {})
+    return interp.tracer.graph.call(interp, "call_function", node, (*arguments, sub.lifted()), {})
 
 
 def _value_like(interp: Interpreter, sub: Sub, item: Any) -> Value:
@@ -281,7 +284,7 @@ _CHECKPOINT_OPTIONS = ("use_reentrant", "determinism_check", "debug", "early_sto
 @handles(_CHECKPOINT, CHECKPOINT)
 def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     named = dict(kwargs)
-    named.pop("context_fn", None)  # it says what is saved, which the partition of the joint graph decides
+    contexts = named.pop("context_fn", None)
     options = {name: named.pop(name).realize().as_constant() for name in _CHECKPOINT_OPTIONS if name in named}
     if not torch.is_grad_enabled():
         return args[0].realize().call(interp, args[1:], named)
@@ -292,7 +295,29 @@ def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         options["use_reentrant"] = False  # which gives the same gradients, without a backward of its own
     if options.get("use_reentrant") is not False:
         raise Break("unsupported-call", "checkpoint(use_reentrant=True) without an argument that gathers gradients")
+    if contexts is not None:
+        try:
+            options["context_fn"] = _real_function(contexts)
+        except NotConstant as error:
+            raise Break("unsupported-call", f"checkpoint() whose context_fn holds a {error}") from error
     return _transformed(interp, CHECKPOINT, args[0], options, args[1:], named, direct=True)
+
+
+def _real_function(value: Value) -> Any:
+    """The function that a value stands for, also one that captured code made of constants."""
+    value = value.realize()
+    if isinstance(value, PartialValue):
+        named = {name: _real_function(item) for name, item in value.kwargs.items()}
+        return functools.partial(_real_function(value.function), *map(_real_function, value.args), **named)
+    if isinstance(value, ListValue):  # of operators
+        return [item.as_constant() for item in value.items]
+    if not isinstance(value, FunctionValue) or value.obj is not None:
+        return value.as_constant()
+    if value.kwdefaults or any(cell.content is None for cell in value.closure):
+        raise NotConstant("function with keywords")
+    cells = [types.CellType(_real_function(cell.content)) for cell in value.closure if cell.content is not None]
+    defaults = tuple([item.as_constant() for item in value.defaults])
+    return types.FunctionType(value.code, value.globals, value.name, defaults, tuple(cells))
 
 
 # -- control flow ---------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 CHECKPOINT: Any = getattr(torch.utils.checkpoint.checkpoint, "__wrapped__", torch.utils.checkpoint.checkpoint)
 """`checkpoint` as torch defines it, without what keeps torch's compiler out."""
 
+_FAKE: Any = torch._C._TorchDispatchModeKey.FAKE
+
 
 class Body:
     """A captured function: a graph from tensors to a flat tuple, and the structure of what the function returned."""
@@ -41,13 +43,13 @@ class Nested:
 
     Attributes:
         bodies: the graphs.
-        key: what else tells two of a class apart, as text.
+        key: what else tells two of a class apart, as text; None: it has none that is equal in every process.
         splits: whether a trace can't go through it, so that graphs are compiled apart before and behind it.
     """
 
     splits = False
 
-    def __init__(self, name: str, bodies: tuple[Body, ...], key: str = "") -> None:
+    def __init__(self, name: str, bodies: tuple[Body, ...], key: str | None = "") -> None:
         self.__name__ = self.__qualname__ = name
         self.bodies, self.key = bodies, key
 
@@ -66,7 +68,8 @@ class Transform(Nested):
         self, api: Callable[..., Any], body: Body, options: Mapping[str, Any], args: Any, *, direct: bool
     ) -> None:
         structure = pytree.tree_map(lambda leaf: leaf if isinstance(leaf, (int, float, str)) else None, args)
-        super().__init__(api.__name__, (body,), f"{dict(options)!r} {structure!r}")
+        stable = "context_fn" not in options
+        super().__init__(api.__name__, (body,), f"{dict(options)!r} {structure!r}" if stable else None)
         self.api, self.options, self.direct = api, options, direct
 
     def __call__(self, args: Any, kwargs: Any, lifted: Sequence[Any]) -> Any:
@@ -80,10 +83,13 @@ class Transform(Nested):
         return self.apply(run, args, kwargs)
 
     def apply(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Transform a function and call it."""
+        """Transform a function and call it; the contexts of a checkpoint are not for capture's fake tensors."""
+        options, fake = self.options, torch._C._get_dispatch_mode(_FAKE) is not None
+        if fake and "context_fn" in options:
+            options = {name: option for name, option in options.items() if name != "context_fn"}
         if self.direct:
-            return self.api(function, *args, **self.options, **kwargs)
-        return self.api(function, **self.options)(*args, **kwargs)
+            return self.api(function, *args, **options, **kwargs)
+        return self.api(function, **options)(*args, **kwargs)
 
 
 class Branch(Nested):

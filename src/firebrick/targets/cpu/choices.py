@@ -80,16 +80,16 @@ def _matmul(columns: int, x: Any, weight: Any) -> list[Choice]:
     if not isinstance(rows, int):  # oneDNN would have to know how many
         return [Choice("own", 0.5, _WRITTEN)] if columns and weight.dtype is torch.float32 else []
     work = math.prod((rows, *weight.shape))
-    found = [Choice("packed", _cost(work, _MATMUL), _ONEDNN | {"add"}, single=True)]
-    found = found if _is_packable(weight.dtype) else []
+    choices = [Choice("packed", _cost(work, _MATMUL), _ONEDNN | {"add"}, single=True)]
+    choices = choices if _is_packable(weight.dtype) else []
     if weight.dtype is torch.float32 and torch.backends.mkl.is_available() and rows:
-        found.append(Choice("mkl", _cost(work, _MATMUL), frozenset({"bias"})))
+        choices.append(Choice("mkl", _cost(work, _MATMUL), frozenset({"bias"})))
     if columns and (half or weight.dtype is torch.float32):
         along = 1 in (weight.stride(0), weight.shape[0])
         cost = 1.0 if half and rows > _FEW_ROWS else 0.5
         after = frozenset({"bias", *ACTIVATIONS}) if half else _WRITTEN
-        found += [Choice(name, cost, after) for name in ("own", "dots", "panels")[: 3 if along else 1]]
-    return found
+        choices += [Choice(name, cost, after) for name in ("own", "dots", "panels")[: 3 if along else 1]]
+    return choices
 
 
 def _batched(columns: int, x: Any, y: Any) -> list[Choice]:
