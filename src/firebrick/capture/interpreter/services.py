@@ -152,7 +152,7 @@ class Operations:
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, type) and owner in LITERAL_TYPES:  # int.from_bytes
             return self.fold(obj, args, kwargs, copied=True)
-        if owner is not None and not isinstance(owner, types.ModuleType) and isinstance(obj, types.BuiltinFunctionType):
+        if isinstance(obj, types.BuiltinFunctionType) and hasattr(type(owner), obj.__name__):  # pybind's owners lack it
             return self.tracer.known(owner).call_method(interp, obj.__name__, args, kwargs)
         raise Break("unsupported-call", f"{value.describe()}() is called")
 

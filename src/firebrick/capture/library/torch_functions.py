@@ -124,6 +124,13 @@ _asks(
 )
 
 
+@handles(torch._C._are_functorch_transforms_active)
+def _transforms_are_active(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if interp.tracer.graph.in_transform:
+        return ConstantValue(True)
+    return interp.fold(torch._C._are_functorch_transforms_active, args, kwargs)
+
+
 _asks(torch.get_num_threads, state="THREADS")
 _asks(torch.get_float32_matmul_precision, state="MATMUL_PRECISION")
 
