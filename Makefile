@@ -120,7 +120,7 @@ bisect-bugs: $(EXTENSION) ## Fifty planted bugs: which of them `firebrick bisect
 
 wild: ## Small models of other packages against float64, graphs beside torch.compile's, in an environment of its own; results to docs/wild.md; hours, goes on where it was ended
 	@"$(PYTHON)" -m venv $(VENV)-wild
-	@$(VENV)-wild/bin/python -m pip install --quiet --disable-pip-version-check torch==2.14.1 torchvision==0.29.1 torchaudio transformers timm diffusers torch_geometric sentence-transformers open_clip_torch lightning peft torchao einops kornia monai torchmetrics vit-pytorch x-transformers "setuptools<82"
+	@$(VENV)-wild/bin/python -m pip install --quiet --disable-pip-version-check torch==2.14.1 torchvision==0.29.1 torchaudio transformers timm diffusers torch_geometric sentence-transformers open_clip_torch lightning peft torchao einops kornia monai torchmetrics vit-pytorch x-transformers segmentation-models-pytorch gpytorch torchdiffeq pytorch-msssim "setuptools<82"
 	@$(VENV)-wild/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
 	@$(VENV)-wild/bin/python tests/sweeps/wild.py --markdown docs/wild.md
 

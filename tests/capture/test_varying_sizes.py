@@ -117,3 +117,68 @@ def test_recurrent_layers_over_lengths(kind, first):
 )
 def test_ops_whose_own_meta_kernels_know_numbers_only(function):
     assert compiles(function, [(torch.randn(*s),) for s in [(3, 5), (4, 7), (6, 2), (9, 30)]]) == 2
+
+
+class Layer:
+    """A cache of one layer: filled by the first call, and longer with each."""
+
+    def __init__(self, grows):
+        self.filled, self.grows, self.rows = False, grows, None
+
+    def add(self, x):
+        rows = x if not self.filled else torch.cat([self.rows, x], 1)
+        self.filled, self.rows = True, rows if self.grows or not self.filled else self.rows
+        return rows
+
+
+def decode(cache, x, prompt):
+    return (cache.add(x) @ prompt.transpose(1, 2)).softmax(1).sum(1)
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_cache_that_is_filled_takes_one_compile_for_all_steps_of_all_prompts(grows):
+    compiled, before = firebrick.compile(decode), firebrick.graphs_compiled()
+    for length in (5, 8, 3):
+        caches, prompt = (Layer(grows), Layer(grows)), torch.randn(1, length, 4)
+        for _ in range(4):
+            x = torch.randn(1, 1, 4)
+            torch.testing.assert_close(compiled(caches[0], x, prompt), decode(caches[1], x, prompt))
+    assert firebrick.graphs_compiled() - before == 3
+
+
+def test_a_row_that_grows_from_one_is_compiled_once():
+    def function(state, x):
+        state.rows = torch.cat([state.rows, x])
+        return state.rows.softmax(0)
+
+    compiled, before = firebrick.compile(function), firebrick.graphs_compiled()
+    states = Layer(True), Layer(True)
+    states[0].rows = states[1].rows = torch.randn(1, 4)
+    for _ in range(5):
+        x = torch.randn(1, 4)
+        torch.testing.assert_close(compiled(states[0], x), function(states[1], x))
+    assert firebrick.graphs_compiled() - before == 1
+
+
+def test_state_of_a_module_says_nothing_of_sizes():
+    class Lazy(nn.Module):
+        filled = False
+
+        def forward(self, x):
+            if not self.filled:
+                self.filled = True
+            return x * 2
+
+    model = Lazy()
+    compiled = firebrick.compile(model)
+    for _ in range(3):
+        compiled(torch.randn(3, 4))
+    guards = [g for e in hook.entries(Lazy.forward.__code__) for g in e.plan.guards]
+    assert not any(g.kind == "SHAPE" for g in guards)
+
+
+def test_a_size_that_varies_and_is_one_is_compiled_with_the_others_unless_it_is_expanded():
+    assert compiles(lambda x: x.softmax(1) * 3, rows(4, 1, 7, 2)) == 2
+    y = torch.randn(6, 8)
+    calls = [(torch.randn(n, 8), y[: max(n, 1)] if n > 1 else y) for n in (4, 1, 5, 1)]
+    assert compiles(lambda x, y: x + y, calls) <= 4

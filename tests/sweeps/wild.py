@@ -2,19 +2,22 @@
 
     python tests/sweeps/wild.py [--package timm] [--results FILE] [--markdown docs/wild.md] [--minutes 60]
 
-Each package runs in processes of its own that are started anew where a model kills or hangs one; results are kept in
-FILE, so that a sweep goes on where it was ended. A row is an expression that makes a model and its arguments.
+A process imports a package and forks one for each model, with limits of time and memory; results are kept in FILE, so
+that a sweep goes on where it was ended. A row is an expression that makes a model and its arguments.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import importlib
 import importlib.metadata
 import json
 import os
+import pkgutil
 import platform
-import select
+import resource
+import signal
 import subprocess
 import sys
 import time
@@ -28,20 +31,12 @@ import torch
 from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 240.0
+LIMIT = 400
 """Seconds that one model may take."""
-_TORCHVISION = (
-    *("nms", "qnms", "roi_align", "_roi_align_backward", "qroi_align", "ps_roi_align", "_ps_roi_align_backward"),
-    *(
-        "roi_pool",
-        "_roi_pool_backward",
-        "ps_roi_pool",
-        "_ps_roi_pool_backward",
-        "deform_conv2d",
-        "_deform_conv2d_backward",
-    ),
-)
+MEMORY = 10 << 30
+"""Bytes that one model may take."""
 R = torch.randn
+BOXES = torch.rand(20, 2, generator=torch.Generator().manual_seed(0)).repeat(1, 2) * 20 + torch.tensor([0.0, 0, 9, 7])
 
 
 def image(size: int = 64, batch: int = 1, channels: int = 3) -> tuple[torch.Tensor, ...]:
@@ -76,6 +71,23 @@ class Mlp(nn.Module):
         return self.last(torch.relu(self.second(torch.nn.functional.gelu(self.first(x)))))
 
 
+class Mlp64(nn.Sequential):
+    """A field of 64 numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 64))
+
+
+def seen(detector: nn.Module) -> nn.Module:
+    """A detector whose random weights leave sums in the range of numbers."""
+    with torch.no_grad():
+        for part in detector.modules():
+            if getattr(part, "running_var", None) is not None:
+                part.running_mean.normal_(0, 0.1)
+                part.running_var.uniform_(0.7, 1.5)
+    return detector.eval()
+
+
 _TIMM = (
     "resnet10t resnet18 resnext26ts seresnext26ts ecaresnet26t skresnet18 res2net50_14w_8s mobilenetv2_050 mobilenetv3_small_050 mobilenetv4_conv_small_050 "
     "efficientnet_lite0 mnasnet_small tinynet_e fbnetc_100 ghostnet_050 ghostnetv2_100 semnasnet_075 spnasnet_100 hardcorenas_a rexnetr_200 regnetx_002 regnety_002 "
@@ -107,6 +119,57 @@ CASES: dict[str, dict[str, str]] = {
         **rows("M.NAME(weights=None, num_classes=10).eval(), image(224)", *"vit_b_32 swin_t swin_v2_t maxvit_t".split()),
         **rows("M.segmentation.NAME(weights=None, weights_backbone=None, num_classes=5).eval(), image(64)", *"fcn_resnet50 deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large".split()),
         **rows("M.video.NAME(weights=None, num_classes=5).eval(), (R(1, 3, 4, 48, 48),)", "r3d_18", "mc3_18", "r2plus1d_18"),
+        **rows("M.video.NAME(weights=None, num_classes=5).eval(), (R(1, 3, 16, 224, 224),)", "mvit_v1_b", "mvit_v2_s", "s3d"),
+        "swin3d_t": "M.video.swin3d_t(weights=None, num_classes=5).eval(), (R(1, 3, 4, 64, 64),)",
+        "raft_small": "M.optical_flow.raft_small(weights=None).eval(), (torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128))",
+        **rows("seen(M.detection.NAME(weights=None, weights_backbone=None, num_classes=5, min_size=96, max_size=128)), ([torch.rand(3, 96, 80), torch.rand(3, 72, 100)],)", *"fasterrcnn_resnet50_fpn fasterrcnn_mobilenet_v3_large_320_fpn maskrcnn_resnet50_fpn keypointrcnn_resnet50_fpn".split()),
+        "retinanet_resnet50_fpn": "seen(M.detection.retinanet_resnet50_fpn(weights=None, weights_backbone=None, num_classes=5, min_size=96, max_size=128, score_thresh=0.0)), ([torch.rand(3, 96, 80), torch.rand(3, 72, 100)],)",
+        "fcos_resnet50_fpn": "seen(M.detection.fcos_resnet50_fpn(weights=None, weights_backbone=None, num_classes=5, min_size=96, max_size=128, score_thresh=0.0)), ([torch.rand(3, 96, 80), torch.rand(3, 72, 100)],)",
+        "ssdlite320_mobilenet_v3_large": "seen(M.detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5)), ([torch.rand(3, 96, 80), torch.rand(3, 72, 100)],)",
+        "nms": "Call(torchvision.ops.nms), (BOXES, torch.rand(20), 0.5)",
+        "batched_nms": "Call(torchvision.ops.batched_nms), (BOXES, torch.rand(20), torch.arange(20) % 3, 0.5)",
+        "box_iou": "Call(torchvision.ops.box_iou), (BOXES, BOXES[:7])",
+        **rows("Call(torchvision.ops.NAME), (BOXES, BOXES.flip(0) + 1)", "generalized_box_iou_loss", "complete_box_iou_loss", "distance_box_iou_loss"),
+        "roi_align": "torchvision.ops.RoIAlign(4, 0.5, 2), (R(1, 8, 32, 32), [BOXES])",
+        "roi_pool": "torchvision.ops.RoIPool(4, 0.5), (R(1, 8, 32, 32), [BOXES])",
+        "DeformConv2d": "torchvision.ops.DeformConv2d(4, 8, 3), (R(1, 4, 12, 12), R(1, 18, 10, 10))",
+        "sigmoid_focal_loss": "Call(torchvision.ops.sigmoid_focal_loss), (R(4, 5), torch.rand(4, 5).round())",
+        "FeaturePyramidNetwork": "torchvision.ops.FeaturePyramidNetwork([8, 16], 8), ({'a': R(1, 8, 16, 16), 'b': R(1, 16, 8, 8)},)",
+    },
+    "torchaudio": {
+        "Wav2Vec2Model": "AM.wav2vec2_model('layer_norm', [(16, 10, 5), (16, 3, 2)], False, 32, 0.0, 16, 2, 2, 2, 0.0, 0.0, 64, 0.0, False, 0.0, 8), (R(1, 800),)",
+        "HuBERTPretrain": "AM.wav2vec2_model('group_norm', [(16, 10, 5), (16, 3, 2)], False, 32, 0.0, 16, 2, 2, 2, 0.0, 0.0, 64, 0.0, True, 0.0, 8), (R(1, 800),)",
+        "WavLM": "AM.wavlm_model('group_norm', [(16, 10, 5), (16, 3, 2)], False, 32, 0.0, 16, 2, 2, 2, 32, 64, 0.0, 0.0, 64, 0.0, False, 0.0, 8), (R(1, 800),)",
+        "Conformer": "AM.Conformer(16, 2, 32, 2, 7), (R(2, 10, 16), torch.tensor([10, 8]))",
+        "Emformer": "AM.Emformer(16, 2, 32, 2, 4, right_context_length=1), (R(2, 9, 16), torch.tensor([8, 7]))",
+        "ConvTasNet": "AM.ConvTasNet(2, 16, 16, 3, 8, 16, 2, 2), (R(1, 1, 400),)",
+        "DeepSpeech": "AM.DeepSpeech(16, n_hidden=32, n_class=5), (R(1, 1, 8, 16),)",
+        "Wav2Letter": "AM.Wav2Letter(num_classes=5, num_features=8, input_type='mfcc'), (R(1, 8, 200),)",
+        "WaveRNN": "AM.WaveRNN([2, 2], 4, 16, 4, n_rnn=16, n_fc=16, kernel_size=3, n_freq=16, n_hidden=16, n_output=16), (R(1, 1, 16), R(1, 1, 16, 8))",
+        "MelResNet": "AM.wavernn.MelResNet(2, 16, 16, 16, 3), (R(1, 16, 20),)",
+        "HDemucs": "AM.HDemucs(['a', 'b'], channels=8, depth=4, nfft=512), (R(1, 2, 4096),)",
+        "SquimObjective": "AM.squim_objective_model(16, 8, 16, 1, 1, 8, 2), (R(1, 1600),)",
+        "RNNTJoiner": "AM.rnnt._Joiner(16, 10), (R(1, 5, 16), torch.tensor([5]), R(1, 3, 16), torch.tensor([3]))",
+        **{n: f"AT.{n}({a}), (R(1, {length}),)" for n, a, length in (("Spectrogram", "128", 800), ("MelSpectrogram", "16000, 128, n_mels=16", 800), ("MFCC", "16000, 13, melkwargs=dict(n_fft=256, n_mels=16)", 800), ("LFCC", "16000, n_lfcc=13, speckwargs=dict(n_fft=128)", 800), ("AmplitudeToDB", "", 50), ("MuLawEncoding", "", 50), ("Resample", "16000, 8000", 400), ("ComputeDeltas", "", 50), ("Vol", "0.5", 50), ("Fade", "10, 10", 50), ("SpectralCentroid", "16000, 128", 800), ("Preemphasis", "", 50), ("Deemphasis", "", 50))},
+        "InverseMelScale": "AT.InverseMelScale(33, 8), (R(1, 8, 10).abs(),)",
+        "GriffinLim": "AT.GriffinLim(64, 4, rand_init=False), (R(1, 33, 10).abs(),)",
+        **rows("Call(torchaudio.functional.NAME), (R(1, 200), 16000, 800.0)", "lowpass_biquad", "highpass_biquad", "bandpass_biquad"),
+    },
+    "segmentation_models_pytorch": {
+        **rows("SM.NAME('resnet18', encoder_weights=None, classes=3), image(64)", *"Unet UnetPlusPlus MAnet Linknet FPN PSPNet PAN DeepLabV3 DeepLabV3Plus UPerNet Segformer".split()),
+        **{f"Unet of {n}": f"SM.Unet('{n}', encoder_weights=None, classes=3, encoder_depth=3, decoder_channels=(32, 16, 8)), image(64)" for n in "vgg11 densenet121 mobilenet_v2 efficientnet-b0 mit_b0 timm-regnetx_002 mobileone_s0".split()},
+        **rows("SM.losses.NAME('multilabel'), (R(2, 3, 8, 8), torch.rand(2, 3, 8, 8).round())", "DiceLoss", "JaccardLoss", "TverskyLoss"),
+        **rows("SM.losses.NAME, (R(2, 3, 8, 8), torch.rand(2, 3, 8, 8).round())", "SoftBCEWithLogitsLoss()", "MCCLoss()"),
+    },
+    "gpytorch": {
+        **rows("Call(lambda x, k=gpytorch.kernels.NAME: k(x).to_dense()), (R(6, 3),)", *"RBFKernel() MaternKernel(2.5) MaternKernel(0.5) PeriodicKernel() RQKernel() LinearKernel() PolynomialKernel(2) CosineKernel() ScaleKernel(gpytorch.kernels.RBFKernel())".split()),
+    },
+    "torchdiffeq": {
+        **rows("Call(lambda x, f=Mlp64(): torchdiffeq.odeint(lambda t, y: f(y), x, torch.linspace(0, 1, 4).to(x.dtype), method='NAME')), (R(2, 64),)", "euler", "midpoint", "rk4", "heun3", "explicit_adams"),
+    },
+    "pytorch_msssim": {
+        "ssim": "pytorch_msssim.SSIM(data_range=1.0, channel=3), (torch.rand(1, 3, 32, 32), torch.rand(1, 3, 32, 32))",
+        "ms_ssim": "pytorch_msssim.MS_SSIM(data_range=1.0, channel=1, win_size=3), (torch.rand(1, 1, 64, 64), torch.rand(1, 1, 64, 64))",
     },
     "transformers": {},
     "diffusers": {
@@ -135,6 +198,31 @@ CASES: dict[str, dict[str, str]] = {
         **rows("G.NAME(), (R(6, 8), torch.tensor([0, 0, 0, 1, 1, 1]))", "MeanAggregation", "SumAggregation", "MaxAggregation", "SoftmaxAggregation", "VarAggregation", "StdAggregation", "MedianAggregation"),
         **rows("G.NAME(8), (R(6, 8),)", "BatchNorm", "LayerNorm", "GraphNorm", "InstanceNorm"),
         "global_mean_pool": "Call(G.global_mean_pool), (R(6, 8), torch.tensor([0, 0, 0, 1, 1, 1]))",
+        "EdgeConv": f"G.EdgeConv(nn.Linear(16, 16)), (R(6, 8), {_EDGES})",
+        "GINEConv": f"G.GINEConv(nn.Linear(8, 16)), (R(6, 8), {_EDGES}, R(8, 8))",
+        "NNConv": f"G.NNConv(8, 4, nn.Linear(3, 32)), (R(6, 8), {_EDGES}, R(8, 3))",
+        "CGConv": f"G.CGConv(8, 3), (R(6, 8), {_EDGES}, R(8, 3))",
+        "GMMConv": f"G.GMMConv(8, 16, 2, 3), (R(6, 8), {_EDGES}, R(8, 2))",
+        "GATConv with edges": f"G.GATConv(8, 16, 2, edge_dim=3), (R(6, 8), {_EDGES}, R(8, 3))",
+        "GatedGraphConv": f"G.GatedGraphConv(16, 2), (R(6, 8), {_EDGES})",
+        "APPNP": f"G.APPNP(3, 0.1), (R(6, 8), {_EDGES})",
+        "GCN2Conv": f"G.GCN2Conv(8, 0.1), (R(6, 8), R(6, 8), {_EDGES})",
+        "AGNNConv": f"G.AGNNConv(), (R(6, 8), {_EDGES})",
+        "PNAConv": f"G.PNAConv(8, 16, ['mean', 'max', 'std'], ['identity', 'amplification'], torch.tensor([0, 4, 2])), (R(6, 8), {_EDGES})",
+        "RGCNConv": f"G.RGCNConv(8, 16, 3), (R(6, 8), {_EDGES}, torch.arange(8) % 3)",
+        "FastRGCNConv": f"G.FastRGCNConv(8, 16, 3), (R(6, 8), {_EDGES}, torch.arange(8) % 3)",
+        "PointNetConv": f"G.PointNetConv(nn.Linear(11, 16)), (R(6, 8), R(6, 3), {_EDGES})",
+        "SignedConv": f"G.SignedConv(8, 16, True), (R(6, 8), {_EDGES}, {_EDGES})",
+        "HypergraphConv": f"G.HypergraphConv(8, 16), (R(6, 8), {_EDGES})",
+        "DNAConv": f"G.DNAConv(16, 2), (R(6, 3, 16), {_EDGES})",
+        "SchNet": "G.SchNet(16, 16, 2, 8, 5.0, readout='add'), (torch.tensor([1, 6, 8, 1]), R(4, 3), torch.zeros(4, dtype=torch.long))",
+        "DeepSets": "G.aggr.DeepSetsAggregation(nn.Linear(8, 16), nn.Linear(16, 4)), (R(6, 8), torch.tensor([0, 0, 0, 1, 1, 1]))",
+        "AttentionalAggregation": "G.aggr.AttentionalAggregation(nn.Linear(8, 1)), (R(6, 8), torch.tensor([0, 0, 0, 1, 1, 1]))",
+        "TopKPooling": f"G.TopKPooling(8), (R(6, 8), {_EDGES})",
+        "GraphUNet": f"G.GraphUNet(8, 16, 4, 2), (R(6, 8), {_EDGES})",
+        "DenseGCNConv": "G.DenseGCNConv(8, 16), (R(2, 6, 8), torch.rand(2, 6, 6).round())",
+        "dense_diff_pool": "Call(G.dense_diff_pool), (R(2, 6, 8), torch.rand(2, 6, 6).round(), R(2, 6, 3))",
+        "Sequential": f"G.Sequential('x, e', [(G.SAGEConv(8, 16), 'x, e -> x'), nn.ReLU(), (G.SAGEConv(16, 4), 'x, e -> x')]), (R(6, 8), {_EDGES})",
         "GAE": "G.InnerProductDecoder(), (R(6, 8), torch.tensor([[0, 1], [1, 2]]))",
     },
     "sentence_transformers": {
@@ -257,16 +345,14 @@ def quantized(name: str) -> nn.Module:
 
 def names_of(package: str) -> dict[str, Any]:
     """What the expressions of a package's rows use."""
-    import importlib
-
-    if package in ("timm", "torchvision", "open_clip", "lightning", "torchmetrics", "vit_pytorch"):
-        _complete_torchvision()
     names: dict[str, Any] = {**globals(), package.partition(".")[0]: importlib.import_module(package)}
     module = names[package]
-    short = {"torchvision": ("M", "models"), "monai": ("N", "networks.nets"), "torch_geometric": ("G", "nn"), "torchmetrics": ("T", "functional"), "diffusers": ("D", ""), "open_clip": ("O", ""), "lightning": ("L", ""), "peft": ("P", ""), "kornia": ("K", ""), "vit_pytorch": ("V", ""), "x_transformers": ("X", ""), "sentence_transformers": ("st", "")}  # fmt: skip
+    short = {"torchvision": ("M", "models"), "monai": ("N", "networks.nets"), "torch_geometric": ("G", "nn"), "torchmetrics": ("T", "functional"), "diffusers": ("D", ""), "open_clip": ("O", ""), "lightning": ("L", ""), "peft": ("P", ""), "kornia": ("K", ""), "segmentation_models_pytorch": ("SM", ""), "vit_pytorch": ("V", ""), "x_transformers": ("X", ""), "sentence_transformers": ("st", "")}  # fmt: skip
     if package in short:
         name, inner = short[package]
         names[name] = importlib.import_module(f"{package}.{inner}") if inner else module
+    if package == "torchaudio":
+        names |= {"AM": importlib.import_module("torchaudio.models"), "AT": importlib.import_module("torchaudio.transforms")}  # fmt: skip
     if package == "monai":
         names["ML"] = importlib.import_module("monai.losses")
     if package == "sentence_transformers":
@@ -283,15 +369,6 @@ def names_of(package: str) -> dict[str, Any]:
         layers = importlib.import_module("einops.layers.torch")
         names |= {n: getattr(layers, n) for n in ("Rearrange", "Reduce", "EinMix")}
     return {**names, "Q": quantized}
-
-
-def _complete_torchvision() -> None:
-    """Name its operators where its extension was built for another torch: only detection calls them."""
-    for name in _TORCHVISION:
-        try:
-            torch.library.define(f"torchvision::{name}", "(Tensor x) -> Tensor")
-        except RuntimeError:
-            return
 
 
 def make(package: str, name: str, names: dict[str, Any]) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
@@ -362,13 +439,13 @@ def measure(package: str, name: str, names: dict[str, Any]) -> dict[str, Any]:
     if exact is None or near > 1e-2:  # it has no form in float64
         exact, near = plain, 0.0
     compiled = firebrick.compile(model)
-    start = time.monotonic()
+    start, busy = time.monotonic(), processor_seconds()
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.manual_seed(1)
             first = flat(compiled(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
-            out["seconds"] = round(time.monotonic() - start, 2)
+            out["wall"], out["seconds"] = round(time.monotonic() - start, 2), round(processor_seconds() - busy, 2)
             torch.manual_seed(1)
             again = flat(compiled(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
     except Exception as error:
@@ -381,12 +458,17 @@ def measure(package: str, name: str, names: dict[str, Any]) -> dict[str, Any]:
     out["eager graphs"] = sum(n for key, n in counts.items() if key.startswith("graphs run eagerly"))
     out["fallback"] = reasons.get("fallback", {})
     out["state"] = "right" if far <= max(20 * near, 5e-5) else "wrong"
-    out["theirs"] = theirs(model, args, kwargs)
-    return out
+    return {**out, **theirs(model, args, kwargs)}
 
 
-def theirs(model: nn.Module, args: Any, kwargs: Any) -> int | None:
-    """Graphs that torch.compile makes of it."""
+def processor_seconds() -> float:
+    """Of this process and those that it started and that ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def theirs(model: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Graphs that torch.compile makes of it, or why it makes none."""
     import torch._dynamo
     from torch._dynamo.testing import CompileCounter
 
@@ -395,13 +477,13 @@ def theirs(model: nn.Module, args: Any, kwargs: Any) -> int | None:
     try:
         with torch.no_grad():
             torch.compile(model, backend=counter)(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-    except Exception:
-        return None
-    return counter.frame_count
+    except Exception as error:
+        return {"theirs": None, "their why": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
+    return {"theirs": counter.frame_count}
 
 
 def serve(package: str) -> None:
-    """Answer each name on stdin with a line of JSON."""
+    """Answer each name on stdin with a line of JSON, from a process of its own."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
@@ -410,44 +492,26 @@ def serve(package: str) -> None:
     except Exception as error:
         print(json.dumps({"failed": f"{type(error).__name__}: {error}".splitlines()[0][:200]}), file=out)
         return
+    importlib.import_module("torch._dynamo.testing")
+
+    import firebrick
+
+    for part in pkgutil.walk_packages(firebrick.__path__, "firebrick."):  # once, not in each process
+        if part.name.split(".")[1] in ("capture", "trace", "passes", "lower", "fuse", "host", "runtime", "pipeline"):
+            importlib.import_module(part.name)
     print(json.dumps({"ready": True}), file=out)
     for line in sys.stdin:
-        print(json.dumps(measure(package, line.strip(), names), default=str), file=out)
-
-
-class Server:
-    """A process that measures models of one package."""
-
-    def __init__(self, package: str) -> None:
-        self.package = package
-        command = [sys.executable, str(Path(__file__).resolve()), "--serve", package]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
-        self.why = (self.line(LIMIT) or {"failed": "it does not start"}).get("failed", "")
-
-    def ask(self, name: str) -> dict[str, Any]:
-        """Measure a model; what kills or hangs the process is a result too."""
-        self.process.stdin.write(f"{name}\n".encode())
-        self.process.stdin.flush()
-        found = self.line(LIMIT)
-        if found is None:
-            code = self.process.poll()
-            self.close()
-            state = "hangs" if code is None else "dies"
-            return {"package": self.package, "name": name, "state": state, "why": f"{LIMIT:.0f} s" if code is None else f"status {code}"}  # fmt: skip
-        return found
-
-    def line(self, seconds: float) -> dict[str, Any] | None:
-        """What the process answers; None if it doesn't."""
-        ready, _, _ = select.select([self.process.stdout], [], [], seconds)
-        text = self.process.stdout.readline() if ready else b""
-        if ready and not text:
-            self.process.wait()
-        return json.loads(text) if text else None
-
-    def close(self) -> None:
-        """End it."""
-        self.process.kill()
-        self.process.wait()
+        name = line.strip()
+        child = os.fork()
+        if not child:
+            signal.alarm(LIMIT)  # its default action ends the process
+            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+            print(json.dumps(measure(package, name, names), default=str), file=out)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code:
+            state = "hangs" if code == -signal.SIGALRM else "dies"
+            print(json.dumps({"package": package, "name": name, "state": state, "why": f"status {code}"}), file=out)
 
 
 def sweep(packages: list[str], results: Path, minutes: float) -> list[dict[str, Any]]:
@@ -458,21 +522,23 @@ def sweep(packages: list[str], results: Path, minutes: float) -> list[dict[str, 
     with open(results, "a", buffering=1) as file:
         for package in packages:
             names = [name for name in rows_of(package) if (package, name) not in known]
-            server = None
-            for name in names:
-                if time.monotonic() > end:
-                    break
-                if server is None or server.process.poll() is not None:
-                    server = Server(package)
-                if server.why:
-                    print(f"{package}: {server.why}", flush=True)
-                    break
-                row = server.ask(name)
-                done.append(row)
-                file.write(json.dumps(row) + "\n")
-                print(f"{package} {name}: {row['state']} {row.get('graphs', '')} {row.get('theirs', '')} {row.get('why', '')}", flush=True)  # fmt: skip
-            if server is not None:
-                server.close()
+            if not names or time.monotonic() > end:
+                continue
+            command = [sys.executable, str(Path(__file__).resolve()), "--serve", package]
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1) as server:  # fmt: skip
+                first = json.loads(server.stdout.readline() or '{"failed": "it does not start"}')
+                if "failed" in first:
+                    print(f"{package}: {first['failed']}", flush=True)
+                    continue
+                for name in names:
+                    if time.monotonic() > end:
+                        break
+                    server.stdin.write(f"{name}\n")
+                    row = json.loads(server.stdout.readline())
+                    done.append(row)
+                    file.write(json.dumps(row) + "\n")
+                    print(f"{package} {name}: {row['state']} {row.get('graphs', '')} {row.get('theirs', '')} {row.get('why', '')}", flush=True)  # fmt: skip
+                server.stdin.close()
     return done
 
 

@@ -170,8 +170,8 @@ class OneGraph:
         outputs: Any = gm.graph.output_node().args[0]
         metas = [node.meta["val"] for node in outputs]
 
-        def call(*given: Any) -> tuple[torch.Tensor, ...]:
-            self.tensors = given
+        def call(*arguments: Any) -> tuple[torch.Tensor, ...]:
+            self.tensors = arguments
             shapes = [[n if type(n) is int else 1 for n in meta.shape] for meta in metas]
             self.results = [
                 torch.empty_strided(m.shape, m.stride(), dtype=m.dtype)

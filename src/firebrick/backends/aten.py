@@ -84,8 +84,8 @@ def run_joint(
         examples = [*examples_of_inputs, *fakes_of(tangents)]
         return run_joint(gm, examples, partition, forward_compiler, backward_compiler, (*above, present))
 
-    def traced(given: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:
-        part = trace.backward_given(division, given)
+    def traced(positions: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:
+        part = trace.backward_given(division, positions)
         return part.backward, run_aten(part.backward), part.order
 
     examples_of_inputs = fakes_of(example_inputs)

@@ -197,22 +197,22 @@ class Capture:
         if self.tries == 0:
             return True
         every = [entry for entry in entries(frame.code) if entry.scope is self.scope]
-        found = every if len(every) >= _MAX_ENTRIES else [entry for entry in every if entry.plan.is_about(frame)]
-        if not found:
+        compared = every if len(every) >= _MAX_ENTRIES else [entry for entry in every if entry.plan.is_about(frame)]
+        if not compared:
             return False
-        why, guard = found[0].plan.explain_failure(frame), found[0].plan.failing_guard(frame)
-        self.history.note(frame, found)
+        why, guard = compared[0].plan.explain_failure(frame), compared[0].plan.failing_guard(frame)
+        self.history.note(frame, compared)
         recorder.reason("recompile", why)
         name, line = frame.code.co_qualname, frame.code.co_firstlineno
         recorder.event("recompile", name=name, file=frame.code.co_filename, line=line, why=why, guard=str(guard or ""))
         place = _place_of(frame.code)
         recorder.show(self.config, "recompiles", name, f"recompile {place}: {why}")
-        if len(found) < self.config.recompile_limit:
+        if len(compared) < self.config.recompile_limit:
             return False
         self.tries = self.config.recompile_limit if self.tries is None else self.tries
         remedy = "" if guard is None else f"{guard.remedy()}, or "
         text = (
-            f"{place} was compiled {len(found)} times and now runs as plain Python where nothing that was compiled "
+            f"{place} was compiled {len(compared)} times and now runs as plain Python where nothing that was compiled "
             f"fits; the last time because {why}. Fix: {remedy}raise recompile_limit"
         )
         recorder.warn_once(f"limit {frame.code.co_filename} {frame.code.co_firstlineno}", text)
@@ -231,21 +231,23 @@ class Capture:
         symbols = self.takes_symbols and self.config.dynamic is not False and not history.is_static(code)
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             one = Attempt(frame, break_step, through)
+            one.tracer.symbols.dynamic = self.config.dynamic if symbols else False
             history.tell(one.tracer, code, floats)
             one.tracer.graph.keeps_sizes = getattr(self.backend, "keeps_sizes", False)
-            one.tracer.symbols.dynamic = self.config.dynamic if symbols else False
             one.tracer.symbols.sizes.takes_data = symbols
             try:
                 one.run()
+                if history.note_effects(code, one.tracer.effects) and symbols and attempt == 1:
+                    continue
                 one.tracer.symbols.sizes.takes_data = False
                 one.tracer.symbols.check_marks()
-                made = self._finish(frame, one, reason, attempt)
+                entry = self._finish(frame, one, reason, attempt)
                 history.note_numbers(code, one.tracer.symbols)
-                return made
+                return entry
             except SizesRefused as error:
                 if history.note_numbers(code, one.tracer.symbols):
                     continue
-                symbols = history.give_up_symbols(code, error)
+                symbols = history.give_up_symbols(code, error, one.tracer.symbols)
             except WrapperRefused as error:
                 refused = Break(error.kind, str(error))
                 if self.config.fullgraph:
@@ -259,7 +261,9 @@ class Capture:
                     continue
                 retry = error.kind.name == "fake-tensor-failed" or (self.config.fullgraph and not error.is_of_data())
                 if one.tracer.symbols.in_use() and retry:
-                    symbols = history.note_numbers(code, one.tracer.symbols) or history.give_up_symbols(code, error)
+                    symbols = history.note_numbers(code, one.tracer.symbols) or history.give_up_symbols(
+                        code, error, one.tracer.symbols
+                    )
                     continue
                 reason = reason or error
                 if self.config.fullgraph and reason is error and not error.raises():
@@ -274,7 +278,7 @@ class Capture:
             except Exception as error:
                 if isinstance(error, FirebrickError) or not one.tracer.symbols.in_use():
                     raise
-                symbols = history.give_up_symbols(code, error)
+                symbols = history.give_up_symbols(code, error, one.tracer.symbols)
             finally:
                 one.release()
         raise SkipFrame(f"{frame.code.co_qualname} could not be broken anywhere", always=True)
@@ -295,8 +299,8 @@ class Capture:
             recorder.count("ops", graph.op_count)
             if self.tries is not None:
                 self.tries -= 1
-            given = arguments(graph)
-            made = graph.inference.as_made(graph, given, compiled)
+            inputs = arguments(graph)
+            made = graph.inference.as_made(graph, inputs, compiled)
             compiled = compiled if made is compiled else Wrapped(made, None)
         if reason is not None:
             recorder.count("breaks")

@@ -133,9 +133,9 @@ class GraphBuilder:
 
     def changed(self) -> list[TensorValue]:
         """Tensors that were there before the graph and that it writes to, if only through `.data`."""
-        found = [(fake, fake._version != version) for fake, version in self._versions]
+        changes = [(fake, fake._version != version) for fake, version in self._versions]
         written = {storage_of(fake) for fake in self.written}
-        return [self._by_fake[id(fake)] for fake, counted in found if counted or storage_of(fake) in written]
+        return [self._by_fake[id(fake)] for fake, counted in changes if counted or storage_of(fake) in written]
 
     def uncounted(self) -> list[TensorValue]:
         """Such tensors whose versions do not say so."""
@@ -192,9 +192,9 @@ class GraphBuilder:
 
     def attribute(self, tensor: torch.Tensor, path: str, source: Source) -> TensorValue:
         """A `get_attr` node for a tensor of a guarded module tree; one node a tensor."""
-        found = self._attribute_nodes.get(id(tensor))
-        if found is not None:
-            return found
+        attribute = self._attribute_nodes.get(id(tensor))
+        if attribute is not None:
+            return attribute
         name = _NAME.sub("_", path).strip("_")
         if not name or name[0].isdigit():
             name = f"attribute_{name}"
@@ -227,12 +227,12 @@ class GraphBuilder:
 
     def since(self, node: fx.Node) -> list[fx.Node]:
         """The nodes after one."""
-        found: list[fx.Node] = []
+        nodes: list[fx.Node] = []
         last = self.graph._root.prev
         while last is not node and last is not self.graph._root:
-            found.append(last)
+            nodes.append(last)
             last = last.prev
-        return found[::-1]
+        return nodes[::-1]
 
     def copy(self, node: fx.Node, replaced: Mapping[fx.Node, fx.Node]) -> fx.Node:
         """Add a node like another one, of other arguments; what it computes has the same metadata."""
@@ -303,12 +303,12 @@ class GraphBuilder:
         if mutated and -1 in versions:
             self.changed_blindly = True
         if isinstance(out, torch.Tensor) and not mutated:
-            known = self._by_fake.get(id(out))
-            if known is not None and known.fake is out and _name_of(target).rstrip("_") + "_" == _name_of(target):
+            value = self._by_fake.get(id(out))
+            if value is not None and value.fake is out and _name_of(target).rstrip("_") + "_" == _name_of(target):
                 raise Break("unsupported-call", f"{_name_of(target)}() changes what no graph records")
-            if known is not None and known.fake is out and not isinstance(target, Nested):
+            if value is not None and value.fake is out and not isinstance(target, Nested):
                 # `x.contiguous()` of a contiguous x is x; but the code in a checkpoint may still raise
-                return known.owner or known
+                return value.owner or value
         node = self.graph.create_node(op, target, node_args, node_kwargs)
         node.meta["stack"], node.meta["module"] = interp.user_stack(), interp.module
         if data_sized:
@@ -319,11 +319,11 @@ class GraphBuilder:
     def set_data(self, interp: Interpreter, value: TensorValue, data: TensorValue) -> None:
         """Let a tensor show the memory of another one, with a version of its own."""
         plain = TensorValue(data.node, data.fake)
-        made = self.call(interp, "call_function", getattr, (plain, ConstantValue("data")), {})
+        detached = self.call(interp, "call_function", getattr, (plain, ConstantValue("data")), {})
         before = TensorValue(value.node, value.fake, value.source, value.cls, value.obj)
         self._by_fake[id(value.fake)] = before
         self.inputs = [before if one is value else one for one in self.inputs]
-        value.become(made)
+        value.become(detached)
         self._by_fake[id(value.fake)] = value
         self.replaced.append(value)
 
@@ -549,11 +549,13 @@ def _raises(op: str, target: Any, args: Any, kwargs: Any) -> bool:
 
     state = torch.get_rng_state()
     try:
-        given, named = pytree.tree_map(real, (args, kwargs))
+        positional, named = pytree.tree_map(real, (args, kwargs))
     except Exception:  # noqa: BLE001  such a tensor can't be made
         return False
     try:
-        getattr(given[0], target)(*given[1:], **named) if op == "call_method" else target(*given, **named)
+        getattr(positional[0], target)(*positional[1:], **named) if op == "call_method" else target(
+            *positional, **named
+        )
     except Exception:  # noqa: BLE001  the user's program gets it when it runs
         return True
     finally:
@@ -579,8 +581,8 @@ _NOTHING = contextlib.nullcontext()
 
 def _versions(tensors: Sequence[Any]) -> list[int]:
     """Version counters; -1 for inference tensors, which have none."""
-    found = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
-    return [-1 if tensor.is_inference() else tensor._version for tensor in found]
+    plain = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    return [-1 if tensor.is_inference() else tensor._version for tensor in plain]
 
 
 def _is_basic(key: Any) -> bool:

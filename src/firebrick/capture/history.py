@@ -10,14 +10,19 @@ import torch
 
 from firebrick.capture.breaks.continuation import origin
 from firebrick.capture.guards.size_symbols import changed_sizes
-from firebrick.capture.guards.sources import Local
+from firebrick.capture.guards.sources import InstanceAttr, Local
+from firebrick.capture.values.object import ObjectValue
+from firebrick.capture.values.tensor import TensorValue
 from firebrick.errors import SizesDecided
+from firebrick.ir.index.sizes import now as size_now
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import CodeType
 
     from firebrick._native import Entry, Frame
+    from firebrick.capture.emit.effects import Effects
     from firebrick.capture.guards.guard_kinds import Guard
     from firebrick.capture.guards.guard_plan import Plan
     from firebrick.capture.guards.size_symbols import Symbols
@@ -34,7 +39,8 @@ class _Notes:
     inputs: tensors of modules that are inputs now; outdated: parameters that were other ones once; changed: what was
     another constant in an earlier round of a loop; floats, integers: those that were others; numbers: integers that
     had to be known; sizes: dimensions that had another size; first: arguments of a call that ran plain; in_vain: how
-    often symbols could not be compiled, with and without gradients recorded.
+    often symbols could not be compiled, with and without gradients recorded; ones: whether a size of 1 may be a symbol;
+    written: objects that calls change; begins_anew: whether it fills state that it is handed, such as a cache.
     """
 
     def __init__(self) -> None:
@@ -47,11 +53,34 @@ class _Notes:
         self.sizes: set[tuple[Source, int]] = set()
         self.first: dict[str, Any] | None = None
         self.in_vain = [0, 0]
+        self.ones = True
+        self.written: set[Source] = set()
+        self.begins_anew = False
 
 
 def _number_or_sizes(value: Any) -> Any:
     """What of an argument a capture may take as varying."""
     return value.shape if type(value) is torch.Tensor else value if type(value) in (int, float) else None
+
+
+def _resized(value: ObjectValue, source: Source) -> Iterator[tuple[Source, int]]:
+    """The dimensions of tensors that an object gets in the place of others, and of which these had another size."""
+    for name in value.changed:
+        before, now = getattr(value.obj, "__dict__", {}).get(name), value.fields[name]
+        if type(before) is torch.Tensor and isinstance(now, TensorValue) and before.dim() == now.fake.dim():
+            for d, (old, new) in enumerate(zip(before.shape, now.fake.shape, strict=True)):
+                if size_now(new) != old:
+                    yield InstanceAttr(source, name), d
+
+
+def _is_of_module(source: Source | None, frame: Frame) -> bool:
+    """Whether a module is on the way to a value, or it is reached in another way than by an argument."""
+    while source is not None and not isinstance(source, Local):
+        with contextlib.suppress(LookupError, AttributeError, TypeError):
+            if isinstance(source.evaluate(frame), torch.nn.Module):
+                return True
+        source = getattr(source, "base", None)
+    return source is None or isinstance(source.evaluate(frame), torch.nn.Module)
 
 
 class History:
@@ -73,6 +102,7 @@ class History:
         failing = [(entry.plan, [g for g in entry.plan.guards if not g.holds(frame)]) for entry in older]
         plan, nearest = min(failing, key=lambda row: len(row[1]))
         self._note_changing(frame, plan, nearest)
+        self._note_state(frame, nearest)
         for _, guards in failing:
             if guards is nearest or all(guard.kind in ("TENSOR", "SHAPE") for guard in guards):
                 self.of(frame.code).sizes.update(changed_sizes(frame, guards))
@@ -97,6 +127,9 @@ class History:
         """Tell a capture what varies."""
         notes = self.of(code)
         tracer.replaced, tracer.symbols.varying = frozenset(notes.inputs), frozenset(notes.sizes)
+        tracer.symbols.ones = notes.ones
+        if notes.begins_anew and tracer.symbols.dynamic is None:
+            tracer.symbols.dynamic = True
         tracer.numbers = frozenset(notes.floats if floats else ())
         tracer.integers = frozenset(notes.integers - notes.numbers)
         source = origin(code)
@@ -115,8 +148,23 @@ class History:
         notes.numbers |= decided
         return new
 
-    def give_up_symbols(self, code: CodeType, error: Exception) -> bool:
-        """Symbols were tried in vain; where all sizes became numbers, that may be by chance."""
+    def note_effects(self, code: CodeType, effects: Effects) -> bool:
+        """Remember what a capture changes; whether that shows new sizes that vary: of tensors replaced by larger
+        or smaller ones, as in a cache that grows."""
+        notes = self.of(code)
+        before = len(notes.sizes)
+        for value in effects.roots():
+            if value.source is not None and isinstance(value, ObjectValue):
+                notes.written.add(value.source)
+                notes.sizes.update(_resized(value, value.source))
+        return len(notes.sizes) > before
+
+    def give_up_symbols(self, code: CodeType, error: Exception, symbols: Symbols) -> bool:
+        """Symbols were tried in vain; where all sizes became numbers, that may be by chance. Whether there is another
+        try: without symbols of 1."""
+        if symbols.has_ones:
+            self.of(code).ones = False
+            return True
         lasting = not isinstance(error, SizesDecided)
         self.of(code).in_vain[torch.is_grad_enabled()] += _MOST_IN_VAIN if lasting else 1
         recorder.count("sizes compiled as numbers")
@@ -141,6 +189,15 @@ class History:
                             notes.inputs.add(guard.source)
                         if isinstance(value, torch.nn.Parameter) and entry.plan.is_about(frame):
                             entry.remove()
+
+    def _note_state(self, frame: Frame, failing: list[Guard]) -> None:
+        """A call that fits no entry because an earlier one changed an argument's object is a step of a loop, which will
+        begin anew with other sizes; a module's state lasts."""
+        notes = self.of(frame.code)
+        for guard in failing:
+            owner = getattr(guard.source, "base", None)
+            if guard.kind not in ("TENSOR", "SHAPE") and owner in notes.written and not _is_of_module(owner, frame):
+                notes.begins_anew = True
 
     def _note_changing(self, frame: Frame, plan: Plan, failing: list[Guard]) -> None:
         """A constant that was another in an earlier round of a loop is none, nor is a float that was another."""

@@ -86,16 +86,16 @@ class _Template:
         places: dict[Source, int] = {self.module.source: 0}
 
         def place(source: Source) -> int:
-            found = places.get(source)
-            if found is None:
+            position = places.get(source)
+            if position is None:
                 base = getattr(source, "base", None)
                 before = -1 if base is None else place(base)
-                found = -1
+                position = -1
                 if before >= 0:
                     self.steps.append((source, before))
-                    found = len(self.steps)
-                places[source] = found
-            return found
+                    position = len(self.steps)
+                places[source] = position
+            return position
 
         for value in tracer.objects.values():
             if value.is_compared() and value.source is not None and place(value.source) >= 0:
@@ -185,9 +185,9 @@ class Repeats:
         """Whether all new objects are known that others hold: a call might find and change them."""
         effects = self._tracer.effects
         if self._reach is None or self._reach[0] != effects.outside:
-            found = new_in_reach(effects.stored())
-            self._reach = (effects.outside, found is not None)
-            effects.in_reach = {id(value) for value in found or ()}
+            stored = new_in_reach(effects.stored())
+            self._reach = (effects.outside, stored is not None)
+            effects.in_reach = {id(value) for value in stored or ()}
         return self._reach[1]
 
     def _is_plain(self, result: Value, nodes: list[fx.Node], written: list[torch.Tensor]) -> bool:

@@ -98,14 +98,14 @@ def _like(gradient: Any, layout: Layout) -> list[torch.Tensor]:
     Raises:
         WrapperRefused: it is laid out in another way.
     """
-    found = Layout(gradient) if is_wrapper(gradient) else None
-    if layout.equals(found, strides=False):
+    own = Layout(gradient) if is_wrapper(gradient) else None
+    if layout.equals(own, strides=False):
         return list(layout.leaves(gradient))
     if coerce := getattr(gradient, "__coerce_same_metadata_as_tangent__", None):
         gradient = coerce(layout.context)
-        found = Layout(gradient) if is_wrapper(gradient) else None
-    if not coerce or not layout.equals(found, strides=False, context=False):
-        raise WrapperRefused(f"the gradient of a {layout.cls.__name__} is a {found or type(gradient).__name__}")
+        own = Layout(gradient) if is_wrapper(gradient) else None
+    if not coerce or not layout.equals(own, strides=False, context=False):
+        raise WrapperRefused(f"the gradient of a {layout.cls.__name__} is a {own or type(gradient).__name__}")
     return list(layout.leaves(gradient))
 
 
@@ -118,12 +118,12 @@ def _gradient_layout(tensor: Any) -> Layout:
 class _Wrapping(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, layout: Layout, gradients: Layout | None, *leaves: torch.Tensor) -> Any:
-        made = layout.build(iter([_apart(leaf) for leaf in leaves]))
-        if made.requires_grad:
-            made.requires_grad_(False)
-        ctx.layout = gradients or _gradient_layout(made)
+        wrapper = layout.build(iter([_apart(leaf) for leaf in leaves]))
+        if wrapper.requires_grad:
+            wrapper.requires_grad_(False)
+        ctx.layout = gradients or _gradient_layout(wrapper)
         ctx.set_materialize_grads(False)
-        return made
+        return wrapper
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
@@ -152,8 +152,8 @@ class _Unwrapping(torch.autograd.Function):
             else gradient.detach()
             for gradient, leaf in zip(gradients, ctx.leaves, strict=True)
         ]
-        made = ctx.layout.build(iter(parts))
-        return None, made.requires_grad_(False) if made.requires_grad else made
+        wrapper = ctx.layout.build(iter(parts))
+        return None, wrapper.requires_grad_(False) if wrapper.requires_grad else wrapper
 
 
 class Wrap:

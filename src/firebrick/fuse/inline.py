@@ -186,9 +186,9 @@ def _solve(maker: Nest, store: Store, load: Load) -> Value | None:
     if rest is not ZERO:
         return None
 
-    def looked_up(made: Load) -> Load:
-        binds = tuple([bound[v] for v in bound if v in made.index.vars()])
-        return Load(made.dtype, made.buffer, made.index, binds) if binds else made
+    def looked_up(load: Load) -> Load:
+        binds = tuple([bound[v] for v in bound if v in load.index.vars()])
+        return Load(load.dtype, load.buffer, load.index, binds) if binds else load
 
     return Rewriter(lambda e: e.subs(subs), looked_up)(store.value)
 

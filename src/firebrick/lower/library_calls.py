@@ -11,6 +11,7 @@ from firebrick.ir.index.expr import ZERO
 from firebrick.ir.loops.dtypes import BY_TORCH
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.ir.operators.convolution_op import convolution_op
+from firebrick.ir.operators.int8_op import int8_op
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.ir.operators.recurrent_op import recurrent_op
 from firebrick.lower.context import Lowering, dense_strides, shape_of, strides_of
@@ -103,6 +104,6 @@ def _stored(lw: Lowering, x: TensorValue, strides: tuple[Expr, ...]) -> TensorVa
 
 RULES: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(_OUT_VARIANTS, _into),
-    **dict.fromkeys((linear_op, convolution_op, recurrent_op), _handwritten),
+    **dict.fromkeys((linear_op, convolution_op, recurrent_op, int8_op), _handwritten),
 }
 """OpOverload -> rule."""

@@ -2,7 +2,8 @@
 
 On an ATen graph, `run_passes` runs the registered rules and the caller's passes, gives parts to subgraph compilers,
 and then runs `PASSES`. Order matters: groups for other compilers want the plain weights, so they are taken before
-constants are folded; folding comes before prepacking, which wants to see computed weights as constants.
+constants are folded; so are products of bytes, whose weights folding would make floats; folding comes before
+prepacking, which wants to see computed weights as constants.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from firebrick.passes.batched import batch_products, single_products
 from firebrick.passes.batchnorm import FeatureBatchNorm, fold_batchnorm, layernorm_to_batchnorm
 from firebrick.passes.convolution import prepack_convolution
 from firebrick.passes.fold import fold_constants
+from firebrick.passes.integers import integer_products
 from firebrick.passes.layout import check_layouts
 from firebrick.passes.linears import FusedLinear, Int8Linear, fuse_qkv, quantize, quantize_linear
 from firebrick.passes.modules import Swap, SwapReport, swap
@@ -61,6 +63,7 @@ __all__ = [
 ]
 
 PASSES: tuple[Callable[..., AtenGraph], ...] = (
+    integer_products,
     fold_constants,
     prepack_convolution,
     batch_products,

@@ -381,9 +381,9 @@ class NodeBackward:
         """The gradient of each argument of the node."""
         return (None, None, None, *_rows(self, kept, *gradients))
 
-    def gradients(self, given: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
+    def gradients(self, positions: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
         """As `Training.gradients`, on eager kernels."""
-        _, run, order = self.run.traced(given)
+        _, run, order = self.run.traced(positions)
         computed = run(*tensors)
         return [None if i is None else computed[i] for i in order]
 

@@ -22,5 +22,5 @@ def find_targets(devices: Iterable[str], config: Config) -> dict[str, Target]:
 
     That of CPUs is always there, since numbers that a program computes are theirs.
     """
-    found = {device: TARGETS[device](config) for device in sorted({"cpu", *devices}) if device in TARGETS}
-    return {device: target for device, target in found.items() if target is not None}
+    targets = {device: TARGETS[device](config) for device in sorted({"cpu", *devices}) if device in TARGETS}
+    return {device: target for device, target in targets.items() if target is not None}

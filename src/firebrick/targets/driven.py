@@ -198,11 +198,11 @@ class Machine:
 
         def run(memory: list[Any], sizes: list[int], grid: list[int]) -> None:
             del grid
-            known = dict(zip(body.symbols, sizes, strict=True))
-            outs = value(body.outs, memory, known)
+            numbers = dict(zip(body.symbols, sizes, strict=True))
+            outs = value(body.outs, memory, numbers)
             if body.inward is None:
-                kwargs = {k: value(v, memory, known) for k, v in body.kwargs}
-                target.call(body.op, outs, value(body.args, memory, known), kwargs)
+                kwargs = {k: value(v, memory, numbers) for k, v in body.kwargs}
+                target.call(body.op, outs, value(body.args, memory, numbers), kwargs)
                 return
             here, there = memory if body.inward else reversed(memory)
             flat = _host_memory(here, outs[0])

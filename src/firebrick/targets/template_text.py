@@ -42,12 +42,12 @@ def kernel_text(kernel: Kernel, target: Target) -> str:
 
 def lane_loops(body: tuple[Stmt, ...]) -> list[Loop]:
     """The loops whose iterations are lanes: independent ones at the top that only hold each other and lets."""
-    found: list[Loop] = []
+    loops: list[Loop] = []
     while True:
         rest = [s for s in body if not isinstance(s, Let)]
         if len(rest) != 1 or not isinstance(rest[0], Loop) or _folds_outside(rest[0]):
-            return found
-        found.append(rest[0])
+            return loops
+        loops.append(rest[0])
         body = rest[0].body
 
 
@@ -237,8 +237,8 @@ class _Writer:
 
     def place(self, access: Load | Store) -> Expr:
         """The index of a load or store; variables that come from data are names of values."""
-        known = {v: var(self.named(b), v.lo, v.hi, v.bound) for v, b in access.binds}
-        return self.located(access.index).subs(known)
+        variables = {v: var(self.named(b), v.lo, v.hi, v.bound) for v, b in access.binds}
+        return self.located(access.index).subs(variables)
 
     def named(self, v: Value) -> str:
         """A name, also for a number."""

@@ -283,9 +283,9 @@ class _Builder:
     def _share(self, phases: list[_Phase]) -> list[Scratch]:
         """Keep costly values of one phase for later phases over the same axes: in scratch, or where they are stored."""
         out: list[Scratch] = []
-        made: dict[frozenset[Var], dict[Value, _Phase]] = {}
+        shared: dict[frozenset[Var], dict[Value, _Phase]] = {}
         for phase in phases:
-            earlier = made.setdefault(phase.domain, {})
+            earlier = shared.setdefault(phase.domain, {})
             seen: set[Value] = set()
             stack = [root for e in phase.entries for root in e.roots()]
             while stack:

@@ -113,11 +113,11 @@ def _recovers(e: Expr, v: Var) -> bool:
 
 
 def _domains(statements: list[Statement]) -> list[frozenset[Var]]:
-    found: dict[frozenset[Var], None] = {s.inner: None for s in statements}
+    orders: dict[frozenset[Var], None] = {s.inner: None for s in statements}
     for v in walk(s.store.value for s in statements):
         if isinstance(v, Reduce):
-            found[frozenset(a.var for a in v.axes)] = None
-    return list(found)
+            orders[frozenset(a.var for a in v.axes)] = None
+    return list(orders)
 
 
 def _collapse(

@@ -26,6 +26,7 @@ from firebrick.runtime.bits import bits_of, toggled
 from firebrick.trace.aliasing import BIT_OPS, Origin, Storage, Value, ViewStep, read, replay, steps_of, switched, write
 from firebrick.trace.decompositions import EXACT, decompositions
 from firebrick.trace.mutation import functional_of, written_arguments
+from firebrick.trace.quantized_recipes import QUANTIZED
 from firebrick.trace.tape import Record, Tape
 
 if TYPE_CHECKING:
@@ -255,7 +256,8 @@ def _prim(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 def _decompose(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         with tracer:
-            own = decompositions().get(func) or partial(func._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
+            own = decompositions().get(func) or QUANTIZED.get(func.name())
+            own = own or partial(func._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
             result = own(*args, **kwargs)
     except (AssertionError, NotImplementedError, RuntimeError, TypeError, ValueError):
         # Some refuse what eager takes; where eager refuses too, its own check says so now.

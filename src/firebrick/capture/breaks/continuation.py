@@ -83,8 +83,8 @@ _origins: ByCode[list[Origin]] = ByCode(lambda code: [])
 
 def origin(code: CodeType) -> Origin | None:
     """Where a continuation comes from; None for the user's own code."""
-    found = _origins(code)
-    return found[0] if found and found[0].reference() is not None else None
+    origins = _origins(code)
+    return origins[0] if origins and origins[0].reference() is not None else None
 
 
 def is_rest(code: CodeType) -> bool:
@@ -153,7 +153,7 @@ def copied(graph: Flow, chosen: set[int], exits: dict[int, Label], below: int = 
     labels = {index: Label() for index in chosen}
     places = {**labels, **exits}
     handlers: dict[int, Handler] = {}
-    made = Copy([], labels, {})
+    copy = Copy([], labels, {})
     for index in sorted(chosen):
         i = instructions[index]
         handler = None
@@ -163,11 +163,11 @@ def copied(graph: Flow, chosen: set[int], exits: dict[int, Label], below: int = 
             if handler is None:
                 handler = handlers[id(entry)] = Handler(places[entry.target], entry.depth - below, entry.lasti)
         instr = instr_of(i, places[i.argval] if i.is_jump else None, handler)
-        made.indices[id(instr)] = index
-        made.items.extend((labels[index], instr))
+        copy.indices[id(instr)] = index
+        copy.items.extend((labels[index], instr))
         if i.row.falls_through and index + 1 not in chosen:
-            made.items.append(Instr("JUMP", places[index + 1], 0, i.position))
-    return made
+            copy.items.append(Instr("JUMP", places[index + 1], 0, i.position))
+    return copy
 
 
 def _check_cells(body: Copy, code: CodeType) -> None:
@@ -189,7 +189,7 @@ def _check_cells(body: Copy, code: CodeType) -> None:
 
 def _may_be_empty(code: CodeType) -> set[int]:
     """Instructions that read one of the code's own cells without its having been filled on every way there."""
-    graph, found = flow(code), set()
+    graph, cells = flow(code), set()
     for name in code.co_cellvars:
         uses = {i.index: i.opname for i in graph.instructions if i.row.operand is Operand.CELL and i.argval == name}
         seen: set[int] = set()
@@ -202,8 +202,8 @@ def _may_be_empty(code: CodeType) -> set[int]:
             seen.add(index)
             if uses.get(index) != "STORE_DEREF":
                 work.extend(after for after in graph.successors[index] if after not in seen)
-        found |= {index for index in seen if uses.get(index) in ("LOAD_DEREF", "DELETE_DEREF")}
-    return found
+        cells |= {index for index in seen if uses.get(index) in ("LOAD_DEREF", "DELETE_DEREF")}
+    return cells
 
 
 # -- new code -------------------------------------------------------------------------------
@@ -211,11 +211,11 @@ def _may_be_empty(code: CodeType) -> set[int]:
 
 def continuation(code: CodeType, shape: Shape) -> CodeType:
     """Code that takes the live locals and the stack's values and goes on at an instruction of the user's code."""
-    known = _continuations(code)
-    made = known.get(shape)
-    if made is None:
-        made = known[shape] = _make(code, shape)
-    return made
+    continuations = _continuations(code)
+    built = continuations.get(shape)
+    if built is None:
+        built = continuations[shape] = _make(code, shape)
+    return built
 
 
 _RESULT, RECEIVER = "__result", "__receiver"

@@ -74,13 +74,13 @@ class Region:
 
 def heads_around(graph: Flow, index: int) -> dict[int, frozenset[int]]:
     """Every FOR_ITER whose loop an instruction belongs to, with the instructions of that loop."""
-    found: dict[int, frozenset[int]] = {}
+    reaching: dict[int, frozenset[int]] = {}
     for i in graph.instructions:
         if i.opname == "FOR_ITER":
             loop = _rounds_of(graph, i.index)
             if index in loop:
-                found[i.index] = loop
-    return found
+                reaching[i.index] = loop
+    return reaching
 
 
 def _rounds_of(graph: Flow, head: int) -> frozenset[int]:
@@ -257,7 +257,7 @@ def region_at(
     cell_bits = sum(graph.slots[name] for name in cells)
     written = sorted(names_touched(instructions)[1] - cells)
     live = live_slots(code)
-    found: list[End] = []
+    starts: list[End] = []
     for index in ends:
         at = search.known[index]
         if not set(at.stack[base:]) <= {VALUE, NULL} or live[index] & cell_bits & ~at.bound:
@@ -265,8 +265,8 @@ def region_at(
         names = tuple(name for name in written if graph.slots[name] & at.maybe)
         unsure = frozenset(name for name in names if not graph.slots[name] & at.bound)
         unread = frozenset(name for name in names if not graph.slots[name] & live[index])
-        found.append(End(index, at.stack[base:], names, unsure, unread))
+        starts.append(End(index, at.stack[base:], names, unsure, unread))
     carried = {name for name in written if graph.slots[name] & live[start] & state.maybe}
     stored = (names_touched(graph.instructions[i] for i in head_of_loop(graph, head))[1] for head in search.heads)
     changing = carried.union(*stored)
-    return Region(start, base, frozenset(search.members), tuple(found), tuple(written), frozenset(changing))
+    return Region(start, base, frozenset(search.members), tuple(starts), tuple(written), frozenset(changing))

@@ -82,10 +82,10 @@ def emit_break(
         through: instructions from `index` to this one run natively, because the frame can't be left among them.
         changing: in a part of a loop, locals and items on the stack that are then other numbers in each round.
     """
-    made = _Break(emitter, code, _unit_start(flow(code), index), stack, bound)
-    made.stay_through(index, through)
-    made.changing = changing
-    made.emit()
+    result = _Break(emitter, code, _unit_start(flow(code), index), stack, bound)
+    result.stay_through(index, through)
+    result.changing = changing
+    result.emit()
 
 
 def emit_plain(emitter: Emitter, code: CodeType) -> Label:
@@ -142,13 +142,13 @@ def stack_before(code: CodeType, index: int) -> str:
 
 def _decision_after(graph: Flow, index: int) -> set[int]:
     """The instructions that make a branch of what instruction `index` gives, the branch included."""
-    found: set[int] = set()
+    indices: set[int] = set()
     while graph.instructions[index].opname in _CALL_PARTS:
         index += 1
     for i in graph.instructions[index + 1 : index + 1 + _LONGEST_DECISION]:
-        found.add(i.index)
+        indices.add(i.index)
         if i.is_jump and "_IF_" in i.opname:
-            return found
+            return indices
         if i.opname not in _DECISION or (i.opname == "LOAD_ATTR" and i.flag):
             break
     return set()
@@ -156,12 +156,12 @@ def _decision_after(graph: Flow, index: int) -> set[int]:
 
 def _loop_after(graph: Flow, index: int) -> tuple[set[int], int]:
     """The loop over what GET_ITER at `index` gives, with the instructions before it, and its FOR_ITER."""
-    found: set[int] = set()
+    indices: set[int] = set()
     if graph.instructions[index].opname == "GET_ITER":
         for i in graph.instructions[index + 1 : index + 1 + _LONGEST_DECISION]:
-            found.add(i.index)
+            indices.add(i.index)
             if i.opname == "FOR_ITER":
-                return found | graph.loop_of(i.index), i.index
+                return indices | graph.loop_of(i.index), i.index
     return set(), index
 
 
@@ -184,17 +184,17 @@ class _Break:
     ) -> None:
         self.emitter, self.code, self.start = emitter, code, start
         self.graph = flow(code)
-        known = states(code)[start]
+        state = states(code)[start]
         self.cells = sum(self.graph.slots[name] for name in {*code.co_cellvars, *code.co_freevars})
-        if len(known.stack) != len(stack):
+        if len(state.stack) != len(stack):
             raise InternalError(
-                f"a break has {len(stack)} items on the stack where {code.co_qualname} has {known.stack!r}"
+                f"a break has {len(stack)} items on the stack where {code.co_qualname} has {state.stack!r}"
             )
         kinds = "".join(
-            NULL if null else kind if kind in HANDLING else VALUE for null, kind in zip(stack, known.stack, strict=True)
+            NULL if null else kind if kind in HANDLING else VALUE for null, kind in zip(stack, state.stack, strict=True)
         )
         if bound is None:
-            self.state = State(kinds, known.bound, known.maybe)
+            self.state = State(kinds, state.bound, state.maybe)
         else:
             bits = sum(self.graph.slots[name] for name in set(bound) if name in self.graph.slots) | self.cells
             self.state = State(kinds, bits, bits)

@@ -86,10 +86,10 @@ class Effects:
         place = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
         own = code.co_varnames[place] if code.co_flags & inspect.CO_VARKEYWORDS else ""
         changed = [value for value in self._changed.values() if str(value.source) != own]
-        found = [(f"{v.source or 'an object'} ({v.python_type().__name__})", v.obj) for v in changed]
-        found += [(f"the global {name}", variables) for (_, name), (variables, _) in self._globals.items()]
-        found += [(f"the context variable {variable.source}", None) for variable, _ in self._context.values()]
-        return found + [(f"what {getattr(call[0], '__name__', call[0])}() changes", None) for call in self._calls]
+        written = [(f"{v.source or 'an object'} ({v.python_type().__name__})", v.obj) for v in changed]
+        written += [(f"the global {name}", variables) for (_, name), (variables, _) in self._globals.items()]
+        written += [(f"the context variable {variable.source}", None) for variable, _ in self._context.values()]
+        return written + [(f"what {getattr(call[0], '__name__', call[0])}() changes", None) for call in self._calls]
 
     def load(self, emitter: ValueEmitter) -> list[Callable[[], None]]:
         """Emit the loads of all new contents; the functions returned emit the stores."""

@@ -45,8 +45,8 @@ class Ref:
 
     def get(self) -> Any:
         """The object; when it is gone, one that is nothing else."""
-        found = self._get()
-        return _Gone() if found is None and self.address != id(None) else found
+        target = self._get()
+        return _Gone() if target is None and self.address != id(None) else target
 
     def __hash__(self) -> int:
         return self.address
@@ -290,8 +290,8 @@ def _tensor_holds(value: Any, meta: TensorMeta) -> bool:
     return same and _fits(meta.sizes, now.sizes) and _fits(meta.strides, now.strides)
 
 
-def _fits(wanted: tuple[int | None, ...], found: tuple[int | None, ...]) -> bool:
-    return len(wanted) == len(found) and all(w is None or w == f for w, f in zip(wanted, found, strict=True))
+def _fits(wanted: tuple[int | None, ...], sizes: tuple[int | None, ...]) -> bool:
+    return len(wanted) == len(sizes) and all(w is None or w == f for w, f in zip(wanted, sizes, strict=True))
 
 
 def _identical(a: Any, b: Any) -> bool:
@@ -538,9 +538,9 @@ def _use_tensor_words() -> bool:
         ]
         with torch.inference_mode():
             others.append(torch.empty_strided(shape, strides, dtype=torch.float32, device="cpu"))
-    known = _native.tensor_description(plain)
-    apart = all(_native.tensor_description(other) != known for other in others)
-    if not apart or _native.tensor_description(plain[1:]) != known:
+    description = _native.tensor_description(plain)
+    apart = all(_native.tensor_description(other) != description for other in others)
+    if not apart or _native.tensor_description(plain[1:]) != description:
         _native.forget_tensor_words()
         return False
     return True

@@ -279,11 +279,11 @@ def _settle(node: _Node) -> bool:
 
 def build_plan(guards: Iterable[Guard], code: CodeType) -> Plan:
     """Compile guards for frames of `code`; guards that say the same are kept once."""
-    given = tuple(guards)
-    types = ((g.source, g.payload.get()) for g in given if g.kind == "TYPE" and g.source is not None)
+    ordered = tuple(guards)
+    types = ((g.source, g.payload.get()) for g in ordered if g.kind == "TYPE" and g.source is not None)
     classes = {source: cls for source, cls in types if isinstance(cls, type)}
     builder = _Builder(code, classes)
-    kept = [guard for guard in given if builder.add(guard)]
+    kept = [guard for guard in ordered if builder.add(guard)]
     order = builder.order()
     rows, checks, check_guards = _rows(order)
     states = [(_STATES[guard.kind], guard.payload) for guard in builder.states]

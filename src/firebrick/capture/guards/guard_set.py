@@ -84,10 +84,10 @@ class Guards:
     def end(self, start: int) -> list[tuple[Any, Guard]]:
         """The guards that were asked for since `begin` gave `start`, each once, with their keys."""
         self._listeners -= 1
-        found = [(key, self._guards[key]) for key in dict.fromkeys(self._asked[start:])]
+        asked = [(key, self._guards[key]) for key in dict.fromkeys(self._asked[start:])]
         if not self._listeners:
             self._asked.clear()
-        return found
+        return asked
 
     def identity(self, source: Source, obj: Any) -> None:
         """The same object."""

@@ -34,13 +34,15 @@ _TORCH_MARKS = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dyn
 class Symbols:
     """The symbols of one capture.
 
-    dynamic: None: what `varying` names, and what is marked; True: all sizes from 2 on; False: none.
+    dynamic: None: what `varying` names, and what is marked; True: all sizes from 2 on; False: none. ones: whether what
+    varies is a symbol also where it is 1 now; has_ones: whether that was so.
     """
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         self.dynamic: bool | None = False
         self.varying: frozenset[tuple[Source, int]] = frozenset()
+        self.ones, self.has_ones = True, False
         self._by_size: dict[Any, Var] = {}
         self._leaves: dict[str, Shape] = {}
         self._marked: dict[str, str] = {}
@@ -56,8 +58,10 @@ class Symbols:
         marked = {*marks, *(d for name in _TORCH_MARKS for d in getattr(tensor, name, ()))}
         symbols: dict[int, Var] = {}
         for d, size in enumerate(tensor.shape):
-            varies = d in marked or (size > 1 and (self.dynamic is True or (source, d) in self.varying))
+            varies = (source, d) in self.varying and (size > 1 or self.ones)
+            varies = d in marked or varies or (size > 1 and self.dynamic is True)
             if varies and size and d not in static:
+                self.has_ones |= size == 1 and d not in marked
                 lo, hi = marks.get(d, (None, None))
                 symbols[d] = self._symbol(size, d, source, max(lo or 1, 1), hi)
                 if d in marks:

@@ -233,19 +233,19 @@ class Tracer:
 
     def lookup(self, cls: type, name: str) -> tuple[Any, type | None]:
         """What a class finds under a name, as it is, and which class of its bases holds it; guarded."""
-        known = self._lookups.get((cls, name))
-        if known is None:
-            known = self._lookups[cls, name] = class_lookup(cls, name)
-            if is_odd_method(cls, name, known[0]):
+        lookup = self._lookups.get((cls, name))
+        if lookup is None:
+            lookup = self._lookups[cls, name] = class_lookup(cls, name)
+            if is_odd_method(cls, name, lookup[0]):
                 del self._lookups[cls, name]
-                raise Break("unsupported-call", f"{name} of {cls.__name__} is a {type(known[0]).__name__}")
+                raise Break("unsupported-call", f"{name} of {cls.__name__} is a {type(lookup[0]).__name__}")
             if cls.__flags__ & _IMMUTABLE:
-                return known
-            if known[1] is None:
+                return lookup
+            if lookup[1] is None:
                 self.guards.lacks_entry(self.const_source(cls), name)
             else:
-                self.guards.fixed(s.ClassAttr(self.const_source(cls), name), known[0])
-        return known
+                self.guards.fixed(s.ClassAttr(self.const_source(cls), name), lookup[0])
+        return lookup
 
     def class_value(self, owner: type, name: str, obj: Any) -> Value:
         """A plain attribute of a class."""

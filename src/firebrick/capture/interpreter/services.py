@@ -152,7 +152,7 @@ class Operations:
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, type) and owner in LITERAL_TYPES:  # int.from_bytes
             return self.fold(obj, args, kwargs, copied=True)
-        if owner is not None and not isinstance(owner, types.ModuleType) and isinstance(obj, types.BuiltinFunctionType):
+        if isinstance(obj, types.BuiltinFunctionType) and hasattr(type(owner), obj.__name__):  # pybind's owners lack it
             return self.tracer.known(owner).call_method(interp, obj.__name__, args, kwargs)
         raise Break("unsupported-call", f"{value.describe()}() is called")
 
@@ -254,10 +254,10 @@ class Operations:
         if isinstance(value, ObjectValue):
             entry, _ = self.lookup(value.cls, "__iter__")
             if isinstance(entry, types.FunctionType):
-                made = self.tracer.function(entry).call(self.interpreter, [value], {}).realize()
-                if not hasattr(made.python_type(), "__next__"):
-                    self.raise_new(TypeError, f"iter() returned non-iterator of type {made.python_type().__name__!r}")
-                return made
+                result = self.tracer.function(entry).call(self.interpreter, [value], {}).realize()
+                if not hasattr(result.python_type(), "__next__"):
+                    self.raise_new(TypeError, f"iter() returned non-iterator of type {result.python_type().__name__!r}")
+                return result
         if type(value) is ListValue:
             cursor = Cursor(value)
             return IteratorValue(cursor, type(iter([])), cursor.remake)

@@ -94,13 +94,13 @@ def _parameter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         raise Break("unsupported-call", "a parameter is made in inference mode, or of a tensor made there")
     if wanted and (torch.is_grad_enabled() or interp.tracer.graph.grad_at_start) and is_fresh(interp, data):
         return make_leaf(interp, torch.nn.Parameter, data)
-    made = data.call_method(interp, "detach", [], {})
-    assert isinstance(made, TensorValue)
-    made.cls = torch.nn.Parameter
-    made.fake.requires_grad_(wanted)
+    detached = data.call_method(interp, "detach", [], {})
+    assert isinstance(detached, TensorValue)
+    detached.cls = torch.nn.Parameter
+    detached.fake.requires_grad_(wanted)
     if wanted:  # a leaf that the graph does not know of: where gradients are recorded, it is used after the graph
-        made.data_version = made.fake._version
-    return made
+        detached.data_version = detached.fake._version
+    return detached
 
 
 @handles(

@@ -73,30 +73,30 @@ def _deep(interp: Interpreter, value: Value, memo: dict[int, Value]) -> Value:
     earlier = memo.get(id(value))
     if earlier is not None:
         return earlier
-    made: Value
+    copy: Value
     if isinstance(value, TupleValue):
-        made = TupleValue([_deep(interp, item, memo) for item in value.items], cls=value.cls)
+        copy = TupleValue([_deep(interp, item, memo) for item in value.items], cls=value.cls)
     elif type(value) is ListValue:
-        made = memo[id(value)] = ListValue([])
-        made.items.extend(_deep(interp, item, memo) for item in value.items)
+        copy = memo[id(value)] = ListValue([])
+        copy.items.extend(_deep(interp, item, memo) for item in value.items)
     elif isinstance(value, DictValue):
-        made = DictValue({}, cls=value.cls, factory=value.factory)
-        memo[id(value)] = made
+        copy = DictValue({}, cls=value.cls, factory=value.factory)
+        memo[id(value)] = copy
         for host, (key, item) in value.whole(interp).items():
-            made.entries[host] = (key, _deep(interp, item, memo))
+            copy.entries[host] = (key, _deep(interp, item, memo))
     elif isinstance(value, (ConstantValue, FunctionValue, ClassValue, CallableValue)):
-        made = value
+        copy = value
     elif isinstance(value, InstanceDictValue):
         return _deep(interp, value.snapshot(interp), memo)
     elif isinstance(value, SetValue):
         copies = [_deep(interp, item, memo) for item in value.entries.values()]
-        made = SetValue({key_of(copied, interp): copied for copied in copies}, cls=value.cls)
+        copy = SetValue({key_of(copied, interp): copied for copied in copies}, cls=value.cls)
     elif isinstance(value, ObjectValue) and not isinstance(value, (ModuleValue, ExceptionValue)):
         return _deep_object(interp, value, memo)
     else:
         raise Break("unsupported-call", f"copy.deepcopy() of {value.describe()}")
-    memo[id(value)] = made
-    return made
+    memo[id(value)] = copy
+    return copy
 
 
 def _deep_object(interp: Interpreter, value: ObjectValue, memo: dict[int, Value]) -> Value:

@@ -89,12 +89,21 @@ def _is_dataclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles_each(
-    *(importlib.util.find_spec, importlib.metadata.version, typing.get_origin, typing.get_args, typing.get_type_hints),
+    *(importlib.util.find_spec, importlib.metadata.version, typing.get_type_hints),
     *(re.compile, re.match, re.search, re.fullmatch, re.split, re.findall, re.finditer, re.sub, re.subn, re.escape),
     *(functools.cache, logging.Logger.isEnabledFor, logging.getLogger),
 )
 def _evaluated(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return interp.fold(function, args, kwargs)
+
+
+@handles_each(typing.get_origin, typing.get_args)
+def _part_of_alias(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    alias = args[0].realize()
+    if not isinstance(alias, ObjectValue) or type(alias.obj).__module__ != "typing":
+        return interp.fold(function, args, kwargs)
+    interp.tracer.guards.pin(alias)
+    return interp.tracer.known(function(alias.obj))
 
 
 def _subscripted(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:

@@ -95,8 +95,8 @@ def polyfill(obj: Any) -> Any:
     if own is not None or functions is None or not isinstance(obj, _C_OR_PYTHON):
         return own
     traced = functions.PolyfilledFunctionVariable._get_polyfill_handlers().get(obj)
-    found = getattr(traced, "__torch_dynamo_polyfill__", None)
-    return None if str(getattr(found, "__module__", "torch.")).startswith("torch.") else found
+    polyfill = getattr(traced, "__torch_dynamo_polyfill__", None)
+    return None if str(getattr(polyfill, "__module__", "torch.")).startswith("torch.") else polyfill
 
 
 def is_graph_function(obj: Any) -> bool:

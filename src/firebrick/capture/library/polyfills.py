@@ -346,7 +346,7 @@ def split_group(error, classes):
         else ((None, inner) if isinstance(inner, classes) else (inner, None))
         for inner in error.exceptions
     ]
-    made = []
+    items = []
     for column in zip(*parts):  # noqa: B905  pairs
         chosen = [part for part in column if part is not None]
         group = BaseExceptionGroup(error.message, chosen) if chosen else None
@@ -355,8 +355,8 @@ def split_group(error, classes):
             group.__suppress_context__ = error.__suppress_context__
             for note in getattr(error, "__notes__", ()):
                 group.add_note(note)
-        made.append(group)
-    return tuple(made)
+        items.append(group)
+    return tuple(items)
 
 
 POLYFILLS["split_group"] = split_group

@@ -68,8 +68,8 @@ def _check_held(interp: Interpreter, target: Value) -> None:
 @handles(weakref.ref)
 def _reference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     target = args[0].realize()
-    known = isinstance(target, (ClassValue, FunctionValue, TensorValue)) and getattr(target, "obj", None) is not None
-    if len(args) > 1 or not (known or (isinstance(target, ObjectValue) and target.storage is None)):
+    alive = isinstance(target, (ClassValue, FunctionValue, TensorValue)) and getattr(target, "obj", None) is not None
+    if len(args) > 1 or not (alive or (isinstance(target, ObjectValue) and target.storage is None)):
         raise Break("unsupported-call", f"weakref.ref() of {target.describe()}")
     _check_held(interp, target)
     return interp.tracer.references.setdefault(id(target), WeakReferenceValue(target))

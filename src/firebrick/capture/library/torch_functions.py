@@ -124,6 +124,13 @@ _asks(
 )
 
 
+@handles(torch._C._are_functorch_transforms_active)
+def _transforms_are_active(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if interp.tracer.graph.in_transform:
+        return ConstantValue(True)
+    return interp.fold(torch._C._are_functorch_transforms_active, args, kwargs)
+
+
 _asks(torch.get_num_threads, state="THREADS")
 _asks(torch.get_float32_matmul_precision, state="MATMUL_PRECISION")
 
@@ -355,10 +362,10 @@ def _none() -> Any:
 
 @handles_each(torch.autocast, torch.cpu.amp.autocast, torch.cuda.amp.autocast)  # type: ignore[attr-defined]
 def _autocasts(make: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    made = told(interp, make, args, kwargs)
-    state = (made.device, made.fast_dtype, made._enabled, made._cache_enabled)
+    value = told(interp, make, args, kwargs)
+    state = (value.device, value.fast_dtype, value._enabled, value._cache_enabled)
     again = [ConstantValue(item) for item in state]
-    if not made._enabled and not torch.is_autocast_enabled(made.device):
+    if not value._enabled and not torch.is_autocast_enabled(value.device):
         return ContextValue(torch.autocast, again, _nothing)
     return ContextValue(torch.autocast, again, lambda at: _enter_autocast(at, state))
 
@@ -382,28 +389,32 @@ def _handle_made(cls: Any, enter_of: Any, *, gives_itself: bool = False) -> None
 
     @handles(cls.__enter__)
     def entered(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        made = args[0].realize()
-        if any(context.make is _itself and context.args[0] is made for context in interp.tracer.graph.open_modes):
+        manager = args[0].realize()
+        if any(context.make is _itself and context.args[0] is manager for context in interp.tracer.graph.open_modes):
             raise Break("unsupported-call", f"a context of {cls.__name__} is entered again before it is left")
-        context = made if isinstance(made, ContextValue) else ContextValue(_itself, [made], enter_of(interp, made))
+        context = (
+            manager
+            if isinstance(manager, ContextValue)
+            else ContextValue(_itself, [manager], enter_of(interp, manager))
+        )
         context.call_method(interp, "__enter__", [], {})
-        return made if gives_itself else NONE
+        return manager if gives_itself else NONE
 
     @handles(cls.__exit__)
     def left(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        made = args[0].realize()
+        manager = args[0].realize()
         for context in reversed(interp.tracer.graph.open_modes):
-            if context is made or (context.make is _itself and context.args[0] is made):
+            if context is manager or (context.make is _itself and context.args[0] is manager):
                 return context.call_method(interp, "__exit__", args[1:], {})
-        if isinstance(made, ObjectValue) and cls in _GRAD_MODES:  # entered before a graph break
-            set_grad_mode(interp, interp.flag(made.get_attr(interp, "prev"), True))
+        if isinstance(manager, ObjectValue) and cls in _GRAD_MODES:  # entered before a graph break
+            set_grad_mode(interp, interp.flag(manager.get_attr(interp, "prev"), True))
             return NONE
         raise Break("unsupported-call", f"a context of {cls.__name__} that was entered elsewhere is left")
 
 
-def _made_autocast(interp: Interpreter, made: Value) -> Any:
+def _made_autocast(interp: Interpreter, manager: Value) -> Any:
     fields = ("device", "fast_dtype", "_enabled", "_cache_enabled")
-    state = tuple(made.get_attr(interp, name).realize().as_constant() for name in fields)
+    state = tuple(manager.get_attr(interp, name).realize().as_constant() for name in fields)
     return lambda at: _enter_autocast(at, state)
 
 
@@ -412,15 +423,15 @@ _handle_made(torch.no_grad, lambda interp, made: partial(_switch_grad, False))
 _handle_made(torch.enable_grad, lambda interp, made: partial(_switch_grad, True))
 
 
-def _made_inference(interp: Interpreter, made: Value) -> Any:
-    return partial(_switch_inference, interp.flag(made.get_attr(interp, "mode"), True))
+def _made_inference(interp: Interpreter, manager: Value) -> Any:
+    return partial(_switch_inference, interp.flag(manager.get_attr(interp, "mode"), True))
 
 
 _handle_made(torch.inference_mode, _made_inference)
 
 
-def _itself(made: Any) -> Any:
-    return made
+def _itself(manager: Any) -> Any:
+    return manager
 
 
 def _device_entered(interp: Interpreter, device: Value, args: Args, kwargs: Kwargs) -> Value:

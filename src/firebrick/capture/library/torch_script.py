@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch._jit_internal
 import torch.jit
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.known_callables import CODE_HANDLERS, NAMED, handles, unwrapped
+from firebrick.capture.library.known_callables import CODE_HANDLERS, NAMED, handles, replaces, unwrapped
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.sequence import SequenceValue, TupleValue
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 handles(torch.jit.annotate)(lambda interp, args, kwargs: args[1] if len(args) > 1 else kwargs["the_value"])
+replaces(torch.jit.isinstance)(torch._jit_internal._isinstance)  # type: ignore[no-untyped-call]
 _sample: Any = torch.jit.script_if_tracing(lambda: None)
 CODE_HANDLERS[_sample.__code__] = unwrapped  # nothing is traced where code is captured
 

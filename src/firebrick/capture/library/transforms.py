@@ -134,18 +134,18 @@ class Sub:
             torch._C._set_grad_enabled(before)
             self.tracer.graph = self.outer
         leaves, spec = pytree.tree_flatten(result.as_argument())
-        found: list[Any] = []
+        tensors: list[Any] = []
         nodes: list[fx.Node] = []
         for leaf in leaves:
             if isinstance(leaf, fx.Node):
-                found.append(len(nodes))
+                tensors.append(len(nodes))
                 nodes.append(self.graph.lift(leaf))
             else:
-                found.append([leaf])
+                tensors.append([leaf])
         self.graph.graph.output(tuple(nodes))
         module = fx.GraphModule(torch.nn.Module(), self.graph.graph)
         module.meta["fake_mode"] = self.graph.mode
-        return Body(module, found, spec), _values(self.graph, nodes)
+        return Body(module, tensors, spec), _values(self.graph, nodes)
 
     def lifted(self) -> Value:
         """The tensors from outside that the body uses."""
@@ -217,8 +217,8 @@ def _transformed(
     """The node that runs `api` on a function's graph."""
     sub = Sub(interp)
     sub.graph.in_transform |= api is not CHECKPOINT
-    given = TupleValue(list(args)), DictValue.of(dict(kwargs))
-    handed = tuple(value.as_argument() for value in given)
+    arguments = TupleValue(list(args)), DictValue.of(dict(kwargs))
+    handed = tuple(value.as_argument() for value in arguments)
     seen: list[Any] = []
 
     def look(*inner: Any, **named: Any) -> Any:
@@ -246,7 +246,7 @@ def _transformed(
     if options.get("chunk_size") is not None and interp.tracer.effects.count != effects:
         raise Break("unsupported-call", f"{api.__name__}() in chunks of a function with side effects")
     node = kind(api, body, options, handed, direct=direct)
-    return interp.tracer.graph.call(interp, "call_function", node, (*given, sub.lifted()), {})
+    return interp.tracer.graph.call(interp, "call_function", node, (*arguments, sub.lifted()), {})
 
 
 def _value_like(interp: Interpreter, sub: Sub, item: Any) -> Value:

@@ -143,13 +143,13 @@ def _load_method(interp: Interpreter, at: Instruction) -> None:
     _push_method(interp, interp.pop().get_attr(interp, at.argval))
 
 
-def _push_method(interp: Interpreter, found: Value) -> None:
+def _push_method(interp: Interpreter, attribute: Value) -> None:
     """Push a method that is about to be called: its function and its owner, or itself beside a NULL."""
-    if isinstance(found, BoundMethodValue) and found.source is None:
-        interp.push(found.function)
-        interp.push(found.owner)
+    if isinstance(attribute, BoundMethodValue) and attribute.source is None:
+        interp.push(attribute.function)
+        interp.push(attribute.owner)
     else:
-        push_callable(interp, found, null=True)
+        push_callable(interp, attribute, null=True)
 
 
 @executes("STORE_ATTR")
@@ -161,11 +161,11 @@ def _store_attr(interp: Interpreter, at: Instruction) -> None:
 @executes("LOAD_SUPER_ATTR")
 def _load_super_attr(interp: Interpreter, at: Instruction) -> None:
     owner, cls, super_class = interp.pop(), interp.pop(), interp.pop()
-    found = super_class.call(interp, [cls, owner], {}).realize().get_attr(interp, at.argval)
+    attribute = super_class.call(interp, [cls, owner], {}).realize().get_attr(interp, at.argval)
     if at.flag & 1:
-        _push_method(interp, found)
+        _push_method(interp, attribute)
     else:
-        interp.push(found)
+        interp.push(attribute)
 
 
 @executes("IMPORT_NAME")

@@ -50,19 +50,19 @@ class ExceptionValue(ObjectValue):
     @classmethod
     def of(cls, error: BaseException, args: list[Value]) -> ExceptionValue:
         """What a host operation raised, with the literals that it carries beside its arguments."""
-        made = cls(type(error), args)
+        value = cls(type(error), args)
         for base in type(error).__mro__:
             for name, member in vars(base).items():
                 if isinstance(member, types.MemberDescriptorType) and type(getattr(error, name)) in LITERAL_TYPES:
-                    made.fields[name] = ConstantValue(getattr(error, name))
-        return made
+                    value.fields[name] = ConstantValue(getattr(error, name))
+        return value
 
     def initialize(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> None:
         """The built-in `__init__`."""
         self.args = list(args)
-        known = next((names for cls, names in _KEYWORDS.items() if issubclass(self.cls, cls)), ())
+        keywords = next((names for cls, names in _KEYWORDS.items() if issubclass(self.cls, cls)), ())
         for name, value in kwargs.items():
-            if name not in known:
+            if name not in keywords:
                 interp.raise_new(TypeError, f"{self.cls.__name__}() takes no keyword arguments")
             self.fields[name] = value
 

@@ -414,11 +414,11 @@ def _refuse(interp: Interpreter, function: FunctionValue, count: int, kwargs: Kw
         co_varnames=code.co_varnames[:length],
         co_flags=_NOTHING.__code__.co_flags | flags,
     )
-    made = types.FunctionType(like, {}, code.co_name, (None,) * len(function.defaults))
-    made.__kwdefaults__ = dict.fromkeys(function.kwdefaults)
-    made.__qualname__ = code.co_qualname if function.obj is None else function.obj.__qualname__
+    like_it = types.FunctionType(like, {}, code.co_name, (None,) * len(function.defaults))
+    like_it.__kwdefaults__ = dict.fromkeys(function.kwdefaults)
+    like_it.__qualname__ = code.co_qualname if function.obj is None else function.obj.__qualname__
     try:
-        made(*(None,) * count, **dict.fromkeys(kwargs))
+        like_it(*(None,) * count, **dict.fromkeys(kwargs))
     except TypeError as error:
         interp.raise_real(error)
-    raise InternalError(f"the arguments of {made.__qualname__}() fit")
+    raise InternalError(f"the arguments of {like_it.__qualname__}() fit")

@@ -201,9 +201,9 @@ def call_with_numbers(interp: Interpreter, op: str, target: Any, args: Args, kwa
         number = args[1].realize()
         if isinstance(number, NumberValue):
             options = {"dtype": ConstantValue(_dtype_alone(number)), **kwargs}
-            made = graph.call(interp, "call_function", torch.empty, args[:1], options)
+            result = graph.call(interp, "call_function", torch.empty, args[:1], options)
             filled = number_tensor(interp, number, torch.float64 if number.cls is float else torch.int64)
-            return graph.call(interp, "call_method", "fill_", [made, filled], {})
+            return graph.call(interp, "call_method", "fill_", [result, filled], {})
     return graph.call(interp, op, target, _with_tensors(interp, target, args, kwargs), {})
 
 
@@ -218,8 +218,8 @@ def _with_tensors(interp: Interpreter, target: Any, args: Args, kwargs: Kwargs) 
     dtype = _dtype_beside(number.cls, tensor.fake)
     if dtype is None or tensor.cls not in (torch.Tensor, torch.nn.Parameter):
         raise Break("changing-value", f"another number in each call meets a tensor of {tensor.fake.dtype}")
-    made = number_tensor(interp, number, dtype, tensor.fake.device)
-    return [made if arg is number else arg for arg in operands]
+    scalar = number_tensor(interp, number, dtype, tensor.fake.device)
+    return [scalar if arg is number else arg for arg in operands]
 
 
 def tensor_of_number(interp: Interpreter, number: NumberValue, kwargs: Kwargs) -> Value:
@@ -245,8 +245,8 @@ def number_tensor(
     if interp.tracer.graph.outer is not None:
         raise Break("changing-value", "a number that differs from call to call is used in a nested function")
     options: dict[str, Any] = {"dtype": dtype, "device": device}
-    made = interp.tracer.prelude.add(torch.scalar_tensor, [number.operand], options)
-    return interp.tracer.graph.made("number", made, torch.scalar_tensor(1, **options))
+    scalar = interp.tracer.prelude.add(torch.scalar_tensor, [number.operand], options)
+    return interp.tracer.graph.made("number", scalar, torch.scalar_tensor(1, **options))
 
 
 def _dtype_beside(kind: type, tensor: torch.Tensor) -> torch.dtype | None:

@@ -654,8 +654,8 @@ class InstanceDictValue(Value):
         emitter.load_attr("__dict__")
 
 
-def _is_data_descriptor(found: Any) -> bool:
-    kind = type(found)
+def _is_data_descriptor(attribute: Any) -> bool:
+    kind = type(attribute)
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 

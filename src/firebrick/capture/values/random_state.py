@@ -107,14 +107,14 @@ def _constant(value: Value) -> Any:
 
 def make_generator(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`torch.Generator(device)`."""
-    given = [value.realize().as_constant() for value in (*args, *kwargs.values())]
-    named = dict(zip(kwargs, given[len(args) :], strict=True))
+    operands = [value.realize().as_constant() for value in (*args, *kwargs.values())]
+    named = dict(zip(kwargs, operands[len(args) :], strict=True))
     check_place(interp)
     try:
-        example = torch.Generator(*given[: len(args)], **named)
+        example = torch.Generator(*operands[: len(args)], **named)
     except Exception as error:
         raise Break("random-generator", f"torch.Generator() raises {type(error).__name__}") from error
-    return GeneratorState(example, None, interp.tracer.prelude.add(torch.Generator, given[: len(args)], named))
+    return GeneratorState(example, None, interp.tracer.prelude.add(torch.Generator, operands[: len(args)], named))
 
 
 def check_place(interp: Interpreter) -> None:
@@ -185,17 +185,17 @@ def _host(args: Args) -> list[Any]:
     Raises:
         Break: one of them is none.
     """
-    found = []
+    states = []
     for arg in args:
         value = arg.realize()
         if isinstance(value, SequenceValue) and all(item.realize().is_constant() for item in value.items):
-            found.append(value.build([item.realize().as_constant() for item in value.items]))
+            states.append(value.build([item.realize().as_constant() for item in value.items]))
             continue
         try:
-            found.append(value.as_constant())
+            states.append(value.as_constant())
         except NotConstant:
             raise Break("random-generator", f"random numbers depend on {value.describe()}") from None
-    return found
+    return states
 
 
 def _fill(interp: Interpreter, name: str, state: GeneratorState, args: Args, kwargs: Kwargs) -> Value:
@@ -281,14 +281,14 @@ class RandomNumbers(_RandomState):
         return NumberValue(kind, made, _largest(name, given) if not named else math.inf)
 
 
-def _largest(name: str, given: Sequence[Any]) -> float:
+def _largest(name: str, operands: Sequence[Any]) -> float:
     """What a number that a method gives is no further from 0 than."""
     if name == "random":
         return 1
     if name == "getrandbits":
-        return 1 << given[0]
+        return 1 << operands[0]
     if name in _INTS or name in ("choice", "uniform"):
-        items = given[0] if name == "choice" else given
+        items = operands[0] if name == "choice" else operands
         return max(abs(item) for item in (items if type(items) is not range else (items[0], items[-1])))
     return math.inf
 

@@ -187,11 +187,11 @@ class SizeNodes:
             return expr.const
         if self.graph.outer is not None or not all(map(self._is_shown, expr.vars())):
             return self.number(expr)
-        found = self._nodes.get(expr)
-        if found is None:
-            found = self._nodes[expr] = self._compute(expr)
-            found.meta["val"], found.meta["stack"] = self.sizes.size(expr), ()
-        return found
+        node = self._nodes.get(expr)
+        if node is None:
+            node = self._nodes[expr] = self._compute(expr)
+            node.meta["val"], node.meta["stack"] = self.sizes.size(expr), ()
+        return node
 
     def number(self, expr: Expr) -> int:
         """The number, which is guarded from here on.
@@ -229,10 +229,10 @@ class SizeNodes:
             return graph.call_method("size", (node, dim))
         target, parts = operation(expr)
         first, *rest = [self.argument(p) for p in parts]
-        made = first
+        total = first
         for part in rest:
-            made = graph.call_function(_FUNCTIONS[target], (made, part))
-        return made
+            total = graph.call_function(_FUNCTIONS[target], (total, part))
+        return total
 
     def emit(self, emitter: ValueEmitter, expr: Expr) -> None:
         """Write code that computes it."""

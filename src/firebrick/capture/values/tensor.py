@@ -117,9 +117,9 @@ class TensorValue(ComparedValue):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Metadata are constants under the tensor's guard; the rest are nodes or bound methods."""
         if name in ("is_leaf", "retains_grad") and self.obj is not None and self.source is not None:
-            found = getattr(self.obj, name)  # no metadata that the fake tensor or the guard knows
-            interp.tracer.guards.equals(Attr(self.source, name), found)
-            return ConstantValue(found)
+            attribute = getattr(self.obj, name)  # no metadata that the fake tensor or the guard knows
+            interp.tracer.guards.equals(Attr(self.source, name), attribute)
+            return ConstantValue(attribute)
         if name == "data" and self.data_version is not None:
             plain = TensorValue(self.node, self.fake)
             return interp.tracer.graph.call(interp, "call_function", getattr, (plain, ConstantValue(name)), {})
@@ -366,9 +366,9 @@ def read_integer(interp: Interpreter, value: TensorValue) -> Value | None:
         return None
     if value.cls is not torch.Tensor or not is_integer(value.fake) or getattr(value.fake, "constant", None) is not None:
         return None
-    made = graph.call(interp, "call_function", as_size, [value], {}).realize()
-    assert isinstance(made, TensorValue)
-    return size_value(made.fake.shape[0] - SHIFT, graph.sizes)
+    size = graph.call(interp, "call_function", as_size, [value], {}).realize()
+    assert isinstance(size, TensorValue)
+    return size_value(size.fake.shape[0] - SHIFT, graph.sizes)
 
 
 _MOST_READ = 16

@@ -75,10 +75,10 @@ def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
         return ConstantValue(obj, source)
     if source in tracer.changed and not isinstance(obj, torch.Tensor):
         raise Break("changing-value", f"{source} is another {kind.__name__} in each round")
-    known = tracer.objects.get(id(obj))
-    if known is not None:
-        tracer.guards.alias(source, known, obj, pinned=pinned)
-        return known
+    wrapped = tracer.objects.get(id(obj))
+    if wrapped is not None:
+        tracer.guards.alias(source, wrapped, obj, pinned=pinned)
+        return wrapped
     wrapper = _EXACT.get(kind) or _by_class(kind) or _object
     value = wrapper(tracer, obj, source, pinned)
     tracer.remember(obj, value)

@@ -81,9 +81,9 @@ class WrapperValue(TensorValue):
         except AttributeError:
             interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         if isinstance(held, torch.Tensor):
-            known = interp.tracer.graph.known(held)
-            if known is not None:
-                return known
+            plain = interp.tracer.graph.known(held)
+            if plain is not None:
+                return plain
             return interp.tracer.graph.call(interp, "call_function", getattr, (self, ConstantValue(name)), {})
         if self.obj is not None and self.source is not None:
             return interp.tracer.read(getattr(self.obj, name), Attr(self.source, name))
@@ -95,10 +95,10 @@ class WrapperValue(TensorValue):
 
     def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Methods of the class are inlined, those of torch's own classes are nodes, as are those of every tensor."""
-        found, owner = class_lookup(self.cls, name)
+        attribute, owner = class_lookup(self.cls, name)
         if owner in _TENSOR:
             return super().call_method(interp, name, args, kwargs)
-        if owner is not None and callable(found) and _is_of_torch(owner):
+        if owner is not None and callable(attribute) and _is_of_torch(owner):
             return call_with_objects(interp, name, [self, *args], kwargs)
         return self.get_attr(interp, name).realize().call(interp, args, kwargs)
 
@@ -167,10 +167,10 @@ def _apart(graph: GraphBuilder, value: WrapperValue, layout: Layout) -> tuple[La
     items = [graph.graph.create_node("call_function", operator.getitem, (node, i), {}) for i in range(len(fakes))]
     for item, fake in zip(items, fakes, strict=True):
         item.meta.update(val=fake, stack=())
-    made = [graph._tensor(*pair) for pair in zip(items, fakes, strict=True)]
+    tensors = [graph._tensor(*pair) for pair in zip(items, fakes, strict=True)]
     return unwrap.gradients, [
         one if leaf is None or (one.fake.requires_grad and one.fake.numel()) else leaf
-        for one, leaf in zip(made, leaves, strict=True)
+        for one, leaf in zip(tensors, leaves, strict=True)
     ]
 
 
@@ -194,9 +194,9 @@ def _parts(tracer: Tracer, obj: Any, layout: Layout, source: Source, path: str |
 
 def _parts_with_history(tracer: Tracer, obj: Any, source: Source) -> Iterator[TensorValue]:
     """The plain tensors as results of a call before the graph, through which gradients go."""
-    made = tracer.prelude.add(_UNWRAP, [source])
+    unwrapped = tracer.prelude.add(_UNWRAP, [source])
     for index, leaf in enumerate(unwrap(obj)):
-        yield tracer.graph.made("part", tracer.prelude.add(_item, [made, index]), leaf)
+        yield tracer.graph.made("part", tracer.prelude.add(_item, [unwrapped, index]), leaf)
 
 
 def _item(parts: Sequence[torch.Tensor], index: int) -> torch.Tensor:

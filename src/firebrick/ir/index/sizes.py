@@ -139,10 +139,10 @@ class Sizes:
 
     def from_data(self, lo: int = 0, hi: int = _MOST) -> Var:
         """A new symbol for what only the data of tensors tell; its value at hand is any."""
-        made = var(f"u{len(self.hints)}", lo, hi)
-        self.symbols[made.name], self.hints[made.name] = made, max(min(_ANY + 2 * len(self.data), hi), lo)
-        self.data.add(made)
-        return made
+        symbol = var(f"u{len(self.hints)}", lo, hi)
+        self.symbols[symbol.name], self.hints[symbol.name] = symbol, max(min(_ANY + 2 * len(self.data), hi), lo)
+        self.data.add(symbol)
+        return symbol
 
     def of_data(self, e: Expr | int) -> bool:
         """Whether data decide an expression."""
@@ -273,9 +273,9 @@ class Sizes:
         self.assumed.clear()
 
     def _decide(self, sign: str, d: Expr) -> bool:
-        known = self.facts.get((sign, d))
-        if known is not None:
-            return known.truth
+        bound = self.facts.get((sign, d))
+        if bound is not None:
+            return bound.truth
         self._check_open(sign, d)
         if self.of_data(d):
             raise self.undecided(f"whether {d.show()} {sign} 0 is asked")
@@ -320,15 +320,15 @@ class Sizes:
 
     def take(self, rows: Iterable[list[Any]]) -> bool:
         """Take facts over that another compile of the same graph has found; False if one does not hold here."""
-        made = [(sign, parse(text, self.symbols), truth) for sign, text, truth, _ in rows]
+        facts = [(sign, parse(text, self.symbols), truth) for sign, text, truth, _ in rows]
         if any(
             not self.of_data(d) and (self.hint(d) == 0 if sign == "==" else self.hint(d) < 0) != truth
-            for sign, d, truth in made
+            for sign, d, truth in facts
         ):
             return False
         return all(
             self.ask(sign if truth else _CONTRARY[sign], d, 0, "expected" if self.of_data(d) else "exactly")
-            for sign, d, truth in made
+            for sign, d, truth in facts
         )
 
     def of_calls(self) -> list[Fact]:
@@ -599,7 +599,7 @@ _ANSWERS: Mapping[type[_Node], Mapping[str, Callable[..., Any]]] = {
         "wrap_int": lambda n, number: SizeNode(as_expr(number), n.sizes),
         "sym_float": lambda n: FloatNode(n.expr, n.sizes),
         "sym_sum": lambda n, nodes: SizeNode(sum((other.expr for other in nodes), as_expr(0)), n.sizes),
-        "neg": lambda n: n._made(operator.neg),
+        "neg": lambda n: n._derived_size(operator.neg),
         **dict.fromkeys(["floor", "ceil", "trunc", "round", "sym_int"], lambda n: n),
         "bool_": lambda n: n.sizes.ask("!=", n.expr, 0),
         "pow_by_natural": lambda n, by: SizeNode(math.prod([n.expr] * by.guard_int(), start=as_expr(1)), n.sizes),

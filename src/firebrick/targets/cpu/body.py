@@ -266,12 +266,12 @@ class Body:
     def _partial_sums(self, loop: Loop) -> list[AccState]:
         """Sums that the loop folds into and that are not yet kept in parts."""
         out = self.out
-        found = []
+        lines = []
         for _ in out.each_replica():
             for s in out.accs.values():
                 if sums(s) and not s.code.endswith("_part") and folds(loop.body, s.acc.name):
-                    found.append(s)
-        return found
+                    lines.append(s)
+        return lines
 
     def _cascades(
         self, loop: Loop, parts: list[AccState], low: str, high: str, step: int, emit: Callable[[str, str], None]
@@ -337,9 +337,9 @@ class Body:
         at, end = out.fresh("at"), out.fresh("end")
         out.line(f"int64_t {at} = {low};")
         out.line(f"const int64_t {end} = {high};")
-        known = None if loop.axis.size.terms else loop.axis.size.const
+        trips = None if loop.axis.size.terms else loop.axis.size.const
         step = width * copies * tiles
-        if step > width and (known is None or known >= step):
+        if step > width and (trips is None or trips >= step):
             out.open(f"for (; {at} + {step} <= {end}; {at} += {step})")
             if copies > 1:
                 for u in range(copies):
@@ -355,13 +355,13 @@ class Body:
                 self._lanes_body(loop, many)
             out.close()
         self.copy = "[0]"
-        left = known % step if known is not None else None
-        if (left is None or left >= width or step == width) and (known is None or known >= width):
+        left = trips % step if trips is not None else None
+        if (left is None or left >= width or step == width) and (trips is None or trips >= width):
             out.open(f"for (; {at} + {width} <= {end}; {at} += {width})")
             out.line(f"const int64_t {name} = {at};")
             self._lanes_body(loop, [(name, Lanes(loop.axis.var, width))])
             out.close()
-        rest = known % width if known is not None else None
+        rest = trips % width if trips is not None else None
         if rest != 0:
             out.open(f"if ({at} < {end})")
             out.line(f"const int64_t {name} = {at};")
@@ -390,17 +390,17 @@ class Body:
         out = self.out
         lanes = out.lanes
         assert lanes is not None
-        found = transposed(loop, lanes.var) if len(out.replicas) == 1 else []
-        found = [v for v in found if v.buffer not in out.locals and DTYPES[v.dtype].nbytes in (1, 2, 4, 8)]
+        loads = transposed(loop, lanes.var) if len(out.replicas) == 1 else []
+        loads = [v for v in loads if v.buffer not in out.locals and DTYPES[v.dtype].nbytes in (1, 2, 4, 8)]
         size = loop.axis.size
         width = lanes.width
-        if not found or width not in (4, 8, 16) or (not size.terms and size.const < width):
+        if not loads or width not in (4, 8, 16) or (not size.terms and size.const < width):
             return False
         name = self.bind(loop)
         at = out.fresh("at")
         out.line(f"int64_t {at} = {low};")
         out.open(f"for (; {at} + {width} <= {high}; {at} += {width})")
-        for v in found:
+        for v in loads:
             lane = "u8" if v.dtype == "b8" else lane_type(v.dtype)
             vector = out.unit.vector(lane, width)
             table = out.fresh("t")
@@ -417,7 +417,7 @@ class Body:
         self.body(loop.body)
         out.close()
         out.close()
-        for v in found:
+        for v in loads:
             del out.turned[v]
         if size.terms or size.const % width:
             out.open(f"for (int64_t {name} = {at}; {name} < {high}; {name}++)")

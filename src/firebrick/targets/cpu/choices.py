@@ -13,6 +13,7 @@ import torch
 
 from firebrick.targets.base import CALL, Choice
 from firebrick.targets.cpu.epilogue import ACTIVATIONS
+from firebrick.targets.cpu.int8_kernel import INT8_COLUMNS
 from firebrick.targets.cpu.matmul_kernel import PIECE
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
     """What computes an op, the cheapest first; of equal ones the first here."""
     if target.exact or op not in _OPS:
         return (CALL,)
-    return tuple(sorted([*_OPS[op](COLUMNS.get(target.vector_bytes, 0), *args), CALL], key=lambda c: c.cost))
+    columns = (INT8_COLUMNS if op == "firebrick::int8_product" else COLUMNS).get(target.vector_bytes, 0)
+    return tuple(sorted([*_OPS[op](columns, *args), CALL], key=lambda c: c.cost))
 
 
 def _cost(work: int, meets: int) -> float:
@@ -80,16 +82,16 @@ def _matmul(columns: int, x: Any, weight: Any) -> list[Choice]:
     if not isinstance(rows, int):  # oneDNN would have to know how many
         return [Choice("own", 0.5, _WRITTEN)] if columns and weight.dtype is torch.float32 else []
     work = math.prod((rows, *weight.shape))
-    found = [Choice("packed", _cost(work, _MATMUL), _ONEDNN | {"add"}, single=True)]
-    found = found if _is_packable(weight.dtype) else []
+    choices = [Choice("packed", _cost(work, _MATMUL), _ONEDNN | {"add"}, single=True)]
+    choices = choices if _is_packable(weight.dtype) else []
     if weight.dtype is torch.float32 and torch.backends.mkl.is_available() and rows:
-        found.append(Choice("mkl", _cost(work, _MATMUL), frozenset({"bias"})))
+        choices.append(Choice("mkl", _cost(work, _MATMUL), frozenset({"bias"})))
     if columns and (half or weight.dtype is torch.float32):
         along = 1 in (weight.stride(0), weight.shape[0])
         cost = 1.0 if half and rows > _FEW_ROWS else 0.5
         after = frozenset({"bias", *ACTIVATIONS}) if half else _WRITTEN
-        found += [Choice(name, cost, after) for name in ("own", "dots", "panels")[: 3 if along else 1]]
-    return found
+        choices += [Choice(name, cost, after) for name in ("own", "dots", "panels")[: 3 if along else 1]]
+    return choices
 
 
 def _batched(columns: int, x: Any, y: Any) -> list[Choice]:
@@ -144,9 +146,15 @@ def _recurrent(columns: int, cell: str, batch: int, size: int) -> list[Choice]:
     return [Choice("own", 0.5 if few else 1.5)] if columns else []
 
 
+def _int8_product(columns: int, inner: int, outer: int) -> list[Choice]:
+    """A product of bytes by a constant weight; ATen's and, without VNNI, oneDNN's are slow or wrong."""
+    return [Choice("own", 0.5, options={"columns": columns})] if columns and inner and outer else []
+
+
 _OPS: Mapping[str, Callable[..., list[Choice]]] = {
     "aten::mm": _matmul,
     "aten::bmm": _batched,
     "aten::convolution": _convolution,
     "firebrick::recurrent": _recurrent,
+    "firebrick::int8_product": _int8_product,
 }

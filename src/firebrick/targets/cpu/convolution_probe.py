@@ -59,9 +59,9 @@ class ConvolutionProbe:
 
     def _call(self, x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, size: Any) -> Call:
         """A call of tensors without gaps, of which these are the shapes, on a packed weight."""
-        (batch, inner, *given), (outer, _, *window), (top, left) = x, weight, padding
-        steps = (0, math.prod((inner, *given)), given[1] * inner, inner)
-        sizes = (tuple(given), tuple(size), self.columns, tuple(window), tuple(stride))
+        (batch, inner, *image), (outer, _, *window), (top, left) = x, weight, padding
+        steps = (0, math.prod((inner, *image)), image[1] * inner, inner)
+        sizes = (tuple(image), tuple(size), self.columns, tuple(window), tuple(stride))
         ends = (None, None, 0, None, "none", ())
         return Call(batch, inner, outer, *sizes, (left, left, top, top), tuple(dilation), steps, *ends)  # type: ignore[arg-type]
 

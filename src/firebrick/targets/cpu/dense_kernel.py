@@ -214,16 +214,16 @@ class Call:
         (out,) = call.outs
         if not (isinstance(x, Ref) and isinstance(packed, Ref)) or out is None:
             raise LoweringError(f"{call.op} has arguments of another kind than its kernel")
-        batch, inner, *given = map(as_int, x.shape)
+        batch, inner, *image = map(as_int, x.shape)
         if inner > 1 and as_int(x.strides[1]) != 1:
             raise LoweringError(f"{call.op} wants the channels of a pixel side by side")
         dense = len(packed.shape) == 5
         window = packed.shape[2:4] if columns else packed.shape[1:3] if dense else packed.shape[:2]
-        made = Call(
+        result = Call(
             batch,
             inner,
             int(outer),  # type: ignore[call-overload]
-            (given[0], given[1]),
+            (image[0], image[1]),
             tuple(map(as_int, buffers[out].shape[2:])),  # type: ignore[arg-type]
             as_int(packed.shape[4]) if dense else int(columns),  # type: ignore[call-overload]
             tuple(map(as_int, window)),  # type: ignore[arg-type]
@@ -239,7 +239,7 @@ class Call:
             tuple(scalars),  # type: ignore[arg-type]
         )
         refs = [r.buffer for r in (x, packed, scale, bias, other) if isinstance(r, Ref)]
-        return made, (*refs, out), ()
+        return result, (*refs, out), ()
 
     @property
     def kind(self) -> str:
@@ -253,12 +253,12 @@ class Call:
 
     def fields(self, shape: Mapping[str, Field]) -> dict[str, Field]:
         """The fields of a driver's table, in its order: where the buffers are among the arguments, and `shape`."""
-        place, given = 2, {"x": (0, self.x[0]), "weight": (1, self.weight or 0)}
+        place, operands = 2, {"x": (0, self.x[0]), "weight": (1, self.weight or 0)}
         for field in ("scale", "bias", "other"):
             offset = getattr(self, field)
-            given[field] = (-1, 0) if offset is None else (place, offset)
+            operands[field] = (-1, 0) if offset is None else (place, offset)
             place += offset is not None
-        return {**given, "out": place, **shape}
+        return {**operands, "out": place, **shape}
 
     def is_serial(self) -> bool:
         """Whether one thread does all."""
@@ -398,8 +398,8 @@ class Dense:
         for a, b in pairwise(cuts):
             at = max(1, PIECE // (b - a))
             for k in range(0, len(places), at):
-                made = 0 if k else b - a
-                pieces.append((k * (b - a), len(places[k : k + at]), len(offsets) + k, b - a, a, made))
+                stride = 0 if k else b - a
+                pieces.append((k * (b - a), len(places[k : k + at]), len(offsets) + k, b - a, a, stride))
             offsets += [place + a for place in places]
         return offsets, pieces
 

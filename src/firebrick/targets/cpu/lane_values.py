@@ -42,9 +42,9 @@ class Values(Writer):
     def value(self, v: Value) -> Text:
         """The C++ constant that holds a value."""
         for scope in reversed(self.scopes):
-            found = scope.get(v)
-            if found is not None:
-                return found
+            name = scope.get(v)
+            if name is not None:
+                return name
         # Arguments first, from a list: the chains of pointwise programs are deeper than Python's stack.
         stack = [(v, False)]
         while stack:
@@ -179,9 +179,9 @@ class Values(Writer):
     # ------------------------------------------------------------ functions
 
     def _op(self, v: Op) -> Text:
-        found = self._erf_and_one(v)
-        if found is not None:
-            return found
+        text = self._erf_and_one(v)
+        if text is not None:
+            return text
         args = [self.value(a) for a in v.args]
         return self.apply(v.name, [a.dtype for a in v.args][-1], args)
 
@@ -227,12 +227,12 @@ class Values(Writer):
             # C++ computes narrow integers as int.
             return f"({SCALAR[dtype]})({code})" if DTYPES[dtype].nbytes < 4 and dtype == lane_type(dtype) else code
         if name in SLEEF or name == "sigmoid":
-            found = self._library(name, dtype, codes)
-            if found:
-                return found
-        found = self._hardware(name, dtype, codes)
-        if found:
-            return found
+            text = self._library(name, dtype, codes)
+            if text:
+                return text
+        text = self._hardware(name, dtype, codes)
+        if text:
+            return text
         if row.vector:
             return self._fill(row.vector, dtype, codes, True)
         assert self.lanes is not None

@@ -81,9 +81,16 @@ def _recurrent(args: Sequence[Any], out: Sequence[Expr]) -> list[Strides | None]
     return wanted
 
 
+def _int8_product(args: Sequence[Any], out: Sequence[Expr]) -> list[Strides | None]:
+    """The elements of a row side by side."""
+    del out
+    return [None if _in_rows(args[0]) else _contiguous(args[0].shape), None]
+
+
 LAYOUTS: Mapping[str, Callable[[Sequence[Any], Sequence[Expr]], Sequence[Strides | None]]] = {
     "firebrick::linear": _linear,
     "firebrick::convolution": _convolution,
     "firebrick::recurrent": _recurrent,
+    "firebrick::int8_product": _int8_product,
 }
 """Op -> the strides that its tensors are to have, in order; None for what lies well."""

@@ -60,9 +60,9 @@ class _Kernel:
             self._head("")
             self._start("args", count)
         else:
-            found = self._reduction()
-            if found is not None:
-                self._parallel_reduction(*found)
+            reduction = self._reduction()
+            if reduction is not None:
+                self._parallel_reduction(*reduction)
             else:
                 self._head("")
                 self.body.body(self.kernel.body)

@@ -289,8 +289,8 @@ class Linear:
             buffers[x.buffer].dtype == "bf16",
             (as_int(x.shape[0]), *steps) if len(x.shape) > 2 else (1, 0, 0, 0),
         )
-        given = [r.buffer for r in (x, weight, scale, bias, other) if isinstance(r, Ref)]
-        return linear, (*given, out), (x.shape[0],) if varies else ()
+        operands = [r.buffer for r in (x, weight, scale, bias, other) if isinstance(r, Ref)]
+        return linear, (*operands, out), (x.shape[0],) if varies else ()
 
     @property
     def kind(self) -> str:
@@ -390,7 +390,7 @@ class Linear:
         lanes = max(unit.target.vector_bytes // 4, 4)
         self._driver(unit, form, lanes, texts)
         offsets = (self.scale, self.bias, self.other and self.other[0])
-        given, results = self._given(("", ""))
+        operands, results = self._given(("", ""))
         finishes = self.attr != "none" or offsets != (None, None, None)
         whole, last = (", ".join(["nullptr", *(pointers or ["nullptr"] * most), "nullptr"]) for pointers in points)
         strides = (self.x[1], *self.weight[1:], self.out_stride, self.other[1] if self.other else 0)
@@ -408,7 +408,7 @@ class Linear:
             twice=2 * unit.target.threads,
             plan=plan,
             finish=finish(unit, lanes, self.attr, self.scalars) if finishes else "nullptr",
-            given=", ".join([*given, results]),
+            given=", ".join([*operands, results]),
             products=self.inner * self.outer,
             serial=SERIAL,
             pieces=max(1, min(_PIECES, self.outer // (_PIECE_COLUMNS * unit.target.threads))),
@@ -425,10 +425,10 @@ class Linear:
         """The factors and what is added, as arguments of the driver, and the results."""
         places = iter(range(2, 5))
         factors = zip((self.x[0], self.weight[0]), offset, strict=True)
-        given = [f"(const {self.type}*)args[{k}] + {n}{more}" for k, (n, more) in enumerate(factors)]
+        operands = [f"(const {self.type}*)args[{k}] + {n}{more}" for k, (n, more) in enumerate(factors)]
         offsets = (self.scale, self.bias, self.other and self.other[0])
-        given += ["nullptr" if n is None else f"(const float*)args[{next(places)}] + {n}" for n in offsets]
-        return given, f"(float*)args[{next(places, 5)}]"
+        operands += ["nullptr" if n is None else f"(const float*)args[{next(places)}] + {n}" for n in offsets]
+        return operands, f"(float*)args[{next(places, 5)}]"
 
     def by_dots(self, unit: Unit) -> bool:
         """Whether sums are vectors along the rows of both factors on this machine."""
@@ -533,15 +533,15 @@ class Linear:
         form, lanes, count = plan.form, max(unit.target.vector_bytes // 4, 4), plan.count
         offsets = (self.scale, self.bias, self.other and self.other[0])
         offset = ("", "") if self.batch[0] == 1 else (f" + i * {self.batch[1]}", f" + i * {self.batch[2]}")
-        given, results = self._given(offset)
+        operands, results = self._given(offset)
         done = "nullptr"
         if self.attr != "none" or offsets != (None, None, None):
             done = finish(unit, lanes, self.attr, self.scalars)
         both = ("{" + ", ".join(pointers or ["nullptr"]) + "}" for pointers in plan.points)
-        call = f"  fb_by_{form}({name}_shape, {', '.join((*given, results))}, begin, end);"
+        call = f"  fb_by_{form}({name}_shape, {', '.join((*operands, results))}, begin, end);"
         if self.batch[0] > 1:
-            given.append(f"{results} + i * {self.batch[3]}")
-            call = f"  for (int64_t i = begin; i < end; i++)\n    fb_by_{form}({name}_shape, {', '.join(given)}, 0, "
+            operands.append(f"{results} + i * {self.batch[3]}")
+            call = f"  for (int64_t i = begin; i < end; i++)\n    fb_by_{form}({name}_shape, {', '.join(operands)}, 0, "
             call += f"{count});"
             count = self.batch[0]
         return _KERNEL.format(

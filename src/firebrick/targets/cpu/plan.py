@@ -122,8 +122,8 @@ def _rows(tile: Var, statements: list[Statement]) -> bool:
     """Whether rows at places from data are folded into one: lanes along them load neighbours."""
     for v in walk(s.store.value for s in statements):
         if isinstance(v, Load) and v.binds and v.index.coeff(tile) is ONE:
-            found = [x for x in walk([b for _, b in v.binds]) if isinstance(x, Load)]
-            return bool(found) and not any(tile in x.index.vars() for x in found)
+            loads = [x for x in walk([b for _, b in v.binds]) if isinstance(x, Load)]
+            return bool(loads) and not any(tile in x.index.vars() for x in loads)
     return False
 
 

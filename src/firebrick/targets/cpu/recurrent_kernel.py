@@ -168,8 +168,8 @@ class Recurrent:
         """The shape of a call, the names of its buffers in the order of the kernel's arguments, and sizes that vary."""
         cell, *tensors = call.args
         projected, weights, biases, (hidden,), state = (
-            [ref for ref in (given if isinstance(given, tuple) else (given,)) if isinstance(ref, Ref)]
-            for given in tensors
+            [ref for ref in (operands if isinstance(operands, tuple) else (operands,)) if isinstance(ref, Ref)]
+            for operands in tensors
         )
         out, last = call.outs
         if out is None or last is None:
@@ -182,7 +182,7 @@ class Recurrent:
             sizes.extend([e] if e not in sizes else [])
             return f"sizes[{sizes.index(e)}]"
 
-        made = Recurrent(
+        layer = Recurrent(
             str(cell),
             number(projected[0].shape[0]),
             as_int(hidden.shape[1]),
@@ -193,8 +193,8 @@ class Recurrent:
             as_int(hidden.offset),
             as_int(state[0].offset) if state else None,
         )
-        given = (*projected, *weights, *biases, hidden, *state)
-        return made, (*(ref.buffer for ref in given), out, last), tuple(sizes)
+        operands = (*projected, *weights, *biases, hidden, *state)
+        return layer, (*(ref.buffer for ref in operands), out, last), tuple(sizes)
 
     @property
     def kind(self) -> str:
@@ -231,7 +231,7 @@ class Recurrent:
         whole = "true" if self.size % lanes == 0 else f"left == {lanes}"
         unit.helpers[finish] = _GATES.format(name=finish, v=v, step=step, whole=whole, **sizes)
         work = self.batch * gates * self.size * self.size * directions
-        given = {
+        operands = {
             "inputs": ", ".join(pointer(p[0]) for p in self.projected),
             "weights": ", ".join(map(pointer, self.weights)),
             "biases": ", ".join(map(pointer, self.biases or [None] * directions)),
@@ -254,5 +254,5 @@ class Recurrent:
             parts=blocks * directions,
             threads=max(1, min(work // _SHARE, blocks * directions, unit.target.threads)),
             **sizes,
-            **given,
+            **operands,
         )

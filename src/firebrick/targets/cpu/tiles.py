@@ -220,13 +220,13 @@ def _grouped(v: str, lanes: int, h: int, first: int, count: int) -> list[str]:
     """The lanes of as many sums as a vector has groups of four lanes for, added up; they become neighbours."""
     lines, sums = [], []
     for j in range(4):
-        made = [f"s{i // h}_{i % h * 4 + j}" for i in range(first, min(first + lanes // 4, count))]
+        names = [f"s{i // h}_{i % h * 4 + j}" for i in range(first, min(first + lanes // 4, count))]
         for distance in (d for d in (8, 4) if d < lanes):
-            pairs = [(made[k], made[min(k + 1, len(made) - 1)]) for k in range(0, len(made), 2)]
-            made = [f"z{distance}_{first + k}_{j}" for k in range(len(pairs))]
-            for name, (a, b) in zip(made, pairs, strict=True):
+            pairs = [(names[k], names[min(k + 1, len(names) - 1)]) for k in range(0, len(names), 2)]
+            names = [f"z{distance}_{first + k}_{j}" for k in range(len(pairs))]
+            for name, (a, b) in zip(names, pairs, strict=True):
                 lines.append(f"  const {v} {name} = fb_pair{distance}_{v}({a}, {b});")
-        sums += made
+        sums += names
     halves = ", ".join(f"fb_pair2_{v}({sums[j]}, {sums[j + 2]})" for j in range(2))
     return [*lines, f"  *({v}*)(sums + {first // (lanes // 4) * lanes}) = fb_pair1_{v}({halves});"]
 

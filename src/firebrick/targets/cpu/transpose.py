@@ -32,16 +32,16 @@ def picking_helper(name: str, vector: str, scalar: str, width: int, stride: int)
     starts = [j * width for j in range(abs(stride) - 1)] + [max(places) + 1 - width]
     lines = [typedef, f"static inline {vector} {name}(const {scalar}* p) {{"]
     lines += [f"  const {vector} v{j} = ({vector})*(const {vector}u*)(p + {s + first});" for j, s in enumerate(starts)]
-    made, reach = "v0", width
+    lanes, reach = "v0", width
     for j, start in enumerate(starts[1:], 1):
         # A lane found before stays; the first time it is taken from its place in v0.
         before = [e if j == 1 else k for k, e in enumerate(places)]
         picked = [b if e < reach else width + e - start for e, b in zip(places, before, strict=True)]
-        lines.append(f"  const {vector} m{j} = fb_shuffle({vector}, {index}, {made}, v{j}, {_listed(picked)});")
-        made, reach = f"m{j}", start + width
+        lines.append(f"  const {vector} m{j} = fb_shuffle({vector}, {index}, {lanes}, v{j}, {_listed(picked)});")
+        lanes, reach = f"m{j}", start + width
     if len(starts) == 1:
-        made = f"fb_shuffle({vector}, {index}, v0, v0, {_listed(places)})"
-    return SHUFFLE + "\n".join([*lines, f"  return {made};", "}"]) + "\n"
+        lanes = f"fb_shuffle({vector}, {index}, v0, v0, {_listed(places)})"
+    return SHUFFLE + "\n".join([*lines, f"  return {lanes};", "}"]) + "\n"
 
 
 def _listed(numbers: list[int]) -> str:

@@ -78,15 +78,15 @@ def widest(loop: Loop) -> int:
     memo: dict[Value, bool] = {}
 
     def varies(v: Value) -> bool:
-        found = memo.get(v)
-        if found is None:
+        varying = memo.get(v)
+        if varying is None:
             if isinstance(v, Load):
-                found = lane in v.index.vars() or v.buffer in inside or any(varies(c) for c in children_of(v))
+                varying = lane in v.index.vars() or v.buffer in inside or any(varies(c) for c in children_of(v))
             else:
                 # Lanes of an index are made as wide as they must be, however many there are.
-                found = not isinstance(v, Index) and any(varies(c) for c in children_of(v))
-            memo[v] = found
-        return found
+                varying = not isinstance(v, Index) and any(varies(c) for c in children_of(v))
+            memo[v] = varying
+        return varying
 
     result = 4
     for v in values_of(*roots(loop.body)):  # arguments first, so that `varies` never goes deep

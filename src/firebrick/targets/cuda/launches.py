@@ -100,11 +100,11 @@ def _values(item: Fold | Online | Store) -> list[Value]:
 
 def _symbols(body: Body) -> list[Var]:
     """Symbolic sizes: variables that are no dimension, no loop and not bound to data."""
-    found: dict[Var, None] = {}
+    symbols: dict[Var, None] = {}
     own: set[Var] = set()
 
     def note(e: Expr) -> None:
-        found.update(dict.fromkeys(sorted(e.vars(), key=lambda v: v.name)))
+        symbols.update(dict.fromkeys(sorted(e.vars(), key=lambda v: v.name)))
 
     for part in body.parts:
         for d in (*part.grid, *part.inner):
@@ -124,7 +124,7 @@ def _symbols(body: Body) -> list[Var]:
         if isinstance(item, Store):
             own.update(x for x, _ in item.binds)
             note(item.index)
-    return [v for v in found if v not in own]
+    return [v for v in symbols if v not in own]
 
 
 def _renamed(body: Body, names: Mapping[str, str], table: Mapping[Var, Expr]) -> Body:
@@ -153,10 +153,10 @@ def _item(i: Fold | Online | Store, terms: Terms) -> Fold | Online | Store:
 
 
 def _inner_vars(part: Part) -> list[Var]:
-    found = [d.var for d in (*part.grid, *part.inner)]
+    variables = [d.var for d in (*part.grid, *part.inner)]
     for phase in part.phases:
         for i in phase.items:
             for v in walk(roots_of(i) if isinstance(i, Store) else [i.value]):
                 if isinstance(v, Reduce):
-                    found += [a.var for a in v.axes if isinstance(a, Axis)]
-    return found
+                    variables += [a.var for a in v.axes if isinstance(a, Axis)]
+    return variables

@@ -138,9 +138,9 @@ class PartWriter(Scopes):
     def value(self, v: Value, mask: tuple[Term, ...] = ()) -> Term:
         """A value; loads in it happen only where all of `mask` holds."""
         key = self._key(v, mask)
-        found = self.known.get(key)
-        if found is not None:
-            return found
+        term = self.known.get(key)
+        if term is not None:
+            return term
         if not isinstance(v, Op):
             return self._write(v, mask)
         # Arguments first, so that no chain is too long for the stack.
@@ -474,13 +474,13 @@ class PartWriter(Scopes):
         carry = f"{self.fresh()}_before"
         before = self._shape(dims - {name}) if self.rank > 1 else "[]"
         self.line(f"{carry} = tl.full({before}, {start}, {type_name(v.dtype)})", -2)
-        found = self.named(key, Term(row.two.format(a=carry, b=inner.text), dims, depth))
+        term = self.named(key, Term(row.two.format(a=carry, b=inner.text), dims, depth))
         inside = self.inside.get(name)
         text = f"tl.where({inside}, {text}, {start})" if inside else text
         keep = ", keep_dims=True" if self.rank > 1 else ""
         more = self._reduced(v.name, v.dtype, text, axis, keep)
         self.scopes[-1].last.append(f"{carry} = {row.two.format(a=carry, b=more)}")
-        return found
+        return term
 
 
 _FAR = (1 << 31) - 1

@@ -102,7 +102,7 @@ def serial_folds(work: Work) -> frozenset[Reduce]:
     """Reductions that each thread does alone: those inside of others' loops, and short ones across the tensors."""
     outer = frozenset(work.outer)
     facts = Table()
-    found = set()
+    buffers = set()
     inner = any(s.inner for s in work.statements)
     values = [v for s in work.statements for v in walk(roots_of(s.store))]
     below = {c for v in values if isinstance(v, Reduce) for c in walk([v.body]) if isinstance(c, Reduce)}
@@ -112,9 +112,9 @@ def serial_folds(work: Work) -> frozenset[Reduce]:
             continue
         free = facts(v).free - outer - symbols
         if free & work.sizes.keys() or (not inner and v not in below and _is_short(v, work)):
-            found.add(v)
+            buffers.add(v)
     # What is folded around a serial fold is folded in its turn.
-    return frozenset(found)
+    return frozenset(buffers)
 
 
 def _is_short(v: Reduce, work: Work) -> bool:
@@ -340,13 +340,13 @@ class _Rows:
         return [v for v in ordered(roots, lambda _: False) if isinstance(v, Reduce) and v not in self.serial]
 
     def _domains(self) -> list[Domain]:
-        found: dict[Domain, None] = {}
+        domains: dict[Domain, None] = {}
         for r in self.folds:
-            found[frozenset(a.var for a in r.axes)] = None
+            domains[frozenset(a.var for a in r.axes)] = None
         for s in self.work.statements:
             if s.inner:
-                found[s.inner] = None
-        return list(found)
+                domains[s.inner] = None
+        return list(domains)
 
     def near(self, d: Domain) -> list[_Access]:
         """Accesses that go along a domain."""
@@ -384,8 +384,8 @@ class _Rows:
     # ------------------------------------------------------------ phases
 
     def _phases(self, subs: dict[Domain, dict[Var, Expr]], inner: list[Dim]) -> tuple[Phase, ...]:
-        known: dict[Value, Value] = {}
-        terms = {d: _Canonical(s, known) for d, s in subs.items()}
+        values: dict[Value, Value] = {}
+        terms = {d: _Canonical(s, values) for d, s in subs.items()}
         place = {d: k for k, d in enumerate(self.domains)}
         place[frozenset()] = -1
         online = self._online(inner, place)
@@ -393,17 +393,17 @@ class _Rows:
         rows: dict[tuple[int, int], list[Fold | Online | Store]] = {}
         skipped = {r for pair in online.values() for r in pair}
         for k, r in enumerate(self.folds):
-            known[r] = local(r.dtype, f"f{k}")
+            values[r] = local(r.dtype, f"f{k}")
         for r in self.folds:
             d = frozenset(a.var for a in r.axes)
             pair = online.get(r)
             key = (levels[r] - 1, place[d])
             if pair is not None:
                 best, whole = pair
-                names = known[best].buffer, known[whole].buffer  # type: ignore[union-attr]
+                names = values[best].buffer, values[whole].buffer  # type: ignore[union-attr]
                 rows.setdefault(key, []).append(Online(*names, terms[d](best.body), _finite(whole, best)))
             elif r not in skipped:
-                name: str = known[r].buffer  # type: ignore[union-attr]
+                name: str = values[r].buffer  # type: ignore[union-attr]
                 rows.setdefault(key, []).append(Fold(name, r.name, terms[d](r.body), self._position(r, terms[d])))
         top = max((n for n, _ in rows), default=0)
         ends = {s.inner for s in self.work.statements if s.late}
@@ -428,16 +428,16 @@ class _Rows:
 
     def _online(self, inner: list[Dim], place: dict[Domain, int]) -> dict[Reduce, tuple[Reduce, Reduce]]:
         """A maximum -> it and the sum of exponentials below it, where rows are walked and both can be had at once."""
-        found: dict[Reduce, tuple[Reduce, Reduce]] = {}
+        pairs: dict[Reduce, tuple[Reduce, Reduce]] = {}
         for r in self.folds:
             match r.body:
                 case Op(name="exp", args=(Op(name="sub", args=(value, shift)),)) if r.name == "sum":
                     best = _best(shift)
                     d = frozenset(a.var for a in r.axes)
-                    fits = best in self.folds and best not in found and inner[place[d]].kind == LOOP
+                    fits = best in self.folds and best not in pairs and inner[place[d]].kind == LOOP
                     if best is not None and fits and best.body is value and {a.var for a in best.axes} == d:
-                        found[best] = (best, r)
-        return found
+                        pairs[best] = (best, r)
+        return pairs
 
     @staticmethod
     def _position(r: Reduce, terms: Terms) -> Expr:

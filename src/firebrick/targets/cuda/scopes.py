@@ -113,8 +113,8 @@ class Scopes:
 
     def _atom(self, e: Expr) -> Term:
         if isinstance(e, Var):
-            found = self.vars.get(e)
-            return found if found is not None else Term(e.name)  # a symbolic size
+            name = self.vars.get(e)
+            return name if name is not None else Term(e.name)  # a symbolic size
         key = e
         if key in self.known:
             return self.known[key]

@@ -98,12 +98,12 @@ class _Split:
         for level in range(1, top + 1):
             now = [r for r in folds if self.levels[r] == level]
             terms = self._terms()
-            made = [s for r in now for s in self._partial(r, terms)]
+            stores = [s for r in now for s in self._partial(r, terms)]
             # What needs no more than the levels before is stored while its row is read.
-            made += [
+            stores += [
                 self._element(s.store, terms) for s in self.work.statements if s.inner and self._level(s) == level - 1
             ]
-            out.append([self._sliced(made)])
+            out.append([self._sliced(stores)])
         rows = [s.store for s in self.work.statements if s.inner and self._level(s) == top]
         ends = [s.store for s in self.work.statements if not s.inner]
         last: list[Work] = []
@@ -136,8 +136,8 @@ class _Split:
 
     def _terms(self, whole: bool = False) -> Terms:
         """Terms of one slice, in which finished reductions are folds of the slices' results."""
-        known: dict[Value, Value] = {r: self._result(r) for r in self.parts}
-        return Terms({} if whole else self.subs, known)
+        results: dict[Value, Value] = {r: self._result(r) for r in self.parts}
+        return Terms({} if whole else self.subs, results)
 
     def _result(self, r: Reduce) -> Value:
         """A reduction from the results of slices."""

@@ -236,16 +236,16 @@ HELPERS: Mapping[str, str] = {
 
 def helpers_of(text: str) -> list[str]:
     """The helpers that a text calls, and those that they call, each before its callers."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
 
     def need(body: str, own: str) -> None:
         for name, helper in HELPERS.items():
-            if name != own and name not in found and _mentions(body, name):
+            if name != own and name not in names and _mentions(body, name):
                 need(helper, name)
-                found[name] = None
+                names[name] = None
 
     need(text, "")
-    return [HELPERS[name] for name in found]
+    return [HELPERS[name] for name in names]
 
 
 def _mentions(body: str, name: str) -> bool:

@@ -54,30 +54,30 @@ def kernel_text(
         origin: the user's file:line, for a comment.
         dependent: it is launched while the kernel before it still runs, and waits for it itself.
     """
-    given, numbers = [*(p.name for p in params), *sizes], [p.name for p in params if p.number]
+    parameters, numbers = [*(p.name for p in params), *sizes], [p.name for p in params if p.number]
     before = [f"# {origin}"] if origin else []
     lines = list(_DEPENDENT) if dependent else []
     if len(body.parts) == 1:
         lines += PartWriter(body.parts[0], body.wide, numbers).lines("tl.program_id(0)")
     else:
-        functions, calls = _parts(name, body, given, numbers)
+        functions, calls = _parts(name, body, parameters, numbers)
         before = [*functions, *before]
         lines += calls
-    return "\n".join([*before, "@triton.jit", f"def {name}({', '.join(given)}):", *(INDENT + s for s in lines)])
+    return "\n".join([*before, "@triton.jit", f"def {name}({', '.join(parameters)}):", *(INDENT + s for s in lines)])
 
 
-def _parts(name: str, body: Body, given: list[str], numbers: list[str]) -> tuple[list[str], list[str]]:
+def _parts(name: str, body: Body, parameters: list[str], numbers: list[str]) -> tuple[list[str], list[str]]:
     """Parts as functions, equal ones as one, and the lines by which a program picks its own."""
-    known: dict[str, str] = {}
+    texts: dict[str, str] = {}
     lines = ["pid = tl.program_id(0)"]
     start: Expr = ZERO
     for k, part in enumerate(body.parts):
         text = "\n".join(INDENT + s for s in PartWriter(part, body.wide, numbers).lines("pid"))
-        used = [p for p in given if re.search(rf"\b{p}\b", text)]
+        used = [p for p in parameters if re.search(rf"\b{p}\b", text)]
         formal = {p: f"p{n}" for n, p in enumerate(used)}
         text = re.sub(r"\b[as]\d+\b", lambda m, formal=formal: formal.get(m[0], m[0]), text)  # type: ignore[misc]
         text = f"({', '.join(['pid', *formal.values()])}):\n{text}"
-        function = known.setdefault(text, f"{name}_part{len(known)}")
+        function = texts.setdefault(text, f"{name}_part{len(texts)}")
         place = "pid" if start is ZERO else f"pid - ({start.show()})"
         end = start + part.programs
         if k == len(body.parts) - 1:
@@ -86,4 +86,4 @@ def _parts(name: str, body: Body, given: list[str], numbers: list[str]) -> tuple
             lines.append(f"{'elif' if k else 'if'} pid < {end.show()}:")
         lines.append(f"{INDENT}{function}({', '.join([place, *used])})")
         start = end
-    return [f"@triton.jit\ndef {function}{text}\n\n" for text, function in known.items()], lines
+    return [f"@triton.jit\ndef {function}{text}\n\n" for text, function in texts.items()], lines

@@ -1,0 +1,260 @@
+"""Products of 8-bit integers by constant weights, spelled as integers or as quantized numbers, on the target's kernel.
+
+_int_mm(x, w)                                          ->   int8_product(x, pack_int8(w))
+mm((x - a) * s, (w - b) * t)                           ->   (int8_product(x, packed) - a * sums of w - ...) * s * t
+
+x and w are int8 or uint8 and int8, a and b whole numbers, s and t scales: one, or one a row of x and a column of w.
+Sums are exact, where those of the rounded products are not.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from firebrick.fakes.node_values import device_of
+from firebrick.ir.loops.program import device_type
+from firebrick.ir.operators.int8_op import int8_op, pack_int8_op
+from firebrick.passes.recipe import RecipeBuilder
+from firebrick.report import recorder
+from firebrick.targets.base import CALL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from firebrick.config import Config
+    from firebrick.ir.graph.aten import AtenGraph
+    from firebrick.targets.base import Target
+
+aten = torch.ops.aten
+
+_BYTES = frozenset({torch.int8, torch.uint8})
+_WIDER = frozenset({torch.int16, torch.int32, torch.int64, torch.float32, torch.float64})
+"""What holds a byte and the sum of two, or its product with a scale, as well as float32."""
+_RESHAPES = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
+_TURNS = frozenset({aten.t.default, aten.transpose.int, aten.permute.default})
+_MOST = 1 << 15
+"""Products of a sum up to which sums of bytes have 31 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantized:
+    """(node - point) * scale: a tensor of bytes, and numbers or tensors that broadcast with it."""
+
+    node: fx.Node
+    point: Any = 0
+    scale: Any = 1.0
+
+
+def integer_products(graph: AtenGraph, targets: Mapping[str, Target], config: Config) -> AtenGraph:
+    """Give products of bytes by constant weights to their kernel, where the target has one."""
+    if not config.prepack or not graph.frozen:
+        return graph
+    recipe, changed = RecipeBuilder(graph), False
+    for node in list(graph.gm.graph.nodes):
+        rewrite = _REWRITES.get(node.target) if node.op == "call_function" else None
+        target = targets.get(device_type(device_of(node))) if rewrite is not None else None
+        if rewrite is not None and target is not None:
+            changed |= rewrite(node, recipe, target)
+    if changed:
+        graph.gm.graph.eliminate_dead_code()
+        recipe.finish()
+    return graph
+
+
+def _integers(node: fx.Node, recipe: RecipeBuilder, target: Target) -> bool:
+    """A product whose sums are what is wanted."""
+    x, weight = node.args
+    return _replaced(node, _product(x, weight, recipe, target, node))
+
+
+def _dequantized(node: fx.Node, recipe: RecipeBuilder, target: Target) -> bool:
+    """A product of what are bytes with scales."""
+    bias: list[Any] = list(node.args[:-2])
+    x: Any
+    weight: Any
+    x, weight = node.args[-2:]
+    w = _columns(weight) if node.meta["val"].dtype is torch.float32 and recipe.is_constant(weight) else None
+    q = _rows(x, node) if w is not None and not node.kwargs else None
+    if w is None or q is None:
+        return False
+    sums = _product(q.node, w.node, recipe, target, node)
+    return sums is not None and _replaced(node, _scaled(sums, q, w, bias, recipe, node))
+
+
+_REWRITES: Mapping[Any, Any] = {
+    aten._int_mm.default: _integers,
+    aten.mm.default: _dequantized,
+    aten.addmm.default: _dequantized,
+}
+
+
+def _replaced(node: fx.Node, by: fx.Node | None) -> bool:
+    if by is not None:
+        node.replace_all_uses_with(by)
+        node.graph.erase_node(node)
+    return by is not None
+
+
+def _product(x: Any, weight: Any, recipe: RecipeBuilder, target: Target, before: fx.Node) -> fx.Node | None:
+    """The sums, if the target has a kernel for them."""
+    inner, outer = weight.meta["val"].shape
+    if not recipe.is_constant(weight) or weight.meta["val"].dtype is not torch.int8 or inner > _MOST:
+        return None
+    if recipe.is_constant(x) or not isinstance(inner, int) or not isinstance(outer, int):
+        return None
+    choice = target.choices("firebrick::int8_product", (inner, outer))[0]
+    if choice is CALL:
+        return None
+    recorder.count("int8 products")
+    packed = recipe.call(f"{weight.name}_int8", pack_int8_op, recipe.copy(weight), choice.options["columns"])
+    return _emit(before, int8_op, x, recipe.use(packed, before), outer)
+
+
+def _scaled(sums: fx.Node, x: _Quantized, w: _Quantized, bias: list[Any], recipe: RecipeBuilder, at: fx.Node) -> Any:
+    """What a product of bytes is as a product of numbers."""
+    emit, name = partial(_emit, at), w.node.name
+    wide: dict[str, Any] = {"dtype": torch.int32}
+    if not _is_zero(x.point):
+        by_column = recipe.call(f"{name}_sums", aten.sum.dim_IntList, recipe.copy(w.node), [0], **wide)
+        shift = emit(aten.mul.Tensor, recipe.use(by_column, at), _whole_number(x.point, at))
+        sums = emit(aten.sub.Tensor, sums, shift)
+    if not _is_zero(w.point):
+        of_rows = emit(aten.sum.dim_IntList, x.node, [1], True, **wide)
+        if not _is_zero(x.point):
+            inner = w.node.meta["val"].shape[0]
+            of_rows = emit(aten.sub.Tensor, of_rows, _times(emit, _whole_number(x.point, at), inner))
+        sums = emit(aten.sub.Tensor, sums, emit(aten.mul.Tensor, of_rows, _whole_number(w.point, at)))
+    result = emit(aten._to_copy.default, sums, dtype=torch.float32)
+    if isinstance(x.scale, fx.Node) or isinstance(w.scale, fx.Node):
+        for scale in (x.scale, w.scale):
+            if isinstance(scale, fx.Node) and scale.meta["val"].dtype is not torch.float32:
+                scale = emit(aten._to_copy.default, scale, dtype=torch.float32)
+            result = emit(aten.mul.Tensor, result, scale)
+    else:
+        result = emit(aten.mul.Tensor, result, x.scale * w.scale)
+    return emit(aten.add.Tensor, result, *bias) if bias else result
+
+
+def _times(emit: Any, value: Any, number: int) -> Any:
+    return emit(aten.mul.Tensor, value, number) if isinstance(value, fx.Node) else value * number
+
+
+def _is_zero(point: Any) -> bool:
+    return not isinstance(point, fx.Node) and point == 0
+
+
+def _whole_number(point: Any, at: fx.Node) -> Any:
+    if not isinstance(point, fx.Node) or point.meta["val"].dtype is torch.int32:
+        return point if isinstance(point, fx.Node) else int(point)
+    return _emit(at, aten._to_copy.default, point, dtype=torch.int32)
+
+
+def _emit(before: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    """A call in front of a node; sizes among its arguments may be symbols."""
+    with before.graph.inserting_before(before):
+        call = before.graph.call_function(target)
+    call.args, call.kwargs = args, kwargs
+    fakes = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
+    with before.meta["val"].fake_mode, torch.no_grad():
+        call.meta = {**before.meta, "val": target(*fakes[0], **fakes[1])}
+    return call
+
+
+# ---------------------------------------------------------------- bytes and their scales
+
+
+def _quantized(node: Any) -> _Quantized | None:
+    """What `node` is of bytes, if it is spelled so."""
+    if not isinstance(node, fx.Node) or node.op not in ("call_function", "get_attr", "placeholder"):
+        return None
+    val = node.meta.get("val")
+    if not isinstance(val, torch.Tensor) or val.dtype in _BYTES:
+        return _Quantized(node) if isinstance(val, torch.Tensor) else None
+    if val.dtype not in _WIDER or (node.kwargs and node.target is not aten._to_copy.default):
+        return None
+    if node.target is aten._to_copy.default:
+        return _quantized(node.args[0])
+    if node.target not in (aten.sub.Tensor, aten.add.Tensor, aten.mul.Tensor):
+        return None
+    other: Any
+    value, other = node.args
+    q = _quantized(value)
+    if q is None or q.node.meta["val"].shape != val.shape or not _is_one(q.scale):
+        return None
+    if node.target is aten.mul.Tensor:
+        return replace(q, scale=other) if _is_float(other) else None
+    if not _is_zero(q.point):
+        return None
+    if isinstance(other, fx.Node):
+        point = _whole(other) if node.target is aten.sub.Tensor else None
+        return replace(q, point=point) if point is not None else None
+    return replace(q, point=other if node.target is aten.sub.Tensor else -other) if other == int(other) else None
+
+
+def _whole(point: fx.Node) -> fx.Node | None:
+    """Whole numbers, which may be held as floats."""
+    while point.target is aten._to_copy.default and _is_float(point):
+        point = point.args[0]  # type: ignore[assignment]
+    return None if _is_float(point) else point
+
+
+def _is_one(scale: Any) -> bool:
+    return not isinstance(scale, fx.Node) and scale == 1
+
+
+def _is_float(value: Any) -> bool:
+    return value.meta["val"].dtype.is_floating_point if isinstance(value, fx.Node) else True
+
+
+def _rows(x: Any, at: fx.Node) -> _Quantized | None:
+    """Bytes [rows, inner] with a scale, or one a row."""
+    shape = x.meta["val"].shape
+    while x.op == "call_function" and x.target in _RESHAPES and x.args[0].meta["val"].shape[-1] == shape[-1]:
+        x = x.args[0]
+    q = _quantized(x)
+    if q is None:
+        return None
+    lead = q.node.meta["val"].shape[:-1]
+
+    def part(value: Any) -> Any:
+        """A number as [1, 1], or one a row as [rows, 1]."""
+        if not isinstance(value, fx.Node):
+            return value
+        sizes = value.meta["val"].shape
+        if all(n == 1 for n in sizes):
+            return _emit(at, aten.reshape.default, value, [1, 1])
+        return _emit(at, aten.reshape.default, value, [shape[0], 1]) if sizes == (*lead, 1) else None
+
+    same = q.node.meta["val"].shape == shape
+    values = part(q.point), part(q.scale)
+    if None in values:
+        return None
+    return _Quantized(q.node if same else _emit(at, aten.reshape.default, q.node, list(shape)), *values)
+
+
+def _columns(weight: Any) -> _Quantized | None:
+    """Bytes [inner, outer] with a scale, or one a column."""
+    turned = weight.target in _TURNS
+    q = _quantized(weight.args[0] if turned else weight)
+    if q is None or q.node.meta["val"].dtype is not torch.int8 or q.node.meta["val"].dim() != 2:
+        return None
+    outer = q.node.meta["val"].shape[0 if turned else 1]
+
+    def part(value: Any) -> Any:
+        if not isinstance(value, fx.Node):
+            return value
+        sizes = tuple(value.meta["val"].shape)
+        if math.prod(sizes) != 1 and sizes not in ([(outer, 1)] if turned else [(1, outer), (outer,)]):
+            return None
+        return _emit(weight, aten.reshape.default, value, [-1])
+
+    values = part(q.point), part(q.scale)
+    if None in values:
+        return None
+    return _Quantized(_emit(weight, aten.t.default, q.node) if turned else q.node, *values)
