@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -65,6 +65,7 @@ class CudaTarget(Target):
     name = "cuda"
     shares_memory = True
     numbers = frozenset({"f32", "f64", "i64", "i32"})
+    updated_as: ClassVar = dict.fromkeys(("u8", "i8", "i16"), "i32") | dict.fromkeys(("bf16", "f16"), "f32")  # atomics
 
     def fusion(self) -> FusionFacts:
         """One iteration is enough: a group whose rows are few is split over programs when it is planned."""
