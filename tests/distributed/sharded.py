@@ -109,4 +109,5 @@ def save_and_load(rank: int, folder: str) -> None:
         set_state_dict(*target, model_state_dict=model_state, optim_state_dict=optimizer_state)
         torch.testing.assert_close(_whole(target[0]), expected)
         x = torch.ones(2, 8)
-        torch.testing.assert_close(compiled(x), compiled._orig_mod(x))
+        # All weights are about one, so that what is normalized is nearly its mean: rounding counts a hundredfold.
+        torch.testing.assert_close(compiled(x), compiled._orig_mod(x), rtol=1e-4, atol=1e-4)

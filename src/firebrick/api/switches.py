@@ -123,6 +123,8 @@ class Switch:
             with Switch(mode):
                 return fn(*args, **kwargs)
 
+        if mode == RUN_ONLY:  # in captured code the function is part of the caller's graph
+            switched._torchdynamo_inline = fn  # type: ignore[attr-defined]
         return switched  # type: ignore[return-value]
 
 

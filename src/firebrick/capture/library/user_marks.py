@@ -19,7 +19,7 @@ from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAM
 from firebrick.capture.library.nonstrict import call_nonstrict
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
-from firebrick.capture.values.function import FunctionValue
+from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.module import ModuleValue
 
@@ -94,10 +94,18 @@ MARKED.update(
         "_dynamo_forbidden": _forbidden,
         **{
             mark: partial(_instead, mark)
-            for mark in (marks.ORIGINAL, "_torchdynamo_inline", "__torch_dynamo_polyfill__")
+            for mark in (
+                marks.ORIGINAL,
+                "_torchdynamo_inline",
+                "__torch_dynamo_polyfill__",
+                "__marked_compile_region_fn__",
+            )
         },
     }
 )
+
+
+_CALLED = (FunctionValue, MethodValue, BoundMethodValue, PartialValue, CallableValue, ModuleValue)
 
 
 @handles(torch.compile)
@@ -106,7 +114,7 @@ def _compile_inside(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     model = (args[0] if args else kwargs.get("model", NONE)).realize()
     if model.is_constant() and model.as_constant() is None:
         return interp.stand_in("as_it_is")
-    if not isinstance(model, (FunctionValue, MethodValue)):
+    if not isinstance(model, _CALLED):
         raise Break("unsupported-call", f"torch.compile() of {model.describe()}")
     return model
 

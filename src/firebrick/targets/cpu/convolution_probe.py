@@ -47,7 +47,8 @@ class ConvolutionProbe:
         plan, _, driver, _ = Dense(one, "probe").plan(self.unit)
         one.entry(self.unit, "probe", f"dense_{v}", driver, 1, plan)  # the unit then has what kernels share
         heights = range(1, tallest(self.unit, vectors) + 1)
-        names = [pixels(self.unit, lanes, rows, vectors, lanes, columns) for rows in heights]
+        widths = range(1, vectors + 1)  # a last panel may fill some of its vectors
+        names = [pixels(self.unit, lanes, rows, n, lanes, columns) for n in widths for rows in heights]
         names += [str(plan["window"]), str(plan["finish"])]
         text = _PROBE.format(symbols=", ".join(f"(void*){name}" for name in names), v=v)
         entries = ("fb_probe_symbols", "fb_probe_dense")

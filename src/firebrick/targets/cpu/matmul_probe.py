@@ -97,8 +97,8 @@ class MatmulProbe:
         self.calls = {form: call(self.library.symbol(f"fb_probe_{form}")) for form in self.tiles}
 
     def _heights(self) -> Sequence[int]:
-        """Numbers of rows of which a kernel takes each tile that there is."""
-        return range(1, MOST_ROWS + 1)
+        """Numbers of rows of which a kernel takes each tile and, with the last, each way to pack that there is."""
+        return range(1, MOST_ROWS + 2)
 
     def _linear(self, rows: int, inner: int, outer: int, turned: bool, form: str, batch: int = 1) -> Linear:
         strides = (0, 1, inner) if turned else (0, outer, 1)
@@ -124,8 +124,7 @@ class MatmulProbe:
         """
         blocking, batch = plan
         places = [self.tiles[blocking.form].index(name) for name in blocking.points[0]]
-        packs = self.packs[blocking.form]
-        pack = packs.index(blocking.pack) if blocking.pack in packs else -1
+        pack = self.packs[blocking.form].index(blocking.pack)
         more = (pack, places[0], places[-1], blocking.count, blocking.pieces, *batch)
         sizes = (ctypes.c_int64 * (_NUMBERS + len(more)))(*blocking.numbers, *more)
         args = (ctypes.c_void_p * 4)(*(t if t is None else t.data_ptr() for t in (*read, out)))
