@@ -9,7 +9,7 @@ import linecache
 import tempfile
 import time
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -352,7 +352,7 @@ def _lookups(run: _Run) -> list[int]:
 
 def _stages(runs: dict[str, _Run]) -> Section:
     """Each stage without those that run inside of it."""
-    own = [Counter[str]() for _ in runs]
+    own = [defaultdict[str, float](float) for _ in runs]
     for seconds, run in zip(own, runs.values(), strict=True):
         outer: list[tuple[str, float]] = []
         for name, start, end in sorted(run.spans, key=lambda span: (span[1], -span[2])):
