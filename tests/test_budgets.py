@@ -39,7 +39,7 @@ CUDA = [
     *PACKAGE.glob("runtime/triton_*"),
     *PACKAGE.glob("runtime/cuda_*"),
 ]
-CUDA_LINES = 3_950
+CUDA_LINES = 4_200
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
