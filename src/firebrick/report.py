@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import warnings
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ class Recorder:
         self.counts: Counter[str] = Counter()
         self.reasons: dict[str, Counter[str]] = defaultdict(Counter)
         self.seconds: dict[str, float] = defaultdict(float)
+        self.spans: deque[tuple[str, float, float]] = deque(maxlen=4_000)  # stage, start and end by perf_counter
         self.events: list[tuple[str, dict[str, Any]]] = []
         self._warned: set[str] = set()
 
@@ -88,9 +89,10 @@ class Recorder:
             with torch.profiler.record_function(f"firebrick: {stage}") if watched else nullcontext():
                 yield
         finally:
-            spent = time.perf_counter() - start
+            end = time.perf_counter()
             with self._lock:
-                self.seconds[stage] += spent
+                self.seconds[stage] += end - start
+                self.spans.append((stage, start, end))
 
     def _is_new(self, key: str) -> bool:
         with self._lock:

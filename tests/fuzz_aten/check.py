@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 import traceback
 from contextlib import nullcontext
 from dataclasses import replace
@@ -115,9 +116,23 @@ def difference(program: Program, got: Run, aliases: bool = True) -> str:
     rows += [(f"argument {k}", *r) for k, r in enumerate(zip(after, mine, wide_after, moved_after, strict=True))]
     for name, want, have, ref, others in rows:
         found = differs(want, have, ref, others)
-        if found:
+        if found and not off_on_cards(program, have, ref):
             return f"{name}: {found}"
     return ""
+
+
+_RACE = re.compile(r"_foreach_mul_\(\[(\w+), \1\]")
+
+
+def off_on_cards(program: Program, have: Any, ref: Any) -> bool:
+    """Whether eager's own kernels for GPUs explain a difference: the entries of a list that are one tensor are written
+    at once, and hard functions of float64 have constants of float32."""
+    if torch.get_default_device().type == "cpu":
+        return False
+    text = program.describe()
+    near = isinstance(have, torch.Tensor) and have.shape == ref.shape and have.is_floating_point()
+    hard = "F.hard" in text and near and torch.allclose(have.double(), ref.double(), 1e-6, 1e-6, equal_nan=True)
+    return hard or _RACE.search(text) is not None
 
 
 _NORMS = frozenset({torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default})

@@ -141,8 +141,29 @@ def test_the_page_draws_stages_and_graphs_and_shows_breaks_in_the_source():
 
     made = make_report(Target("broken", program, (torch.ones(4),)), Config.from_env())
     page = made.to_html()
-    assert [title for title, _ in made.figures[:2]] == ["Timeline", "Breaks in the source"]
+    assert [title for title, _ in made.figures[:2]] == ["Timeline", "Breaks in your source"]
     assert re.search(r"<mark>\s+\d+ +firebrick.graph_break\(\)  # HERE</mark>", page)
     assert page.count("<svg") >= 2 and "<rect" in page
     assert any(row["frame"].endswith("broken") for row in rows(made, "Guards"))
     assert "figures" not in made.to_dict()
+
+
+def test_kernels_stand_beside_their_lines_recompiles_are_a_diff_and_bars_where_their_stage_ran():
+    def scaled(x):
+        return torch.relu(x) * 2  # HERE
+
+    def program(*tensors):
+        results = []
+        for x in tensors:
+            firebrick.graph_break()
+            results.append(scaled(x))
+        return results
+
+    made = make_report(Target("scaled", program, (torch.ones(3), torch.ones(4))), Config.from_env())
+    page = made.to_html()
+    assert re.search(r"<pre>test_report.py:\d+  return torch.relu\(x\) \* 2  # HERE</pre>", page)
+    assert re.search(r"<del>- (\w+): f32\[3\] cpu</del>\n<ins>\+ \1: f32\[4\] cpu</ins>", page)
+    assert all("program" in row["graph"] for row in rows(made, "Graphs"))
+    bars = re.findall(r'<rect x="([\d.]+)" y="(\d+)".*?<title>(\w+)', dict(made.figures)["Timeline"])
+    places = {stage: (float(x), int(y)) for x, y, stage in bars if int(y) < 40}
+    assert places["autodiff"][0] < places["codegen"][0] and places["capture"][1] < places["codegen"][1]

@@ -49,6 +49,7 @@ def _update(
     strides = dense_strides(x.shape, strides_of(lw.node.meta["val"]))
     # Sums of bf16 and f16 are rounded once, at the end.
     dtype = DTYPES[x.dtype].compute if mode == "add" else x.dtype
+    dtype = dtype if mode == "set" else lw.target.updated_as.get(dtype, dtype)
     ref = Ref(lw.buffer(dtype, x.shape, strides), x.shape, strides, ZERO)
     lw.store(x if dtype == x.dtype else converted(x, dtype), ref)
     axes = loop_axes("i", [n for n in shape if n is not ONE])

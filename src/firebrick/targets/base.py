@@ -145,6 +145,7 @@ class Target:
         shares_memory: torch's tensors lie in its memory, and the native host drives it; otherwise the methods here do,
             and what tensors hold is copied to it.
         numbers: short dtypes of which its kernels take a number in the CPU's memory by value.
+        updated_as: short dtype -> the one in which elements are while several iterations add to them or raise them.
         library: op ("aten::mm", overload left out) -> function `(target, outs, *args, **kwargs)` that runs it; tensors
             are `View`s.
     """
@@ -156,6 +157,7 @@ class Target:
     templates: Templates = Templates()
     library: Mapping[str, Callable[..., None]] = {}
     numbers: frozenset[str] = frozenset()
+    updated_as: Mapping[str, str] = {}
     shares_memory = False
 
     # ------------------------------------------------------------ facts

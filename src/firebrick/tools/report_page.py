@@ -34,28 +34,33 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from firebrick.config import Config
+    from firebrick.tools.graph_view import GraphView
     from firebrick.tools.subject import Captured, Target
 
 Row = tuple[str, ...]
 
 _MOST_PICTURES = 4
+_THINNEST = 0.2
+"""Bars of the timeline that would be thinner are left out."""
+_KERNELS = "Kernels and library calls"
 _INSIDE = ("pass ", "passes aten", "derived", "prepack")
 """Timed parts that are inside of others, or outside of the compile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table. note: a line below it."""
+    """A table. note: a line below it. opened: seen at once on the page, where it is short."""
 
     title: str
     head: tuple[str, ...]
     rows: Sequence[Row]
     note: str = ""
+    opened: bool = True
 
 
 @dataclass(slots=True)
 class Report:
-    """What `firebrick report` shows. figures: what only the page has, as (title, HTML)."""
+    """What `firebrick report` shows. figures: what only the page has, as (title, HTML), some in a section's place."""
 
     target: str
     sections: list[Section] = field(default_factory=list)
@@ -84,8 +89,13 @@ class Report:
     def to_html(self) -> str:
         """A page that needs nothing else."""
         body = [f"<h1>{html.escape(self.target)}</h1>"]
-        figures = [f"<details open><summary>{html.escape(t)}</summary>{figure}</details>" for t, figure in self.figures]
+        titles = [section.title for section in self.sections]
+        folding = "<details open><summary>{}</summary>{}</details>"
+        figures = {title: folding.format(html.escape(title), text) for title, text in self.figures if text}
         for section in self.sections:
+            if section.title in figures:
+                body.append(figures[section.title])
+                continue
             head = "".join(f"<th>{html.escape(h)}</th>" for h in section.head)
             right = [k > 0 and _numbers(section.rows, k) for k in range(len(section.head))]
             rows = [
@@ -96,10 +106,10 @@ class Report:
                 f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{r}</tr>' for r in rows)}</tbody></table>"
             )
             note = f"<p>{html.escape(section.note)}</p>" if section.note else ""
-            opened = " open" if len(rows) <= 40 else ""
+            opened = " open" if len(rows) <= 40 and section.opened else ""
             title = f"{html.escape(section.title)} <small>{len(rows)}</small>"
             body.append(f"<details{opened}><summary>{title}</summary>{table}{note}</details>")
-            body += figures if section is self.sections[0] else []
+            body += [text for t, text in figures.items() if t not in titles] if section is self.sections[0] else []
         return _PAGE.format(title=html.escape(self.target), body="\n".join(body))
 
 
@@ -116,7 +126,8 @@ table {{ border-collapse: collapse; font-size: 13px; }} td {{ overflow-wrap: bre
 th, td {{ text-align: left; padding: 3px 16px 3px 0; border-bottom: 1px solid var(--line); vertical-align: top; }}
 svg {{ max-width: 100%; height: auto; }} pre {{ font-size: 13px; margin: 4px 0 12px; overflow-x: auto; }}
 .picture {{ overflow: auto; max-height: 480px; border: 1px solid var(--line); }} .picture svg {{ max-width: none; }}
-mark {{ background: #f2c14e66; color: inherit; }} .why {{ margin: 0 0 2px; }}
+mark {{ background: #f2c14e66; color: inherit; }} .why {{ margin: 0 0 2px; }} td pre {{ margin: 0; }}
+ins {{ background: #54a24b33; text-decoration: none; }} del {{ background: #e4575633; text-decoration: none; }}
 .n {{ text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }}
 </style>
 {body}
@@ -140,12 +151,13 @@ def make_report(target: Target, config: Config) -> Report:
     out.sections.append(_summary(explained, captured, runs))
     out.sections.append(_stages(runs))
     out.sections += _graphs(captured)
-    out.sections.append(_frames(explained.frames))
-    out.sections += [_recompiles(captured), _guards(explained.frames)]
+    frames = sorted(explained.frames, key=lambda frame: _installed(frame["place"]))
+    out.sections += [_frames(frames), _recompiles(captured), _guards(frames)]
     out.figures.append(("Timeline", _timeline(runs)))
-    breaks = dict.fromkeys(_in_source(row) for row in captured.breaks())
-    out.figures += [("Breaks in the source", "".join(breaks))] if breaks else []
-    out.figures += _pictures(captured)
+    breaks = dict.fromkeys(_in_source(row) for row in captured.breaks() if not _installed(row["place"]))
+    out.figures += [("Breaks in your source", "".join(breaks))] if breaks else []
+    views = [view_graph(captured, graph) for graph in captured.graphs]
+    out.figures += [*_pictures(views), (_KERNELS, _kernels_in_source(views)), ("Recompiles", _as_diff(out.sections))]
     facts = [(f.name, f.value, "" if f.ok else f.fix) for f in doctor.examine(config)]
     out.sections.append(Section("Machine", ("what", "value", "to do"), facts))
     out.sections = [section for section in out.sections if section.rows]
@@ -176,7 +188,7 @@ def _recompiles(captured: Captured) -> Section:
         for before, after in itertools.pairwise([report.guards for report in reports]):
             changes = [text for text in difflib.ndiff(before, after) if text[0] in "+-"]
             rows += [(f"{file}:{line}", name, text) for text in changes]
-    rows.sort(key=lambda row: "site-packages" in row[0])
+    rows.sort(key=lambda row: _installed(row[0]))
     return Section("Recompiles", ("place", "frame", "guard"), rows, "- of the capture before, + of this one")
 
 
@@ -196,39 +208,81 @@ _COLOURS = (
     "#eeca3b",
     "#ff9da6",
     "#bab0ac",
+    "#2f4b7c",
+    "#7a5195",
+    "#ffa600",
 )
 
 
 def _timeline(runs: dict[str, _Run]) -> str:
-    """Bars of the stages of each run, on one scale."""
-    rows = {row[0]: row[1:] for row in _stages(runs).rows}
-    colours = dict(zip(rows, itertools.cycle(_COLOURS)))
-    longest = max(sum(float(cells[k]) for cells in rows.values()) for k in range(len(runs))) or 1.0
-    parts = []
-    for k, name in enumerate(runs):
-        x, y = 110.0, 26 * k
+    """When which stage ran in each run, on one scale; what runs inside of another stage is drawn below it."""
+    names = dict.fromkeys(_kind(name) for run in runs.values() for name in run.stages)
+    colours = dict(zip(names, itertools.cycle(_COLOURS)))
+    longest = max(run.seconds for run in runs.values()) or 1.0
+    parts, y = [], 0
+    for name, run in runs.items():
         parts.append(f'<text x="0" y="{y + 15}" fill="currentColor">{html.escape(name)}</text>')
-        for stage, cells in rows.items():
-            wide = 880 * float(cells[k]) / longest
-            title = f"<title>{html.escape(stage)}: {cells[k]} ms</title>"
-            parts.append(
-                f'<rect x="{x:.1f}" y="{y}" width="{wide:.1f}" height="20" fill="{colours[stage]}">{title}</rect>'
-            )
-            x += wide
-        spent = f"{sum(float(cells[k]) for cells in rows.values()):.0f} ms"
-        parts.append(f'<text x="{x + 6:.0f}" y="{y + 15}" fill="currentColor">{spent}</text>')
-    shown = [stage for stage, cells in rows.items() if max(map(float, cells)) >= longest / 200]
-    legend = "".join(
-        f'<span style="color:{colours[stage]}">&#9632;</span> {html.escape(stage)} &nbsp; ' for stage in shown
-    )
-    return f'<svg viewBox="0 0 1060 {26 * len(runs)}" font-size="13">{"".join(parts)}</svg><p>{legend}</p>'
+        ends, deepest = list[float](), 0
+        for stage, start, end in sorted(run.spans, key=lambda span: (span[1], -span[2])):
+            while ends and ends[-1] <= start:
+                ends.pop()
+            wide = 860 * (end - start) / longest
+            if wide >= _THINNEST:
+                x, below = 110 + 860 * start / longest, 16 * len(ends)
+                title = f"<title>{html.escape(stage)}: {1e3 * (end - start):.1f} ms</title>"
+                place = f'x="{x:.1f}" y="{y + below}" width="{wide:.1f}" height="14"'
+                parts.append(f'<rect {place} fill="{colours[_kind(stage)]}">{title}</rect>')
+                deepest = max(deepest, len(ends))
+            ends.append(end)
+        x = 116 + 860 * run.seconds / longest
+        parts.append(f'<text x="{x:.0f}" y="{y + 13}" fill="currentColor">{1e3 * run.seconds:.0f} ms</text>')
+        y += 16 * deepest + 28
+    shown = [n for n in names if any(860 * run.stages.get(n, 0.0) >= 2 * longest for run in runs.values())]
+    legend = "".join(f'<span style="color:{colours[n]}">&#9632;</span> {html.escape(n)} &nbsp; ' for n in shown)
+    return f'<svg viewBox="0 0 1060 {y}" font-size="13">{"".join(parts)}</svg><p>{legend}</p>'
 
 
-def _pictures(captured: Captured) -> list[tuple[str, str]]:
+def _kind(stage: str) -> str:
+    """What a stage is called in the timeline: passes at each level, and each of them, are of one kind."""
+    return "passes" if stage.startswith("pass") else stage
+
+
+def _pictures(views: list[GraphView]) -> list[tuple[str, str]]:
     """The largest graphs as drawings."""
-    graphs = sorted(enumerate(captured.graphs), key=lambda row: -len(row[1].gm.graph.nodes))[:_MOST_PICTURES]
-    views = [(i, view_graph(captured, graph)) for i, graph in sorted(graphs, key=lambda row: row[0])]
-    return [(f"Graph {i} {view.name}", f'<div class="picture">{to_svg(view)}</div>') for i, view in views]
+    largest = sorted(sorted(range(len(views)), key=lambda i: -len(views[i].nodes))[:_MOST_PICTURES])
+    return [(f"Graph {i} {views[i].name}", f'<div class="picture">{to_svg(views[i])}</div>') for i in largest]
+
+
+def _installed(place: str) -> bool:
+    """Whether a place is in an installed package, not in the user's own code."""
+    return "site-packages" in place
+
+
+def _kernels_in_source(views: list[GraphView]) -> str:
+    """Every step of every graph beside the lines that it computes."""
+    rows = ["<table><thead><tr><th>graph</th><th>step</th><th>what</th><th>loops</th><th>source</th></tr></thead>"]
+    for i, view in enumerate(views):
+        places = {node.id: node.place for node in view.nodes if node.kind == "call" and node.place}
+        for step in view.steps:
+            lines = []
+            for place in dict.fromkeys(places[n] for n in step.nodes if n in places):
+                file, _, line = place.rpartition(":")
+                lines.append(f"{Path(file).name}:{line}  {linecache.getline(file, int(line)).strip()}")
+            cells = (f"{i} {view.name}", f"s{step.id}", step.label, step.loops)
+            source = f"<td><pre>{html.escape(chr(10).join(lines))}</pre></td>"
+            rows.append(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}{source}</tr>")
+    return "".join([*rows, "</table>"]) if len(rows) > 1 else ""
+
+
+def _as_diff(sections: list[Section]) -> str:
+    """The guards of each capture of a frame beside those of the one before."""
+    rows = next(section.rows for section in sections if section.title == "Recompiles")
+    parts = []
+    for (place, frame), group in itertools.groupby(rows, lambda row: row[:2]):
+        tags = [("ins" if text[0] == "+" else "del", html.escape(text)) for _, _, text in group]
+        lines = "\n".join(f"<{tag}>{text}</{tag}>" for tag, text in tags)
+        parts.append(f'<p class="why">{html.escape(f"{place} {frame}")}</p><pre>{lines}</pre>')
+    return "".join(parts)
 
 
 def _in_source(graph_break: dict[str, str]) -> str:
@@ -246,9 +300,13 @@ def _in_source(graph_break: dict[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One call that compiled. seconds: of the whole; stages, counts, reasons, warned: what the recorder says of it."""
+    """One call that compiled. seconds: of the whole; the rest is what the recorder says of it.
+
+    spans: stage, start and end in seconds from the call's start.
+    """
 
     seconds: float
+    spans: list[tuple[str, float, float]]
     stages: dict[str, float]
     counts: dict[str, int]
     reasons: dict[str, dict[str, int]]
@@ -265,7 +323,8 @@ def _compile(target: Target, folder: Path) -> _Run:
         seconds = time.perf_counter() - start
     stats = recorder.stats()
     warned = [str(w.message) for w in caught if issubclass(w.category, FirebrickWarning)]
-    return _Run(seconds, stats["seconds"], stats["counts"], stats["reasons"], warned)
+    spans = [(stage, a - start, b - start) for stage, a, b in recorder.spans]
+    return _Run(seconds, spans, stats["seconds"], stats["counts"], stats["reasons"], warned)
 
 
 def _summary(explained: Any, captured: Captured, runs: dict[str, _Run]) -> Section:
@@ -329,17 +388,24 @@ def _graphs(captured: Captured) -> list[Section]:
         for rule in view.rules:
             why = "; ".join(f"not at {n}: {text}" for text, n in list(rule.refused.items())[:2])
             rules.append((str(i), rule.name, "on" if rule.enabled else "off", str(len(rule.nodes)), why))
-    breaks = [(b["place"], b["cause"], b["fix"]) for b in captured.breaks()]
+    breaks = list(dict.fromkeys((b["place"], b["cause"], b["fix"]) for b in captured.breaks()))
+    breaks.sort(key=lambda row: _installed(row[0]))
     free = "calls that cost nothing: views, work done ahead, and what nothing is left of"
     return [
         Section("Graphs", ("graph", "calls", "free", "kernels", "library calls", "state"), graphs, f"free: {free}"),
         Section("Graph breaks", ("place", "cause", "fix"), breaks),
         Section(
-            "Kernels and library calls",
+            _KERNELS,
             ("graph", "step", "what", "kind", "loops", "times", "KiB"),
             steps,
             "KiB: read and written each time",
         ),
         Section("Not fused", ("graph", "step", "and step", "because"), apart),
-        Section("Rewrite rules with a place here", ("graph", "rule", "state", "matches", "refused"), rules),
+        Section(
+            "Rewrite rules with a place here",
+            ("graph", "rule", "state", "matches", "refused"),
+            rules,
+            "",
+            any(row[3] != "0" for row in rules),
+        ),
     ]

@@ -162,7 +162,9 @@ class Graph:
     @property
     def name(self) -> str:
         """Name of the function that it comes from."""
-        return str(self.gm.meta.get("name") or "graph")
+        name = str(self.gm.meta.get("name") or "graph")
+        stacks = (node.meta.get("stack") for node in self.gm.graph.nodes) if name == "graph" else ()
+        return next((stack[0].function for stack in stacks if stack and stack[0].function), name)
 
 
 @dataclass(slots=True)

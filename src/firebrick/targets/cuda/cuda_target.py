@@ -49,6 +49,10 @@ def find_card(config: Config) -> CudaTarget | None:
     return _first_card()
 
 
+_UPDATED_AS = dict.fromkeys(("u8", "i8", "i16"), "i32") | dict.fromkeys(("bf16", "f16"), "f32")
+"""Types for which there is no atomic operation, or not on every card."""
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """The body of a kernel that stops the card unless the greatest and the least of some indices are in range."""
@@ -65,6 +69,7 @@ class CudaTarget(Target):
     name = "cuda"
     shares_memory = True
     numbers = frozenset({"f32", "f64", "i64", "i32"})
+    updated_as = _UPDATED_AS
 
     def fusion(self) -> FusionFacts:
         """One iteration is enough: a group whose rows are few is split over programs when it is planned."""

@@ -176,7 +176,9 @@ class PartWriter(Scopes):
                 cond = cond if re.fullmatch(r"\w+", cond.text) else self.named(("mask", key), cond)
                 body = self._typed(self.value(v.body, (*mask, cond)), v.dtype)
                 whole = joined((cond, body))
-                text = f"tl.where({cond.text}, {body.text}, {_number(v.other)})"
+                other = Term(_number(v.other), number=True)
+                other = self._typed(other, v.dtype) if v.dtype == "f64" else other  # a number would be a float32
+                text = f"tl.where({cond.text}, {body.text}, {other.text})"
                 return self._settle(key, v, Term(text, whole.dims, whole.depth))
             case Reduce():
                 return self._serial(key, v, mask)
@@ -209,12 +211,14 @@ class PartWriter(Scopes):
         if v.name in _COMPARED and source == "i64" and all(isinstance(a, Index | Const) for a in v.args):
             args = self._bare(v, args)
         first = 1 if v.name == "where" else 0
-        typed = row.kind == "bool" or (row.is_int and v.name in _CHECKED)
+        kind = source if source in ("f32", "f64") else "f32" if row.is_float else row.kind
+        template = FUNCTIONS[kind][v.name]
+        # To a function a number is a float32: libdevice has no such pair, and others take what that rounded.
+        called = source == "f64" and "(" in template
+        typed = called or row.kind == "bool" or (row.is_int and v.name in _CHECKED)
         if typed or all(a.number for a in args[first:]):
             args = [*args[:first], *(self._typed(a, source) for a in args[first:])]
         args = [self._typed(a, "b8") if k < first else a for k, a in enumerate(args)]
-        kind = source if source in ("f32", "f64") else "f32" if row.is_float else row.kind
-        template = FUNCTIONS[kind][v.name]
         bits = 8 * row.nbytes
         call = re.match(r"[\w.]+\(", template) is not None and template.count("(") == 1
         words = [a.text if call else a.operand for a in args]
@@ -290,6 +294,9 @@ class PartWriter(Scopes):
             else:
                 assert along is not None
                 ends += self._fold(item, along)
+        read = {v.buffer for other in self.part.phases if other is not phase for v in _loads(other)}
+        if any(isinstance(item, Store) and item.buffer in read for item in phase.items):
+            self.line("tl.debug_barrier()  # other warps still read what is overwritten")
         for line in stores:
             self.line(line)
         if walks:

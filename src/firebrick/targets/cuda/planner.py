@@ -405,15 +405,15 @@ class _Rows:
             elif r not in skipped:
                 name: str = values[r].buffer  # type: ignore[union-attr]
                 rows.setdefault(key, []).append(Fold(name, r.name, terms[d](r.body), self._position(r, terms[d])))
-        top = max((n for n, _ in rows), default=0)
-        ends = {s.inner for s in self.work.statements if s.late}
-        for s in self.work.statements:
-            level = max((levels.get(v, 0) for v in roots_of(s.store)), default=0)
-            if s.late:
-                level = max(top, level) + (len(ends) > 1)
-            rows.setdefault((level, place[s.inner]), []).append(terms[s.inner].store(s.store))
-        if len(ends) > 1:
+        late = {s.inner for s in self.work.statements if s.late}
+        if len(late) > 1:
             raise Refused("stores along several loops into what the group reads")
+        for s in sorted(self.work.statements, key=lambda s: s.late):
+            level = max((levels.get(v, 0) for v in roots_of(s.store)), default=0)
+            if s.late:  # what others read must still be there
+                level = max((level, *(n for n, _ in rows)))
+                level += any(key[0] == level and key[1] != place[s.inner] for key in rows)
+            rows.setdefault((level, place[s.inner]), []).append(terms[s.inner].store(s.store))
         return tuple([Phase(dim, tuple(rows[level, dim])) for level, dim in sorted(rows)])
 
     def _levels(self, beside: dict[Reduce, Reduce]) -> dict[Value, int]:
