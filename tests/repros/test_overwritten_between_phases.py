@@ -32,3 +32,22 @@ def test_what_is_overwritten_was_read_by_all_phases():
     (result,) = Runner(schedule, texts)(inputs, stages.aten.constants)
     assert result.tolist() == [6, 3, 3]
     assert inputs[0].item() == 3
+
+
+def written_along_several_loops(x, y):
+    y.add_(x)
+    largest, wide = y.amax([0], keepdim=True), x.expand(2) * 1.5
+    x.fill_(1)
+    return largest, wide
+
+
+def test_stores_along_several_loops_into_what_is_read():
+    from groups import schedule_for
+
+    inputs = torch.tensor([3.0]), torch.tensor([2.0, 4.0])
+    stages = pipeline.inspect_graph(torch.fx.symbolic_trace(written_along_several_loops), inputs, Config.from_env())
+    schedule, texts = schedule_for(stages.program)
+    largest, wide = Runner(schedule, texts)(inputs, stages.aten.constants)
+    assert largest.tolist() == [7]
+    assert wide.tolist() == [4.5, 4.5]
+    assert [t.tolist() for t in inputs] == [[1], [5, 7]]

@@ -405,12 +405,10 @@ class _Rows:
             elif r not in skipped:
                 name: str = values[r].buffer  # type: ignore[union-attr]
                 rows.setdefault(key, []).append(Fold(name, r.name, terms[d](r.body), self._position(r, terms[d])))
-        late = {s.inner for s in self.work.statements if s.late}
-        if len(late) > 1:
-            raise Refused("stores along several loops into what the group reads")
-        for s in sorted(self.work.statements, key=lambda s: s.late):
+        # What others read must still be there; of two late stores the one along more loops may read the other's.
+        for s in sorted(self.work.statements, key=lambda s: (s.late, -len(s.inner))):
             level = max((levels.get(v, 0) for v in roots_of(s.store)), default=0)
-            if s.late:  # what others read must still be there
+            if s.late:
                 level = max((level, *(n for n, _ in rows)))
                 level += any(key[0] == level and key[1] != place[s.inner] for key in rows)
             rows.setdefault((level, place[s.inner]), []).append(terms[s.inner].store(s.store))

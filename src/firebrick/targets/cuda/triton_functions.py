@@ -48,7 +48,7 @@ _FLOAT: Mapping[str, str] = {
     "truncdiv": "libdevice.trunc(tl.div_rn({a}, {b}))",
     "mod": "modulus({a}, {b})",
     "fmod": "libdevice.fmod({a}, {b})",
-    "neg": "-{a}",
+    "neg": "{a} * -1.0",  # Triton takes the minus for a subtraction from 0, which makes no -0.0
     "abs": "tl.abs({a})",
     "sign": "sign({a})",
     "min": "tl.minimum({a}, {b}, tl.PropagateNan.ALL)",
