@@ -117,7 +117,7 @@ def _product(x: Any, weight: Any, recipe: RecipeBuilder, target: Target, before:
     if choice is CALL:
         return None
     recorder.count("int8 products")
-    packed = recipe.call(f"{weight.name}_int8", pack_int8_op, recipe.copy(weight), choice.options["columns"])
+    packed = recipe.call(f"{weight.name}_int8", pack_int8_op, recipe.copy(weight), *choice.options.values())
     return _emit(before, int8_op, x, recipe.use(packed, before), outer)
 
 
