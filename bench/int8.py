@@ -37,12 +37,13 @@ def _quantized_onnx(model: nn.Module, inputs: dict[str, Any], threads: int) -> C
     onnxruntime, tools = importlib.import_module("onnxruntime"), importlib.import_module("onnxruntime.quantization")
     folder = tempfile.mkdtemp(prefix="firebrick-onnx-")
     plain, path = os.path.join(folder, "model.onnx"), os.path.join(folder, "int8.onnx")
-    torch.onnx.export(model, tuple(inputs.values()), plain, input_names=list(inputs), dynamo=False)
+    torch.onnx.export(model, (), plain, kwargs=inputs, dynamo=True, verbose=False)
     tools.quantize_dynamic(plain, path, weight_type=tools.QuantType.QInt8)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    arrays = {name: x.numpy() for name, x in inputs.items()}
+    names = [item.name for item in session.get_inputs()]
+    arrays = {name: x.numpy() for name, x in zip(names, inputs.values(), strict=True)}
     return lambda: torch.from_numpy(session.run(None, arrays)[0])
 
 

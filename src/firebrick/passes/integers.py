@@ -121,11 +121,14 @@ def _convolved(node: fx.Node, recipe: RecipeBuilder, target: Target) -> fx.Node 
     if any(padding):
         sides = [0, 0, *(n for n in reversed(padding) for _ in range(2))]
         pixels = emit(aten.constant_pad_nd.default, pixels, sides, int(q.point))
+    lie: dict[str, Any] = {"memory_format": torch.contiguous_format}  # in memory, so that runs of channels are copied
+    pixels = emit(aten.clone.default, pixels, **lie)
     for axis, (size, step) in enumerate(zip(window, stride, strict=True)):
         pixels = emit(aten.unfold.default, pixels, axis + 1, size, step)
     n, *places = pixels.meta["val"].shape[:3]
     pixels = emit(aten.permute.default, pixels, [0, 1, 2, 4, 5, 3])
     depth = math.prod(window) * inner
+    pixels = emit(aten.clone.default, pixels, **lie) if depth > inner else pixels
     rows = emit(aten.reshape.default, pixels, [math.prod((n, *places)), depth])
     turned = emit(aten.reshape.default, emit(aten.permute.default, w.node, [2, 3, 1, 0]), [depth, outer])
     sums = _product(rows, turned, recipe, target, node)
