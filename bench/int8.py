@@ -64,7 +64,8 @@ def contenders(model: nn.Module, inputs: dict[str, Any], threads: int) -> dict[s
     return made
 
 
-def _first(out: Any) -> torch.Tensor:
+def first(out: Any) -> torch.Tensor:
+    """The first tensor of a result."""
     while not isinstance(out, torch.Tensor):
         out = next(iter(out.values() if hasattr(out, "values") else out))
     return out
@@ -106,7 +107,7 @@ def main() -> None:
         model, inputs, work = _case(case)
         with torch.no_grad():
             runs = contenders(model, inputs, given.threads)
-            outs = {name: _first(run()) for name, run in runs.items()}
+            outs = {name: first(run()) for name, run in runs.items()}
             times: dict[str, list[float]] = {name: [] for name in runs}
             for _ in range(given.rounds):
                 for name, run in runs.items():
