@@ -55,14 +55,6 @@ def within(mode):
     return gradient
 
 
-def in_a_trace(y, x, rows):
-    traced = []
-    torch.jit.trace(
-        lambda v: traced.append(torch.autograd.grad(y, x, v)[0].detach().clone()) or v + 1, rows[0], check_trace=False
-    )
-    return traced[0] + 0
-
-
 WAYS = {
     "vmap": by_vmap,
     "two vmaps": by_two_vmaps,
@@ -70,7 +62,6 @@ WAYS = {
     "a function mode": within(Doubled),
     "a dispatch mode": within(Forbidding),
     "a default device": within(lambda: torch.device("meta")),
-    "a trace": in_a_trace,
     "autocast": within(lambda: torch.autocast("cpu", torch.bfloat16)),
     "anomalies": within(torch.autograd.detect_anomaly),
     "saved tensors' hooks": within(lambda: torch.autograd.graph.saved_tensors_hooks(lambda t: t + 1, lambda t: t)),
