@@ -6,7 +6,8 @@ Programs run in worker processes, so that a crash is a result too; failures are 
 `--show SEED` prints a program, `--seeds SEED...` runs some. Programs are put together from a table of features
 (`features/`); `--only FEATURE` runs programs that all have one, `--features` lists them. The feature `python` is programs
 of statements alone, run with `backend="eager"` and compared bit by bit. `--training` runs training programs
-(`training.py`): steps of a model with hooks, several losses, second gradients and an optimizer.
+(`training.py`): steps of a model with hooks, several losses, second gradients and an optimizer; `--varying` runs programs
+whose sizes, ints and floats differ from call to call (`varying.py`), and tells how many graphs each compiled.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.fuzz import training
-from tests.fuzz.features import FEATURES, WHOLE, generate
+from tests.fuzz.features import FEATURES, WHOLE, WRITERS, generate
 
 ROOT = Path(__file__).resolve().parents[2]
 CALL = re.compile(r"^    +out = main\(", re.MULTILINE)
@@ -276,9 +276,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "fuzz")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no program after this time")
     parser.add_argument(
-        "--only", choices=[*FEATURES, WHOLE, training.NAME], metavar="FEATURE", help="programs that have this feature"
+        "--only", choices=[*FEATURES, WHOLE, *WRITERS], metavar="FEATURE", help="programs that have this feature"
     )
-    parser.add_argument("--training", dest="only", action="store_const", const=training.NAME, help="training programs")
+    parser.add_argument("--training", dest="only", action="store_const", const="training", help="training programs")
+    parser.add_argument("--varying", dest="only", action="store_const", const="varying", help="sizes differ over calls")
     parser.add_argument("--features", action="store_true", help="list the features")
     parser.add_argument("--seeds", type=int, nargs="*")
     parser.add_argument("--show", type=int)
@@ -325,6 +326,9 @@ def main() -> int:
         parts = [f"call {row.get('call')}", *(f"  {side:9}{row.get(side, '')[:400]}" for side in ("plain", "compiled"))]
         console.print("\n".join(parts), markup=False)
     told = ", ".join(f"{result['statuses'].get(name, 0):,} {text}" for name, text in STATUSES.items())
+    if options.only == "varying":
+        graphs = Counter(row.get("counts", {}).get("graphs", 0) for row in rows)
+        console.print("graphs captured: " + ", ".join(f"{n} in {graphs[n]} programs" for n in sorted(graphs)))
     for text, count in result["left"].items():
         console.print(f"left {count}: {text}", markup=False)
     console.print(f"{result['programs']:,} programs from seed {seeds[0]}: {told}; {result['seconds']:.0f} s")

@@ -153,7 +153,7 @@ class _Canonical:
             )
             parts.append(str(strides))
             parts += ["neg"] * t.is_neg() + ["conj"] * t.is_conj()
-            if t.device.type != "meta":
+            if t.device.type != "meta" and (self.exact or t.numel()):
                 new = len(self.storages), t.storage_offset() if not self.exact else 0
                 storage, first = self.storages.setdefault(t.untyped_storage().data_ptr(), new)
                 parts.append(f"s{storage}{t.storage_offset() - first:+}")
