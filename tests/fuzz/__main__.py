@@ -52,10 +52,10 @@ def try_program(text: str, backend: str) -> dict:
     try:
         found = compare(text, backend=backend)
         if found is not None and found.kind.startswith("error LoweringError"):
-            left, found = found.compiled, compare(text, backend=backend, strict=False)
+            left, found = cause_of(found.compiled), compare(text, backend=backend, strict=False)
         elif found is not None and re.match(r"BackendError: .* raised (LoweringError|RefusedBackward)", found.compiled):
             # A backend of its own has nothing to fall back to: capture alone is compared.
-            left, found = found.compiled, compare(text.replace('BACKEND = "aot_eager"', 'BACKEND = "eager"'))
+            left, found = cause_of(found.compiled), compare(text.replace('BACKEND = "aot_eager"', 'BACKEND = "eager"'))
     except TimedOut:
         return {"status": "timeout"}
     except Exception as error:
@@ -69,6 +69,11 @@ def try_program(text: str, backend: str) -> dict:
         "plain": found.plain,
         "compiled": found.compiled,
     }
+
+
+def cause_of(told: str) -> str:
+    """The line of what was told of an error that names it."""
+    return ([line for line in told.splitlines() if re.match(r"[\w.]+Error: .", line)] or [told.partition("\n")[0]])[-1]
 
 
 def work(options: argparse.Namespace) -> None:
@@ -310,6 +315,8 @@ def main() -> int:
             row["text"] = shrink_crash(row["seed"], options)
         text = row.get("text") or generate(row["seed"], options.only)
         (options.out / f"seed{row['seed']}.py").write_text(text)
+        told = [f"{name}:\n{row[name]}\n" for name in ("kind", "call", "plain", "compiled") if name in row]
+        (options.out / f"seed{row['seed']}.txt").write_text("\n".join(told))
     result = {**summary(rows), "seconds": round(time.perf_counter() - start, 1), "failures": failures}
     if options.json:
         print(json.dumps(result))

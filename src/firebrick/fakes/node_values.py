@@ -126,7 +126,7 @@ def fill_metas(gm: fx.GraphModule) -> None:
 
 def set_fake_values(gm: fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorMode | None = None) -> fx.GraphModule:
     """Give a graph that carries no values (of `fx.symbolic_trace`, say) those of a call on `inputs`."""
-    mode = mode or new_fake_mode()
+    mode = mode or next((t.fake_mode for t in inputs if isinstance(t, FakeTensor)), None) or new_fake_mode()
     arguments = iter(inputs)
     gm.meta["fake_mode"] = mode
     for node in gm.graph.nodes:
