@@ -169,6 +169,56 @@ def f(x):
 """,
 }
 
+KINDS_HEAD = """## What still ends a graph
+
+One row for each kind of code that is known to break, and why. A test runs the program of each row.
+
+| code | break | why |
+|---|---|---|
+"""
+
+HELD = "which object comes out depends on data"
+RUN = "Python runs it: it reads or changes what is no tensor"
+
+# ruff: noqa: E501
+KINDS: list[tuple[str, str, str, str]] = [
+    ("`if` on a tensor, or on a number of one", "data-dependent-branch", "which way is taken depends on data", "y = x + 1 if x.sum() > 0 else x"),
+    ("`min`, `max` of tensors", "data-dependent-branch", HELD, "y = max(x[0], x[1])"),
+    ("`n in tensor`", "data-dependent-branch", "the answer is a truth that Python asks at once", "y = 1.0 in x"),
+    ("a tensor as index of a list or of modules", "data-dependent-value", HELD, "y = [x, x + 1][x.argmax()]"),
+    ("`range(t.item())`", "data-dependent-value", "how often a loop runs is part of the graph", "y = [x for _ in range(x.argmax().item())]"),
+    ("a number of data as key", "data-dependent-value", HELD, "y = x * {0: 1.0, 2: 2.0}[x.argmax().item()]"),
+    ("`**`, `//`, `%` of floats of data", "data-dependent-value", "Python computes them in another way than tensors", "y = x * x.sum().item() ** 2"),
+    ("text of a tensor", "unsupported-operation", "torch prints numbers that are not there yet", "y = str(x + 1)"),
+    ("`requires_grad_()` on what the graph made", "unsupported-call", "the object has to be a leaf of autograd while the function runs", "y = (x + 1).requires_grad_()"),
+    ("`retain_grad()`, `backward()`", "unsupported-call", "they act on nodes of autograd that one compiled node stands for", "y = (x + 1).retain_grad()"),
+    ("`detect_anomaly`", "unsupported-call", "it acts on nodes of autograd that one compiled node stands for", "with torch.autograd.detect_anomaly(check_nan=False):\n    y = x + 1"),
+    ("`set_multithreading_enabled`", "unsupported-call", "it is a mode of the engine, not of the graph", "with torch.autograd.set_multithreading_enabled(False):\n    y = x + 1"),
+    ("a function that `vjp` gave, under `vmap`", "unsupported-call", "two transforms would share one graph's history", "y = torch.func.vmap(torch.func.vjp(torch.sin, x)[1])(torch.eye(3))"),
+    ("`torch.autograd.functional`", "unsupported-call", "it runs the engine inside of the graph", "y = torch.autograd.functional.jacobian(torch.sin, x)"),
+    ("`id()` of tensors and of new objects", "unsupported-call", "the compiled code has other objects", "y = id(x + 1)"),
+    ("`hash()` of new objects and tensors", "unsupported-call", "it is their address", "y = hash(x)"),
+    ("`class` statements", "unsupported-instruction", "each call makes a class of its own, which Python does", "class Local:\n    pass\ny = x"),
+    ("`type(name, bases, dict)` with bases", "unsupported-instruction", "each call makes a class of its own, which Python does", "y = type('A', (ValueError,), {})"),
+    ("`exec`, `globals()`", "unsupported-call", RUN, "y = globals()"),
+    ("`sys._getframe`, `inspect.stack`", "unsupported-call", "the compiled code has other frames", "import sys\ny = sys._getframe().f_lineno"),
+    ("locks", "unsupported-call", RUN, "import threading\nlock = threading.Lock()\ny = lock.acquire()"),
+    ("clocks", "unsupported-call", RUN, "import time\ny = time.time()"),
+    ("files, `json`, `uuid`", "unsupported-call", RUN, "import json\ny = json.dumps(1)"),
+    ("`bytearray`, `Decimal`", "unsupported-call", "objects of C code that no rule describes", "y = bytearray(b'a')"),
+    ("`warnings.catch_warnings(record=True)`", "unsupported-call", "what is said is said behind the graph", "import warnings\nwith warnings.catch_warnings(record=True):\n    y = x"),
+    ("an attribute of a class that is set", "unsupported-attribute", "guards of other compiled code look at it", "torch.nn.Module.firebrick_mark = 1\ny = x"),
+    ("a TorchFunctionMode that is entered inside", "unsupported-call", "it sees each call of a function when it is made", "from torch.overrides import TorchFunctionMode\nwith TorchFunctionMode():\n    y = x + 1"),
+    ("a TorchDispatchMode that is entered inside", "unsupported-call", "it sees operators, which the graph has not yet", "from torch.utils._python_dispatch import TorchDispatchMode\nwith TorchDispatchMode():\n    y = x + 1"),
+]  # fmt: skip
+"""Kinds of code that end a graph: the code, the break, why, and statements that do so, given a tensor x of 3."""
+
+
+def kinds() -> str:
+    """The table of them."""
+    numbers = {kind.name: kind.number for kind in CATALOGUE.values()}
+    return KINDS_HEAD + "".join(f"| {code} | {numbers[name]} {name} | {why} |\n" for code, name, why, _ in KINDS)
+
 
 def page() -> str:
     """The text of the page."""
@@ -176,7 +226,7 @@ def page() -> str:
     for kind in CATALOGUE.values():
         parts.append(f"## {kind.number} {kind.name}\n\n{kind.cause[0].upper()}{kind.cause[1:]}.\n\n")
         parts.append(f"- Cost: {kind.cost}.\n- Fix: {kind.fix}.\n\n```python\n{EXAMPLES[kind.name].strip()}\n```\n\n")
-    return "".join(parts).rstrip() + "\n"
+    return "".join([*parts, kinds()]).rstrip() + "\n"
 
 
 if __name__ == "__main__":

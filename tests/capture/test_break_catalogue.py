@@ -2,6 +2,7 @@
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tools.graph_breaks import EXAMPLES, PAGE, page  # noqa: E402
+from tools.graph_breaks import EXAMPLES, KINDS, PAGE, page  # noqa: E402
 
 
 def test_the_page_is_current():
@@ -61,3 +62,13 @@ def test_fullgraph_says_number_place_and_fix(name, tmp_path):
     assert f"break {kind.number} ({name})" in said
     assert f"example.py:{marked}" in said
     assert kind.fix in said
+
+
+@pytest.mark.parametrize(("name", "program"), [row[1::2] for row in KINDS], ids=[row[0] for row in KINDS])
+def test_each_kind_that_is_listed_breaks_for_the_reason_given(name, program):
+    scope = {"torch": torch}
+    exec("def f(x):\n    z = x + 1\n" + textwrap.indent(program, "    ") + "\n    return y, z * 2\n", scope)
+    with pytest.raises(firebrick.errors.Unsupported) as caught:
+        firebrick.compile(scope["f"], fullgraph=True)(torch.arange(3.0))
+    kind = CATALOGUE[name]
+    assert f"graph break {kind.number} ({name})" in str(caught.value)

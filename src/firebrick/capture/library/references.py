@@ -75,6 +75,14 @@ def _reference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return interp.tracer.references.setdefault(id(target), WeakReferenceValue(target))
 
 
+@handles(weakref.proxy)
+def _proxy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    target = args[0].realize()
+    if getattr(target, "obj", None) is None:  # a continuation would not hold it as long as the frame does
+        raise SkipFrame("a weak proxy of a new object is made", always=True)
+    raise Break("unsupported-call", f"weakref.proxy() of {target.describe()}")
+
+
 class _Getter:
     """Gives, as an item, what a function of no arguments returns now."""
 
