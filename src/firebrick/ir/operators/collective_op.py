@@ -1,4 +1,4 @@
-"""Operators of collectives inside a graph, `firebrick::all_reduce` and its siblings: each ends when its result is there.
+"""Operators of collectives inside a graph, `firebrick::all_reduce` and others: each ends when its result is there.
 
 PyTorch's own start the work and leave their input in use until `wait_tensor`. A graph frees and reuses memory by the
 order of its calls, so there each collective is one call.
