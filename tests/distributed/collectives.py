@@ -60,7 +60,7 @@ def functional_gather_and_scatter(x):
 
 def functional_on_a_mesh(x):
     mesh = MESHES[0]
-    return fc.wait_tensor(fc.all_reduce(x * 2, "AVG", (mesh, 0))) + fc.all_gather_tensor(x, 1, mesh).sum(
+    return fc.wait_tensor(fc.all_reduce(x * 2, "SUM", (mesh, 0))) + fc.all_gather_tensor(x, 1, mesh).sum(
         1, keepdim=True
     )
 
