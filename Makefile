@@ -115,7 +115,7 @@ vision: ## Every model builder of torchvision against float64, in an environment
 	@$(VENV)-vision/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
 	@$(VENV)-vision/bin/python tests/sweeps/vision.py --markdown bench/VISION.md
 
-bisect-bugs: $(EXTENSION) ## Fifty planted bugs: which of them `firebrick bisect` names; 10 minutes on an idle machine
+bisect-bugs: $(EXTENSION) ## Fifty-one planted bugs: which of them `firebrick bisect` names; 10 minutes on an idle machine
 	@$(BIN)/python -m tests.sweeps.bisect_bugs
 
 wild: ## Small models of other packages against float64, graphs beside torch.compile's, in an environment of its own; results to docs/wild.md; hours, goes on where it was ended

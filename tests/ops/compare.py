@@ -306,7 +306,9 @@ EMPTY_UNINITIALIZED = frozenset(
 """Operators whose result for no rows is memory that eager's kernel doesn't write."""
 BROADCAST_UNINITIALIZED = frozenset({"masked.median", "median", "nanmedian"})
 """Operators whose result along an expanded dim is memory that eager's kernel doesn't write."""
-UNWRITTEN_RESULTS = {"torch.ops.aten._efficient_attention_forward": frozenset({2, 3})}
+UNWRITTEN_RESULTS = dict.fromkeys(
+    ("torch.ops.aten._efficient_attention_forward", "torch.ops.aten._flash_attention_forward"), frozenset({2, 3})
+)
 """Operators -> results that eager's kernel doesn't write: the state of dropout's numbers, where nothing is dropped."""
 
 

@@ -1,6 +1,6 @@
-"""Fifty bugs, planted from outside, and whether `firebrick bisect` and `firebrick minify` name them.
+"""Fifty-one bugs, planted from outside, and whether bisect, minify and `check=accuracy` name them.
 
-    python -m tests.sweeps.bisect_bugs [NAMES] [--minify] [--markdown FILE]
+    python -m tests.sweeps.bisect_bugs [NAMES] [--minify | --accuracy] [--markdown FILE]
 
 Each bug is a few lines that change Firebrick in memory: a `sitecustomize` module on the path of the processes runs them.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -194,7 +195,7 @@ SWAPS = {
     "gt": ("gt.Tensor", "lt.Tensor", op("(x > y)")),
     "cumsum": ("cumsum.default", "cumprod.default", op("x.cumsum(-1)")),
     "floor": ("floor.default", "ceil.default", op("torch.floor(x * 3)")),
-    "tril": ("tril.default", "triu.default", op("x.tril()")),
+    "abs": ("abs.default", "neg.default", op("torch.abs(x)")),
     "log1p": ("log1p.default", "log.default", op("torch.log1p(x)")),
 }
 BUGS: dict[str, Bug] = {
@@ -220,14 +221,16 @@ BUGS: dict[str, Bug] = {
     "pass remove_noops": Bug(in_registered("remove_noops", "if n.target is a.mul.Tensor: n.target = a.add.Tensor"), op("x.sqrt()"), ("pass",), ("remove_noops",)),
     "pass remove_inactive_dropout": Bug(in_registered("remove_inactive_dropout", "if n.target is torch.tanh: n.target = torch.sin"), NET + INFER, ("pass",), ("remove_inactive_dropout",)),
     "trace of a function": Bug(replaced("firebrick.trace", "trace_inference", "def new(gm, *args, **kwargs):\n    aten = old(gm, *args, **kwargs)\n    for n in aten.gm.graph.nodes:\n        if str(n.target) == 'aten.mul.Tensor': n.args = (n.args[0], 2.5)\n    return aten"), op("x.sqrt()"), ("trace", *KERNEL), ("mul",)),
+    "decomposition of a triangle": Bug(replaced("firebrick.trace.decompositions", "decompositions", "def new():\n    import torch\n    table = dict(old()); a = torch.ops.aten\n    table[a.tril.default] = table[a.triu.default]\n    return table") + "\nimport firebrick.trace.tracer as t; t.decompositions = m.decompositions", op("x.tril()"), ("trace", *KERNEL), ("tril",), "tril"),
+    "a place that is taken while it is read": Bug(replaced("firebrick.fuse.memory_plan", "_lifetimes", "def new(steps, buffers):\n    first, last, calls = old(steps, buffers)\n    return first, {n: max(first[n], k - 2) for n, k in last.items()}, calls"), calls("x, y):\n    a = x.sin() @ y\n    b = a.softmax(-1)\n    c = (b @ y).softmax(-1)\n    return (c @ y).softmax(-1) + a", "torch.rand(16, 16), torch.rand(16, 16)"), KERNEL, ("program.py",)),
     "written argument is lost": Bug(replaced("firebrick.trace", "trace_inference", "def new(gm, *args, **kwargs):\n    aten = old(gm, *args, **kwargs)\n    out = aten.gm.graph.output_node(); flat = list(out.args[0]); k = len(aten.mutated)\n    names = {n.name: n for n in aten.gm.graph.nodes}\n    out.args = ((*[names[m] for m in aten.mutated], *flat[k:]),)\n    return aten"), calls("x):\n    x.add_(1)\n    return x.sum()", "torch.ones(3)") + "x = torch.ones(3)\nf(x)\nprint(x)\n", ("trace", *KERNEL), ("argument 0",)),
     "a view that is a copy": Bug(replaced("firebrick.pipeline", "compile_graph", "def new(gm, *args):\n    run = old(gm, *args)\n    return lambda *i: tuple(t.clone() for t in run(*i))"), calls("x):\n    return x.view(-1), x * 2", "torch.ones(2, 3)"), ("trace", *KERNEL), ("shares memory",)),
     "results in another order": Bug(replaced("firebrick.pipeline", "compile_graph", "def new(gm, *args):\n    run = old(gm, *args)\n    return lambda *i: tuple(run(*i))[::-1]"), calls("x):\n    return x.sin(), x * 2", "torch.ones(2, 3)"), KERNEL, ("result 0",)),
     "cache without numbers": Bug(replaced("firebrick.trace.graph_key", "graph_text", "import re\ndef new(gm):\n    text = old(gm)\n    return text and re.sub(r'0x[0-9a-f.]+p[+-][0-9]+', '#', text)"), "a = firebrick.compile(lambda x: x * 2.5)\nb = firebrick.compile(lambda x: x * 3.5)\nx = torch.ones(3)\nprint(a(x), b(x))\n", ("cache",), ("mul",)),
     "guard of a global": Bug(no_guard("g.kind == 'EQUALS'"), "k = 3\n" + calls("x):\n    return x * k", "torch.ones(2)") + "k = 4\nprint(f(torch.ones(2)))\n", GUARD, ("f",)),
     "guard of a flag": Bug(no_guard("g.kind == 'EQUALS'"), calls("x, double):\n    return x * 2 if double else x", "torch.ones(2), True", "torch.ones(2), False"), GUARD, ("f",)),
-    "guard of a length": Bug(no_guard("g.kind == 'LEN'"), calls("xs):\n    return sum(xs)", "[torch.ones(2)] * 2", "[torch.ones(2)] * 3"), GUARD, ("LEN", "len")),
-    "guard of keys": Bug(no_guard("g.kind in ('DICT_KEYS', 'LACKS_KEY', 'HAS_KEY')"), calls("d):\n    return d['x'] * (2 if 'two' in d else 1)", "{'x': torch.ones(2)}", "{'x': torch.ones(2), 'two': 1}"), GUARD, ("key",)),
+    "guard of a length": Bug(no_guard("g.kind == 'LEN'"), calls("xs):\n    return sum(xs)", "[torch.ones(2)] * 2", "[torch.ones(2)] * 3"), GUARD, ("xs[2]",)),
+    "guard of keys": Bug(no_guard("g.kind in ('DICT_KEYS', 'LACKS_KEY', 'HAS_KEY')"), calls("d):\n    return d['x'] * (2 if 'two' in d else 1)", "{'x': torch.ones(2)}", "{'x': torch.ones(2), 'two': 1}"), GUARD, ("d['two']",)),
     "guard of a type": Bug(no_guard("g.kind in ('TYPE', 'EQUALS')"), calls("x, k):\n    return x * 2 if isinstance(k, str) else x", "torch.ones(2), 'a'", "torch.ones(2), 1"), GUARD, ("f",)),
     "guard of a tensor": Bug("from firebrick.capture.guards import guard_plan as m\nold = m.build_plan\nm.build_plan = lambda guards, code: old([g for g in guards if g.kind != 'TENSOR'], code)\nimport firebrick.capture.frame as c; c.build_plan = m.build_plan", calls("x, y):\n    return y * x.shape[0]", "torch.ones(2, 3), torch.ones(2)", "torch.ones(3, 3), torch.ones(2)"), GUARD, ("f",)),
     "guard of a module": Bug(no_guard("g.kind in ('EQUALS', 'ID', 'LACKS_KEY')"), "class Net(nn.Module):\n    scale = 2.0\n    def forward(self, x):\n        return x * self.scale\nnet = Net()\nmodel = firebrick.compile(net)\nprint(model(torch.ones(2)))\nnet.scale = 5.0\nprint(model(torch.ones(2)))\n", GUARD, ("Net.forward",)),
@@ -244,17 +247,41 @@ PLANT = "import os, sys\ncode = os.environ.get('PLANTED_BUG')\nif code and 'benc
 
 def run(bug: Bug, folder: Path, *command: str, timeout: float = 900) -> tuple[str, float, float]:
     """Plant a bug, run a command of firebrick on the program; output, wall seconds, processor seconds."""
-    (folder / "sitecustomize.py").write_text(PLANT)
     (folder / "program.py").write_text(HEAD + bug.program)
-    paths = [str(folder), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PLANTED_BUG": bug.plant}
-    env |= {"FIREBRICK_CACHE_DIR": str(folder / "cache"), "FIREBRICK_STRICT": "0"}
-    line = [sys.executable, "-m", "firebrick.tools.cli", *command]
     start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=timeout, check=False, cwd=folder)
+    done = python(bug, folder, "-m", "firebrick.tools.cli", *command, timeout=timeout)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return done.stdout or done.stderr[-500:], time.monotonic() - start, spent
+
+
+def python(bug: Bug, folder: Path, *line: str, timeout: float = 900, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder with a bug planted. more: the environment's."""
+    (folder / "sitecustomize.py").write_text(PLANT)
+    paths = [str(folder), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PLANTED_BUG": bug.plant, **more}
+    env |= {"FIREBRICK_CACHE_DIR": str(folder / "cache"), "FIREBRICK_STRICT": "0"}
+    command = [sys.executable, *line]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout, check=False, cwd=folder)
+
+
+def minified(bug: Bug, folder: Path) -> tuple[bool, str, float, float]:
+    """Whether the script that minify writes is small, has the op, and shows the bug by itself, and only with the bug."""
+    output, wall, cpu = run(bug, folder, "minify", "program.py", "-o", "repro.py", "--json")
+    script = folder / "repro.py"
+    hit = script.exists() and bug.minify in script.read_text() and json.loads(output)["after"] <= 3
+    ends = [python(b, folder, str(script)).returncode for b in (bug, Bug("", "", ()))] if hit else []
+    return hit and ends == [1, 0], f"{' '.join(output.split())[:160]} ends {ends}", wall, cpu
+
+
+def checked(bug: Bug, folder: Path) -> tuple[bool, str, float, float]:
+    """Whether `check=accuracy` names the graph, and its place in the program, as the program runs."""
+    (folder / "program.py").write_text(HEAD + bug.program)
+    start = time.monotonic()
+    told = python(bug, folder, "program.py", FIREBRICK_CHECK="accuracy").stderr
+    at = re.search(r"firebrick: (graph \d+ (?:differs|raises).*)\n  at .*program.py:\d+", told)
+    dead = re.search(r"firebrick: (graph.*runs on eager kernels.*)", told)
+    return bool(at or dead), (at or dead or [None, told[-200:]])[1], time.monotonic() - start, 0.0
 
 
 def named(bug: Bug, output: str) -> tuple[bool, str]:
@@ -272,24 +299,27 @@ def named(bug: Bug, output: str) -> tuple[bool, str]:
     return hit, f"{found['stage']}: {found['text'][:90]} {short}"
 
 
+def in_graphs(bug: Bug) -> bool:
+    """Whether a bug makes a graph wrong, and lets the process live."""
+    return not {*bug.stages} & {*GUARD, *CAPTURE, "cache"} and "dies" not in bug.words
+
+
 def main() -> None:
     """Run the bugs and print, and write, a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--minify", action="store_true")
+    parser.add_argument("--accuracy", action="store_true")
     parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
     rows = []
     for name in given.names or BUGS:
         bug = BUGS[name]
-        if given.minify and not bug.minify:
+        if (given.minify and not bug.minify) or (given.accuracy and not in_graphs(bug)):
             continue
         with tempfile.TemporaryDirectory() as folder:
-            if given.minify:
-                output, wall, cpu = run(bug, Path(folder), "minify", "program.py", "-o", "repro.py", "--json")
-                script = Path(folder, "repro.py")
-                hit = script.exists() and bug.minify in script.read_text() and json.loads(output)["after"] <= 3
-                told = " ".join(output.split())[:160]
+            if given.minify or given.accuracy:
+                hit, told, wall, cpu = (minified if given.minify else checked)(bug, Path(folder))
             else:
                 output, wall, cpu = run(bug, Path(folder), "bisect", "program.py", "--json")
                 hit, told = named(bug, output)

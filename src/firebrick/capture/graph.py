@@ -38,7 +38,7 @@ from firebrick.capture.values.tensor import TensorValue
 from firebrick.capture.values.wrapper import WrapperValue
 from firebrick.capture.wrappers import Wrap, is_wrapper, leaves_of
 from firebrick.errors import DataDecides, HookRefused
-from firebrick.fakes.data_sizes import as_size, fake_size
+from firebrick.fakes.data_sizes import as_size, as_true, fake_size
 from firebrick.fakes.layer_shapes import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing, with_kernels_in_python
 from firebrick.fakes.strides import dense_strides
@@ -377,7 +377,7 @@ class GraphBuilder:
             with _versions_kept(), refusing(self.mode), self.mode:
                 if op == "call_method":
                     return with_kernels_in_python(lambda: getattr(args[0], target)(*args[1:], **kwargs))
-                if target is as_size:
+                if target in (as_size, as_true):
                     return fake_size(self.sizes.sizes, *args)
                 return with_kernels_in_python(lambda: SHAPES.get(target, target)(*args, **kwargs))
         except DataDependentOutputException as error:

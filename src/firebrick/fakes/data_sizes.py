@@ -25,15 +25,29 @@ _ONE = torch.zeros(1)
 
 
 def as_size(tensor: torch.Tensor) -> torch.Tensor:
-    """The number in a tensor as the size of one: graphs are functions of tensors.
+    """The number in a tensor, without its fraction, as the size of one: graphs are functions of tensors.
 
     Raises:
-        SizesDisagree: it is too large for one.
+        SizesDisagree: it is too large for one, or none.
     """
-    number = int(tensor.item())
+    try:
+        number = int(tensor.item())
+    except (OverflowError, ValueError) as error:
+        raise SizesDisagree(str(error)) from error
     if not -SHIFT <= number <= SHIFT:
         raise SizesDisagree(f"{number} is too large to be a size")
     return _ONE.expand(number + SHIFT)
+
+
+def as_true(tensor: torch.Tensor) -> torch.Tensor:
+    """The same of a truth that is expected.
+
+    Raises:
+        SizesDisagree: it is false.
+    """
+    if not tensor:
+        raise SizesDisagree("what was expected of numbers in tensors does not hold")
+    return as_size(tensor)
 
 
 def is_integer(tensor: torch.Tensor) -> bool:
@@ -42,9 +56,12 @@ def is_integer(tensor: torch.Tensor) -> bool:
 
 
 def fake_size(sizes: Sizes, tensor: torch.Tensor) -> torch.Tensor:
-    """`as_size` of a fake tensor."""
-    info = torch.iinfo(tensor.dtype)
-    number = sizes.from_data(max(info.min, -SHIFT), min(info.max, SHIFT))
+    """`as_size` and `as_true` of a fake tensor."""
+    lo, hi = 0, 1
+    if tensor.dtype != torch.bool:
+        bounds = torch.iinfo(torch.int64 if tensor.dtype.is_floating_point else tensor.dtype)
+        lo, hi = max(bounds.min, -SHIFT), min(bounds.max, SHIFT)
+    number = sizes.from_data(lo, hi)
     return torch.empty_strided((sizes.size(number + SHIFT),), (0,))
 
 

@@ -583,7 +583,7 @@ def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         result = _decompose(mode, func, args, kwargs)
         return _laid_out_as_now(mode, result, func, args, kwargs) if func in _LAID_OUT_BY_KERNEL else result
     with torch._C._DisableTorchDispatch():
-        if func in _LAID_OUT_BY_KERNEL and devices.common == _CPU:
+        if func in _LAID_OUT_BY_KERNEL and _is_here(devices.common):
             real = func(*[_zeros(a) if isinstance(a, torch.Tensor) else a for a in args], **kwargs)
             result = torch.utils._pytree.tree_map(lambda t: t.to(_META), real)
         elif func in LAYOUTS and devices.common == _CPU:
@@ -604,11 +604,18 @@ def _on_twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise
 
 
+def _is_here(device: torch.device) -> bool:
+    """Whether kernels of a device run on this machine."""
+    return device == _CPU or (device.type == "cuda" and torch.cuda.is_available())
+
+
 def _zeros(like: torch.Tensor) -> torch.Tensor:
-    """A tensor on the CPU with the same strides, also if they are zero, of the sizes of the call at hand."""
+    """A tensor with the same strides, also if they are zero, of the sizes of the call at hand; on the CPU where there
+    is no such device."""
+    device = like.fake_device if isinstance(like, FakeTensor) and _is_here(like.fake_device) else _CPU
     shape, strides = (tuple(map(now, values)) for values in (like.shape, like.stride()))
     extent = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 1
-    return torch.zeros(max(extent, 0), dtype=like.dtype).as_strided(shape, strides)
+    return torch.zeros(max(extent, 0), dtype=like.dtype, device=device).as_strided(shape, strides)
 
 
 def _laid_out_as_now(mode: FakeTensorMode, results: Any, func: Any, args: Any, kwargs: Any) -> Any:

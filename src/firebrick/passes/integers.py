@@ -4,7 +4,8 @@ _int_mm(x, w)                                          ->   int8_product(x, pack
 mm((x - a) * s, (w - b) * t)                           ->   (int8_product(x, packed) - a * sums of w - ...) * s * t
 
 x and w are int8 or uint8 and int8, a and b whole numbers, s and t scales: one, or one a row of x and a column of w.
-Sums are exact, where those of the rounded products are not.
+Sums are exact, where those of the rounded products are not: in 32 bits where a and b are bytes like x and w, else in
+float64, which holds what any others make of them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ aten = torch.ops.aten
 _BYTES = frozenset({torch.int8, torch.uint8})
 _WIDER = frozenset({torch.int16, torch.int32, torch.int64, torch.float32, torch.float64})
 """What holds a byte and the sum of two, or its product with a scale, as well as float32."""
+_WRAPPING = frozenset({torch.int16, torch.int32})
+"""Of these, what doesn't hold every difference of a byte and a point."""
 _RESHAPES = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
+_ROUNDINGS = frozenset({aten._to_copy.default, aten.round.default, *_RESHAPES})
+"""What leaves whole numbers between two others."""
 _TURNS = frozenset({aten.t.default, aten.transpose.int, aten.permute.default})
 _MOST = 1 << 15
 """Products of a sum up to which sums of bytes have 31 bits."""
@@ -119,17 +124,23 @@ def _product(x: Any, weight: Any, recipe: RecipeBuilder, target: Target, before:
 def _scaled(sums: fx.Node, x: _Quantized, w: _Quantized, bias: list[Any], recipe: RecipeBuilder, at: fx.Node) -> Any:
     """What a product of bytes is as a product of numbers."""
     emit, name = partial(_emit, at), w.node.name
-    wide: dict[str, Any] = {"dtype": torch.int32}
+    exact = torch.int32 if _is_byte(x.point, x.node) and _is_byte(w.point, w.node) else torch.float64
+
+    def number(value: Any) -> Any:
+        if not isinstance(value, fx.Node):
+            return int(value) if exact is torch.int32 else float(value)
+        return value if value.meta["val"].dtype is exact else emit(aten._to_copy.default, value, dtype=exact)
+
     if not _is_zero(x.point):
-        by_column = recipe.call(f"{name}_sums", aten.sum.dim_IntList, recipe.copy(w.node), [0], **wide)
-        shift = emit(aten.mul.Tensor, recipe.use(by_column, at), _whole_number(x.point, at))
-        sums = emit(aten.sub.Tensor, sums, shift)
+        by_column = recipe.call(f"{name}_sums", aten.sum.dim_IntList, recipe.copy(w.node), [0], dtype=torch.int32)
+        shift = emit(aten.mul.Tensor, number(recipe.use(by_column, at)), number(x.point))
+        sums = emit(aten.sub.Tensor, number(sums), shift)
     if not _is_zero(w.point):
-        of_rows = emit(aten.sum.dim_IntList, x.node, [1], True, **wide)
+        of_rows = number(emit(aten.sum.dim_IntList, x.node, [1], True, dtype=torch.int32))
         if not _is_zero(x.point):
             inner = w.node.meta["val"].shape[0]
-            of_rows = emit(aten.sub.Tensor, of_rows, _times(emit, _whole_number(x.point, at), inner))
-        sums = emit(aten.sub.Tensor, sums, emit(aten.mul.Tensor, of_rows, _whole_number(w.point, at)))
+            of_rows = emit(aten.sub.Tensor, of_rows, _times(emit, number(x.point), inner))
+        sums = emit(aten.sub.Tensor, number(sums), emit(aten.mul.Tensor, of_rows, number(w.point)))
     result = emit(aten._to_copy.default, sums, dtype=torch.float32)
     if isinstance(x.scale, fx.Node) or isinstance(w.scale, fx.Node):
         for scale in (x.scale, w.scale):
@@ -149,10 +160,23 @@ def _is_zero(point: Any) -> bool:
     return not isinstance(point, fx.Node) and point == 0
 
 
-def _whole_number(point: Any, at: fx.Node) -> Any:
-    if not isinstance(point, fx.Node) or point.meta["val"].dtype is torch.int32:
-        return point if isinstance(point, fx.Node) else int(point)
-    return _emit(at, aten._to_copy.default, point, dtype=torch.int32)
+def _is_byte(point: Any, of: fx.Node) -> bool:
+    """Whether a point is surely among the values that `of` may have: values of weights are unknown when compiling."""
+    dtype = of.meta["val"].dtype
+    limits = torch.iinfo(dtype)
+    while isinstance(point, fx.Node) and point.target in _ROUNDINGS and point.meta["val"].dtype is not dtype:
+        point = point.args[0]
+    if not isinstance(point, fx.Node):
+        return bool(limits.min <= point <= limits.max)
+    if point.target is aten.clamp.default:
+        low, high = (*point.args[1:], None, None)[:2]
+        return (
+            isinstance(low, (int, float))
+            and isinstance(high, (int, float))
+            and limits.min <= low
+            and high <= limits.max
+        )
+    return bool(point.meta["val"].dtype is dtype)
 
 
 def _emit(before: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
@@ -193,8 +217,12 @@ def _quantized(node: Any) -> _Quantized | None:
         return None
     if isinstance(other, fx.Node):
         point = _whole(other) if node.target is aten.sub.Tensor else None
-        return replace(q, point=point) if point is not None else None
-    return replace(q, point=other if node.target is aten.sub.Tensor else -other) if other == int(other) else None
+    elif math.isfinite(other) and other == int(other):
+        point = other if node.target is aten.sub.Tensor else -other
+    else:
+        point = None
+    wraps = val.dtype in _WRAPPING and not _is_byte(point, q.node) if point is not None else True
+    return None if wraps else replace(q, point=point)
 
 
 def _whole(point: fx.Node) -> fx.Node | None:

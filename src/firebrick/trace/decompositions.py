@@ -245,8 +245,9 @@ def _linspace_of(op: OpOverload) -> Callable[..., Tensor]:
 
 
 def _pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
-    """Eager gives a tensor without elements back as it is, with sizes that nobody would expect."""
-    return x.clone() if x.numel() == 0 else decomposition_table[aten.pixel_unshuffle.default](x, factor)
+    """On CPUs eager gives a tensor without elements back as it is, with sizes that nobody would expect."""
+    as_it_is = x.numel() == 0 and x.device.type == "cpu"
+    return x.clone() if as_it_is else decomposition_table[aten.pixel_unshuffle.default](x, factor)
 
 
 def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: float | None) -> Tensor:

@@ -29,7 +29,7 @@ def main(x, y, m, n, f, items, table, box):
     print(x.sum().item())
     a = Noisy("b")
     SEEN.append("one")
-    x = x + len([Noisy("c")]) + y.sum().item()
+    x = x + len([Noisy("c")]) + (1 if y.sum().item() > 0 else 2)
     SEEN.append("two")
     for i in range(2):
         a = Noisy(f"d{i}")

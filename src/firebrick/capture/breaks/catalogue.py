@@ -33,7 +33,7 @@ _ROWS: Mapping[str, tuple[str, ...]] = {
         "one more graph for each way that is taken, and the program waits for the value",
     ),
     "data-dependent-value": (
-        "a tensor is turned into a Python number or list",
+        "a number that data decide is used where Python must know it, or a tensor is turned into such a list",
         "keep the value in a tensor, or read it after the compiled region",
         "one more graph, and the program waits for the value",
     ),

@@ -15,12 +15,22 @@ from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue
 from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import BoundMethodValue
-from firebrick.capture.values.made import NumberValue, number_beside
+from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, WRITTEN, InstanceDictValue, ObjectValue, overriding
+from firebrick.capture.values.scalar import (
+    LateValue,
+    ScalarValue,
+    beside,
+    is_late,
+    joined,
+    late_text,
+    of_scalars,
+    percent,
+)
 from firebrick.capture.values.sequence import DequeValue, ListValue, SequenceValue, SliceValue, TupleValue
-from firebrick.capture.values.size import SizeValue, of_sizes
+from firebrick.capture.values.size import HeldValue, SizeValue, of_sizes
 from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
 
@@ -150,6 +160,8 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
     row = BINARY[symbol.rstrip("=")]
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         size = of_sizes(row.symbol, left, right)
+        if size is None and (row.symbol == "/" or left.python_type() is str) and (is_late(left) or is_late(right)):
+            size = _of_data(interp, row.symbol, left, right)
         return interp.fold(row.function, (left, right), {}) if size is None else size
     if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):
         return _of_subclasses(interp, row, in_place, left, right)
@@ -161,8 +173,10 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
     ):
         function = row.in_place if in_place and isinstance(left, TensorValue) else row.function
         if row.symbol in "+-*/":
-            left, right = number_beside(interp, left, right), number_beside(interp, right, left)
+            left, right = beside(interp, left, right), beside(interp, right, left)
         return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+    if isinstance(left, _OF_DATA) or isinstance(right, _OF_DATA):
+        return _of_data(interp, row.symbol, left, right)
     if isinstance(left, NumberValue) or isinstance(right, NumberValue):
         return NumberValue.binary(interp, row.symbol, left, right)
     if in_place:
@@ -175,6 +189,18 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
     if result is None:
         return interp.fold(row.function, (_plain(left), _plain(right)), {}, copied=True)
     return result
+
+
+_OF_DATA = (ScalarValue, LateValue, HeldValue)
+
+
+def _of_data(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
+    """Arithmetic of numbers that data decide, or a longer text."""
+    if symbol == "+" and left.python_type() is right.python_type() is str:
+        return joined([left, right])
+    if symbol == "%" and isinstance(left, ConstantValue) and left.python_type() is str:
+        return _percent(interp, left, right)
+    return of_scalars(interp, symbol, left, right)
 
 
 def _of_subclasses(interp: Interpreter, row: BinaryRow, in_place: bool, left: Value, right: Value) -> Value:
@@ -301,11 +327,13 @@ def torch_size(left: TupleValue, right: TupleValue) -> type:
 
 
 def _percent(interp: Interpreter, left: ConstantValue, right: Value) -> Value:
+    items = [item.realize() for item in (right.items if isinstance(right, TupleValue) else [right])]
+    if any(map(is_late, items)):
+        return late_text(interp, percent, [left, *items])
     try:
         return interp.fold(operator.mod, (left, ConstantValue(host_copy(interp, right))), {})
     except NotConstant:
         pass
-    items = [item.realize() for item in (right.items if isinstance(right, TupleValue) else [right])]
     if isinstance(right, DictValue) or "r" in str(left.value) or "a" in str(left.value):
         raise Break("unsupported-operation", f"text of {right.describe()}")
     shown = [item if item.is_constant() else interp.formatted(item, "", "") for item in items]
@@ -338,9 +366,9 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
         isinstance(left, SubclassValue) or isinstance(right, SubclassValue)
     ):
         other = right if isinstance(left, TensorValue) else left
-        if symbol in ("==", "!=") and not isinstance(other, (TensorValue, ConstantValue)):
+        if symbol in ("==", "!=") and not isinstance(other, (TensorValue, ConstantValue, ScalarValue, HeldValue)):
             return ConstantValue(symbol == "!=")
-        left, right = number_beside(interp, left, right), number_beside(interp, right, left)
+        left, right = beside(interp, left, right), beside(interp, right, left)
         return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
     for owner, name, other in ((left, method, right), (right, reflected, left)):
         if isinstance(owner, ObjectValue):
@@ -354,6 +382,8 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
                 return ConstantValue(not equal.truth(interp))
     if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):
         return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+    if isinstance(left, _OF_DATA) or isinstance(right, _OF_DATA):
+        return of_scalars(interp, symbol, left, right)
     if isinstance(left, NumberValue) or isinstance(right, NumberValue):
         return NumberValue.binary(interp, symbol, left, right)
     plain = [side.snapshot(interp) if isinstance(side, InstanceDictValue) else _plain(side) for side in (left, right)]

@@ -17,6 +17,7 @@ from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.iterator import Cursor, GeneratorValue, IteratorValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup, converted, overriding
+from firebrick.capture.values.scalar import is_late, text_of
 from firebrick.capture.values.sequence import ListValue
 from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
@@ -315,6 +316,8 @@ class Operations:
     def formatted(self, value: Value, conversion: str, spec: str) -> Value:
         """`f"{value!conversion:spec}"`."""
         value = value.realize()
+        if is_late(value):
+            return text_of(self.interpreter, value, conversion, spec)
         if isinstance(value, ObjectValue) and value.is_constant():
             text: Any = value.as_constant()
         elif isinstance(value, ObjectValue):

@@ -7,6 +7,7 @@ import builtins
 import collections
 import functools
 import itertools
+import math
 import os
 import sys
 import types
@@ -33,10 +34,11 @@ from firebrick.capture.values.iterator import Cursor, IteratorValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
 from firebrick.capture.values.object import MISSING, ObjectValue, converted, overriding
+from firebrick.capture.values.scalar import ScalarValue, extreme, finite, is_late, rounded, truth_of
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.superclass import SuperValue
-from firebrick.capture.values.tensor import TensorValue, read_integer
+from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -432,6 +434,10 @@ def _extreme(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> 
             if size is not None:
                 best = best_key = size
                 continue
+        scalar = extreme(interp, function, *both) if plain else None
+        if scalar is not None:
+            best = best_key = scalar
+            continue
         item_key = item if plain or key is None else interp.call(key, item)
         symbol = ">" if function is max else "<"
         if operators.compare(interp, symbol, item_key, best_key).realize().truth(interp):
@@ -501,10 +507,10 @@ def _number(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value
     method = f"__{cls.__name__}__"
     if args:
         value = args[0].realize()
-        if cls is int and len(args) == 1:
-            size = read_integer(interp, value) if isinstance(value, TensorValue) else value
-            if isinstance(size, SizeValue):
-                return size
+        if len(args) == 1 and isinstance(value, SizeValue) and cls is int:
+            return value
+        if len(args) == 1 and isinstance(value, TensorValue):
+            return value.call_method(interp, method, [], {})
         if isinstance(value, (TensorValue, ArrayValue)):
             raise Break("data-dependent-value", f"{cls.__name__}() of a tensor or array")
         if isinstance(value, NumberValue) and cls is not complex and len(args) == 1:
@@ -544,7 +550,17 @@ def _unary(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Va
         return value.call_method(interp, method, args[1:], kwargs)
     if isinstance(value, NumberValue) and len(args) == 1 and not kwargs:
         return value.converted(interp, function)
+    if isinstance(value, ScalarValue) and function is round and (late := rounded(value, (*args, *kwargs.values())[1])):
+        return late
     return interp.fold(function, args, kwargs)
+
+
+@handles_each(math.isnan, math.isinf, math.isfinite, math.sqrt, math.fabs)
+def _of_float(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0].realize()
+    if isinstance(value, ScalarValue) and value.cls is float:
+        return finite(interp, function, value)
+    return interp.fold(function, args, kwargs, copied=True)
 
 
 @handles(pow)
@@ -570,12 +586,14 @@ def _divmod(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(left, TensorValue) or isinstance(right, TensorValue):
         names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
         interp.raise_new(TypeError, f"unsupported operand type(s) for divmod(): {names}")
+    if is_late(left) or is_late(right):
+        return TupleValue([operators.binary(interp, symbol, left, right) for symbol in ("//", "%")])
     return interp.fold(divmod, args, kwargs)
 
 
 @handles(print)
 def _print(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    if not all(arg.realize().is_constant() for arg in (*args, *kwargs.values())):
+    if not all(arg.realize().is_constant() or is_late(arg.realize()) for arg in (*args, *kwargs.values())):
         raise Break("unsupported-call", "print() of a tensor or object", fix="print after the compiled function")
     if interp.tracer.effects.global_value(vars(sys), "stdout") is not None:
         raise Break("unsupported-call", "print() to what sys.stdout was set to")
@@ -642,7 +660,7 @@ handles_all(
             range, [ConstantValue(interp.index_of(arg)) for arg in args], {}
         ),
         bytes: lambda interp, args, kwargs: interp.fold(bytes, args, kwargs, copied=True),
-        bool: lambda interp, args, kwargs: ConstantValue(args[0].realize().truth(interp) if args else False),
+        bool: lambda interp, args, kwargs: truth_of(interp, args[0]) if args else ConstantValue(False),
         repr: lambda interp, args, kwargs: interp.formatted(args[0], "r", ""),
         format: lambda interp, args, kwargs: interp.formatted(
             args[0], "", args[1].realize().as_constant() if len(args) > 1 else ""

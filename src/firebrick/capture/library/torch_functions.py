@@ -35,8 +35,8 @@ from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantVa
 from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.made import NumberValue, tensor_of_number
 from firebrick.capture.values.object import ObjectValue
+from firebrick.capture.values.scalar import expect, may_be_expected
 from firebrick.capture.values.sequence import TupleValue
-from firebrick.capture.values.size import HeldValue
 from firebrick.capture.values.subclass import SubclassValue, as_subclass, default_function, make_subclass
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
@@ -180,10 +180,10 @@ def _size(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 def _checks(check: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     at = 1 if check is torch._check_with else 0
     condition = (args[at] if len(args) > at else kwargs.get("cond", kwargs.get("condition", NONE))).realize()
-    if isinstance(condition, TensorValue):
+    if isinstance(condition, TensorValue) and check is not torch._assert:
         raise Break("data-dependent-branch", f"{check.__name__}() of a tensor")
-    if isinstance(condition, HeldValue):
-        condition.expect()
+    if may_be_expected(interp, condition):
+        expect(interp, condition)
         return NONE
     if condition.truth(interp):
         return NONE

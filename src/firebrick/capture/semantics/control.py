@@ -12,9 +12,10 @@ from firebrick.capture.values.base import Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue, TracebackValue
 from firebrick.capture.values.iterator import GeneratorValue, IteratorValue
+from firebrick.capture.values.scalar import expect, may_be_expected, negated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.capture.bytecode.instructions import Instruction
     from firebrick.capture.interpreter.interpreter import Interpreter
@@ -31,6 +32,14 @@ def _jump(interp: Interpreter, at: Instruction) -> None:
 
 def _jump_if(condition: Condition, interp: Interpreter, at: Instruction, *, keeps: bool = False) -> None:
     """A jump on a condition of the value on top, which is popped; one that `keeps` it pops it if it does not jump."""
+    if condition in _TRUTHS and not keeps:
+        value = interp.stack[-1].realize()
+        jumps = _way_without_raise(interp, at) if may_be_expected(interp, value) else None
+        if jumps is not None:
+            expect(interp, value if (condition is _CONDITIONS["TRUE"]) is jumps else negated(interp, value))
+            interp.stack.pop()
+            interp.index = at.argval if jumps else interp.index
+            return
     if condition(interp, interp.stack[-1].realize() if keeps else interp.pop()):
         interp.index = at.argval
     elif keeps:
@@ -43,6 +52,28 @@ _CONDITIONS: Mapping[str, Condition] = {
     "NONE": lambda interp, value: value.python_type() is type(None),
     "NOT_NONE": lambda interp, value: value.python_type() is not type(None),
 }
+_TRUTHS = (_CONDITIONS["TRUE"], _CONDITIONS["FALSE"])
+_STRAIGHT = 60
+"""Instructions that are looked at for a `raise`."""
+
+
+def _way_without_raise(interp: Interpreter, at: Instruction) -> bool | None:
+    """Whether to jump, if only the other way raises at once, as `assert` and `if wrong: raise` do; else None."""
+    raising = [_raises(interp.instructions[place:][:_STRAIGHT]) for place in (interp.index, at.argval)]
+    return None if raising[0] is raising[1] else raising[0]
+
+
+def _raises(instructions: Sequence[Instruction]) -> bool:
+    for one in instructions:
+        if one.opname == "RAISE_VARARGS":
+            return True
+        if "JUMP" in one.opname or one.opname.startswith(
+            ("RETURN", "STORE", "YIELD", "FOR_ITER", "SETUP", "BEFORE", "DELETE")
+        ):
+            return False
+    return False
+
+
 for _name, _condition in _CONDITIONS.items():
     HANDLERS.update(
         {f"POP_JUMP_{way}IF_{_name}": partial(_jump_if, _condition) for way in ("", "FORWARD_", "BACKWARD_")}

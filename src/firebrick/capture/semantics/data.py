@@ -17,6 +17,7 @@ from firebrick.capture.values.base import NULL, LazyValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.mapping import DictValue, SetValue, key_of
+from firebrick.capture.values.scalar import is_late, joined, negated, truth_of
 from firebrick.capture.values.sequence import ListValue, SliceValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue, TruthValue
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 def _truth(interp: Interpreter, value: Value) -> Value:
     if isinstance(value, TensorValue):
         return TruthValue(value)
-    return ConstantValue(value.truth(interp))
+    return truth_of(interp, value)
 
 
 @executes("COMPARE_OP")
@@ -303,6 +304,12 @@ def _match_class(interp: Interpreter, at: Instruction) -> None:
     interp.push(TupleValue(attributes))
 
 
+def _string(interp: Interpreter, parts: list[Value]) -> Value:
+    if any(is_late(part.realize()) for part in parts):
+        return joined(parts)
+    return interp.fold(lambda *texts: "".join(texts), parts, {})
+
+
 def _has_flag(interp: Interpreter, bit: int) -> Value:
     """What Py_TPFLAGS_SEQUENCE or Py_TPFLAGS_MAPPING is of the class of the value on top."""
     return ConstantValue(bool(interp.stack[-1].realize().python_type().__flags__ & (1 << bit)))
@@ -313,7 +320,7 @@ HANDLERS.update(
         "UNARY_NEGATIVE": lambda interp, at: interp.push(operators.unary(interp, "-", interp.pop())),
         "UNARY_POSITIVE": lambda interp, at: interp.push(operators.unary(interp, "+", interp.pop())),
         "UNARY_INVERT": lambda interp, at: interp.push(operators.unary(interp, "~", interp.pop())),
-        "UNARY_NOT": lambda interp, at: interp.push(ConstantValue(not interp.pop().truth(interp))),
+        "UNARY_NOT": lambda interp, at: interp.push(negated(interp, interp.pop())),
         "TO_BOOL": lambda interp, at: interp.push(_truth(interp, interp.pop())),
         "BUILD_TUPLE": lambda interp, at: interp.push(TupleValue(interp.pop_many(at.arg))),
         "BUILD_LIST": lambda interp, at: interp.push(ListValue(interp.pop_many(at.arg))),
@@ -321,9 +328,7 @@ HANDLERS.update(
         "LIST_TO_TUPLE": lambda interp, at: interp.push(TupleValue(list(interp.iterate(interp.pop())))),
         "FORMAT_SIMPLE": lambda interp, at: _format(interp, ""),
         "CONVERT_VALUE": lambda interp, at: _format(interp, _CONVERSIONS[at.arg]),
-        "BUILD_STRING": lambda interp, at: interp.push(
-            interp.fold(lambda *parts: "".join(parts), interp.pop_many(at.arg), {})
-        ),
+        "BUILD_STRING": lambda interp, at: interp.push(_string(interp, interp.pop_many(at.arg))),
         "CALL": lambda interp, at: interp.call_on_stack(at.arg),
         "GET_LEN": lambda interp, at: interp.push(ConstantValue(interp.stack[-1].realize().length(interp))),
         "BINARY_OP": lambda interp, at: interp.push(operators.binary(interp, at.argval, *interp.pop_two())),

@@ -12,7 +12,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.emit.prelude import Made
 from firebrick.capture.guards.sources import Source
 from firebrick.capture.values.base import Value
-from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.tensor import TensorValue
 
@@ -54,7 +54,7 @@ class NumberValue(Value):
 
     __slots__ = ("cls", "largest", "operand")
 
-    def __init__(self, cls: type, operand: Made | Source, largest: float = math.inf) -> None:
+    def __init__(self, cls: type, operand: Made | Source | None, largest: float = math.inf) -> None:
         super().__init__(operand if isinstance(operand, Source) else None)
         self.cls, self.operand = cls, operand
         self.largest = largest  # it is no further from 0
@@ -89,6 +89,10 @@ class NumberValue(Value):
     def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Nor called."""
         self._unknown()
+
+    def tensor_like(self, interp: Interpreter, dtype: torch.dtype, device: torch.device) -> TensorValue:
+        """A tensor of it, if a tensor of the graph is its operand."""
+        raise NotImplementedError
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Load what was made."""
@@ -161,6 +165,12 @@ _WITH_NUMBERS = _names("add", "sub", "mul", "truediv", "div", "subtract", "multi
 """Functions of two operands whose result is the same for a number and for a tensor without dimensions like it."""
 
 
+_BOUNDS = frozenset(
+    f"{name}{in_place}" for name in ("clamp", "clip", "clamp_min", "clamp_max") for in_place in ("", "_")
+)
+"""Functions of a tensor and of bounds, which are numbers or tensors."""
+
+
 def number_beside(interp: Interpreter, value: Value, other: Value) -> Value:
     """A size as a number that is computed before the graph, where it meets a tensor; other values as they are."""
     graph = interp.tracer.graph
@@ -202,14 +212,18 @@ def call_with_numbers(interp: Interpreter, op: str, target: Any, args: Args, kwa
         if isinstance(number, NumberValue):
             options = {"dtype": ConstantValue(_dtype_alone(number)), **kwargs}
             result = graph.call(interp, "call_function", torch.empty, args[:1], options)
-            filled = number_tensor(interp, number, torch.float64 if number.cls is float else torch.int64)
+            filled = number_tensor(interp, number, torch.float64 if number.cls is float else _dtype_alone(number))
             return graph.call(interp, "call_method", "fill_", [result, filled], {})
-    return graph.call(interp, op, target, _with_tensors(interp, target, args, kwargs), {})
-
-
-def _with_tensors(interp: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> list[Value]:
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if name in _BOUNDS and kwargs.keys() <= {"min", "max"} and len(args) == 1:
+        args, kwargs = [*args, kwargs.get("min", NONE), kwargs.get("max", NONE)], {}
+    return graph.call(interp, op, target, _with_tensors(interp, name, args, kwargs), {})
+
+
+def _with_tensors(interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> list[Value]:
     operands = [arg.realize() for arg in args]
+    if name in _BOUNDS and operands and isinstance(operands[0], TensorValue):
+        return [operands[0], *(_bound(interp, name, operands[0], bound) for bound in operands[1:])]
     tensors = [arg for arg in operands if isinstance(arg, TensorValue)]
     numbers = [arg for arg in operands if isinstance(arg, NumberValue)]
     if name not in _WITH_NUMBERS or kwargs or len(operands) != 2 or len(tensors) != 1 or len(numbers) != 1:
@@ -220,6 +234,21 @@ def _with_tensors(interp: Interpreter, target: Any, args: Args, kwargs: Kwargs) 
         raise Break("changing-value", f"another number in each call meets a tensor of {tensor.fake.dtype}")
     scalar = number_tensor(interp, number, dtype, tensor.fake.device)
     return [scalar if arg is number else arg for arg in operands]
+
+
+def _bound(interp: Interpreter, name: str, tensor: TensorValue, bound: Value) -> Value:
+    """A bound of `clamp` as a tensor: it takes no number beside one."""
+    if bound is NONE:
+        return bound
+    dtype = _dtype_beside(bound.python_type(), tensor.fake)
+    if dtype is None or tensor.fake.dtype.itemsize < 4 or tensor.cls not in (torch.Tensor, torch.nn.Parameter):
+        raise Break("changing-value", f"a number that differs from call to call is given to {name}()")
+    if isinstance(bound, NumberValue):
+        return number_tensor(interp, bound, dtype, tensor.fake.device)
+    if isinstance(bound, ConstantValue) and type(bound.value) in (int, float):
+        options = {"dtype": ConstantValue(dtype), "device": ConstantValue(tensor.fake.device)}
+        return interp.tracer.graph.call(interp, "call_function", torch.scalar_tensor, [bound], options)
+    return bound
 
 
 def tensor_of_number(interp: Interpreter, number: NumberValue, kwargs: Kwargs) -> Value:
@@ -233,13 +262,17 @@ def tensor_of_number(interp: Interpreter, number: NumberValue, kwargs: Kwargs) -
 
 
 def _dtype_alone(number: NumberValue) -> torch.dtype:
-    return torch.get_default_dtype() if number.cls is float else torch.int64
+    if number.cls is float:
+        return torch.get_default_dtype()
+    return torch.bool if number.cls is bool else torch.int64
 
 
 def number_tensor(
     interp: Interpreter, number: NumberValue, dtype: torch.dtype, device: torch.device = _CPU
 ) -> TensorValue:
     """A tensor without dimensions of a number."""
+    if number.operand is None:
+        return number.tensor_like(interp, dtype, device)
     if number.cls is int and not number.largest < _LARGEST:
         raise Break("changing-value", "a number that differs from call to call may be too large for a tensor")
     if interp.tracer.graph.outer is not None:
@@ -253,6 +286,8 @@ def _dtype_beside(kind: type, tensor: torch.Tensor) -> torch.dtype | None:
     dtype = tensor.dtype
     if tensor.device.type not in ("cpu", "cuda") or tensor.layout is not torch.strided:
         return None
+    if kind is bool:
+        return torch.bool
     if dtype.is_floating_point or dtype.is_complex:
         if tensor.device.type != "cpu" and dtype.itemsize < 4:
             return None  # kernels round a tensor to it, but not a number

@@ -16,8 +16,7 @@ from firebrick.capture.values.base import ComparedValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, ListValue, TupleValue
-from firebrick.capture.values.size import SizeValue, size_value
-from firebrick.fakes.data_sizes import SHIFT, as_size, is_integer
+from firebrick.capture.values.size import SizeValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,13 +49,8 @@ _METADATA_METHODS = frozenset(
 """Methods that the fake tensor answers, where they give no tensor."""
 
 _READS = {
-    "__bool__": "the truth of a tensor",
+    **{name: f"Tensor.{name}()" for name in ("__bool__", "__float__", "__index__", "__int__", "item", "tolist")},
     "__complex__": "complex() of a tensor",
-    "__float__": "float() of a tensor",
-    "__index__": "a tensor used as an index",
-    "__int__": "int() of a tensor",
-    "item": "Tensor.item()",
-    "tolist": "Tensor.tolist()",
     "data_ptr": "Tensor.data_ptr()",
     "untyped_storage": "Tensor.untyped_storage()",
     "storage": "Tensor.storage()",
@@ -237,15 +231,11 @@ class TensorValue(ComparedValue):
         if name in _METADATA_METHODS and not (name == "type" and (args or kwargs)):
             return self._metadata(interp, name, args, kwargs)
         self._check_arguments(interp, name, args, kwargs)
-        if name in _READS:
-            read = read_integer(interp, self) if name in ("item", "__int__", "__index__") else None
-            read = _list(interp, self) if name == "tolist" else read
-            if read is None:
-                raise Break("data-dependent-value", _READS[name])
-            return read
         method = TENSOR_METHODS.get(name)
         if method is not None:
             return method(interp, self, args, kwargs)
+        if name in _READS:
+            raise Break("data-dependent-value", _READS[name])
         if not _defines(self.cls, name):
             interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         try:
@@ -357,37 +347,6 @@ def _is_inference(interp: Interpreter, value: TensorValue, args: Args, kwargs: K
         raise Break("unsupported-call", "is_inference() is asked in a function that is transformed or a branch")
     value._guard(interp)
     return ConstantValue(is_inference(value.fake))
-
-
-def read_integer(interp: Interpreter, value: TensorValue) -> Value | None:
-    """The integer in a tensor as a size that data decide; None where it can't be one."""
-    graph = interp.tracer.graph
-    if not graph.sizes.sizes.takes_data or graph.outer is not None or graph.inference.in_region:
-        return None
-    if value.cls is not torch.Tensor or not is_integer(value.fake) or getattr(value.fake, "constant", None) is not None:
-        return None
-    size = graph.call(interp, "call_function", as_size, [value], {}).realize()
-    assert isinstance(size, TensorValue)
-    return size_value(size.fake.shape[0] - SHIFT, graph.sizes)
-
-
-_MOST_READ = 16
-"""Elements that `tolist` reads one by one."""
-
-
-def _list(interp: Interpreter, value: TensorValue) -> Value | None:
-    """`tolist` of few integers."""
-    shape = value.fake.shape
-    if not shape:
-        return read_integer(interp, value)
-    if len(shape) > 1 or type(shape[0]) is not int or not 0 < shape[0] <= _MOST_READ or _has_value(value):
-        return None
-    items = [read_integer(interp, value.get_item(interp, ConstantValue(i)).realize()) for i in range(shape[0])]  # type: ignore[arg-type]
-    return None if None in items else ListValue([item for item in items if item is not None])
-
-
-def _has_value(value: TensorValue) -> bool:
-    return value.fake.is_floating_point() or value.fake.is_complex() or value.fake.dtype == torch.bool
 
 
 def _defines(cls: type, name: str) -> bool:

@@ -1,0 +1,477 @@
+"""Floats and truths of Python that are read from tensors of the graph: what is computed of them stays in the graph, as
+tensors without dimensions, and the number is read where it leaves. Texts of them are made there too.
+
+Arithmetic is that of Python, bit for bit: floats are float64, and what raises in Python (a division by zero) is looked
+at in each call. What Python computes in another way than tensors (`**`, `//`, `%` of floats) ends the graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.values.base import NotConstant, Value
+from firebrick.capture.values.constant import CONSTANT_METHODS, ConstantValue
+from firebrick.capture.values.made import NumberValue, number_beside, number_tensor
+from firebrick.capture.values.sequence import ListValue
+from firebrick.capture.values.size import HeldValue, SizeValue, size_value
+from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue, TruthValue
+from firebrick.fakes.data_sizes import SHIFT, as_size, as_true, is_integer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
+
+_FIX = (
+    "choose by torch.where or torch.cond, compute with the tensor instead, or leave the number to code behind the "
+    "compiled function"
+)
+_EXACT = 1 << 53
+"""Integers up to it are floats."""
+
+
+class ScalarValue(NumberValue):
+    """A float or bool of Python whose value is a tensor of the graph: float64 or bool, without dimensions."""
+
+    __slots__ = ("tensor",)
+    held = ("tensor",)
+
+    def __init__(self, cls: type, tensor: TensorValue) -> None:
+        super().__init__(cls, None)
+        self.tensor = tensor
+
+    def _unknown(self) -> NoReturn:
+        text = f"a {self.cls.__name__} that data decide is used where it must be known"
+        raise Break("data-dependent-value", text, fix=_FIX)
+
+    def truth(self, interp: Interpreter) -> bool:
+        """Unknown."""
+        raise Break("data-dependent-branch", f"the truth of a {self.cls.__name__} that data decide is asked", fix=_FIX)
+
+    def identity(self) -> object:
+        """Each float that is read is an object of its own; there are two truths."""
+        if self.cls is bool:
+            self._unknown()
+        return self
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Read it."""
+        emitter.begin_call()
+        emitter.load(self.tensor)
+        emitter.load_attr("item")
+        emitter.ready_call()
+        emitter.call(0)
+
+    def tensor_like(self, interp: Interpreter, dtype: torch.dtype, device: torch.device) -> TensorValue:
+        """The number as a tensor of its own."""
+        options = {"dtype": ConstantValue(dtype), "device": ConstantValue(device), "copy": ConstantValue(True)}
+        return _tensor(interp, "to", self.tensor, **options)
+
+    def converted(self, interp: Interpreter, function: Callable[[Any], Any]) -> Value:
+        """`int`, `float`, `abs` or `round` of it."""
+        if function is float:
+            return self if self.cls is float else ScalarValue(float, _floating(interp, self.tensor))
+        if function is abs and self.cls is float:
+            return ScalarValue(float, _tensor(interp, "abs", self.tensor))
+        if function in (int, round):
+            rounded = _tensor(interp, "round", self.tensor) if function is round and self.cls is float else self.tensor
+            size = read_size(interp, rounded)
+            if size is not None:
+                return size
+        self._unknown()
+
+    def unary(self, interp: Interpreter, symbol: str) -> Value:
+        """`-self`, `+self`."""
+        if self.cls is bool or symbol == "~":
+            self._unknown()
+        return ScalarValue(float, _tensor(interp, "neg", self.tensor)) if symbol == "-" else self
+
+
+class LateValue(Value):
+    """What a pure function gives for numbers that data decide: it is called where the result leaves the graph."""
+
+    __slots__ = ("args", "cls", "function")
+
+    def __init__(self, cls: type, function: Callable[..., Any], args: Sequence[Value]) -> None:
+        super().__init__(None)
+        self.cls, self.function, self.args = cls, function, args
+
+    def _unknown(self) -> NoReturn:
+        text = f"a {self.cls.__name__} of numbers that data decide is used where it must be known"
+        raise Break("data-dependent-value", text, fix=_FIX)
+
+    def is_constant(self) -> bool:
+        """No."""
+        return False
+
+    def as_argument(self) -> Any:
+        """It is no argument of graphs."""
+        self._unknown()
+
+    def truth(self, interp: Interpreter) -> bool:
+        """Unknown."""
+        self._unknown()
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Nothing is read from it."""
+        self._unknown()
+
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
+        """Nor called."""
+        self._unknown()
+
+    def iterate(self, interp: Interpreter) -> Any:
+        """Nor walked over."""
+        self._unknown()
+
+    def length(self, interp: Interpreter) -> int:
+        """Nor counted."""
+        self._unknown()
+
+    def children(self) -> Sequence[Value]:
+        """What it is made of."""
+        return self.args
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Call the function."""
+        emitter.load_call(self.function, *self.args)
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def _is_readable(interp: Interpreter, value: TensorValue) -> bool:
+    graph = interp.tracer.graph
+    if graph.outer is not None or graph.inference.in_region or value.cls not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    one = all(type(n) is int and n == 1 for n in value.fake.shape)
+    return one and value.fake.layout is torch.strided and not value.fake.is_quantized
+
+
+def read_size(interp: Interpreter, value: TensorValue) -> Value | None:
+    """The integer in a tensor as a size that data decide; None where it can't be one."""
+    graph = interp.tracer.graph
+    known = value.fake.is_complex() or getattr(value.fake, "constant", None) is not None
+    if known or not graph.sizes.sizes.takes_data or not _is_readable(interp, value):
+        return None
+    size = graph.call(interp, "call_function", as_size, [value], {}).realize()
+    assert isinstance(size, TensorValue)
+    return size_value(size.fake.shape[0] - SHIFT, graph.sizes)
+
+
+def read(interp: Interpreter, value: TensorValue) -> Value | None:
+    """The number in a tensor of one element; None where it can't stay in the graph."""
+    if is_integer(value.fake):
+        return read_size(interp, value)
+    if not _is_readable(interp, value) or not (value.fake.is_floating_point() or value.fake.dtype == torch.bool):
+        return None
+    plain = _tensor(interp, "detach", value) if value.fake.requires_grad else value
+    if value.fake.dim():
+        plain = _tensor(interp, "reshape", plain, ())
+    if value.fake.dtype == torch.bool:
+        return ScalarValue(bool, _tensor(interp, "clone", plain))
+    return ScalarValue(float, _floating(interp, plain))
+
+
+def truth_of(interp: Interpreter, value: Value) -> Value:
+    """`bool(value)`."""
+    value = value.realize()
+    if isinstance(value, TensorValue) and _is_readable(interp, value) and not value.fake.is_complex():
+        if value.fake.dtype != torch.bool:
+            nonzero = interp.tracer.graph.call(interp, "call_function", operator.ne, [value, ConstantValue(0)], {})
+            value = nonzero.realize()
+        return read(interp, value) or ConstantValue(value.truth(interp))  # type: ignore[arg-type]
+    if isinstance(value, ScalarValue):
+        return value if value.cls is bool else of_scalars(interp, "!=", value, ConstantValue(0.0))
+    if isinstance(value, HeldValue):
+        return value
+    return ConstantValue(value.truth(interp))
+
+
+def negated(interp: Interpreter, value: Value) -> Value:
+    """`not value`."""
+    value = value.tensor if isinstance(value, TruthValue) else value
+    if isinstance(value, (ScalarValue, HeldValue)) or may_be_expected(interp, value):
+        truth = truth_of(interp, value)
+        return ScalarValue(bool, _tensor(interp, "logical_not", _truth_tensor(interp, truth)))
+    return ConstantValue(not value.truth(interp))
+
+
+_MOST_READ = 16
+"""Elements that `tolist` reads one by one."""
+
+
+def _list(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """`tolist`: of few numbers each is read; others are a list that is made where it leaves."""
+    shape, result = value.fake.shape, None
+    if not shape:
+        result = read(interp, value)
+    elif len(shape) == 1 and type(shape[0]) is int and 0 < shape[0] <= _MOST_READ:
+        items = [read(interp, value.get_item(interp, ConstantValue(i)).realize()) for i in range(shape[0])]  # type: ignore[arg-type]
+        result = None if None in items else ListValue([item for item in items if item is not None])
+    if result is None:
+        raise Break("data-dependent-value", "Tensor.tolist()")
+    return result
+
+
+def _reading(
+    text: str, kind: type | None, interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
+) -> Value:
+    result = read(interp, value)
+    if kind is float and isinstance(result, SizeValue):
+        whole = _tensor(interp, "reshape", value, ()) if value.fake.dim() else value
+        result = ScalarValue(float, _floating(interp, whole))
+    elif kind is float and isinstance(result, ScalarValue):
+        result = result.converted(interp, float)
+    if result is not None and kind is int and isinstance(result, ScalarValue):
+        result = read_size(interp, result.tensor)
+    if result is None:
+        raise Break("data-dependent-value", text)
+    return result
+
+
+def _index(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    size = read(interp, value) if is_integer(value.fake) else None
+    if size is None:
+        raise Break("data-dependent-value", "a tensor is used as an index")
+    return size
+
+
+TENSOR_METHODS.update(
+    {
+        "__bool__": lambda interp, value, args, kwargs: truth_of(interp, value),
+        "__float__": functools.partial(_reading, "float() of a tensor", float),
+        "__index__": _index,
+        "__int__": functools.partial(_reading, "int() of a tensor", int),
+        "item": functools.partial(_reading, "Tensor.item()", None),
+        "tolist": _list,
+    }
+)
+
+
+# -- computing -------------------------------------------------------------------------------------
+
+
+def _tensor(interp: Interpreter, method: str, value: TensorValue, *args: Any, **kwargs: Value) -> TensorValue:
+    given = [value, *map(ConstantValue, args)]
+    result = interp.tracer.graph.call(interp, "call_method", method, given, kwargs).realize()
+    assert isinstance(result, TensorValue)
+    return result
+
+
+def _floating(interp: Interpreter, value: TensorValue) -> TensorValue:
+    return _tensor(interp, "to", value, torch.float64, copy=ConstantValue(True))
+
+
+def _operand(interp: Interpreter, value: Value, *, compared: bool) -> Value | None:
+    """What stands for an operand beside a tensor of float64; None where there is nothing exact."""
+    if isinstance(value, HeldValue):
+        value = ScalarValue(bool, value.tensor(interp).realize())  # type: ignore[arg-type]
+    if isinstance(value, ScalarValue):
+        return value.tensor if value.cls is float else _floating(interp, value.tensor)
+    if isinstance(value, SizeValue):
+        if compared and is_late(value):
+            for sign, bound in ((">=", -_EXACT), ("<=", _EXACT)):
+                value.nodes.sizes.ask(sign, value.expr, bound, "expected")
+        options = {"dtype": ConstantValue(torch.float64)}
+        return interp.tracer.graph.call(interp, "call_function", torch.scalar_tensor, [value], options)
+    if isinstance(value, NumberValue):
+        exact = value.cls is float or value.largest <= _EXACT
+        return number_tensor(interp, value, torch.float64) if exact else None
+    if isinstance(value, ConstantValue) and isinstance(value.value, (int, float)):
+        number = value.value
+        return ConstantValue(float(number)) if isinstance(number, float) or abs(number) <= _EXACT else None
+    return None
+
+
+_ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_LOGICAL = {"&": "logical_and", "|": "logical_or", "^": "logical_xor"}
+
+
+def of_scalars(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
+    """Arithmetic or a comparison of numbers of which data decide one.
+
+    Raises:
+        Break: Python computes it in another way.
+    """
+    symbol = symbol if symbol in _COMPARISONS else symbol.removesuffix("=")
+    kinds = {value.python_type() for value in (left, right)}
+    if symbol in ("==", "!=") and not kinds <= {int, float, bool, complex}:
+        return ConstantValue(symbol == "!=")
+    if symbol in _LOGICAL and kinds == {bool}:
+        sides = [_truth_tensor(interp, value) for value in (left, right)]
+        return ScalarValue(bool, _tensor(interp, _LOGICAL[symbol], sides[0], other=sides[1]))
+    function = _COMPARISONS.get(symbol) or _ARITHMETIC.get(symbol)
+    exact = symbol in _COMPARISONS or symbol == "/"
+    known = function is not None and kinds <= {int, float, bool} and (exact or float in kinds)
+    operands = [_operand(interp, v, compared=exact) for v in (left, right)] if known else [None]
+    if None in operands:
+        text = f"{symbol} of {' and '.join(v.python_type().__name__ for v in (left, right))} that data decide"
+        raise Break("data-dependent-value", text, fix=_FIX)
+    if symbol == "/":
+        _expect_nonzero(interp, right, operands[1])
+    result = interp.tracer.graph.call(interp, "call_function", function, operands, {}).realize()  # type: ignore[arg-type]
+    assert isinstance(result, TensorValue)
+    return ScalarValue(bool if symbol in _COMPARISONS else float, result)
+
+
+def beside(interp: Interpreter, value: Value, other: Value) -> Value:
+    """What stands for a number that meets a tensor."""
+    if isinstance(value, HeldValue) and isinstance(other, TensorValue):
+        return ScalarValue(bool, value.tensor(interp).realize())  # type: ignore[arg-type]
+    return number_beside(interp, value, other)
+
+
+def _truth_tensor(interp: Interpreter, value: Value) -> TensorValue:
+    if isinstance(value, HeldValue):
+        return value.tensor(interp).realize()  # type: ignore[return-value]
+    if isinstance(value, ScalarValue):
+        return value.tensor
+    call = interp.tracer.graph.call
+    return call(interp, "call_function", torch.tensor, [value], {}).realize()  # type: ignore[return-value]
+
+
+def _expect_nonzero(interp: Interpreter, value: Value, operand: Value | None) -> None:
+    if isinstance(operand, ConstantValue):
+        if not operand.value:
+            interp.raise_new(ZeroDivisionError, "float division by zero")
+    elif not isinstance(value, SizeValue) or not value.nodes.sizes.holds("!=", value.expr, 0):
+        expect(interp, of_scalars(interp, "!=", ScalarValue(float, operand), ConstantValue(0.0)))  # type: ignore[arg-type]
+
+
+def may_be_expected(interp: Interpreter, value: Value) -> bool:
+    """Whether `expect` can take the truth of a value for granted."""
+    value = value.tensor if isinstance(value, TruthValue) else value
+    if isinstance(value, HeldValue):
+        return True
+    if not interp.tracer.graph.sizes.sizes.takes_data:
+        return False
+    return isinstance(value, ScalarValue) or (
+        isinstance(value, TensorValue) and _is_readable(interp, value) and not value.fake.is_complex()
+    )
+
+
+def expect(interp: Interpreter, truth: Value) -> None:
+    """Take a condition for true from here on: each call looks whether it is, and else runs as plain Python.
+
+    Raises:
+        Break: the backend can't look.
+    """
+    truth = truth_of(interp, truth.tensor if isinstance(truth, TruthValue) else truth)
+    if isinstance(truth, HeldValue):
+        truth.expect()
+        return
+    assert isinstance(truth, ScalarValue)
+    graph = interp.tracer.graph
+    if not graph.sizes.sizes.takes_data:
+        truth.truth(interp)
+    graph.call(interp, "call_function", as_true, [truth.tensor], {})
+
+
+def extreme(interp: Interpreter, function: Any, left: Value, right: Value) -> Value | None:
+    """`max(left, right)` of floats of which data decide one; None where it is another kind."""
+    if not any(isinstance(one, ScalarValue) for one in (left, right)):
+        return None
+    if left.python_type() is not float or right.python_type() is not float:
+        return None
+    sides = [_operand(interp, one, compared=True) for one in (left, right)]
+    if None in sides:
+        return None
+    second = of_scalars(interp, ">" if function is max else "<", right, left)
+    assert isinstance(second, ScalarValue)
+    chosen = interp.tracer.graph.call(interp, "call_function", torch.where, [second.tensor, sides[1], sides[0]], {})  # type: ignore[list-item]
+    return ScalarValue(float, chosen.realize())  # type: ignore[arg-type]
+
+
+# -- text --------------------------------------------------------------------------------------------
+
+
+def is_late(value: Value) -> bool:
+    """Whether data decide a number or a text."""
+    if isinstance(value, SizeValue):
+        return value.nodes.sizes.of_data(value.nodes.sizes.settled(value.expr))
+    return isinstance(value, (ScalarValue, LateValue, HeldValue))
+
+
+def text_of(interp: Interpreter, value: Value, conversion: str, spec: str) -> Value:
+    """`f"{value!conversion:spec}"` of what data decide."""
+    if isinstance(value, LateValue) and not conversion and not spec and value.cls is str:
+        return value
+    return late_text(interp, _format, [value, ConstantValue(conversion), ConstantValue(spec)])
+
+
+def late_text(interp: Interpreter, function: Callable[..., str], args: Sequence[Value]) -> Value:
+    """The text that a function gives for constants and for numbers that data decide."""
+    parts = [arg.realize() for arg in args]
+    if any(isinstance(part, LateValue) and part.cls is not str for part in parts):
+        raise Break("unsupported-operation", "text of an object of numbers that data decide")
+    try:
+        function(*(part.python_type()(1) if is_late(part) else part.as_constant() for part in parts))
+    except NotConstant:
+        raise Break("unsupported-operation", "text of an object beside a number that data decide") from None
+    except (TypeError, ValueError, LookupError) as error:
+        interp.raise_real(error)
+    return LateValue(str, function, parts)
+
+
+def _format(value: Any, conversion: str, spec: str) -> str:
+    convert: Any = {"r": repr, "s": str, "a": ascii, "": lambda shown: shown}[conversion]
+    return format(convert(value), spec)
+
+
+def percent(text: str, *items: Any) -> str:
+    """`text % items`."""
+    return text % items
+
+
+_format_constants = CONSTANT_METHODS[str, "format"]
+
+
+def _formatted(interp: Interpreter, value: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
+    if any(is_late(arg.realize()) for arg in args) and not kwargs:
+        return late_text(interp, str.format, [value, *args])
+    return _format_constants(interp, value, args, kwargs)  # type: ignore[no-any-return]
+
+
+CONSTANT_METHODS[str, "format"] = _formatted
+
+
+def joined(parts: Sequence[Value]) -> Value:
+    """Texts, of which data decide one, as one text."""
+    return LateValue(str, _joined, parts)
+
+
+def _joined(*parts: str) -> str:
+    return "".join(parts)
+
+
+def rounded(value: Value, digits: Value) -> Value | None:
+    """`round(value, digits)` of a float; None where it may raise."""
+    number = digits.realize()
+    if not isinstance(number, ConstantValue) or type(number.value) is not int or number.value < 0:
+        return None
+    return LateValue(float, round, [value, number])
+
+
+def finite(interp: Interpreter, function: Any, value: ScalarValue) -> Value:
+    """`math.isnan` and the like, and `math.sqrt`."""
+    if function is math.sqrt:
+        expect(interp, negated(interp, of_scalars(interp, "<", value, ConstantValue(0.0))))
+        return ScalarValue(float, _tensor(interp, "sqrt", value.tensor))
+    if function is math.fabs:
+        return ScalarValue(float, _tensor(interp, "abs", value.tensor))
+    return ScalarValue(bool, _tensor(interp, function.__name__, value.tensor))
