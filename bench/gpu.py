@@ -90,9 +90,10 @@ def compiled(model, contender: str):
 
 
 def tell_graphs() -> None:
-    """What became of our recordings."""
-    for text in firebrick.stats()["reasons"].get("CUDA graphs", ()):
-        print(text, file=sys.stderr, flush=True)
+    """What became of our recordings, and what was left to eager mode."""
+    for kind, texts in firebrick.stats()["reasons"].items():
+        for text in texts:
+            print(text if kind == "CUDA graphs" else f"{kind}: {text}", file=sys.stderr, flush=True)
 
 
 def measure_training(name: str, batch: int, contender: str) -> None:

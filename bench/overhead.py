@@ -73,7 +73,7 @@ def guards_alone(model, inputs):
 
 
 def of_any_length(config, inputs):
-    """A model with as many layers, compiled for one length and for any, and inputs for the latter."""
+    """A model with as many layers, inputs of another length than it is compiled for first, and the compiled model."""
     config.hidden_size, config.intermediate_size, config.vocab_size = 48, 48, 1000
     model = BertModel(config).eval()
     ids = inputs["input_ids"] % 1000
@@ -82,7 +82,7 @@ def of_any_length(config, inputs):
     compiled(input_ids=ids, **rest)
     longer = {key: torch.cat([value, value], 1) for key, value in {"input_ids": ids, **rest}.items()}
     compiled(**longer)
-    return model, longer
+    return model, longer, compiled  # whose entries go with it
 
 
 def compile_with(name):
@@ -103,7 +103,7 @@ def measure(name):
         out["BERT-base, guards and call"] = microseconds(lambda: bert(**inputs), 2000)
         if name == "firebrick":
             out["BERT-base, guards alone"] = guards_alone(model, inputs)
-            model, longer = of_any_length(model.config, inputs)
+            model, longer, _kept = of_any_length(model.config, inputs)
             out["12 narrow layers of any length, guards alone"] = guards_alone(model, longer)
         for count in (10, 2000):
             module = make(Parameters(count), backend=answering)

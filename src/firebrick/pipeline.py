@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
-from torch.utils._python_dispatch import _disable_current_modes
 
 from firebrick import fuse, host, lower, passes, runtime, trace
 from firebrick.artifact import SCHEMA, Artifact
@@ -37,7 +36,6 @@ from firebrick.errors import (
 )
 from firebrick.extend.claimed_group import groups_in
 from firebrick.extend.pass_runner import copy_graph
-from firebrick.fakes.mode import function_modes_paused
 from firebrick.fakes.node_values import number_nodes, release, values_for
 from firebrick.fakes.segments import Segments, is_cut, of_data, segments
 from firebrick.gc_pause import collector_paused
@@ -53,6 +51,7 @@ from firebrick.ir.loops.check import check as check_loops
 from firebrick.ir.loops.show import show as show_loops
 from firebrick.passes.tuning import Tuner
 from firebrick.report import recorder
+from firebrick.runtime.unwatched import as_written, unwatched
 from firebrick.targets.by_device import find_targets
 from firebrick.trace import graph_key, literals
 from firebrick.trace.trace_state import TracingState, fakes_of
@@ -110,7 +109,7 @@ def compile_graph(
         starts = _bucket_starts(gm) if buckets and compiler is _Training else frozenset()
         if starts or is_cut(gm):
             return _compile_segments(gm, config, user_passes, starts)
-        with collector_paused(), function_modes_paused():
+        with collector_paused(), unwatched():
             if config.background:
                 deferred = compiler(gm, example_inputs, config, user_passes).deferred()
                 if deferred is not None:
@@ -461,7 +460,7 @@ class _Compile:
         """Run the stages from an ATen graph to its schedule; the `last` to read the graph empty it."""
         sizes = _sizes_of(self.gm) or Sizes()
         version = sizes.version
-        with sizes.asked("loosely"):
+        with sizes.asked("loosely"), as_written():
             lowered = self._lowered(aten, repeat, last)
         if sizes.version != version:
             raise _Again
@@ -686,7 +685,7 @@ class _Training(_Compile):
             gm = values_for(gm, examples)
         higher = _Training(gm, [*examples, *fakes_of(tangents)], self.config, self.user_passes)
         higher.above, higher.few, higher.state = (*self.above, present), False, self.state
-        with collector_paused(), function_modes_paused():
+        with collector_paused(), unwatched():
             try:
                 run = higher.training()
                 recorder.count("gradients compiled to be differentiated")
@@ -740,7 +739,7 @@ class _Training(_Compile):
         if present in self.ready:
             return self.ready[present]
         try:
-            with collector_paused(), function_modes_paused():
+            with collector_paused(), unwatched():
                 return self.compiled_backward(present)
         except Exception as error:
             if self.config.strict and not isinstance(error, SizesRefused):
@@ -751,7 +750,7 @@ class _Training(_Compile):
     def traced(self, present: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:
         """The backward for these tangents, for eager kernels; asked for also while another graph is traced."""
         self.take_all()
-        with _disable_current_modes():
+        with unwatched():
             backward, _, order = self.backward_given(present)
         return backward, run_aten(backward), order
 

@@ -40,7 +40,7 @@ class Recorder:
         self.counts: Counter[str] = Counter()
         self.reasons: dict[str, Counter[str]] = defaultdict(Counter)
         self.seconds: dict[str, float] = defaultdict(float)
-        self.spans: deque[tuple[str, float, float]] = deque(maxlen=4_000)  # stage, start and end by perf_counter
+        self.spans: deque[tuple[str, float, float]] = deque(maxlen=20_000)  # stage, start and end by perf_counter
         self.events: list[tuple[str, dict[str, Any]]] = []
         self._warned: set[str] = set()
 

@@ -6,7 +6,8 @@ Programs run in worker processes, so that a crash is a result too; failures are 
 `--show SEED` prints a program, `--seeds SEED...` runs some. Programs are put together from a table of features
 (`features/`); `--only FEATURE` runs programs that all have one, `--features` lists them. The feature `python` is programs
 of statements alone, run with `backend="eager"` and compared bit by bit. `--training` runs training programs
-(`training.py`): steps of a model with hooks, several losses, second gradients and an optimizer.
+(`training.py`): steps of a model with hooks, several losses, second gradients and an optimizer; `--varying` runs programs
+whose sizes, ints and floats differ from call to call (`varying.py`), and tells how many graphs each compiled.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.fuzz import training
-from tests.fuzz.features import FEATURES, WHOLE, generate
+from tests.fuzz.features import FEATURES, WHOLE, WRITERS, generate
 
 ROOT = Path(__file__).resolve().parents[2]
 CALL = re.compile(r"^    +out = main\(", re.MULTILINE)
@@ -52,10 +52,10 @@ def try_program(text: str, backend: str) -> dict:
     try:
         found = compare(text, backend=backend)
         if found is not None and found.kind.startswith("error LoweringError"):
-            left, found = found.compiled, compare(text, backend=backend, strict=False)
+            left, found = cause_of(found.compiled), compare(text, backend=backend, strict=False)
         elif found is not None and re.match(r"BackendError: .* raised (LoweringError|RefusedBackward)", found.compiled):
             # A backend of its own has nothing to fall back to: capture alone is compared.
-            left, found = found.compiled, compare(text.replace('BACKEND = "aot_eager"', 'BACKEND = "eager"'))
+            left, found = cause_of(found.compiled), compare(text.replace('BACKEND = "aot_eager"', 'BACKEND = "eager"'))
     except TimedOut:
         return {"status": "timeout"}
     except Exception as error:
@@ -69,6 +69,11 @@ def try_program(text: str, backend: str) -> dict:
         "plain": found.plain,
         "compiled": found.compiled,
     }
+
+
+def cause_of(told: str) -> str:
+    """The line of what was told of an error that names it."""
+    return ([line for line in told.splitlines() if re.match(r"[\w.]+Error: .", line)] or [told.partition("\n")[0]])[-1]
 
 
 def work(options: argparse.Namespace) -> None:
@@ -276,9 +281,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "fuzz")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no program after this time")
     parser.add_argument(
-        "--only", choices=[*FEATURES, WHOLE, training.NAME], metavar="FEATURE", help="programs that have this feature"
+        "--only", choices=[*FEATURES, WHOLE, *WRITERS], metavar="FEATURE", help="programs that have this feature"
     )
-    parser.add_argument("--training", dest="only", action="store_const", const=training.NAME, help="training programs")
+    parser.add_argument("--training", dest="only", action="store_const", const="training", help="training programs")
+    parser.add_argument("--varying", dest="only", action="store_const", const="varying", help="sizes differ over calls")
     parser.add_argument("--features", action="store_true", help="list the features")
     parser.add_argument("--seeds", type=int, nargs="*")
     parser.add_argument("--show", type=int)
@@ -309,6 +315,8 @@ def main() -> int:
             row["text"] = shrink_crash(row["seed"], options)
         text = row.get("text") or generate(row["seed"], options.only)
         (options.out / f"seed{row['seed']}.py").write_text(text)
+        told = [f"{name}:\n{row[name]}\n" for name in ("kind", "call", "plain", "compiled") if name in row]
+        (options.out / f"seed{row['seed']}.txt").write_text("\n".join(told))
     result = {**summary(rows), "seconds": round(time.perf_counter() - start, 1), "failures": failures}
     if options.json:
         print(json.dumps(result))
@@ -325,6 +333,9 @@ def main() -> int:
         parts = [f"call {row.get('call')}", *(f"  {side:9}{row.get(side, '')[:400]}" for side in ("plain", "compiled"))]
         console.print("\n".join(parts), markup=False)
     told = ", ".join(f"{result['statuses'].get(name, 0):,} {text}" for name, text in STATUSES.items())
+    if options.only == "varying":
+        graphs = Counter(row.get("counts", {}).get("graphs", 0) for row in rows)
+        console.print("graphs captured: " + ", ".join(f"{n} in {graphs[n]} programs" for n in sorted(graphs)))
     for text, count in result["left"].items():
         console.print(f"left {count}: {text}", markup=False)
     console.print(f"{result['programs']:,} programs from seed {seeds[0]}: {told}; {result['seconds']:.0f} s")

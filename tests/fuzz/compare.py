@@ -18,6 +18,7 @@ import random
 import re
 import signal
 import sys
+import traceback
 import types
 import warnings
 import weakref
@@ -153,7 +154,7 @@ class _Canonical:
             )
             parts.append(str(strides))
             parts += ["neg"] * t.is_neg() + ["conj"] * t.is_conj()
-            if t.device.type != "meta":
+            if t.device.type != "meta" and (self.exact or t.numel()):
                 new = len(self.storages), t.storage_offset() if not self.exact else 0
                 storage, first = self.storages.setdefault(t.untyped_storage().data_ptr(), new)
                 parts.append(f"s{storage}{t.storage_offset() - first:+}")
@@ -218,10 +219,14 @@ def _states(space: dict) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Everything that a call did which somebody could see: texts, and the numbers that are compared within rounding."""
+    """Everything that a call did which somebody could see: texts, and the numbers that are compared within rounding.
+
+    told: what was raised and where, in full; for people, since words and places may differ.
+    """
 
     texts: dict[str, str]
     values: list[torch.Tensor]
+    told: str = ""
 
 
 def observe(space: dict, function, arguments: tuple, exact: bool = True) -> Outcome:
@@ -236,6 +241,7 @@ def observe(space: dict, function, arguments: tuple, exact: bool = True) -> Outc
             raise
         except Exception as raised:
             error = raised
+    trail = "" if error is None else "".join(traceback.format_exception(error, limit=-6))
     canonical = _Canonical(exact)
     text = canonical.text
     chain = []
@@ -269,7 +275,7 @@ def observe(space: dict, function, arguments: tuple, exact: bool = True) -> Outc
         del result, error, canonical, text
         gc.collect()
         seen["dead"] = str([reference() is None for reference in space["WATCHED"]])
-    return Outcome(seen, values)
+    return Outcome(seen, values, trail)
 
 
 def load(
@@ -342,6 +348,7 @@ def _difference(wanted: Outcome, got: Outcome, call: int) -> Difference | None:
                 kind = f"error {found.partition(':')[0] or '-'} for {expected.partition(':')[0] or '-'}"
                 if "firebrick" in found or "InternalError" in found:
                     kind = f"error {found.partition(':')[0]}"
+                expected, found = (f"{text}\n{side.told}" for text, side in ((expected, wanted), (found, got)))
             return Difference(kind, call, expected, found)
     for number, (expected, found) in enumerate(zip(wanted.values, got.values, strict=True), 1):
         if not _close(expected, found):

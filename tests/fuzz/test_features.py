@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.fuzz.features import AREAS, FEATURES, WHOLE, generate
-from tests.fuzz.training import NAME
+from tests.fuzz.features import AREAS, FEATURES, WHOLE, WRITERS, generate
 
 
 def test_names_are_unique():
     assert len(FEATURES) == sum(len(area.ROWS) for area in AREAS)
 
 
-@pytest.mark.parametrize("name", [*FEATURES, WHOLE, NAME])
+@pytest.mark.parametrize("name", [*FEATURES, WHOLE, *WRITERS])
 def test_programs_of_a_feature(name):
     for seed in range(8):
         text = generate(seed, name)

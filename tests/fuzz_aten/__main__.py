@@ -1,8 +1,9 @@
 """Random programs of tensor operations: eager, our kernels and the loop interpreter.
 
-    python -m tests.fuzz_aten --count 1000 --seed 0 [--jobs 2] [--show SEED] [--out build/fuzz_aten]
+    python -m tests.fuzz_aten --count 1000 --seed 0 [--jobs 2] [--show SEED] [--out build/fuzz_aten] [--varying]
 
-Programs are compiled twenty at a time; one that differs is shrunk and printed.
+Programs are compiled twenty at a time; one that differs is shrunk and printed. With `--varying` each is called at three
+sizes of its arguments instead (`varying.py`).
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ ROOT = Path(__file__).resolve().parents[2]
 BATCH = 20
 
 
-def work(device: str) -> None:
+def work(device: str, is_varying: bool) -> None:
     """Read first seeds from stdin, write one line of JSON for each to the real stdout."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     import torch
     from tests.fuzz.__main__ import is_lost
-    from tests.fuzz_aten.check import check, shrink
+    from tests.fuzz_aten import check as static
+    from tests.fuzz_aten import varying
     from tests.fuzz_aten.programs import generate
 
+    check, shrink = (varying.check_all, varying.shrink) if is_varying else (static.check, static.shrink)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     if device != "cpu":  # a default of its own is a mode of torch
@@ -65,6 +68,7 @@ def run_all(options: argparse.Namespace) -> list[dict]:
 
     def start() -> subprocess.Popen:
         args = [sys.executable, "-m", "tests.fuzz_aten", "--worker", "--device", options.device]
+        args += ["--varying"] * options.varying
         return subprocess.Popen(
             args, cwd=ROOT, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
         )
@@ -126,10 +130,11 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", help="where programs make their tensors")
     parser.add_argument("--show", type=int, help="print the program of a seed")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "fuzz_aten")
+    parser.add_argument("--varying", action="store_true", help="call each at three sizes")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        work(options.device)
+        work(options.device, options.varying)
         return 0
     if options.show is not None:
         from tests.fuzz_aten.programs import generate

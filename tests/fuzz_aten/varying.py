@@ -1,24 +1,26 @@
 """Random programs of tensor operations, each called with three sizes of its arguments and compared with eager.
 
-    python -m tests.fuzz_aten.varying [--count 100] [--seed 0]
+    python -m tests.fuzz_aten --varying [--count 100] [--seed 0]
 
-A dimension of two and more grows by 1, then by 5, wherever it is. Calls that eager refuses, since a line has a size in
-it, are left out.
+A dimension of two and more grows by 1, then by 5, wherever it is; in every second program one of size 1 is 1, 2 and
+1 again at the least, so that what was broadcast is not. Calls that eager refuses, since a line has a size in it, are left
+out.
 """
 
 from __future__ import annotations
 
-import argparse
-import warnings
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from tests.fuzz_aten.check import difference, eager
-from tests.fuzz_aten.programs import Program, generate
 from tests.ops.cases import copies
 
 import firebrick
 from firebrick.errors import LoweringError
+
+if TYPE_CHECKING:
+    from tests.fuzz_aten.programs import Program
 
 GROWTH = (0, 1, 5)
 
@@ -35,11 +37,24 @@ def grown(tensor: torch.Tensor, by: int) -> torch.Tensor:
     return turned.permute([order.index(d) for d in range(len(order))])
 
 
-def check(program: Program) -> tuple[int, str]:
-    """How many sizes were compared, and what differs."""
-    compiled, done = firebrick.compile(program.function(), options={"cache": False}), 0
-    for by in GROWTH:
-        one = replace(program, arguments=[grown(a, by) for a in program.arguments])
+def arguments_at(program: Program, step: int) -> list[torch.Tensor]:
+    """The arguments of one call. Those of every second seed have other numbers of dimensions of 1 too."""
+    by, order = GROWTH[step], (1, 2, 1)
+    found = [grown(a, by) for a in program.arguments]
+    if program.seed % 2 == 0:
+        return found
+    ones = [[d for d, n in enumerate(a.shape) if n == 1] for a in program.arguments]
+    for k, dims in enumerate(ones):
+        for d in dims[: order[step] - 1]:
+            found[k] = found[k].index_select(d, torch.zeros(2, dtype=torch.int64))
+    return found
+
+
+def check(program: Program) -> str:
+    """What differs, or what was raised."""
+    compiled = firebrick.compile(program.function(), options={"cache": False})
+    for step, by in enumerate(GROWTH):
+        one = replace(program, arguments=arguments_at(program, step))
         try:
             eager(one)
         except (RuntimeError, NameError, KeyError, IndexError, ValueError):
@@ -49,36 +64,36 @@ def check(program: Program) -> tuple[int, str]:
             with torch.no_grad():
                 results = list(compiled(*arguments))
         except Exception as error:
-            cause = error.__cause__ or error
-            if isinstance(cause, LoweringError):
-                break
-            return done, f"{type(error).__name__}: {str(error)[:300]}"
-        done += 1
+            if isinstance(error.__cause__ or error, LoweringError):
+                return f"left: {error.__cause__ or error}"[:300]
+            return f"failed: {type(error).__name__}: {error}"[:400]
         what = difference(one, (results, arguments))
         if what:
-            return done, f"grown by {by}: {what}"
-    return done, ""
+            return f"wrong: grown by {by}: {what}"
+    return ""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    sizes, wrong, before = 0, 0, firebrick.graphs_compiled()
-    for seed in range(options.seed, options.seed + options.count):
-        done, what = check(generate(seed))
-        sizes += done
-        if what:
-            wrong += 1
-            print(f"seed {seed}: {what}\n{generate(seed).describe()}", flush=True)
+def check_all(programs: list[Program]) -> list[tuple[Program, str, str]]:
+    """(program, kind, what) for each that is not the same, as `check.check` has it."""
+    found = []
+    for program in programs:
+        kind, _, what = check(program).partition(": ")
         firebrick.reset()
-    compiles = firebrick.graphs_compiled() - before
-    print(f"{options.count} programs, {sizes} calls compared, {compiles} compiles, {wrong} differ")
-    return int(wrong > 0)
+        if kind:
+            found.append((program, kind, what))
+    return found
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+def shrink(program: Program, kind: str) -> Program:
+    """The program without lines and results that it doesn't need to differ."""
+    candidates = [replace(program, results=program.results[k:]) for k in reversed(range(1, len(program.results)))]
+    for fewer in candidates:
+        if check_all([fewer])[:1] and check_all([fewer])[0][1] == kind:
+            program = fewer
+            break
+    for k in reversed(range(len(program.lines))):
+        fewer = replace(program, lines=[*program.lines[:k], *program.lines[k + 1 :]])
+        found = check_all([fewer])
+        if found and found[0][1] == kind:
+            program = fewer
+    return program

@@ -156,7 +156,8 @@ CASES: dict[str, dict[str, str]] = {
         **rows("Call(torchaudio.functional.NAME), (R(1, 200), 16000, 800.0)", "lowpass_biquad", "highpass_biquad", "bandpass_biquad"),
     },
     "segmentation_models_pytorch": {
-        **rows("SM.NAME('resnet18', encoder_weights=None, classes=3), image(64)", *"Unet UnetPlusPlus MAnet Linknet FPN PSPNet PAN DeepLabV3 DeepLabV3Plus UPerNet Segformer".split()),
+        **rows("SM.NAME('resnet18', encoder_weights=None, classes=3), image(64)", *"Unet UnetPlusPlus MAnet Linknet FPN PSPNet DeepLabV3 DeepLabV3Plus UPerNet Segformer".split()),
+        "PAN": "SM.PAN('resnet18', encoder_weights=None, classes=3), image(128)",
         **{f"Unet of {n}": f"SM.Unet('{n}', encoder_weights=None, classes=3, encoder_depth=3, decoder_channels=(32, 16, 8)), image(64)" for n in "vgg11 densenet121 mobilenet_v2 efficientnet-b0 mit_b0 timm-regnetx_002 mobileone_s0".split()},
         **rows("SM.losses.NAME('multilabel'), (R(2, 3, 8, 8), torch.rand(2, 3, 8, 8).round())", "DiceLoss", "JaccardLoss", "TverskyLoss"),
         **rows("SM.losses.NAME, (R(2, 3, 8, 8), torch.rand(2, 3, 8, 8).round())", "SoftBCEWithLogitsLoss()", "MCCLoss()"),
@@ -257,7 +258,7 @@ CASES: dict[str, dict[str, str]] = {
     },
     "torchmetrics": rows("Call(T.NAME), (R(20).abs(), R(20).abs() + 0.1)", *"mean_squared_error mean_absolute_error r2_score cosine_similarity explained_variance pearson_corrcoef mean_absolute_percentage_error symmetric_mean_absolute_percentage_error mean_squared_log_error concordance_corrcoef log_cosh_error signal_noise_ratio scale_invariant_signal_noise_ratio".split()),
     "peft": {
-        **{n: f"P.get_peft_model(Mlp(), P.{n}(target_modules=['first', 'second']{more})), (R(4, 64),)" for n, more in {"LoraConfig": "", "LoHaConfig": ", r=4", "LoKrConfig": ", r=4", "IA3Config": ", feedforward_modules=['second']", "OFTConfig": ", oft_block_size=8", "BOFTConfig": ", boft_block_size=8", "VeraConfig": ", r=4", "HRAConfig": ", r=4", "FourierFTConfig": ", n_frequency=50", "BoneConfig": ", r=8", "VBLoRAConfig": ", r=2, num_vectors=8, vector_length=32"}.items()},
+        **{n: f"P.get_peft_model(Mlp(), P.{n}(target_modules=['first', 'second']{more})), (R(4, 64),)" for n, more in {"LoraConfig": "", "LoHaConfig": ", r=4", "LoKrConfig": ", r=4", "IA3Config": ", feedforward_modules=['second']", "OFTConfig": ", oft_block_size=8", "BOFTConfig": ", boft_block_size=8", "VeraConfig": ", r=4", "HRAConfig": ", r=4", "FourierFTConfig": ", n_frequency=50", "MissConfig": ", r=8", "VBLoRAConfig": ", r=2, num_vectors=8, vector_length=32"}.items()},
         "DoRA": "P.get_peft_model(Mlp(), P.LoraConfig(target_modules=['first'], use_dora=True)), (R(4, 64),)",
         "rsLoRA": "P.get_peft_model(Mlp(), P.LoraConfig(target_modules=['first'], use_rslora=True)), (R(4, 64),)",
         "merged LoRA": "P.get_peft_model(Mlp(), P.LoraConfig(target_modules=['first'])).merge_and_unload(), (R(4, 64),)",
@@ -320,7 +321,7 @@ CASES: dict[str, dict[str, str]] = {
         "CaiT": "V.cait.CaiT(image_size=32, patch_size=8, num_classes=5, dim=32, depth=2, cls_depth=1, heads=2, mlp_dim=64).eval(), image(32)",
         "CCT": "V.cct.CCT(img_size=(32, 32), embedding_dim=32, n_conv_layers=1, num_layers=2, num_heads=2, mlp_ratio=2.0, num_classes=5).eval(), image(32)",
         "MobileViT": "V.mobile_vit.MobileViT(image_size=(64, 64), dims=[32, 40, 48], channels=[8, 8, 16, 16, 24, 24, 32, 32, 40, 40, 64], num_classes=5), image(64)",
-        "CrossFormer": "V.crossformer.CrossFormer(num_classes=5, dim=(16, 16, 32, 32), depth=(1, 1, 1, 1), global_window_size=(2, 2, 2, 1), local_window_size=2), image(64)",
+        "CrossFormer": "V.crossformer.CrossFormer(num_classes=5, dim=(32, 32, 64, 64), depth=(1, 1, 1, 1), global_window_size=(2, 2, 2, 1), local_window_size=2), image(64)",
     },
     "x_transformers": {
         "Decoder": "X.TransformerWrapper(num_tokens=50, max_seq_len=16, attn_layers=X.Decoder(dim=32, depth=2, heads=2)), (torch.randint(0, 50, (1, 8)),)",
@@ -419,7 +420,7 @@ def measure(package: str, name: str, names: dict[str, Any]) -> dict[str, Any]:
     from firebrick.report import recorder
 
     firebrick.reset(), recorder.reset()
-    out: dict[str, Any] = {"package": package, "name": name}
+    out: dict[str, Any] = {"package": package, "name": name, "torch": torch.__version__}
     try:
         model, args, kwargs = make(package, name, names)
         with torch.no_grad():
@@ -557,16 +558,16 @@ def markdown(done: list[dict[str, Any]]) -> str:
     built = [row for row in done if row["state"] != "not built"]
     cpu = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.machine())  # fmt: skip
     lines = ["# Other people's models", "", f"`make wild`, {datetime.now(timezone.utc):%Y-%m-%d}, {cpu}, Python {platform.python_version()}, torch {torch.__version__}.", ""]  # fmt: skip
-    lines += ["Small models with random weights, in inference. Right: as near to float64 as eager is, but for rounding. Graphs: Firebrick's beside those of `torch.compile(backend=\"eager\")`.", ""]  # fmt: skip
-    lines += ["| package | version | models | right | whole | graphs <= torch.compile's | eager kernels | slower than 10 s |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
-    for package in dict.fromkeys(row["package"] for row in built):
-        mine = [row for row in built if row["package"] == package]
+    lines += ["Small models with random weights, in inference. Right: as near to float64 as eager is, but for rounding. Graphs: Firebrick's beside those of `torch.compile(backend=\"eager\")`, where it makes any.", ""]  # fmt: skip
+    lines += ["| package | version | torch | models | right | whole | graphs <= torch.compile's | eager kernels | slower than 10 s |", "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    for package in [*dict.fromkeys(row["package"] for row in built), "all"]:
+        mine = [row for row in built if package in (row["package"], "all")]
         right = [row for row in mine if row["state"] == "right"]
-        version = _version(package)
-        few = sum(row["graphs"] <= (row["theirs"] if row["theirs"] is not None else 10**6) for row in right)
-        lines.append(f"| {package} | {version} | {len(mine)} | {len(right)} | {sum(row['graphs'] == 1 and not row['breaks'] for row in right)} | {few} | {sum(row['eager graphs'] > 0 for row in right)} | {sum(row['seconds'] > 10 for row in right)} |")  # fmt: skip
+        known = [row for row in right if row["theirs"] is not None]
+        few = f"{sum(row['graphs'] <= row['theirs'] for row in known)} of {len(known)}"
+        versions = ("", "") if package == "all" else (_version(package), ", ".join(sorted({row["torch"] for row in mine})))  # fmt: skip
+        lines.append(f"| {package} | {versions[0]} | {versions[1]} | {len(mine)} | {len(right)} | {sum(row['graphs'] == 1 and not row['breaks'] for row in right)} | {few} | {sum(row['eager graphs'] > 0 for row in right)} | {sum(row['seconds'] > 10 for row in right)} |")  # fmt: skip
     total = [row for row in built if row["state"] == "right"]
-    lines.append(f"| all | | {len(built)} | {len(total)} | {sum(row['graphs'] == 1 and not row['breaks'] for row in total)} | {sum(row['graphs'] <= (10**6 if row['theirs'] is None else row['theirs']) for row in total)} | {sum(row['eager graphs'] > 0 for row in total)} | {sum(row['seconds'] > 10 for row in total)} |")  # fmt: skip
     breaks = Counter(why for row in total for why in row["breaks"])
     lines += ["", "## Breaks", "", "| models | reason |", "|---|---|", *(f"| {n} | {_cell(why)} |" for why, n in breaks.most_common())]  # fmt: skip
     bad = [row for row in built if row["state"] != "right"]

@@ -12,6 +12,7 @@ from torch.profiler import record_function
 
 from firebrick.api.compiling import compiled_settings, original_callable
 from firebrick.api.settings import Settings
+from firebrick.api.switches import OUTER, Switch
 from firebrick.capture import hook
 from firebrick.trace import bytes_saved, show_nodes
 
@@ -201,7 +202,7 @@ def _break_facts(report: FrameReport) -> dict[str, Any]:
 def explain(fn: Any) -> Callable[..., Explanation]:
     """Return a function that calls `fn` once, captured anew, and reports graphs, breaks, guards and coverage.
 
-    Graphs run on eager kernels, nothing is generated.
+    Graphs run on eager kernels, nothing is generated. Functions in it that are compiled already are captured with it.
     """
     settings = compiled_settings(fn)
     original = original_callable(fn)
@@ -217,7 +218,7 @@ def explain(fn: Any) -> Callable[..., Explanation]:
             with record_function(_CAPTURE):
                 return capturer(frame)
 
-        with profiler_legacy.profile() as profiler, hook.installed(watched, scope):
+        with Switch(OUTER), profiler_legacy.profile() as profiler, hook.installed(watched, scope):
             result = original(*args, **kwargs)
         ops, captured_ops, seconds, captured_seconds = _shares(profiler)
         return Explanation(

@@ -240,17 +240,6 @@ def new_fake_mode(sizes: Sizes | None = None) -> FakeTensorMode:
 
 
 @contextlib.contextmanager
-def function_modes_paused() -> Iterator[None]:
-    """Have no function modes in the block, such as that of a default device: what is captured names its devices."""
-    modes = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
-    try:
-        yield
-    finally:
-        for mode in reversed(modes):
-            torch._C._push_on_torch_function_stack(mode)
-
-
-@contextlib.contextmanager
 def refusing(mode: FakeTensorMode) -> Iterator[None]:
     """While a program's own calls are run on fake tensors: they raise what eager's kernels raise."""
     assert isinstance(mode, _FakeMode)

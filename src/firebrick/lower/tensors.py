@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.loops.program import Ref, Value
 
-IndexFn = "Callable[[tuple[Expr, ...]], Value]"
-
 
 class TensorValue:
     """A tensor of the graph while it is lowered.

@@ -2,6 +2,7 @@
 
 _int_mm(x, w)                                          ->   int8_product(x, pack_int8(w))
 mm((x - a) * s, (w - b) * t)                           ->   (int8_product(x, packed) - a * sums of w - ...) * s * t
+convolution((x - a) * s, (w - b) * t)                  ->   the same of the bytes under each place of the window
 
 x and w are int8 or uint8 and int8, a and b whole numbers, s and t scales: one, or one a row of x and a column of w.
 Sums are exact, where those of the rounded products are not: in 32 bits where a and b are bytes like x and w, else in
@@ -21,6 +22,7 @@ from torch import fx
 from firebrick.fakes.node_values import device_of
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.int8_op import int8_op, pack_int8_op
+from firebrick.passes.layout import laid_out, propagate_layouts
 from firebrick.passes.recipe import RecipeBuilder
 from firebrick.report import recorder
 from firebrick.targets.base import CALL
@@ -61,24 +63,31 @@ def integer_products(graph: AtenGraph, targets: Mapping[str, Target], config: Co
     if not config.prepack or not graph.frozen:
         return graph
     recipe, changed = RecipeBuilder(graph), False
+    images: dict[fx.Node, torch.Tensor] = {}
     for node in list(graph.gm.graph.nodes):
         rewrite = _REWRITES.get(node.target) if node.op == "call_function" else None
         target = targets.get(device_type(device_of(node))) if rewrite is not None else None
-        if rewrite is not None and target is not None:
-            changed |= rewrite(node, recipe, target)
+        by = rewrite(node, recipe, target) if rewrite is not None and target is not None else None
+        if by is not None:
+            node.replace_all_uses_with(by)
+            node.graph.erase_node(node)
+            changed = True
+            if laid_out(by.meta["val"]) != laid_out(node.meta["val"]):
+                images[by] = node.meta["val"]
     if changed:
+        propagate_layouts(graph.gm, images)
         graph.gm.graph.eliminate_dead_code()
         recipe.finish()
     return graph
 
 
-def _integers(node: fx.Node, recipe: RecipeBuilder, target: Target) -> bool:
+def _integers(node: fx.Node, recipe: RecipeBuilder, target: Target) -> fx.Node | None:
     """A product whose sums are what is wanted."""
     x, weight = node.args
-    return _replaced(node, _product(x, weight, recipe, target, node))
+    return _product(x, weight, recipe, target, node)
 
 
-def _dequantized(node: fx.Node, recipe: RecipeBuilder, target: Target) -> bool:
+def _dequantized(node: fx.Node, recipe: RecipeBuilder, target: Target) -> fx.Node | None:
     """A product of what are bytes with scales."""
     bias: list[Any] = list(node.args[:-2])
     x: Any
@@ -87,23 +96,57 @@ def _dequantized(node: fx.Node, recipe: RecipeBuilder, target: Target) -> bool:
     w = _columns(weight) if node.meta["val"].dtype is torch.float32 and recipe.is_constant(weight) else None
     q = _rows(x, node) if w is not None and not node.kwargs else None
     if w is None or q is None:
-        return False
+        return None
     sums = _product(q.node, w.node, recipe, target, node)
-    return sums is not None and _replaced(node, _scaled(sums, q, w, bias, recipe, node))
+    return _scaled(sums, q, w, bias, recipe, node) if sums is not None else None
+
+
+def _convolved(node: fx.Node, recipe: RecipeBuilder, target: Target) -> fx.Node | None:
+    """A convolution of images of bytes, padded by what stands for zero: a product whose rows are pixels' windows."""
+    args: Any = node.args
+    x, weight, bias, stride, padding, dilation, transposed, _, groups = args
+    if node.meta["val"].dtype is not torch.float32 or node.meta["val"].dim() != 4 or not recipe.is_constant(weight):
+        return None
+    if transposed or groups != 1 or any(n != 1 for n in dilation) or any(n < 0 for n in padding):
+        return None
+    w, q = _columns(weight), _quantized(x)
+    if w is None or q is None or q.node.meta["val"].shape != x.meta["val"].shape or q.node is x:
+        return None
+    if any(padding) and (isinstance(q.point, fx.Node) or not _is_byte(q.point, q.node)):
+        return None
+    if any(isinstance(v, fx.Node) and v.meta["val"].numel() != 1 for v in (q.point, q.scale)):
+        return None
+    emit, window, (outer, inner) = partial(_emit, node), weight.meta["val"].shape[2:], weight.meta["val"].shape[:2]
+    pixels = emit(aten.permute.default, q.node, [0, 2, 3, 1])
+    if any(padding):
+        sides = [0, 0, *(n for n in reversed(padding) for _ in range(2))]
+        pixels = emit(aten.constant_pad_nd.default, pixels, sides, int(q.point))
+    lie: dict[str, Any] = {"memory_format": torch.contiguous_format}  # in memory, so that runs of channels are copied
+    pixels = emit(aten.clone.default, pixels, **lie)
+    for axis, (size, step) in enumerate(zip(window, stride, strict=True)):
+        pixels = emit(aten.unfold.default, pixels, axis + 1, size, step)
+    n, *places = pixels.meta["val"].shape[:3]
+    pixels = emit(aten.permute.default, pixels, [0, 1, 2, 4, 5, 3])
+    depth = math.prod(window) * inner
+    pixels = emit(aten.clone.default, pixels, **lie) if depth > inner else pixels
+    rows = emit(aten.reshape.default, pixels, [math.prod((n, *places)), depth])
+    turned = emit(aten.reshape.default, emit(aten.permute.default, w.node, [2, 3, 1, 0]), [depth, outer])
+    sums = _product(rows, turned, recipe, target, node)
+    if sums is None:
+        return None
+    flat = [emit(aten.reshape.default, v, [1, 1]) if isinstance(v, fx.Node) else v for v in (q.point, q.scale)]
+    offset = [] if bias is None else [bias]
+    result = _scaled(sums, _Quantized(rows, *flat), replace(w, node=turned), offset, recipe, node)
+    image = emit(aten.reshape.default, result, [n, *places, outer])
+    return emit(aten.permute.default, image, [0, 3, 1, 2])
 
 
 _REWRITES: Mapping[Any, Any] = {
     aten._int_mm.default: _integers,
     aten.mm.default: _dequantized,
     aten.addmm.default: _dequantized,
+    aten.convolution.default: _convolved,
 }
-
-
-def _replaced(node: fx.Node, by: fx.Node | None) -> bool:
-    if by is not None:
-        node.replace_all_uses_with(by)
-        node.graph.erase_node(node)
-    return by is not None
 
 
 def _product(x: Any, weight: Any, recipe: RecipeBuilder, target: Target, before: fx.Node) -> fx.Node | None:
@@ -117,7 +160,7 @@ def _product(x: Any, weight: Any, recipe: RecipeBuilder, target: Target, before:
     if choice is CALL:
         return None
     recorder.count("int8 products")
-    packed = recipe.call(f"{weight.name}_int8", pack_int8_op, recipe.copy(weight), choice.options["columns"])
+    packed = recipe.call(f"{weight.name}_int8", pack_int8_op, recipe.copy(weight), *choice.options.values())
     return _emit(before, int8_op, x, recipe.use(packed, before), outer)
 
 
@@ -267,18 +310,21 @@ def _rows(x: Any, at: fx.Node) -> _Quantized | None:
 
 
 def _columns(weight: Any) -> _Quantized | None:
-    """Bytes [inner, outer] with a scale, or one a column."""
-    turned = weight.target in _TURNS
+    """Bytes [inner, outer], or [outer, inner, *window] of a convolution, with a scale or one for each of `outer`."""
+    turned = weight.target in _TURNS and weight.meta["val"].dim() == 2
     q = _quantized(weight.args[0] if turned else weight)
-    if q is None or q.node.meta["val"].dtype is not torch.int8 or q.node.meta["val"].dim() != 2:
+    if q is None or q.node.meta["val"].dtype is not torch.int8 or q.node is weight:
         return None
-    outer = q.node.meta["val"].shape[0 if turned else 1]
+    shape = q.node.meta["val"].shape
+    first = turned or len(shape) > 2
+    outer = shape[0 if first else 1]
+    allowed = [(outer, *[1] * (len(shape) - 1))] if first else [(1, outer), (outer,)]
 
     def part(value: Any) -> Any:
         if not isinstance(value, fx.Node):
             return value
         sizes = tuple(value.meta["val"].shape)
-        if math.prod(sizes) != 1 and sizes not in ([(outer, 1)] if turned else [(1, outer), (outer,)]):
+        if math.prod(sizes) != 1 and sizes not in allowed:
             return None
         return _emit(weight, aten.reshape.default, value, [-1])
 

@@ -14,6 +14,7 @@ from firebrick.report import recorder
 from firebrick.runtime.bits import ConstantsChanged, WithBits, bits_of, toggled
 from firebrick.runtime.cuda_graphs import recorder_of
 from firebrick.runtime.triton_build import open_cubin
+from firebrick.runtime.unwatched import as_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -263,7 +264,7 @@ class _Refresh:
     def __call__(self, constants: list[torch.Tensor]) -> list[torch.Tensor]:
         values = dict(zip(self.const_slots, constants, strict=True))
         # Derived constants live as long as the executable, so they must not become inference tensors of one call.
-        with recorder.timed("derived"), torch.inference_mode(False), torch.no_grad():
+        with recorder.timed("derived"), as_written():
             for number, (function, args, _, positional, keywords, outs, *_) in enumerate(self.calls):
                 arguments = [self._value(arg, values) for arg in args]
                 results = function(*arguments[:positional], **dict(zip(keywords, arguments[positional:], strict=True)))

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from firebrick import _native
 from firebrick.report import recorder
 from firebrick.runtime.batches import Batch
+from firebrick.runtime.unwatched import has_watchers, unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -267,7 +268,11 @@ class Training:
             with recorder.timed("backward"):
                 run, order = self._backward(present)
             compiled = self._backwards[present] = _native.Wrapped(run, None), order
-        computed = compiled[0](*tensors)
+        if has_watchers():
+            with unwatched():
+                computed = compiled[0](*tensors)
+        else:
+            computed = compiled[0](*tensors)
         return [None if i is None else computed[i] for i in compiled[1]]
 
     def _versions(self, inputs: Sequence[torch.Tensor]) -> dict[int | str, int]:

@@ -9,7 +9,7 @@ import linecache
 import tempfile
 import time
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -43,8 +43,6 @@ _MOST_PICTURES = 4
 _THINNEST = 0.2
 """Bars of the timeline that would be thinner are left out."""
 _KERNELS = "Kernels and library calls"
-_INSIDE = ("pass ", "passes aten", "derived", "prepack")
-"""Timed parts that are inside of others, or outside of the compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +124,8 @@ table {{ border-collapse: collapse; font-size: 13px; }} td {{ overflow-wrap: bre
 th, td {{ text-align: left; padding: 3px 16px 3px 0; border-bottom: 1px solid var(--line); vertical-align: top; }}
 svg {{ max-width: 100%; height: auto; }} pre {{ font-size: 13px; margin: 4px 0 12px; overflow-x: auto; }}
 .picture {{ overflow: auto; max-height: 480px; border: 1px solid var(--line); }} .picture svg {{ max-width: none; }}
-mark {{ background: #f2c14e66; color: inherit; }} .why {{ margin: 0 0 2px; }} td pre {{ margin: 0; }}
+mark {{ background: #f2c14e66; color: inherit; }} .why {{ margin: 0 0 2px; }}
+td pre {{ margin: 0; white-space: pre-wrap; min-width: 40ch; }}
 ins {{ background: #54a24b33; text-decoration: none; }} del {{ background: #e4575633; text-decoration: none; }}
 .n {{ text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }}
 </style>
@@ -268,7 +267,7 @@ def _kernels_in_source(views: list[GraphView]) -> str:
             for place in dict.fromkeys(places[n] for n in step.nodes if n in places):
                 file, _, line = place.rpartition(":")
                 lines.append(f"{Path(file).name}:{line}  {linecache.getline(file, int(line)).strip()}")
-            cells = (f"{i} {view.name}", f"s{step.id}", step.label, step.loops)
+            cells = (str(i), f"s{step.id}", step.label, step.loops)
             source = f"<td><pre>{html.escape(chr(10).join(lines))}</pre></td>"
             rows.append(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}{source}</tr>")
     return "".join([*rows, "</table>"]) if len(rows) > 1 else ""
@@ -352,16 +351,19 @@ def _lookups(run: _Run) -> list[int]:
 
 
 def _stages(runs: dict[str, _Run]) -> Section:
-    names = dict.fromkeys(name for run in runs.values() for name in run.stages if not name.startswith(_INSIDE))
-    rows = []
-    for name in sorted(names, key=lambda n: -next(iter(runs.values())).stages.get(n, 0)):
-        cells = []
-        for run in runs.values():
-            spent = run.stages.get(name, 0.0)
-            if name == "capture":  # it contains the compile of what was captured
-                spent -= sum(s for n, s in run.stages.items() if n != name and n in names)
-            cells.append(f"{max(spent, 0) * 1e3:.1f}")
-        rows.append((name, *cells))
+    """Each stage without those that run inside of it."""
+    own = [defaultdict[str, float](float) for _ in runs]
+    for seconds, run in zip(own, runs.values(), strict=True):
+        outer: list[tuple[str, float]] = []
+        for name, start, end in sorted(run.spans, key=lambda span: (span[1], -span[2])):
+            while outer and outer[-1][1] <= start:
+                outer.pop()
+            if outer:
+                seconds[outer[-1][0]] -= end - start
+            seconds[_kind(name)] += end - start
+            outer.append((_kind(name), end))
+    names = sorted({*own[0], *own[-1]}, key=lambda name: -own[0][name])
+    rows = [(name, *(f"{max(seconds[name], 0) * 1e3:.1f}" for seconds in own)) for name in names]
     return Section("Milliseconds by stage", ("stage", *runs), rows)
 
 

@@ -163,8 +163,10 @@ class Graph:
     def name(self) -> str:
         """Name of the function that it comes from."""
         name = str(self.gm.meta.get("name") or "graph")
-        stacks = (node.meta.get("stack") for node in self.gm.graph.nodes) if name == "graph" else ()
-        return next((stack[0].function for stack in stacks if stack and stack[0].function), name)
+        stacks = [node.meta.get("stack") or () for node in self.gm.graph.nodes] if name == "graph" else []
+        functions = [place.function for place in next(filter(None, stacks), ()) if place.function]
+        named = [function for function in functions if "<locals>" not in function]  # not the wrapper of a decorator
+        return next(iter((*named, *functions)), name)
 
 
 @dataclass(slots=True)

@@ -362,7 +362,7 @@ def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     x = asserted(x, sums[-1] * tail <= size, "Number of elements of source < number of ones in mask")
     number = ((sums - totals).unsqueeze(-1) + counts - 1).reshape(held.shape)
     rows = source.reshape(-1)[: size // tail * tail].reshape(-1, tail)
-    return torch.where(mask, aten._unsafe_index(rows, [number]).reshape(x.shape), x)
+    return torch.where(mask, aten._unsafe_index(rows, [number]).reshape(x.shape), x).contiguous()
 
 
 def _index_fill(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ import torch
 from torch import fx
 
 from firebrick.errors import FirebrickError, LoweringError, PassError
-from firebrick.fakes.mode import function_modes_paused
 from firebrick.fakes.node_values import acts, origins, tensors_in
 from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.ir.graph.calls import copy_node
@@ -18,6 +17,7 @@ from firebrick.ir.index.expr import Var
 from firebrick.ir.index.operation import as_data
 from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.runtime import Place, Tangent, TrainingPlan
+from firebrick.runtime.unwatched import unwatched
 from firebrick.trace.inference_trace import needs_grad
 from firebrick.trace.joint import trace_joint
 from firebrick.trace.recompute import Phases, ancestors, base_of, bytes_of, is_random, min_cut
@@ -63,7 +63,7 @@ def divide(joint: JointGraph, saved: Iterable[fx.Node], keys: Sequence[Any] = ()
 def bytes_saved(gm: fx.GraphModule, example_inputs: Sequence[Any], budget: float) -> int | None:
     """What the compiled form of a torch-level graph keeps for its backward; None where it has no backward."""
     try:
-        with function_modes_paused():
+        with unwatched():
             joint = trace_joint(gm, example_inputs) if needs_grad(gm, example_inputs) else None
         return None if joint is None else divide(joint, min_cut(joint, budget)).plan.bytes_saved
     except FirebrickError:  # it runs on eager kernels

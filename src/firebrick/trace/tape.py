@@ -93,9 +93,9 @@ class Tape:
         finally:
             self.draws = before
 
-    def add(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> Record:
-        """Append a call and return its record."""
-        drawn = isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
+    def add(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any, draws: bool = True) -> Record:
+        """Append a call and return its record; without `draws` its tag of random numbers does not count."""
+        drawn = draws and isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
         if drawn and self.draws is not None and (earlier := self.draws.next(op)) is not None:
             return earlier
         if drawn and self.in_backward and op not in COLLECTIVE_OPS.values():

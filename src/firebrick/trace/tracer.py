@@ -172,12 +172,13 @@ class Tracer(TorchDispatchMode):
         """Run `func` on fake tensors only."""
         return self.fake_mode.__torch_dispatch__(func, (), args, kwargs)
 
-    def record_call(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Record `func` as it is; every tensor that it returns is a new value."""
+    def record_call(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], draws: bool = True) -> Any:
+        """Record `func` as it is; every tensor that it returns is a new value. draws: as its tags say."""
         pairs = [self.lower(a) for a in args]
         named = {k: self.lower(v) for k, v in kwargs.items()}
         result = self.fakes(func, tuple(p[1] for p in pairs), {k: v[1] for k, v in named.items()})
-        record = self.tape.add(func, tuple(p[0] for p in pairs), {k: v[0] for k, v in named.items()}, result)
+        given = tuple(p[0] for p in pairs), {k: v[0] for k, v in named.items()}
+        record = self.tape.add(func, *given, result, draws=draws)
         if isinstance(result, (tuple, list)):
             for i, item in enumerate(result):
                 if isinstance(item, FakeTensor):
@@ -242,6 +243,19 @@ def _collective(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs:
 
 def _record(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tracer.record_call(func, args, kwargs)
+
+
+def _attention_backward(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Its tag says that it draws: it draws what the forward did, again. Without dropout it reads no seeds, which lie on
+    the CPU or the GPU as the forward ran step by step or as a recorded graph."""
+    place = {argument.name: i for i, argument in enumerate(func._schema.arguments)}
+    if args[place["dropout_p"]]:
+        return tracer.record_call(func, args, kwargs)
+    given = list(args)
+    with tracer:
+        seed = torch.zeros((), dtype=torch.int64, device=args[0].device)
+    given[place["philox_seed"]] = given[place["philox_offset"]] = seed
+    return tracer.record_call(func, tuple(given), kwargs, draws=False)
 
 
 def _each(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -578,6 +592,8 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.split_with_sizes.default: _split,
     aten.unbind.int: _unbind,
     aten.mkldnn_rnn_layer.default: _rnn_layer,
+    aten._scaled_dot_product_cudnn_attention_backward.default: _attention_backward,
+    aten._scaled_dot_product_efficient_attention_backward.default: _attention_backward,
     aten.copy_.default: _copy,
     aten.fill_.Scalar: _fill,
     aten.fill_.Tensor: _fill,

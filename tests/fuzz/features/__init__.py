@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import random
 
-from tests.fuzz import programs, training
+from tests.fuzz import programs, training, varying
 from tests.fuzz.features import gradients, layouts, modules, objects, statements
 from tests.fuzz.features.frame import Feature, Writer
 
-__all__ = ["FEATURES", "generate"]
+__all__ = ["FEATURES", "WRITERS", "generate"]
 
 AREAS = (gradients, statements, layouts, modules, objects)
 
@@ -22,6 +22,9 @@ FEATURES: dict[str, Feature] = {row.name: row for area in AREAS for row in area.
 
 WHOLE = "python"
 """The name of programs of statements alone, which `tests/fuzz/programs.py` writes; they are compared bit by bit."""
+
+WRITERS = {"training": training.generate, "varying": varying.generate}
+"""Programs that are not put together from the table."""
 
 
 def generate(seed: int, only: str | None = None) -> str:
@@ -31,8 +34,8 @@ def generate(seed: int, only: str | None = None) -> str:
         seed: any whole number.
         only: the name of a feature that each program has.
     """
-    if only == training.NAME:
-        return training.generate(seed)
+    if only in WRITERS:
+        return WRITERS[only](seed)
     draw = random.Random(f"{seed} {only or ''}")
     if only == WHOLE or (only is None and draw.random() < 0.25):
         return programs.generate(seed)

@@ -56,6 +56,7 @@ def _interpreter():
     ops[0].generic_reduce, ops[1].generic_scan = _reduce, _scan
     # 16-bit floats: the interpreter cuts bits off where the compiler rounds.
     interpreter.InterpreterBuilder.cast_impl = _cast(interpreter, interpreter.InterpreterBuilder.cast_impl)
+    interpreter.InterpreterBuilder.create_dot = _dot(interpreter)
     interpreter.InterpreterBuilder.create_fabs = lambda self, a: self.unary_op(a, np.abs)
     return tl, interpreter
 
@@ -72,6 +73,22 @@ def _cast(interpreter, plain):
             return plain(self, src, target)
 
     return cast_impl
+
+
+def _dot(interpreter):
+    """Products of tiles; the interpreter's own takes bfloat16 for whole numbers."""
+    import triton.language as tl
+
+    def wide(handle):
+        data = np.ascontiguousarray(handle.data)
+        if handle.dtype.scalar == tl.bfloat16:
+            return torch.from_numpy(data.view(np.int16)).view(torch.bfloat16).float().numpy()
+        return data.astype(np.float32)
+
+    def create_dot(self, a, b, d, *_):
+        return interpreter.TensorHandle(wide(a) @ wide(b) + d.data, d.dtype.scalar)
+
+    return create_dot
 
 
 def _reduce(self, input):

@@ -11,22 +11,30 @@ import torch
 import torch.nn.functional as F
 
 
-def _pack(weight: torch.Tensor, columns: int) -> torch.Tensor:
-    """Panels of an int8 weight [inner, outer]: pairs of products of a sum side by side, filled up with zeros."""
+def _pack(weight: torch.Tensor, columns: int, depth: int) -> torch.Tensor:
+    """Panels of an int8 weight [inner, outer]: `depth` products of a sum side by side, filled up with zeros.
+
+    Four are meant for numbers raised by 128: in front of a panel lies what takes that out of the sums, in 32 bits.
+    """
     inner, outer = weight.shape
-    whole = F.pad(weight, (0, -outer % columns, 0, inner % 2))
-    return whole.view(-1, 2, whole.shape[1] // columns, columns).permute(2, 0, 3, 1).contiguous()
+    whole = F.pad(weight, (0, -outer % columns, 0, -inner % depth))
+    panels = whole.view(-1, depth, whole.shape[1] // columns, columns).permute(2, 0, 3, 1)
+    if depth < 4:
+        return panels.contiguous()
+    raised = (whole.sum(0, dtype=torch.int32) * -128).view(torch.int8)
+    return torch.cat([raised.view(-1, 1, columns, depth), panels], 1)
 
 
-def _pack_meta(weight: torch.Tensor, columns: int) -> torch.Tensor:
+def _pack_meta(weight: torch.Tensor, columns: int, depth: int) -> torch.Tensor:
     inner, outer = weight.shape
-    return weight.new_empty((-(-outer // columns), -(-inner // 2), columns, 2))
+    return weight.new_empty((-(-outer // columns), -(-inner // depth) + depth // 4, columns, depth))
 
 
 def _product(x: torch.Tensor, packed: torch.Tensor, outer: int) -> torch.Tensor:
     """x [rows, inner], int8 or uint8, by a packed weight [inner, outer]: int32 [rows, outer]."""
-    groups, pairs, columns, _ = packed.shape
-    weight = packed.permute(1, 3, 0, 2).reshape(2 * pairs, groups * columns)[: x.shape[1], :outer]
+    panels = packed[:, packed.shape[3] // 4 :]
+    groups, steps, columns, depth = panels.shape
+    weight = panels.permute(1, 3, 0, 2).reshape(depth * steps, groups * columns)[: x.shape[1], :outer]
     return torch.mm(x.int(), weight.int())
 
 
@@ -41,7 +49,7 @@ def _product_meta(x: torch.Tensor, packed: torch.Tensor, outer: int) -> torch.Te
 _library = torch.library.Library("firebrick", "FRAGMENT")
 _library.define("int8_product(Tensor x, Tensor packed, int outer) -> Tensor")
 _library.define("int8_product.out(Tensor x, Tensor packed, int outer, *, Tensor(a!) out) -> Tensor(a!)")
-_library.define("pack_int8(Tensor weight, int columns) -> Tensor")
+_library.define("pack_int8(Tensor weight, int columns, int depth) -> Tensor")
 _library.impl("int8_product", _product, "CompositeExplicitAutograd")
 _library.impl("int8_product", _product_meta, "Meta")
 _library.impl("int8_product.out", _product_out, "CompositeExplicitAutograd")

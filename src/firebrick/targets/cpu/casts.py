@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.cpu.cpp_types import SCALAR
 from firebrick.targets.cpu.unit_writer import Text
-from firebrick.targets.cpu.vector_math import HALF_HARDWARE
+from firebrick.targets.cpu.vector_math import AVX512, HALF_HARDWARE
 
 if TYPE_CHECKING:
     from firebrick.targets.cpu.unit_writer import Writer
@@ -69,7 +69,7 @@ def _half(out: Writer, name: str, text: Text) -> str:
         return f"{name}({text.code})"
     assert out.lanes is not None
     width = out.lanes.width
-    rows = HALF_HARDWARE if width in (8, 16) and unit.target.simd in ("avx2", "avx512") else _HALF
+    rows = HALF_HARDWARE if width in (8, 16) and unit.target.simd in ("avx2", *AVX512) else _HALF
     body = rows.get(f"{name}x") or _HALF[f"{name}x"]
     f, u, s = (unit.vector(lane, width) for lane in ("f32", "u32", "u16"))
     unit.helpers[f"{name}x{width}"] = body.format(w=width, f=f, u=u, s=s)

@@ -13,7 +13,7 @@ import torch
 
 from firebrick.targets.base import CALL, Choice
 from firebrick.targets.cpu.epilogue import ACTIVATIONS
-from firebrick.targets.cpu.int8_kernel import INT8_COLUMNS
+from firebrick.targets.cpu.int8_kernel import INT8_COLUMNS, VNNI
 from firebrick.targets.cpu.matmul_kernel import PIECE
 
 if TYPE_CHECKING:
@@ -59,9 +59,11 @@ _MANY, _SMALL = 32, 64
 
 def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Choice, ...]:
     """What computes an op, the cheapest first; of equal ones the first here."""
-    if target.exact or op not in _OPS:
+    if target.exact or op not in (*_OPS, "firebrick::int8_product"):
         return (CALL,)
-    columns = (INT8_COLUMNS if op == "firebrick::int8_product" else COLUMNS).get(target.vector_bytes, 0)
+    if op == "firebrick::int8_product":
+        return (*_int8_product(target, *args), CALL)
+    columns = COLUMNS.get(target.vector_bytes, 0)
     return tuple(sorted([*_OPS[op](columns, *args), CALL], key=lambda c: c.cost))
 
 
@@ -146,9 +148,11 @@ def _recurrent(columns: int, cell: str, batch: int, size: int) -> list[Choice]:
     return [Choice("own", 0.5 if few else 1.5)] if columns else []
 
 
-def _int8_product(columns: int, inner: int, outer: int) -> list[Choice]:
+def _int8_product(target: CpuTarget, inner: int, outer: int) -> list[Choice]:
     """A product of bytes by a constant weight; ATen's and, without VNNI, oneDNN's are slow or wrong."""
-    return [Choice("own", 0.5, options={"columns": columns})] if columns and inner and outer else []
+    columns = INT8_COLUMNS.get(target.vector_bytes, 0)
+    options = {"columns": columns, "depth": VNNI if target.simd == "avx512_vnni" else 2}
+    return [Choice("own", 0.5, options=options)] if columns and inner and outer else []
 
 
 _OPS: Mapping[str, Callable[..., list[Choice]]] = {
@@ -156,5 +160,4 @@ _OPS: Mapping[str, Callable[..., list[Choice]]] = {
     "aten::bmm": _batched,
     "aten::convolution": _convolution,
     "firebrick::recurrent": _recurrent,
-    "firebrick::int8_product": _int8_product,
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from firebrick.errors import InternalError
 from firebrick.ir.index.expr import FloorDiv, Max, Min, Mod, Mul, Var
 from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.targets.cpu.vector_math import AVX512
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -161,7 +162,7 @@ def vector_prelude(lane: str, lanes: int, simd: str) -> str:
     listed = ", ".join(["x"] * lanes)
     load = f"{name} x = {{}}; __builtin_memcpy(&x, p, m * {nbytes}); return x;"
     store = f"__builtin_memcpy(p, &x, m * {nbytes});"
-    if simd == "avx512" and width in (16, 32, 64):
+    if simd in AVX512 and width in (16, 32, 64):
         # Through memory, a part that was just stored would be waited for.
         mask = {64: "unsigned long long", 32: "unsigned int"}.get(lanes, "unsigned short")
         bits = f"({mask})({'m > 63 ? ~0ull : ' if lanes == 64 else ''}(1ull << m) - 1)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -158,13 +158,15 @@ class _Row:
     sleef: int = 0
 
 
+_AVX512 = _Row(
+    frozenset(("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "f16c")),
+    64,
+    ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c", "-mprefer-vector-width=512"),
+    32,
+)
 _SIMD: Mapping[str, _Row] = {
-    "avx512": _Row(
-        frozenset(("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "f16c")),
-        64,
-        ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c", "-mprefer-vector-width=512"),
-        32,
-    ),
+    "avx512_vnni": replace(_AVX512, needs=_AVX512.needs | {"avx512_vnni"}),
+    "avx512": _AVX512,
     "avx2": _Row(frozenset(("avx2", "fma", "f16c")), 32, ("-mavx2", "-mfma", "-mf16c"), 32),
     "neon": _Row(frozenset(("asimd",)), 16, (), 16),
     "scalar": _Row(frozenset(), 0, ()),

@@ -85,7 +85,7 @@ def matmuls(
 ) -> Iterator[tuple[str, Run]]:
     """Matmuls by a constant weight."""
     rows, inner, outer = sample(target, like, weight)
-    turned, dtype, seen = weight.stride(0) == 1, weight.dtype, set()
+    turned, dtype, seen = 1 in (weight.stride(0), weight.shape[0]), weight.dtype, set()
     ours: Any = None
     if not forms.keys().isdisjoint(_OWN):
         ours = probe(target, config, MatmulProbe, dtype is torch.bfloat16).result()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import CompileError
+from firebrick.runtime.unwatched import as_written
 from firebrick.targets.cpu.measured_runs import batches, convolutions, matmuls
 from firebrick.targets.cpu.processor import caches
 
@@ -50,7 +51,7 @@ def measure(
     """
     if op not in _RUNS:
         return {}
-    with torch.inference_mode(False), torch.no_grad():
+    with as_written():
         try:
             runs = dict(_RUNS[op](target, config, forms, *args))
         except CompileError:  # our kernels can't be built; whether anything needs them is not decided here

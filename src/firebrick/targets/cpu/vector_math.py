@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+AVX512 = ("avx512", "avx512_vnni")
+"""Levels whose vectors have 64 bytes."""
+
 _EXP = """\
 static inline {v} fb_exp_{v}({v} x) {{
   x = x < -104.5f ? {v}_of(-104.5f) : x;
@@ -110,14 +113,17 @@ INLINE: Mapping[str, tuple[str, ...]] = {
 erf1p is 1 + erf(x), exact to 7e-8 and without cancellation for negative x: what GELU needs.
 """
 
-SCALE: Mapping[str, str] = {"avx512": _SCALE_AVX512}
+SCALE: Mapping[str, str] = dict.fromkeys(AVX512, _SCALE_AVX512)
 """SIMD level -> how {scale} multiplies by a power of two, where that is not `SCALE_ANY`."""
 SCALE_ANY = _SCALE
 
 _ROUND = {"floor": 9, "ceil": 10, "trunc": 11, "round": 12}
 
 HARDWARE: Mapping[str, Mapping[str, str]] = {
-    "avx512": {"sqrt": "vsqrt{p} %1, %0", **{n: f"vrndscale{{p}} ${k}, %1, %0" for n, k in _ROUND.items()}},
+    **{
+        level: {"sqrt": "vsqrt{p} %1, %0", **{n: f"vrndscale{{p}} ${k}, %1, %0" for n, k in _ROUND.items()}}
+        for level in AVX512
+    },
     "avx2": {"sqrt": "vsqrt{p} %1, %0", **{n: f"vround{{p}} ${k}, %1, %0" for n, k in _ROUND.items()}},
 }
 """SIMD level -> functions that are one instruction there, {p} standing for ps and pd."""

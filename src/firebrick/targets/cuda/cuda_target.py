@@ -18,8 +18,9 @@ from firebrick.targets.base import CALL, Choice, FusionFacts, Target
 from firebrick.targets.cuda.beside import side_by_side
 from firebrick.targets.cuda.facts import read_facts
 from firebrick.targets.cuda.launches import plan_group
+from firebrick.targets.cuda.product import Product, plan_product, product_text
 from firebrick.targets.cuda.triton_functions import type_name
-from firebrick.targets.cuda.triton_text import CHECK_TEXT, kernel_text, unit_text
+from firebrick.targets.cuda.triton_text import CHECK_TEXT, DEPENDENT, kernel_text, unit_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,10 +107,10 @@ class CudaTarget(Target):
         return side_by_side(steps, kernels, self.card, device)
 
     def plan_call(self, call: Extern, buffers: Mapping[str, Buffer]) -> PlannedLaunch | None:
-        """A check of indices stops the card where they lie, as in eager mode: to read them would mean to wait."""
-        del buffers
+        """Matmuls that the library does slowly. A check of indices stops the card where they lie, as in eager mode: to
+        read them would mean to wait."""
         if call.op != CHECK:
-            return None
+            return plan_product(call, buffers, self.card)
         extremes, low, high, *_ = call.args
         assert isinstance(extremes, Ref)
         sizes = tuple([as_expr(n) for n in (low, high) if isinstance(n, int | Expr)])
@@ -119,6 +120,8 @@ class CudaTarget(Target):
         """Text of one kernel, less what `source` puts before it."""
         if isinstance(kernel.body, Check):
             return CHECK_TEXT.replace("def check", f"def {name or kernel.name}", 1)
+        if isinstance(kernel.body, Product):
+            return product_text(name or kernel.name, kernel.body, DEPENDENT if self._is_dependent else ())
         return kernel_text(name or kernel.name, kernel.body, kernel.params, kernel.sizes, dependent=self._is_dependent)
 
     def source(self, schedule: Schedule, config: Config) -> list[str]:

@@ -23,12 +23,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from firebrick.ir.index.expr import ONE, ZERO, floordiv, product, total
-from firebrick.ir.loops.program import Store
-from firebrick.ir.loops.show import store_lines
 
 if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.loops.program import Value
+    from firebrick.ir.loops.program import Store, Value
 
 
 GRID, WHOLE, LOOP = "grid", "whole", "loop"
@@ -115,35 +113,6 @@ class Body:
 def grid_size(body: Body) -> Expr:
     """The programs that a launch starts."""
     return total(p.programs for p in body.parts)
-
-
-def show_body(body: Body) -> str:
-    """A kernel as text."""
-    lines = [f"body warps {body.warps}{' wide' if body.wide else ''}"]
-    for part in body.parts:
-        dims = ", ".join(_dim(d) for d in (*part.grid, *part.inner)) or "once"
-        lines.append(f"  {dims}")
-        for phase in part.phases:
-            lines.append(f"  over {part.inner[phase.dim].var.name}" if phase.dim >= 0 else "  then")
-            for item in phase.items:
-                lines.extend(f"    {line}" for line in _item(item))
-    return "\n".join(lines) + "\n"
-
-
-def _dim(d: Dim) -> str:
-    return f"{d.var.name} in {d.size.show()} {d.kind}{'' if d.block == 1 else f' {d.block}'}"
-
-
-def _item(item: Fold | Online | Store) -> list[str]:
-    if isinstance(item, Store):
-        return store_lines(item)
-    if isinstance(item, Online):
-        *names, last = store_lines(Store(item.best, ZERO, item.value))
-        value = last.partition(" = ")[2]
-        return [*names, f"fold {item.best}, {item.total} = online({value}{', finite' if item.finite else ''})"]
-    *names, last = store_lines(Store(item.name, ZERO, item.value))
-    at = f", {item.position.show()}" if item.reduction.startswith("arg") else ""
-    return [*names, f"fold {item.name} = {item.reduction}({last.partition(' = ')[2]}{at})"]
 
 
 def dims_of(axes: tuple[tuple[Var, Expr], ...], flat: Var) -> dict[Var, Expr]:

@@ -28,7 +28,7 @@ def check(a0, s0, s1):
     tl.device_assert((tl.load(a0) <= s1) & (tl.load(a0 + 1) >= s0), "index out of bounds")"""
 """A kernel that stops the device unless the greatest and the least of some indices are in range."""
 
-_DEPENDENT = (
+DEPENDENT = (
     "tl.extra.cuda.gdc_launch_dependents()  # the next kernel may start once all programs of this one have",
     "tl.extra.cuda.gdc_wait()  # for what earlier kernels write",
 )
@@ -56,7 +56,7 @@ def kernel_text(
     """
     parameters, numbers = [*(p.name for p in params), *sizes], [p.name for p in params if p.number]
     before = [f"# {origin}"] if origin else []
-    lines = list(_DEPENDENT) if dependent else []
+    lines = list(DEPENDENT) if dependent else []
     if len(body.parts) == 1:
         lines += PartWriter(body.parts[0], body.wide, numbers).lines("tl.program_id(0)")
     else:
