@@ -7,6 +7,7 @@ import warnings
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.profiler import profile
 from torch.utils.checkpoint import checkpoint
 
@@ -14,6 +15,7 @@ import firebrick
 
 _OPS = torch.ops._c10d_functional
 _GROUP = "0"
+MESHES: list[DeviceMesh] = []
 
 
 def op_all_reduce(x):
@@ -49,6 +51,18 @@ def functional(x):
     y = fc.all_reduce(x * 2, "sum", dist.group.WORLD)
     z = fc.all_reduce(y + 1, "sum", dist.group.WORLD)
     return z * 2
+
+
+def functional_gather_and_scatter(x):
+    y = fc.all_gather_tensor(x * 2, 0, dist.group.WORLD)
+    return fc.reduce_scatter_tensor(y.sin(), "sum", 0, group=dist.group.WORLD) + fc.broadcast(x, 1, [0, 1])
+
+
+def functional_on_a_mesh(x):
+    mesh = MESHES[0]
+    return fc.wait_tensor(fc.all_reduce(x * 2, "SUM", (mesh, 0))) + fc.all_gather_tensor(x, 1, mesh).sum(
+        1, keepdim=True
+    )
 
 
 def in_place(x):
@@ -91,6 +105,8 @@ FUNCTIONS = {
         op_scatter,
         op_in_a_checkpoint,
         functional,
+        functional_gather_and_scatter,
+        functional_on_a_mesh,
         in_place,
         gathered,
         at_once,
@@ -115,9 +131,10 @@ def compare(rank: int, name: str, grad: bool) -> int:
     """Call as plain Python and, twice, compiled; how many graphs there were."""
     warnings.simplefilter("ignore", FutureWarning)
     function, before = FUNCTIONS[name], firebrick.graphs_compiled()
+    MESHES[:] = [init_device_mesh("cpu", (2,))]
     x = (torch.randn(4, 3) + rank).requires_grad_(grad)
     expected, gradient, sent = _called(function, x)
-    compiled = firebrick.compile(function)
+    compiled = firebrick.compile(function, fullgraph=name.startswith("functional"))
     for _ in range(2):
         result, its_gradient, its_sent = _called(compiled, x)
         torch.testing.assert_close(result, expected)

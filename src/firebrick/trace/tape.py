@@ -14,6 +14,7 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.errors import LoweringError
+from firebrick.ir.operators.collective_op import COLLECTIVE_OPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
@@ -97,7 +98,7 @@ class Tape:
         drawn = draws and isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
         if drawn and self.draws is not None and (earlier := self.draws.next(op)) is not None:
             return earlier
-        if drawn and self.in_backward:
+        if drawn and self.in_backward and op not in COLLECTIVE_OPS.values():
             raise LoweringError("a backward draws random numbers")
         record = Record(op, args, kwargs, val, self.stack)
         self.records.append(record)

@@ -21,6 +21,7 @@ from firebrick.fakes.mode import dispatches_itself, fake_of
 from firebrick.fakes.node_values import tensors_in
 from firebrick.fakes.segments import COLLECTIVES
 from firebrick.ir.index.sizes import expressions, size_of
+from firebrick.ir.operators.collective_op import COLLECTIVE_OPS
 from firebrick.ir.operators.recurrent_op import recorded_lstm
 from firebrick.runtime.bits import bits_of, toggled
 from firebrick.trace.aliasing import BIT_OPS, Origin, Storage, Value, ViewStep, read, replay, steps_of, switched, write
@@ -227,9 +228,17 @@ def _classify(func: OpOverload, exact: bool) -> Callable[..., Any]:
     return _record
 
 
+_GIVES_ITS_ARGUMENT = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd")
+
+
 def _collective(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Those that a program calls stand apart; this one is called by a tensor's dispatch, in the middle of an op."""
-    raise LoweringError(f"{func} is called by the dispatch of a tensor")
+    """One that a tensor's dispatch calls in the middle of an op; those that a program calls stand apart."""
+    namespace, _, name = func.name().partition("::")
+    if func.name() in _GIVES_ITS_ARGUMENT:
+        return args[0]
+    if namespace != "_c10d_functional" or name not in COLLECTIVE_OPS:
+        raise LoweringError(f"{func} is called by the dispatch of a tensor")
+    return tracer.record_call(COLLECTIVE_OPS[name], args, kwargs)
 
 
 def _record(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -203,11 +203,11 @@ def _item(parts: Sequence[torch.Tensor], index: int) -> torch.Tensor:
     return parts[index]
 
 
-def _object_of(interp: Interpreter, value: Value) -> Any:
+def object_of(interp: Interpreter, value: Value) -> Any:
     """The real object of a value that no node can hold, known by identity; MISSING for what nodes take."""
     value = value.realize()
     if isinstance(value, SequenceValue) and value.items:
-        held = [_object_of(interp, item) for item in value.items]
+        held = [object_of(interp, item) for item in value.items]
         return MISSING if any(one is MISSING for one in held) else value.python_type()(held)
     if not isinstance(value, ObjectValue) or value.obj is None or value.changed or value.overrides():
         return MISSING
@@ -220,7 +220,7 @@ def call_with_objects(interp: Interpreter, function: Any, args: Args, kwargs: Kw
     held: dict[int | str, Any] = {}
     places: list[tuple[int | str, Value]] = [*enumerate(args), *kwargs.items()]
     for place, value in places:
-        if (obj := _object_of(interp, value)) is not MISSING:
+        if (obj := object_of(interp, value)) is not MISSING:
             held[place] = obj
     rest = [arg for place, arg in enumerate(args) if place not in held]
     named = {name: arg for name, arg in kwargs.items() if name not in held}
