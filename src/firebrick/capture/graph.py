@@ -42,6 +42,7 @@ from firebrick.fakes.data_sizes import as_size, as_true, fake_size
 from firebrick.fakes.layer_shapes import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing, with_kernels_in_python
 from firebrick.fakes.strides import dense_strides
+from firebrick.ir.graph.calls import written_by
 from firebrick.ir.graph.nested import Hooked, Nested
 
 if TYPE_CHECKING:
@@ -295,10 +296,12 @@ class GraphBuilder:
         with self.inference.saving_none(fakes):
             out = self._run(op, target, fake_args, fake_kwargs)
         data_sized = len(self.sizes.sizes.data) > before
-        mutated = versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))
+        told = written_by(target, fake_args, fake_kwargs)  # the fake kernel of an operator of others may not write
+        mutated = bool(told) or versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))
         if mutated:
+            written = [f for f, v in zip(fakes, versions, strict=True) if v < 0 or v != f._version]
             self._note_written(
-                target, fake_args, fakes, [f for f, v in zip(fakes, versions, strict=True) if v < 0 or v != f._version]
+                target, fake_args, fakes, written + [f for f in told if all(f is not w for w in written)]
             )
         if mutated and -1 in versions:
             self.changed_blindly = True

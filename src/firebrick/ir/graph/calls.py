@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 _OPERATORS = {
     operator.truediv: "div",
@@ -306,6 +306,8 @@ def is_mutating(node: fx.Node) -> bool:
         return False
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target._schema.is_mutable
+    if isinstance(node.target, torch._ops.OpOverloadPacket):
+        return bool(written_by(node.target, node.args, node.kwargs))
     if node.target in _MUTATING_OPERATORS or node.kwargs.get("out") is not None or node.kwargs.get("inplace"):
         return True
     name = getattr(node.target, "__name__", "")
@@ -313,6 +315,26 @@ def is_mutating(node: fx.Node) -> bool:
         return True
     call = call_of(node) if True in node.args else None
     return call is not None and call.arguments.get("inplace") is True
+
+
+def written_by(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments that an operator's schema says are written; of a packet, that any of its overloads may write."""
+    if isinstance(target, torch._ops.OpOverload):
+        positions, names = _writes(target._schema)
+    elif isinstance(target, torch._ops.OpOverloadPacket):
+        rows = [_writes(getattr(target, name)._schema) for name in target.overloads()]
+        positions, names = frozenset().union(*(p for p, _ in rows)), frozenset().union(*(n for _, n in rows))
+    else:
+        return []
+    found = [a for k, a in enumerate(args) if k in positions] + [a for name, a in kwargs.items() if name in names]
+    return [t for a in found for t in (a if isinstance(a, (list, tuple)) else (a,)) if t is not None]
+
+
+@lru_cache(maxsize=4096)
+def _writes(schema: torch._C.FunctionSchema) -> tuple[frozenset[int], frozenset[str]]:
+    """Places and names of the arguments that are written."""
+    rows = [(k, a) for k, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    return frozenset(k for k, a in rows if not a.kwarg_only), frozenset(a.name for _, a in rows)
 
 
 def is_pointwise(name: str) -> bool:
