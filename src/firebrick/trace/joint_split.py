@@ -18,6 +18,7 @@ from firebrick.ir.index.operation import as_data
 from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.runtime import Place, Tangent, TrainingPlan
 from firebrick.runtime.unwatched import unwatched
+from firebrick.trace.aliasing import overlaps
 from firebrick.trace.inference_trace import needs_grad
 from firebrick.trace.joint import trace_joint
 from firebrick.trace.recompute import Phases, ancestors, base_of, bytes_of, is_random, min_cut
@@ -195,6 +196,9 @@ class _Divider:
             return place[len(self.joint.mutated) + index], grad
         if alias.dtype is not None:
             raise LoweringError("a result of a graph that needs gradients reads memory as another type")
+        if grad and alias.base == "input" and overlaps(self.inputs[int(alias.index)].meta["val"]):
+            # `as_strided` would share the gradient of a place out among all its elements.
+            raise LoweringError("a result is a view of an input that holds several elements in one place")
         layout = tuple(map(as_data, alias.shape)), tuple(map(as_data, alias.strides)), as_data(alias.offset)
         base = place[int(alias.index)].at if alias.base == "output" else alias.index
         return Place("result" if alias.base == "output" else alias.base, base, layout), grad
