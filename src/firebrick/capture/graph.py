@@ -365,6 +365,8 @@ class GraphBuilder:
     def statement(self, interp: Interpreter, target: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
         """Add a call that is made for its effect on the thread's modes."""
         self.switches.add(target)
+        if target is torch.amp.autocast_mode._enter_autocast:
+            self.sizes.sizes.takes_data = False  # a graph is cut at data's sizes, and a block of autocast is one piece
         node = self.graph.create_node("call_function", target, args, {})
         node.meta["stack"] = interp.user_stack()
         node.meta["val"] = None
