@@ -13,21 +13,21 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 # Ceilings only fall. One folder may fill its room, all of them together may not.
 PACKAGE_LINES = 74_700
 FOLDER_LINES = {
-    "": 1_820,
-    "api": 2_920,
+    "": 1_770,
+    "api": 2_830,
     "backends": 1_410,
     "capture": 22_720,
-    "extend": 2_800,
-    "fakes": 3_050,
-    "fuse": 2_000,
+    "extend": 2_740,
+    "fakes": 2_910,
+    "fuse": 1_960,
     "host": 480,
-    "ir": 5_410,
-    "lower": 4_060,
-    "native": 6_200,
-    "passes": 3_360,
-    "runtime": 2_180,
-    "targets": 7_840,
-    "tools": 3_960,
+    "ir": 5_400,
+    "lower": 3_960,
+    "native": 6_050,
+    "passes": 3_120,
+    "runtime": 2_110,
+    "targets": 7_590,
+    "tools": 3_880,
     "torchscript": 1_280,
     "trace": 4_540,
 }
@@ -39,7 +39,7 @@ CUDA = [
     *PACKAGE.glob("runtime/triton_*"),
     *PACKAGE.glob("runtime/cuda_*"),
 ]
-CUDA_LINES = 4_200
+CUDA_LINES = 4_050
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30
