@@ -320,9 +320,9 @@ def is_mutating(node: fx.Node) -> bool:
 def written_by(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """The arguments that an operator's schema says are written; of a packet, that any of its overloads may write."""
     if isinstance(target, torch._ops.OpOverload):
-        positions, names = _writes(target._schema)
+        positions, names = _writes(target)
     elif isinstance(target, torch._ops.OpOverloadPacket):
-        rows = [_writes(getattr(target, name)._schema) for name in target.overloads()]
+        rows = [_writes(getattr(target, name)) for name in target.overloads()]
         positions, names = frozenset().union(*(p for p, _ in rows)), frozenset().union(*(n for _, n in rows))
     else:
         return []
@@ -331,9 +331,9 @@ def written_by(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> l
 
 
 @lru_cache(maxsize=4096)
-def _writes(schema: torch._C.FunctionSchema) -> tuple[frozenset[int], frozenset[str]]:
-    """Places and names of the arguments that are written."""
-    rows = [(k, a) for k, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+def _writes(op: torch._ops.OpOverload) -> tuple[frozenset[int], frozenset[str]]:
+    """Places and names of the arguments that are written; by operator, for the hash of some schemas raises."""
+    rows = [(k, a) for k, a in enumerate(op._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
     return frozenset(k for k, a in rows if not a.kwarg_only), frozenset(a.name for _, a in rows)
 
 
