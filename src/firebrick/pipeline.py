@@ -20,7 +20,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick import fuse, host, lower, passes, runtime, trace
 from firebrick.artifact import SCHEMA, Artifact
-from firebrick.backends.aten import run_aten
+from firebrick.backends.aten import results_of, run_aten, with_views
 from firebrick.capture.wrappers import Unwrap, Wrap
 from firebrick.eager_graph import run_eagerly
 from firebrick.errors import (
@@ -132,10 +132,8 @@ def compile_graph(
             raise
         _note_fallback(gm, error)
         return run_eagerly(gm)
-    views = _views(gm) if torch.is_grad_enabled() and not torch.is_inference_mode_enabled() else []
-    compiled = runtime.AutogradViews(compiled, views) if views else compiled
     recorder.count("graphs compiled")
-    return compiled
+    return with_views(compiled, gm)
 
 
 _refused: dict[str, str] = {}
@@ -180,18 +178,6 @@ def _sizes_of(gm: fx.GraphModule) -> Sizes | None:
     """The symbols of a graph; None if it has none."""
     sizes: Sizes | None = getattr(gm.meta.get("fake_mode"), "sizes", None)
     return sizes if sizes is not None and sizes.symbols else None
-
-
-def _views(gm: fx.GraphModule) -> list[runtime.ViewRow]:
-    """The results that are views to autograd, what each is a view of, and how it may be written to."""
-    inputs = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
-    rows, vals, bases = [], _results(gm), {id(val): ("input", i) for i, val in enumerate(inputs)}
-    bases |= {id(val): ("result", i) for i, val in enumerate(vals) if val is not None}
-    for i, val in enumerate(vals):
-        if isinstance(val, torch.Tensor) and val._is_view() and bases.get(id(val)) == ("result", i):
-            creation = torch._C._autograd._get_creation_meta(val)  # type: ignore[attr-defined]
-            rows.append(runtime.ViewRow(i, *bases.get(id(val._base), ("result", i)), creation))
-    return rows
 
 
 @contextmanager
@@ -581,13 +567,6 @@ def _device_types(gm: fx.GraphModule, tensors: Sequence[Any]) -> set[str]:
     return {value.device.type for value in values if isinstance(value, torch.Tensor)}
 
 
-def _results(gm: fx.GraphModule) -> list[Any]:
-    """What capture knows of each result."""
-    results: Any = gm.graph.output_node().args[0]
-    returned = results if isinstance(results, (tuple, list)) else [results]
-    return [r.meta.get("val") if isinstance(r, fx.Node) else None for r in returned]
-
-
 def _views_of_one_another(results: Sequence[Any]) -> list[tuple[int, int]]:
     """(position of a view, position of what it is seen through) of two results on all of the same memory."""
     vals = [(i, val) for i, val in enumerate(results) if isinstance(val, torch.Tensor) and val.layout == torch.strided]
@@ -610,7 +589,7 @@ class _Inference(_Compile):
         self.begin()
         artifact, consts = self.built(self.first, self.trace_alone)
         run = self.load(artifact, consts)
-        results = _results(self.gm)
+        results = results_of(self.gm)
         leaves = {i for i, val in enumerate(results) if isinstance(val, torch.Tensor) and val.requires_grad}
         constants = {**self.captured, **consts}
         return runtime.TorchViews.of(
@@ -658,7 +637,7 @@ class _Training(_Compile):
             every = [part.tangents for part in run.plan.parts] or [tuple(range(len(run.plan.tangents)))]
             self.ready = {constants: self.compiled_backward(constants) for constants in every}
         recorder.count("bytes saved for backward", run.plan.bytes_saved)
-        apart = _views_of_one_another(_results(self.gm))
+        apart = _views_of_one_another(results_of(self.gm))
         return runtime.TorchViews(run, {}, apart) if apart else run
 
     def training(self) -> runtime.Training:

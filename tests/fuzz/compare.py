@@ -148,11 +148,9 @@ class _Canonical:
     def _tensor(self, t: torch.Tensor) -> str:
         parts = [type(t).__name__, str(t.dtype), str(tuple(t.shape)), str(t.device)]
         if t.layout == torch.strided:
-            # The stride of an axis with one element says nothing.
-            strides = (
-                t.stride() if self.exact else [s if n > 1 else "-" for n, s in zip(t.shape, t.stride(), strict=True)]
-            )
-            parts.append(str(strides))
+            # The stride of an axis with one element says nothing, and in a tensor without elements none does.
+            told = [self.exact or (n > 1 and t.numel() > 0) for n in t.shape]
+            parts.append(str([s if tell else "-" for tell, s in zip(told, t.stride(), strict=True)]))
             parts += ["neg"] * t.is_neg() + ["conj"] * t.is_conj()
             if t.device.type != "meta" and (self.exact or t.numel()):
                 new = len(self.storages), t.storage_offset() if not self.exact else 0

@@ -66,7 +66,7 @@ ROWS: Sequence[tuple[tuple[str, ...], str, str]] = (
     # reductions
     (("BSW",), "{0}.sum(1)", "BW"), (("BSW",), "{0}.mean(1, keepdim=True)", "B1W"), (("BSW",), "{0}.amax((0, 2))", "S"), (("BSW",), "{0}.sum(-1)", "BS"), (("BSW",), "{0}.std(2)", "BS"),
     (("BSW",), "{0}.cumsum(1)", "BSW"), (("BSW",), "{0}.softmax(1)", "BSW"), (("BSW",), "{0}.var((0, 1), unbiased=False)", "W"), (("BSW",), "{0}.logsumexp(0)", "SW"), (("BSW",), "{0}.mean(0)", "SW"),
-    (("BS",), "{0}.argmax(1)[:, None] + {0}", "BS"), (("BS",), "{0}.sort(1, stable=True).values", "BS"), (("BSW",), "{0}.prod(2)", "BS"), (("BSW",), "F.normalize({0}, dim=1)", "BSW"), (("BSW",), "{0}.median(1).values", "BW"),
+    (("BS",), "{0}.argmax(1)[:, None] + {0}", "BS"), (("BS",), "{0}.sort(1, stable=True).values", "BS"), (("BSW",), "{0}.prod(2)", "BS"), (("BSW",), "F.normalize({0}, dim=1)", "BSW"), (("BSW",), "{0}.contiguous().median(1).values", "BW"),
     (("BS",), "{0}.topk(1, 1).values", "B1"), (("BSW",), "{0}.norm()", ""), (("BSW", ""), "{0} / ({1}.abs() + 1)", "BSW"),
     # views and layouts
     (("BSW",), "{0}.reshape(-1, W)", "NW"), (("NW", "BSW"), "{0}.view({1}.shape)", "BSW"), (("NW", "BSW"), "{0}.reshape({1}.shape[0], -1, W)", "BSW"), (("BSW",), "{0}.flatten()", ""), (("BSW",), "{0}.reshape({0}.shape[0], -1)", "BV"),

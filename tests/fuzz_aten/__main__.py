@@ -40,7 +40,11 @@ def work(device: str, is_varying: bool) -> None:
     for line in sys.stdin:
         first, count = json.loads(line)
         rows = []
-        found = check([generate(seed) for seed in range(first, first + count)])
+        try:
+            found = check([generate(seed) for seed in range(first, first + count)])
+        except RuntimeError:
+            if not is_lost(device):
+                raise
         if is_lost(device):
             out.write(json.dumps({"lost": [first, count]}) + "\n")
             os._exit(0)

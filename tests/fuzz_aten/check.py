@@ -126,13 +126,16 @@ _RACE = re.compile(r"_foreach_mul_\(\[(\w+), \1\]")
 
 def off_on_cards(program: Program, have: Any, ref: Any) -> bool:
     """Whether eager's own kernels for GPUs explain a difference: the entries of a list that are one tensor are written
-    at once, and hard functions of float64 have constants of float32."""
+    at once, hard functions of float64 have constants of float32, and one infinity makes a row of `rms_norm` NaN."""
     if torch.get_default_device().type == "cpu":
         return False
     text = program.describe()
     near = isinstance(have, torch.Tensor) and have.shape == ref.shape and have.is_floating_point()
     hard = "F.hard" in text and near and torch.allclose(have.double(), ref.double(), 1e-6, 1e-6, equal_nan=True)
-    return hard or _RACE.search(text) is not None
+    rows = (
+        "F.rms_norm" in text and near and bool((ref.isnan() | torch.isclose(have.double(), ref.double(), 1e-4)).all())
+    )
+    return hard or rows or _RACE.search(text) is not None
 
 
 _NORMS = frozenset({torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default})

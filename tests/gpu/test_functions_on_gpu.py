@@ -1,5 +1,7 @@
 """Functions of every kind on CUDA tensors: compiled by the backend itself, against eager and float64."""
 
+import random
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -238,3 +240,14 @@ def test_autocast():
         made, want = firebrick.compile(net)(x), net(x)
     assert made.dtype == want.dtype
     torch.testing.assert_close(made, want, rtol=2e-2, atol=2e-2)
+
+
+def test_a_quotient_by_a_number_that_differs_is_eagers():
+    def fn(x, rng):
+        return x / (rng.random() + 1)
+
+    run = firebrick.compile(fn, backend="eager")
+    a, b = random.Random(5), random.Random(5)
+    for _ in range(5):
+        x = rand(1000)
+        assert torch.equal(run(x, a), fn(x, b))

@@ -81,6 +81,29 @@ def operators() -> dict[str, Any]:
     return {op.name + (f".{op.variant_test_name}" if op.variant_test_name else ""): op for op in database.op_db}
 
 
+def product_of_factors(factors: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a decomposition by singular values says, whose vectors have any sign, and of a singular value of zero, which
+    rounding may make of anything, any direction: their product, and the values."""
+    u, s, v = factors
+    return (u * s) @ v.mT, s
+
+
+DETERMINED: dict[str, Callable[[Any], Any]] = {"pca_lowrank": product_of_factors, "svd_lowrank": product_of_factors}
+"""Operators that compute what they decompose -> what their arguments determine of their results: the last bit of a sum
+decides on the rest. (Those that decompose their argument do it with its very bits.)"""
+
+
+def determined(op: Any) -> Callable[..., Any]:
+    """The operator, or a function of it that has one right result."""
+    if op.name not in DETERMINED:
+        return op.op
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return DETERMINED[op.name](op.op(*args, **kwargs))
+
+    return call
+
+
 def generator() -> torch.Generator:
     """What draws random numbers where tensors are made."""
     return torch.default_generator if device() == "cpu" else torch.cuda.default_generators[0]
@@ -105,7 +128,7 @@ def cases(op: Any, dtype: torch.dtype, first: int = 0, end: int | None = None) -
         for variant in VARIANTS:
             if variant not in ("plain", "strided") and k >= FEW:
                 continue
-            function = op.inplace_variant if variant == "inplace" else op.op
+            function = op.inplace_variant if variant == "inplace" else determined(op)
             if function is None or (variant == "inplace" and sample.broadcasts_input):
                 continue
             given = plain if variant in ("plain", "inplace") else _MAKERS[variant](*plain)

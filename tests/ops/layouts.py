@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tests.ops.cases import DTYPES, Case
+from tests.ops.cases import DTYPES, Case, determined
 from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def layout_cases(op: Any, dtype: torch.dtype, first: int = 0, end: int | None = 
                 continue
             for context, wrap in CONTEXTS.items():
                 if context == "alone" or (dtype.is_floating_point or dtype.is_complex):
-                    yield Case(f"{layout}, {context}: {k}", wrap(op.op), tuple(laid_out), spec)
+                    yield Case(f"{layout}, {context}: {k}", wrap(determined(op)), tuple(laid_out), spec)
 
 
 def _laid_out(leaf: Any, make: Callable[[torch.Tensor], torch.Tensor | None]) -> Any:

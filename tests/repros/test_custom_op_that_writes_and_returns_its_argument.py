@@ -40,7 +40,6 @@ def test_what_an_operator_of_others_writes_is_written(fn):
 
 
 @pytest.mark.parametrize("fn", [by_packet, by_overload])
-@pytest.mark.filterwarnings("ignore:.*has no functional form")
-def test_what_has_no_functional_form_is_left_to_eager(fn):
+def test_what_has_no_functional_form_is_given_one(fn):
     with torch.no_grad():
-        assert firebrick.compile(fn, options={"strict": False})(torch.ones(4)).tolist() == [2, 2, 2]
+        assert firebrick.compile(fn, options={"strict": True})(torch.ones(4)).tolist() == [2, 2, 2]

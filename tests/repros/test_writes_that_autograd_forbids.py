@@ -21,7 +21,8 @@ def leaf(n=4):
 
 @pytest.mark.parametrize("views", SEVERAL)
 @pytest.mark.parametrize("shown", [True, False])
-def test_one_of_several_views(views, shown):
+@pytest.mark.parametrize("backend", ["firebrick", "aot_eager"])
+def test_one_of_several_views(views, shown, backend):
     def inside(x):
         y = x * 2
         views(y)[0].mul_(3)
@@ -31,7 +32,7 @@ def test_one_of_several_views(views, shown):
         y = x * 2
         return (y, *views(y)) if shown else views(y)
 
-    for compile in (lambda f: f, firebrick.compile):
+    for compile in (lambda f: f, firebrick.compile(backend=backend)):
         with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
             compile(inside)(leaf())
         with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick import trace
 from firebrick.api.compiling import compile
-from firebrick.backends.aten import run_aten, run_joint
+from firebrick.backends.aten import run_aten, run_joint, with_views
 from firebrick.config import Config
 from firebrick.errors import BackendError
 
@@ -45,8 +45,8 @@ def aot(
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         if trace.needs_grad(gm, example_inputs):
-            return run_joint(gm, example_inputs, partition, forward, backward)
+            return with_views(run_joint(gm, example_inputs, partition, forward, backward), gm)
         aten = trace.trace_inference(gm, example_inputs, Config.from_env())
-        return run_aten(aten, forward(aten.gm, list(example_inputs)))
+        return with_views(run_aten(aten, forward(aten.gm, list(example_inputs))), gm)
 
     return compile(fn, backend=backend)

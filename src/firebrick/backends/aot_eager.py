@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from firebrick import trace
-from firebrick.backends.aten import run_aten, run_joint
+from firebrick.backends.aten import run_aten, run_joint, with_views
 from firebrick.config import Config
 
 if TYPE_CHECKING:
@@ -17,5 +17,5 @@ if TYPE_CHECKING:
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Run the traced ATen graph, or the traced forward and backward where gradients are needed."""
     if trace.needs_grad(gm, example_inputs):
-        return run_joint(gm, example_inputs)
-    return run_aten(trace.trace_inference(gm, example_inputs, Config()))
+        return with_views(run_joint(gm, example_inputs), gm)
+    return with_views(run_aten(trace.trace_inference(gm, example_inputs, Config())), gm)

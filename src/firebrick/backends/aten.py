@@ -94,6 +94,28 @@ def run_joint(
     return runtime.Training(division.plan, forward, constants, backward, again, traced)
 
 
+def results_of(gm: fx.GraphModule) -> list[Any]:
+    """What capture knows of each result."""
+    results: Any = gm.graph.output_node().args[0]
+    returned = results if isinstance(results, (tuple, list)) else [results]
+    return [r.meta.get("val") if isinstance(r, fx.Node) else None for r in returned]
+
+
+def with_views(run: Callable[..., tuple[Any, ...]], gm: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
+    """A compiled graph whose results that are views to autograd know what they are views of, and how they may be
+    written to."""
+    if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        return run
+    inputs = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    rows, vals, bases = [], results_of(gm), {id(val): ("input", i) for i, val in enumerate(inputs)}
+    bases |= {id(val): ("result", i) for i, val in enumerate(vals) if val is not None}
+    for i, val in enumerate(vals):
+        if isinstance(val, torch.Tensor) and val._is_view() and bases.get(id(val)) == ("result", i):
+            creation = torch._C._autograd._get_creation_meta(val)  # type: ignore[attr-defined]
+            rows.append(runtime.ViewRow(i, *bases.get(id(val._base), ("result", i)), creation))
+    return runtime.AutogradViews(run, rows) if rows else run
+
+
 class _SizesOf:
     """The symbols in the sizes of a graph's inputs, and the graph as a function of the numbers that they are."""
 

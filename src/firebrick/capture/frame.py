@@ -273,7 +273,8 @@ class Capture:
                     raise SkipFrame("a function that looks at the frame's locals is called", always=True) from error
                 if one.is_at_break() and one.abandoned is None:
                     through = max(through, one.root.index)
-                break_step = one.step_to_break_at()
+                early = error.step if reason is error and break_step is None else None
+                break_step = one.step_to_break_at() if early is None else early
                 forget_places(error)
             except Exception as error:
                 if isinstance(error, FirebrickError) or not one.tracer.symbols.in_use():

@@ -26,15 +26,10 @@ def _recurrent(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     plain = plain and x.shape[2] == weights[0].shape[1] and all(t.dtype == x.dtype for t in (*states, *weights))
     if not any(map(has_symbols, (x, *states))) or not plain or any(tuple(h.shape) != wanted for h in states):
         return function(*args, **kwargs)
-    sources = [t for t in (x, *states, *weights) if t.requires_grad and torch.is_grad_enabled()]
-    history = sum((t.sum() for t in sources), torch.zeros((), dtype=x.dtype, device=x.device)) if sources else None
-
-    def result(shape: tuple[Any, ...]) -> torch.Tensor:
-        empty = x.new_empty(shape)
-        return empty if history is None else empty + history
-
-    out = result((steps, batch, directions * wanted[2]))
-    return (out.transpose(0, 1) if batch_first else out, *(result(wanted) for _ in states))
+    out, *after = (x.new_empty(sizes) for sizes in ((steps, batch, directions * wanted[2]), *(wanted for _ in states)))
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights)):
+        out, *after = (t.requires_grad_().clone() for t in (out, *after))
+    return (out.transpose(0, 1) if batch_first else out, *after)
 
 
 _LAYERS = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)

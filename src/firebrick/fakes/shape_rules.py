@@ -22,6 +22,7 @@ from firebrick.fakes.strides import (
     dense_strides,
     is_channels_last,
     is_dense,
+    is_normalized_channels_last,
     packed,
 )
 from firebrick.fakes.view_rules import VIEWS, view
@@ -549,10 +550,11 @@ def _loss(a: Any, b: Any, reduction: int = 1) -> Spec:
 def _batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Spec, Spec, Spec]:
-    if not x.is_contiguous() or is_channels_last(x) or not _all_of(x.dtype, weight, bias, mean, var):
+    last = is_normalized_channels_last(x)
+    if (x.device.type != "cpu" and (last or not x.is_contiguous())) or not _all_of(x.dtype, weight, bias, mean, var):
         raise NoRule
-    stat = Spec((x.shape[1] if training else 0,), x.dtype)
-    return Spec(tuple(x.shape), x.dtype), stat, stat
+    stat, shape = Spec((x.shape[1] if training else 0,), x.dtype), tuple(x.shape)
+    return Spec(shape, x.dtype, channels_last(shape) if last else None), stat, stat
 
 
 def _all_of(dtype: torch.dtype, *tensors: Any) -> bool:

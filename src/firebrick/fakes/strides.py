@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from firebrick.ir.index.sizes import below
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
 
 Shape = tuple[int, ...]
 
@@ -114,6 +115,12 @@ def is_channels_last(x: Any) -> bool:
             return False
         least = x.stride(d) * x.shape[d]
     return True
+
+
+def is_normalized_channels_last(x: Any) -> bool:
+    """Whether batch norm on a CPU gives channels last: also where strides of one element leave it in doubt."""
+    last = torch.channels_last_3d if x.dim() == 5 else torch.channels_last
+    return is_channels_last(x) or (x.dim() in (4, 5) and not x.is_contiguous() and x.is_contiguous(memory_format=last))
 
 
 def channels_last(shape: Shape) -> Shape:

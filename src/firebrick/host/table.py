@@ -37,6 +37,7 @@ from firebrick.ir.kernels.step_buffers import args_in
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Enum, Extern, Ref, device_type
+from firebrick.runtime.written import overload_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -356,10 +357,8 @@ def find_overload(op: str) -> Any:
     Raises:
         LoweringError: this torch has no such op.
     """
-    namespace, _, rest = op.partition("::")
-    name, _, overload = rest.partition(".")
     try:
-        return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+        return overload_of(op)
     except AttributeError:
         raise LoweringError(f"this torch has no op {op}") from None
 

@@ -15,6 +15,7 @@ from firebrick.runtime.bits import ConstantsChanged, WithBits, bits_of, toggled
 from firebrick.runtime.cuda_graphs import recorder_of
 from firebrick.runtime.triton_build import open_cubin
 from firebrick.runtime.unwatched import as_written
+from firebrick.runtime.written import overload_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -235,9 +236,7 @@ def resolve(kind: str, name: str) -> Any:
     """
     try:
         if kind == "op":
-            namespace, _, rest = name.partition("::")
-            base, _, overload = rest.partition(".")
-            return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
+            return overload_of(name)
         if kind == "complex":
             return complex(name)
         return torch.device(name) if kind == "device" else getattr(torch, name)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, _decomp
 from torch._decomp import core_aten_decompositions, decomposition_table
 
-from firebrick.fakes.strides import is_channels_last
+from firebrick.fakes.strides import is_channels_last, is_normalized_channels_last
 from firebrick.trace.attention_recipes import encoder_layer, multi_head_attention
 
 if TYPE_CHECKING:
@@ -129,9 +129,9 @@ def _per_channel(x: Tensor, like: Tensor) -> Tensor:
     return x.reshape([1, x.shape[0]] + [1] * (like.dim() - 2))
 
 
-def _layout_of(x: Tensor) -> torch.memory_format:
+def _layout_of(x: Tensor, is_last: Callable[[Any], bool] = is_channels_last) -> torch.memory_format:
     """What eager's kernels on images make of an argument."""
-    if not is_channels_last(x):
+    if not is_last(x):
         return torch.contiguous_format
     return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
 
@@ -209,12 +209,7 @@ def _native_batch_norm(
         assert running_var is not None
         out = _batch_norm_inference(x, weight, bias, running_mean, running_var, eps)
         mean = rstd = x.new_empty(0)
-    last = torch.channels_last_3d if x.dim() == 5 else torch.channels_last
-    if x.dim() in (4, 5) and not x.is_contiguous() and x.is_contiguous(memory_format=last):
-        layout = last  # is_channels_last is in doubt where a stride of one element says nothing
-    else:
-        layout = _layout_of(x)
-    like = torch.empty_like(x, memory_format=layout)
+    like = torch.empty_like(x, memory_format=_layout_of(x, is_normalized_channels_last))
     return (_laid_out_as(out, like) if x.device.type == "cpu" else out), mean, rstd
 
 

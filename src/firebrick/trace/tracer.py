@@ -24,6 +24,7 @@ from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.ir.operators.collective_op import COLLECTIVE_OPS
 from firebrick.ir.operators.recurrent_op import recorded_lstm
 from firebrick.runtime.bits import bits_of, toggled
+from firebrick.runtime.written import written_form
 from firebrick.trace.aliasing import BIT_OPS, Origin, Storage, Value, ViewStep, read, replay, steps_of, switched, write
 from firebrick.trace.decompositions import EXACT, decompositions
 from firebrick.trace.mutation import functional_of, written_arguments
@@ -493,17 +494,18 @@ def _fill(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[
 
 
 def _mutate(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    functional = functional_of(func)
+    functional = functional_of(func) or written_form(func)
     if functional is None:
         raise LoweringError(f"{func} writes its arguments and has no functional form")
+    copies = functional.namespace != func.namespace
     written = written_arguments(func)
     arguments = func._schema.arguments
     targets = [args[i] if i < len(args) else kwargs[name] for i, name in written]
-    if any(isinstance(target, (tuple, list)) for target in targets):
+    if copies or any(isinstance(target, (tuple, list)) for target in targets):
         storages = [tracer.value_of(t).storage for a in (*args, *kwargs.values()) for t in tensors_in(a)]
         if any(storages.count(tracer.value_of(t).storage) > 1 for t in tensors_in(targets)):
             raise LoweringError(f"{func} writes memory that several of its tensors share")
-    if arguments[written[0][0]].kwarg_only:
+    if arguments[written[0][0]].kwarg_only and not copies:
         names = {name for _, name in written}
         kwargs = {k: v for k, v in kwargs.items() if k not in names}
     kwargs = {**_defaults(func, len(args), kwargs), **kwargs}

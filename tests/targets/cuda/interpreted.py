@@ -57,6 +57,7 @@ def _interpreter():
     # 16-bit floats: the interpreter cuts bits off where the compiler rounds.
     interpreter.InterpreterBuilder.cast_impl = _cast(interpreter, interpreter.InterpreterBuilder.cast_impl)
     interpreter.InterpreterBuilder.create_dot = _dot(interpreter)
+    interpreter.InterpreterBuilder.get_bf16 = _bf16(interpreter)
     interpreter.InterpreterBuilder.create_fabs = lambda self, a: self.unary_op(a, np.abs)
     return tl, interpreter
 
@@ -73,6 +74,16 @@ def _cast(interpreter, plain):
             return plain(self, src, target)
 
     return cast_impl
+
+
+def _bf16(interpreter):
+    import triton.language as tl
+
+    def get_bf16(self, value):
+        bits = torch.tensor([value], dtype=torch.bfloat16).view(torch.uint16).numpy()
+        return interpreter.TensorHandle(bits, tl.bfloat16)
+
+    return get_bf16
 
 
 def _dot(interpreter):
@@ -134,10 +145,11 @@ class _Library:
 
         def call(*args):
             tl, interpreter = _interpreter()
-            kind = next(a for a in args if isinstance(a, tl.tensor)).dtype
+            first = next(k for k, a in enumerate(args) if isinstance(a, tl.tensor))
+            kind = args[first].dtype
             data = [a.handle.data if isinstance(a, tl.tensor) else np.asarray(a) for a in args]
             tensors = [torch.from_numpy(np.array(d)) for d in np.broadcast_arrays(*data)]
-            tensors = [t.to(tensors[0].dtype) for t in tensors]
+            tensors = [t.to(tensors[first].dtype) for t in tensors]
             made = function(*tensors)
             kind = tl.int32 if name == "signbit" else kind
             made = made.to(torch.int32).numpy() if name == "signbit" else made.numpy()

@@ -127,6 +127,7 @@ class Break(Exception):
         self.detail = detail
         self.fix = fix or self.kind.fix
         self.stack: tuple[UserLocation, ...] = ()
+        self.step: int | None = None  # a step of the root frame before which the graph had better end
         self.raises: Callable[[], bool] = lambda: name == "exception-escapes"  # whether it is the program that raises
         super().__init__(f"break {self.kind.number} {name}: {detail}")
 

@@ -106,6 +106,13 @@ class Interpreter(Operations):
         del self.stack[-count:]
         return taken
 
+    def root(self) -> Interpreter:
+        """The frame that is captured."""
+        frame = self
+        while frame.parent is not None:
+            frame = frame.parent
+        return frame
+
     # -- running --------------------------------------------------------------------
 
     def run(self) -> Value:
@@ -247,10 +254,7 @@ class Interpreter(Operations):
             raise Break("unsupported-call", f"{function.describe()} is async")
         if code.co_flags & _GENERATOR:
             generator = GeneratorValue(frame)
-            root = self
-            while root.parent is not None:
-                root = root.parent
-            self.tracer.generators.append((root.steps, generator))
+            self.tracer.generators.append((self.root().steps, generator))
             return generator
         self.tracer.innermost = frame
         try:

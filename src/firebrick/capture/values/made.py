@@ -159,9 +159,9 @@ def _names(*words: str) -> frozenset[str]:
     return frozenset(form for word in words for form in (word, f"{word}_", f"i{word}"))
 
 
-_WITH_NUMBERS = _names("add", "sub", "mul", "truediv", "div", "subtract", "multiply", "divide", "true_divide") | {
-    *("eq", "ge", "gt", "le", "lt", "ne", "greater", "greater_equal", "less", "less_equal", "not_equal")
-}
+_DIVISIONS = _names("truediv", "div", "divide", "true_divide")
+_WITH_NUMBERS = _DIVISIONS | _names("add", "sub", "mul", "subtract", "multiply")
+_WITH_NUMBERS |= {*("eq", "ge", "gt", "le", "lt", "ne", "greater", "greater_equal", "less", "less_equal", "not_equal")}
 """Functions of two operands whose result is the same for a number and for a tensor without dimensions like it."""
 
 
@@ -232,7 +232,9 @@ def _with_tensors(interp: Interpreter, name: str, args: Args, kwargs: Kwargs) ->
     dtype = _dtype_beside(number.cls, tensor.fake)
     if dtype is None or tensor.cls not in (torch.Tensor, torch.nn.Parameter):
         raise Break("changing-value", f"another number in each call meets a tensor of {tensor.fake.dtype}")
-    scalar = number_tensor(interp, number, dtype, tensor.fake.device)
+    # A GPU multiplies by the inverse of a number in the CPU's memory, as by one of Python.
+    divides = operands[1] is number and name in _DIVISIONS
+    scalar = number_tensor(interp, number, dtype, _CPU if divides else tensor.fake.device)
     return [scalar if arg is number else arg for arg in operands]
 
 

@@ -39,12 +39,12 @@ _EXACT = 1 << 53
 class ScalarValue(NumberValue):
     """A float or bool of Python whose value is a tensor of the graph: float64 or bool, without dimensions."""
 
-    __slots__ = ("tensor",)
+    __slots__ = ("step", "tensor")
     held = ("tensor",)
 
-    def __init__(self, cls: type, tensor: TensorValue) -> None:
+    def __init__(self, cls: type, tensor: TensorValue, step: int | None = None) -> None:
         super().__init__(cls, None)
-        self.tensor = tensor
+        self.tensor, self.step = tensor, step  # the root frame's step that made it
 
     def _unknown(self) -> NoReturn:
         text = f"a {self.cls.__name__} that data decide is used where it must be known"
@@ -52,7 +52,11 @@ class ScalarValue(NumberValue):
 
     def truth(self, interp: Interpreter) -> bool:
         """Unknown."""
-        raise Break("data-dependent-branch", f"the truth of a {self.cls.__name__} that data decide is asked", fix=_FIX)
+        text = f"the truth of a {self.cls.__name__} that data decide is asked"
+        error = Break("data-dependent-branch", text, fix=_FIX)
+        if interp.parent is not None:
+            error.step = self.step
+        raise error
 
     def identity(self) -> object:
         """Each float that is read is an object of its own; there are two truths."""
@@ -175,7 +179,7 @@ def read(interp: Interpreter, value: TensorValue) -> Value | None:
     if value.fake.dim():
         plain = _tensor(interp, "reshape", plain, ())
     if value.fake.dtype == torch.bool:
-        return ScalarValue(bool, _tensor(interp, "clone", plain))
+        return ScalarValue(bool, _tensor(interp, "clone", plain), interp.root().steps)
     return ScalarValue(float, _floating(interp, plain))
 
 
@@ -326,7 +330,7 @@ def of_scalars(interp: Interpreter, symbol: str, left: Value, right: Value) -> V
         _expect_nonzero(interp, right, operands[1])
     result = interp.tracer.graph.call(interp, "call_function", function, operands, {}).realize()  # type: ignore[arg-type]
     assert isinstance(result, TensorValue)
-    return ScalarValue(bool if symbol in _COMPARISONS else float, result)
+    return ScalarValue(bool if symbol in _COMPARISONS else float, result, interp.root().steps)
 
 
 def beside(interp: Interpreter, value: Value, other: Value) -> Value:

@@ -35,6 +35,8 @@ _INLINE = 64
 """Characters up to which a value that is used once stands where it is used."""
 _CHECKED = frozenset({"floordiv", "truncdiv", "mod", "fmod", "shl", "shr"})
 """Functions of whole numbers that test an argument."""
+_CALL = re.compile(r"[\w.]+\((\{\w\}|[\w.]+)(, (\{\w\}|[\w.]+))*\)")
+"""A text that is a call, whose arguments stand alone between its commas."""
 _COMPARED = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
@@ -220,7 +222,7 @@ class PartWriter(Scopes):
             args = [*args[:first], *(self._typed(a, source) for a in args[first:])]
         args = [self._typed(a, "b8") if k < first else a for k, a in enumerate(args)]
         bits = 8 * row.nbytes
-        call = re.match(r"[\w.]+\(", template) is not None and template.count("(") == 1
+        call = _CALL.fullmatch(template) is not None
         words = [a.text if call else a.operand for a in args]
         text = template.format(**dict(zip("abc", words, strict=False)), bits=bits, last=bits - 1)
         if narrow and v.dtype == source:
