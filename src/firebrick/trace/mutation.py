@@ -40,9 +40,10 @@ def _may_show(node: fx.Node, others: set[fx.Node]) -> bool:
     at_need = False
     while node.op in ("call_function", "call_method") and node.all_input_nodes:
         source, name = node.all_input_nodes[0], getattr(node.target, "__name__", node.target)
-        at_need |= name in _COPIES_AT_NEED
-        if name not in _COPIES_AT_NEED and not _shares(node, source):
-            return False
+        if not _shares(node, source):
+            if name not in _COPIES_AT_NEED:
+                return False
+            at_need = True
         node = source
         if at_need and (node.op == "placeholder" or node in others):
             return True
@@ -50,10 +51,12 @@ def _may_show(node: fx.Node, others: set[fx.Node]) -> bool:
 
 
 def _shares(one: fx.Node, two: fx.Node) -> bool:
-    vals = [node.meta.get("val") for node in (one, two)]
-    if not all(isinstance(val, torch.Tensor) and val.layout is torch.strided for val in vals):
-        return False
-    return bool(vals[0].untyped_storage()._cdata == vals[1].untyped_storage()._cdata)
+    places = {
+        val.untyped_storage()._cdata if isinstance(val, torch.Tensor) and val.layout is torch.strided else id(node)
+        for node in (one, two)
+        for val in (node.meta.get("val"),)
+    }
+    return len(places) == 1
 
 
 def _is_written(argument: torch._C.Argument) -> bool:
