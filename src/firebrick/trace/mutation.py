@@ -1,4 +1,4 @@
-"""Which functional op computes what an in-place or out= op writes."""
+"""What a graph writes: by which functional op it is computed, and whether someone can tell a view from a copy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from firebrick.ir.graph.calls import is_mutating
+
 if TYPE_CHECKING:
+    from torch import fx
     from torch._ops import OpOverload
 
 aten = torch.ops.aten
@@ -18,6 +21,42 @@ _SPECIAL_NAMES = {
     "rrelu_with_noise_": "rrelu_with_noise_functional",
 }
 """Ops that write arguments -> their functional form, where it has another name than the usual one."""
+
+
+_COPIES_AT_NEED = frozenset({"reshape", "reshape_as", "flatten", "ravel", "contiguous"})
+"""Functions that give a view where the argument's strides allow it."""
+
+
+def tells_views(graph: fx.Graph) -> bool:
+    """Whether it matters which tensors of a graph are views: one is written, or a result may be one of what the caller
+    has, an argument or another result."""
+    if any(map(is_mutating, graph.nodes)):
+        return True
+    results = graph.output_node().all_input_nodes
+    return any(_may_show(node, {*results} - {node}) for node in results)
+
+
+def _may_show(node: fx.Node, others: set[fx.Node]) -> bool:
+    at_need = False
+    while node.op in ("call_function", "call_method") and node.all_input_nodes:
+        source, name = node.all_input_nodes[0], getattr(node.target, "__name__", node.target)
+        if not _shares(node, source):
+            if name not in _COPIES_AT_NEED:
+                return False
+            at_need = True
+        node = source
+        if at_need and (node.op == "placeholder" or node in others):
+            return True
+    return False
+
+
+def _shares(one: fx.Node, two: fx.Node) -> bool:
+    places = {
+        val.untyped_storage()._cdata if isinstance(val, torch.Tensor) and val.layout is torch.strided else id(node)
+        for node in (one, two)
+        for val in (node.meta.get("val"),)
+    }
+    return len(places) == 1
 
 
 def _is_written(argument: torch._C.Argument) -> bool:

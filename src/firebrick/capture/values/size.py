@@ -227,11 +227,12 @@ class SizeNodes:
                 return graph.call_function(operator.sub, (seen, size.const)) if size.const else seen
             _, node, dim = self.leaves[expr.name]
             return graph.call_method("size", (node, dim))
-        target, parts = operation(expr)
-        first, *rest = [self.argument(p) for p in parts]
-        total = first
+        target, (partial, *rest) = operation(expr)
+        total = self.argument(partial)
         for part in rest:
-            total = graph.call_function(_FUNCTIONS[target], (total, part))
+            partial = _ARITHMETIC[target](partial, part)
+            total = graph.call_function(_FUNCTIONS[target], (total, self.argument(part)))
+            total.meta["val"], total.meta["stack"] = self.sizes.size(partial), ()
         return total
 
     def emit(self, emitter: ValueEmitter, expr: Expr) -> None:
