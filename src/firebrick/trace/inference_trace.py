@@ -165,7 +165,8 @@ class Trace:
         if not isinstance(example, torch.Tensor):
             raise LoweringError(f"graph input {node.name} is a {type(example).__name__}, not a tensor")
         fake = example if isinstance(example, FakeTensor) else node.meta.get("val")
-        if not isinstance(fake, FakeTensor) or fake.fake_mode is not self.tracer.fake_mode:
+        turned = isinstance(fake, FakeTensor) and fake.dim() != example.dim()  # the graph's end, by `squeeze_` and such
+        if not isinstance(fake, FakeTensor) or fake.fake_mode is not self.tracer.fake_mode or turned:
             fake = fake_like(self.tracer.fake_mode, example)
         if has_symbols(fake) or any(fake is v.fake for v in self.inputs):
             fake = fake_like(self.tracer.fake_mode, fake)

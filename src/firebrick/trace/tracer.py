@@ -61,6 +61,7 @@ class Tracer(TorchDispatchMode):
         self.literals: set[str] = set()  # constants that no attribute of the traced module holds
         self.bits: dict[str | int, Bits] = {}  # of inputs and constants that have any
         self.seen_by_bits: set[int] = set()  # the fakes of those
+        self.turned: dict[int, tuple[FakeTensor, int]] = {}  # views with gradients, reshaped in place: their versions
         self.locate: Callable[[], None] | None = None  # tells the tape where in the program the next call is from
         self._values: dict[int, Value] = {}
         self._keep: list[Any] = []
@@ -566,6 +567,8 @@ def _inplace_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwarg
     if value.storage.base is fake:
         value.storage.base = before
     tracer.fakes(func, (fake, *args[1:]), kwargs)
+    if fake.requires_grad and fake._is_view():
+        tracer.turned[id(fake)] = fake, fake._version + 1  # autograd counts it when this returns
     value.chain, value.record, value.version = viewed.chain, viewed.record, viewed.version
     return args[0]
 
