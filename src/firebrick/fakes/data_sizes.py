@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.ir.index.sizes import SizesDisagree
+from firebrick.ir.index.sizes import SizesDisagree, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -107,9 +107,13 @@ def _repeat_interleave(sizes: Sizes, repeats: torch.Tensor, output_size: Any = N
     return _empty(repeats, (sizes.size(sizes.from_data()) if output_size is None else output_size,))
 
 
-def _bincount(sizes: Sizes, x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
+def _bincount(sizes: Sizes, x: torch.Tensor, weights: torch.Tensor | None = None, minlength: Any = 0) -> torch.Tensor:
     dtype = torch.int64 if weights is None else weights.dtype if weights.dtype == torch.float32 else torch.float64
-    return _empty(x, (sizes.size(sizes.from_data(int(minlength))),), dtype)
+    known = isinstance(minlength, int)
+    count = sizes.from_data(minlength if known else 0)
+    if not known:
+        sizes.ask("<=", size_of(minlength), count, "expected")
+    return _empty(x, (sizes.size(count),), dtype)
 
 
 def _index(sizes: Sizes, x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Any:

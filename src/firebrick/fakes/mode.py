@@ -106,6 +106,10 @@ _CONCRETE: Mapping[Any, Callable[[torch.Tensor], Any]] = {
 """What kernels of libraries in C++ ask, which know numbers only."""
 
 
+_NUMBERS_ONLY = "SymIntArrayRef expected to contain only concrete integers"
+"""What operators written in C++ say that take no symbols."""
+
+
 class AskedForNumbers(Exception):
     """A kernel in C++ wants sizes as numbers; one in Python may not, see `with_kernels_in_python`."""
 
@@ -114,7 +118,9 @@ def with_kernels_in_python(call: Callable[[], Any]) -> Any:
     """Make a call; if kernels in C++ need numbers, by those in Python where there are some."""
     try:
         return call()
-    except AskedForNumbers:
+    except (AskedForNumbers, RuntimeError) as error:
+        if not isinstance(error, AskedForNumbers) and _NUMBERS_ONLY not in str(error):
+            raise
         with enable_python_dispatcher():
             return call()
 

@@ -12,7 +12,7 @@ import torch
 
 from firebrick.fakes.promotion import NoRule
 from firebrick.ir.index.expr import as_expr, maximum
-from firebrick.ir.index.sizes import size_of, sizes_in
+from firebrick.ir.index.sizes import now, size_of, sizes_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -189,11 +189,24 @@ def _parts(x: torch.Tensor, sizes: Sequence[Any], dim: int = 0) -> list[Seen]:
     return parts
 
 
-def _split(x: torch.Tensor, size: Any, dim: int = 0) -> list[Seen]:
-    whole, size = int(x.shape[dim]), int(size)  # how many there are is a number
-    if size < 1:
+def part_sizes(whole: Any, size: Any) -> list[Any]:
+    """The sizes of the parts of a dimension that is split; how many there are is a number.
+
+    Raises:
+        NoRule: that tells nothing.
+    """
+    if sizes_in((whole, size)) is None:
+        if size < 1:
+            raise NoRule
+        return [min(size, whole - k) for k in range(0, whole, size)] or [0]
+    count = -(-now(whole) // max(now(size), 1))
+    if size < 1 or not count or whole <= size * (count - 1) or whole > size * count:
         raise NoRule
-    return _parts(x, [min(size, whole - k) for k in range(0, whole, size)] or [0], dim)
+    return [*[size] * (count - 1), whole - size * (count - 1)]
+
+
+def _split(x: torch.Tensor, size: Any, dim: int = 0) -> list[Seen]:
+    return _parts(x, part_sizes(x.shape[dim], size), dim)
 
 
 def _unbind(x: torch.Tensor, dim: int = 0) -> list[Seen]:

@@ -21,6 +21,7 @@ from firebrick.fakes.mode import dispatches_itself, fake_of
 from firebrick.fakes.mutation import functional_of, written_arguments
 from firebrick.fakes.node_values import tensors_in
 from firebrick.fakes.segments import COLLECTIVES
+from firebrick.fakes.view_rules import part_sizes
 from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.ir.operators.collective_op import COLLECTIVE_OPS
 from firebrick.ir.operators.recurrent_op import recorded_lstm
@@ -416,10 +417,10 @@ def _split(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict
     tensor, sizes = args[0], args[1]
     dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
     extent = tensor.shape[dim]
-    if isinstance(sizes, int):
-        if sizes == 0:
+    if isinstance(sizes, (int, torch.SymInt)):
+        if type(sizes) is int and sizes == 0:
             return [_identity(tracer, func, args, kwargs)]
-        sizes = [min(sizes, extent - start) for start in range(0, extent, sizes)] or [0]
+        sizes = part_sizes(extent, sizes)
     parts, start = [], 0
     for size in sizes:
         parts.append(_view_rule(tracer, aten.slice.Tensor, (tensor, dim, start, start + size), {}))
