@@ -2,14 +2,15 @@
 
     python bench/varying.py [--only NAME ...] [--torch]
 
-Images of ten sizes through vision models, twenty lengths through an LSTM, twenty graphs through a GNN, images with other
-numbers of boxes through a detector, and training steps of BERT over twenty sizes; `--torch` counts the graphs of
+Images of ten sizes through vision models, twenty lengths through an LSTM, twenty graphs through a GNN, images with
+other numbers of boxes through a detector, and training steps of BERT over twenty sizes; `--torch` counts the graphs of
 torch.compile too. `memory` calls one function with a thousand sizes.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -183,7 +184,7 @@ def measure(name: str, with_torch: bool) -> str:
             scale = max(other.abs().max().item() if other.numel() else 0.0, 1e-3)
             worst = max(worst, (one - other).abs().max().item() / scale if other.numel() else 0.0)
         frames.append(firebrick.stats()["counts"]["frames"])
-    compiles = [k for k, (a, b) in enumerate(zip(frames, frames[1:], strict=False)) if b > a]
+    compiles = [k for k, (a, b) in enumerate(itertools.pairwise(frames)) if b > a]
     counts = firebrick.stats()["counts"]
     text = (
         f"{name}: {len(case.calls)} calls, compiles at calls {compiles}, {counts.get('breaks', 0)} breaks, "
