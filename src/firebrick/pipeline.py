@@ -36,6 +36,7 @@ from firebrick.errors import (
 )
 from firebrick.extend.claimed_group import groups_in
 from firebrick.extend.pass_runner import copy_graph
+from firebrick.fakes.mutation import tells_views
 from firebrick.fakes.node_values import number_nodes, release, values_for
 from firebrick.fakes.segments import Segments, is_cut, of_data, segments
 from firebrick.gc_pause import collector_paused
@@ -53,7 +54,6 @@ from firebrick.report import recorder
 from firebrick.runtime.unwatched import as_written, unwatched
 from firebrick.targets.by_device import find_targets
 from firebrick.trace import graph_key, literals
-from firebrick.trace.mutation import tells_views
 from firebrick.trace.trace_state import TracingState, fakes_of
 from firebrick.version import VERSION
 

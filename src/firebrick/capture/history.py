@@ -41,7 +41,8 @@ class _Notes:
     had to be known; sizes: dimensions that had another size; together: others of
     such tensors that may vary too; first: arguments of a call that ran plain; in_vain: how
     often symbols could not be compiled, with and without gradients recorded; ones: whether a size of 1 may be a symbol;
-    written: objects that calls change; begins_anew: whether it fills state that it is handed, such as a cache.
+    written: objects that calls change; begins_anew: whether it fills state that it is handed, such as a cache;
+    guesses: whether sizes that data decide may be taken not to be 0.
     """
 
     def __init__(self) -> None:
@@ -58,6 +59,7 @@ class _Notes:
         self.ones = True
         self.written: set[Source] = set()
         self.begins_anew = False
+        self.guesses = True
 
 
 def _number_or_sizes(value: Any) -> Any:
@@ -131,7 +133,7 @@ class History:
         """Tell a capture what varies."""
         notes = self.of(code)
         tracer.replaced, tracer.symbols.varying = frozenset(notes.inputs), frozenset(notes.sizes | notes.together)
-        tracer.symbols.ones = notes.ones
+        tracer.symbols.ones, tracer.symbols.sizes.guesses = notes.ones, notes.guesses
         if notes.begins_anew and tracer.symbols.dynamic is None:
             tracer.symbols.dynamic = True
         tracer.numbers = frozenset(notes.floats if floats else ())

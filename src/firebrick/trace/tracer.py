@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from firebrick.errors import LoweringError
 from firebrick.fakes.foreach import calls_of, op_of
 from firebrick.fakes.mode import dispatches_itself, fake_of
+from firebrick.fakes.mutation import functional_of, written_arguments
 from firebrick.fakes.node_values import tensors_in
 from firebrick.fakes.segments import COLLECTIVES
 from firebrick.ir.index.sizes import expressions, size_of
@@ -27,7 +28,6 @@ from firebrick.runtime.bits import bits_of, toggled
 from firebrick.runtime.written import written_form
 from firebrick.trace.aliasing import BIT_OPS, Origin, Storage, Value, ViewStep, read, replay, steps_of, switched, write
 from firebrick.trace.decompositions import EXACT, decompositions
-from firebrick.trace.mutation import functional_of, written_arguments
 from firebrick.trace.quantized_recipes import QUANTIZED
 from firebrick.trace.tape import Record, Tape
 

@@ -154,6 +154,10 @@ class SizeNodes:
         if self.sizes.of_data(self.sizes.settled(as_expr(left) - right)):
             if self.sizes.holds(sign, left, right) or self.sizes.holds(_CONTRARY[sign], left, right):
                 return self.sizes.holds(sign, left, right)
+            if self.graph.outer is None and not self.graph.changed() and not self.graph.keeps_sizes:
+                guessed = self.sizes.guess(sign, left, right)
+                if guessed is not None:
+                    return guessed
             raise Break(
                 "data-dependent-branch", f"whether a size that data decide is {sign} another number is asked", fix=_FIX
             )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.ir.graph.calls import is_mutating
+from firebrick.ir.index.sizes import expressions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from torch import fx
     from torch._ops import OpOverload
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
 aten = torch.ops.aten
 
@@ -90,3 +94,22 @@ def functional_of(op: OpOverload) -> OpOverload | None:
         if [(a.name, str(a.type)) for a in candidate._schema.arguments] == wanted:
             return candidate
     return None
+
+
+def checked_outs(
+    mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[torch.Tensor]
+) -> Any:
+    """The `out=` arguments of a call with symbols: kernels in C++ would look whether they fit, by numbers.
+
+    Raises:
+        RuntimeError: they are not like the results for all sizes.
+    """
+    functional, names = functional_of(op), {name for _, name in written_arguments(op)}
+    plain = {name: value for name, value in kwargs.items() if name not in names}
+    results = None if functional is None else mode.__torch_dispatch__(functional, (), args, plain)
+    pairs = list(zip(outs, results if isinstance(results, tuple) else [results], strict=False))
+    if any(result is None or expressions(out.shape) != expressions(result.shape) for out, result in pairs):
+        raise RuntimeError(f"{op} gets a tensor for its result that has other sizes")
+    if any(not torch.can_cast(result.dtype, out.dtype) for out, result in pairs if result is not None):
+        raise RuntimeError(f"{op} gets a tensor for its result that has another dtype")
+    return outs[0] if len(outs) == 1 else tuple(outs)
