@@ -36,10 +36,10 @@ from firebrick.errors import (
 )
 from firebrick.extend.claimed_group import groups_in
 from firebrick.extend.pass_runner import copy_graph
+from firebrick.fakes.mutation import tells_views
 from firebrick.fakes.node_values import number_nodes, release, values_for
 from firebrick.fakes.segments import Segments, is_cut, of_data, segments
 from firebrick.gc_pause import collector_paused
-from firebrick.ir.graph.calls import is_mutating
 from firebrick.ir.graph.equal_layers import NotAlike, find_repeat, shortened
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
@@ -337,8 +337,8 @@ class _Compile:
             artifact, consts = self.generated(trace)
             more: dict[str, Any] = {"literals": literals.write(consts)} if consts else {}
             if sizes is not None:
-                if any(map(is_mutating, self.gm.graph.nodes)):
-                    sizes.enforce()  # what eager has as a view where a size is 1 is written to
+                if tells_views(self.gm.graph):
+                    sizes.enforce()  # what eager has as a view where a size is 1
                 more["facts"] = sizes.to_json(before)
                 more["nonempty"] = [e.show() for e in sizes.nonempty]
             return artifact.with_extra(**more, **extra())

@@ -27,8 +27,22 @@ def test_a_second_size_is_compiled_for_all():
 
 
 def test_dimensions_that_vary_one_after_the_other():
-    sizes = [(3, 5), (3, 6), (3, 9), (4, 9), (7, 2), (5, 5), (3, 5)]
+    sizes = [(3, 5), (4, 5), (7, 5), (7, 9), (7, 2), (5, 5), (3, 5)]
     assert compiles(lambda x: x.softmax(1) * x.sum(), [(torch.randn(*s),) for s in sizes]) == 3
+
+
+def test_what_comes_before_a_dimension_that_varies_does_so_too():
+    sizes = [(3, 5), (3, 6), (3, 9), (4, 9), (7, 2), (5, 5), (3, 5), (1, 4)]
+    assert compiles(lambda x: x.softmax(1) * x.sum(), [(torch.randn(*s),) for s in sizes]) == 2
+    assert compiles(lambda i: i * 2, [(torch.ones(*s, dtype=torch.long),) for s in ((3, 5), (4, 5), (4, 9))]) == 2
+
+
+def test_a_size_that_did_not_vary_and_is_needed_keeps_no_other_from_being_a_symbol():
+    def pair(edges):
+        source, target = edges
+        return source * target
+
+    assert compiles(pair, [(torch.ones(2, n, dtype=torch.long),) for n in (5, 6, 9, 3)]) == 2
 
 
 def test_sizes_that_are_asked_to_be_numbers():

@@ -1,7 +1,8 @@
 """How many operators are one graph with symbols for all sizes, and why the others are not; nothing is built or run.
 
-    python -m tests.ops.sizes [NAME ...]
+    python -m tests.ops.sizes [--run] [NAME ...]
 
+With `--run` each is compiled and called at three sizes of the same ranks, and its results are compared with eager's.
 One sample of each operator goes through all stages up to code. An operator counts unless something needs a size as a
 number, or the graph was captured with numbers.
 """
@@ -9,7 +10,9 @@ number, or the graph was captured with numbers.
 from __future__ import annotations
 
 import argparse
+import sys
 import traceback
+import types
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tests.ops.cases import Case, cases, operators
+from tests.ops.compare import Expected, difference, expect, is_unwritten, nearer_than_eager, right_by_values, run_seeded
 
 import firebrick
 from firebrick import host, pipeline
@@ -87,10 +91,123 @@ def varies(case: Case) -> bool:
     return any(n > 1 for leaf in case.leaves if isinstance(leaf, torch.Tensor) for n in leaf.shape)
 
 
+SCALES = ((5, 10, 20), (6, 11, 21), (8, 13, 24))
+"""What the database's own lengths S, M and L are, one after the other."""
+
+
+def _scaled(op: Any, scale: tuple[int, ...]) -> list[Case]:
+    """An operator's plain cases with other lengths."""
+    modules = [m for name, m in sys.modules.items() if name.startswith("torch.testing._internal")]
+    names = [(m, n, v) for m in modules for n, v in zip("SML", scale, strict=True) if type(vars(m).get(n)) is int]
+    before = [(m, n, vars(m)[n]) for m, n, _ in names]
+    try:
+        for module, name, value in names:
+            setattr(module, name, value)
+        return [c for c in cases(op, torch.float32, 0, 12) if c.name.startswith("plain")]
+    except Exception:  # a sample that is made for one length
+        return []
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def _form(case: Case) -> Any:
+    """What cases have in common that differ in sizes only."""
+    kinds = [(x.dtype, x.dim(), x.layout) if isinstance(x, torch.Tensor) else type(x) for x in case.leaves]
+    return case.name, case.spec, kinds
+
+
+def _series(op: Any) -> list[tuple[Case, Expected]]:
+    """Three calls of an operator that differ in sizes, each with what eager gives."""
+    scaled = [{str(_form(c)): c for c in _scaled(op, scale)} for scale in SCALES]
+    for form, first in scaled[0].items():
+        series = [one[form] for one in scaled if form in one]
+        shapes = [[x.shape for x in c.leaves if isinstance(x, torch.Tensor)] for c in series]
+        if len(series) < len(SCALES) or not varies(first) or any(s == shapes[0] for s in shapes[1:]):
+            continue
+        expected = [expect(c) for c in series]
+        if all(e is not None for e in expected):
+            return list(zip(series, expected, strict=True))  # type: ignore[arg-type]
+    return []
+
+
+def _own(function: Any) -> Any:
+    """A function of the database as one that is no library's."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    own = types.FunctionType(
+        function.__code__,
+        {**function.__globals__, "__name__": __name__},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    own.__kwdefaults__ = function.__kwdefaults__
+    return own
+
+
+def run(name: str, op: Any) -> tuple[str, str]:
+    """Run an operator at three sizes: what kept it from one graph for the second and third, and what was wrong."""
+    series = _series(op)
+    if not series:
+        return "no other sizes", ""
+    function = _own(series[0][0].function)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    compiled, why, wrong, reasons = firebrick.compile(call), "", "", firebrick.stats()["reasons"]
+    for step, (case, expected) in enumerate(series):
+        before, tensors = firebrick.stats()["counts"].get("graphs", 0), case.tensors()
+        try:
+            outputs = run_seeded(Case(case.name, compiled, case.leaves, case.spec), tensors, 0)
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error)[:200]}", ""
+        found = difference(expected, outputs, tensors, is_unwritten(name, case))
+        if found and not (right_by_values(case, outputs, tensors) or nearer_than_eager(case, expected, outputs)):
+            wrong = f"{case.describe()}: {found}"
+        graphs = firebrick.stats()["counts"].get("graphs", 0) - before
+        if graphs > (step < 2) or (step == 0 and not graphs):
+            why = f"{graphs} graphs at call {step}"
+    if why:
+        more = [
+            text
+            for kind in ("break", "size as a number", "recompile", "skip", "size that data decide")
+            for text, n in firebrick.stats()["reasons"].get(kind, {}).items()
+            if n > reasons.get(kind, {}).get(text, 0)
+        ]
+        why += ": " + " | ".join(text.partition("\n")[0][:160] for text in more)
+    return why, wrong
+
+
+def run_all(names: list[str]) -> None:
+    """Run the operators, and tell what was not one graph, and what was wrong."""
+    whys, wrongs, skipped, done = Counter[str](), 0, 0, 0
+    for name, op in sorted(operators().items()):
+        if name.startswith("jiterator") or (names and op.name not in names):
+            continue  # made for GPUs
+        why, wrong = run(name, op)
+        firebrick.reset()
+        skipped, done, wrongs = skipped + (why == "no other sizes"), done + 1, wrongs + bool(wrong)
+        if why and why != "no other sizes":
+            whys[why] += 1
+            print(f"{name}: {why}", flush=True)
+        if wrong:
+            print(f"{name} WRONG: {wrong}", flush=True)
+    ran = done - skipped
+    print(f"{done} operators, {skipped} without samples of other sizes; {ran - whys.total()} of {ran} with one graph "
+          f"for all other sizes, {wrongs} wrong")  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--run", action="store_true", help="compile and call each at three sizes")
     options = parser.parse_args()
+    if options.run:
+        warnings.simplefilter("ignore")
+        run_all(options.names)
+        return
     warnings.simplefilter("ignore")
     done, bad, whys = 0, 0, Counter[str]()
     for name, op in sorted(operators().items()):

@@ -61,12 +61,15 @@ if TYPE_CHECKING:
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.values.iterator import GeneratorValue
     from firebrick.config import Config
+    from firebrick.ir.index.sizes import Sizes
 
     Backend = Callable[[fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 
 _GENERATOR_OR_ASYNC = 0x20 | 0x80 | 0x200
 _MOST_FLOATS = 3
 """Captures of a continuation for different floats, before Python runs what uses them."""
+_MOST_DISPROVED = 3
+"""Calls in which what was guessed of data does not hold, before it is guessed no more."""
 _MAX_ATTEMPTS = 12
 _MAX_ENTRIES = 256  # of one code object, for all modules that run it
 _MAX_VERSIONS = 4  # tensors whose versions are looked at before a graph that changes them
@@ -237,6 +240,9 @@ class Capture:
             one.tracer.symbols.sizes.takes_data = symbols
             try:
                 one.run()
+                if one.tracer.symbols.sizes.guessed and not one._can_start_again():
+                    history.of(code).guesses = False  # nothing could be done in a call that does not agree
+                    continue
                 if history.note_effects(code, one.tracer.effects) and symbols and attempt == 1:
                     continue
                 one.tracer.symbols.sizes.takes_data = False
@@ -309,7 +315,7 @@ class Capture:
         for value in one.tracer.found:
             if isinstance(value, LazyValue) and value._real is None and value.source is not None:
                 one.tracer.guards.type(value.source, type(value.obj))
-        outdated = _Outdated(frame.code)
+        outdated = _Outdated(frame.code, one.tracer.symbols.sizes, self.history)
         code = one.assemble(compiled, outdated)
         guards = one.tracer.guards
         for guard in one.tracer.symbols.guards():
@@ -367,17 +373,23 @@ class Capture:
 class _Outdated:
     """Called by new code whose graph says that a tensor it holds is no longer like what was compiled."""
 
-    __slots__ = ("code", "plan")
+    __slots__ = ("code", "history", "plan", "sizes")
     plan: Plan
 
-    def __init__(self, code: CodeType) -> None:
-        self.code = code
+    def __init__(self, code: CodeType, sizes: Sizes, history: History) -> None:
+        self.code, self.sizes, self.history = code, sizes, history
 
-    def __call__(self) -> None:
+    def __call__(self, why: str = "the dtype, device, shape or strides of a parameter or buffer changed") -> None:
         for entry in entries(self.code):
             if entry.plan is self.plan:
                 entry.remove()
-        recorder.reason("recompile", "the dtype, device, shape or strides of a parameter or buffer changed")
+        recorder.reason("recompile", why)
+
+    def count_disproved(self) -> None:
+        """Guess no more what was guessed in vain in several calls."""
+        if self.sizes.disproved >= _MOST_DISPROVED:
+            self.history.of(self.code).guesses = False
+            self("what data decide was taken not to be empty, and often is")
 
 
 def forget_places(error: BaseException | None) -> None:
@@ -612,7 +624,7 @@ class Attempt:
             emitter.store_deref(name)
         _switch_grad(emitter, self.recorded, torch.is_grad_enabled())
 
-    def assemble(self, compiled: Callable[..., Any] | None, outdated: Callable[[], None]) -> CodeType:
+    def assemble(self, compiled: Callable[..., Any] | None, outdated: _Outdated) -> CodeType:
         """The new code, with the call of the compiled graph at its start."""
         emitter, graph, prelude = self.emitter, self.tracer.graph, self.tracer.prelude
         assert emitter is not None
@@ -698,7 +710,7 @@ class Attempt:
         emitter: ValueEmitter,
         kept: dict[str, Source | Callable[..., Any]],
         states: list[str],
-        outdated: Callable[[], None] | None,
+        outdated: _Outdated | None,
     ) -> None:
         """The graph raised: plain Python raises the same, with the effects and the traceback that it should have.
 
@@ -727,6 +739,8 @@ class Attempt:
             emitter.load_fast(temp)
             emitter.compare_op("==")
             emitter.emit("POP_JUMP_IF_FALSE", leave)
+        if outdated is not None and outdated.sizes.guessed:
+            emitter.run_call(outdated.count_disproved)
         emitter.place(again)
         self.tracer.prelude.put_back(emitter, states)
         emitter.pop()

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from firebrick.capture.breaks.continuation import origin
-from firebrick.capture.guards.size_symbols import changed_sizes
+from firebrick.capture.guards.size_symbols import changed_sizes, vary_together
 from firebrick.capture.guards.sources import InstanceAttr, Local
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.tensor import TensorValue
@@ -38,9 +38,11 @@ class _Notes:
 
     inputs: tensors of modules that are inputs now; outdated: parameters that were other ones once; changed: what was
     another constant in an earlier round of a loop; floats, integers: those that were others; numbers: integers that
-    had to be known; sizes: dimensions that had another size; first: arguments of a call that ran plain; in_vain: how
+    had to be known; sizes: dimensions that had another size; together: others of
+    such tensors that may vary too; first: arguments of a call that ran plain; in_vain: how
     often symbols could not be compiled, with and without gradients recorded; ones: whether a size of 1 may be a symbol;
-    written: objects that calls change; begins_anew: whether it fills state that it is handed, such as a cache.
+    written: objects that calls change; begins_anew: whether it fills state that it is handed, such as a cache;
+    guesses: whether sizes that data decide may be taken not to be 0.
     """
 
     def __init__(self) -> None:
@@ -51,11 +53,13 @@ class _Notes:
         self.integers: set[Source] = set()
         self.numbers: set[Source] = set()
         self.sizes: set[tuple[Source, int]] = set()
+        self.together: set[tuple[Source, int]] = set()
         self.first: dict[str, Any] | None = None
         self.in_vain = [0, 0]
         self.ones = True
         self.written: set[Source] = set()
         self.begins_anew = False
+        self.guesses = True
 
 
 def _number_or_sizes(value: Any) -> Any:
@@ -105,7 +109,9 @@ class History:
         self._note_state(frame, nearest)
         for _, guards in failing:
             if guards is nearest or all(guard.kind in ("TENSOR", "SHAPE") for guard in guards):
-                self.of(frame.code).sizes.update(changed_sizes(frame, guards))
+                sizes = {*changed_sizes(frame, guards)}
+                self.of(frame.code).sizes |= sizes
+                self.of(frame.code).together.update(vary_together(frame, sizes))
 
     def is_first(self, frame: Frame) -> bool:
         """Whether a frame is the first of its code, which may run plain; what its arguments were tells what varies."""
@@ -126,8 +132,8 @@ class History:
     def tell(self, tracer: Tracer, code: CodeType, floats: bool) -> None:
         """Tell a capture what varies."""
         notes = self.of(code)
-        tracer.replaced, tracer.symbols.varying = frozenset(notes.inputs), frozenset(notes.sizes)
-        tracer.symbols.ones = notes.ones
+        tracer.replaced, tracer.symbols.varying = frozenset(notes.inputs), frozenset(notes.sizes | notes.together)
+        tracer.symbols.ones, tracer.symbols.sizes.guesses = notes.ones, notes.guesses
         if notes.begins_anew and tracer.symbols.dynamic is None:
             tracer.symbols.dynamic = True
         tracer.numbers = frozenset(notes.floats if floats else ())
@@ -161,12 +167,13 @@ class History:
 
     def give_up_symbols(self, code: CodeType, error: Exception, symbols: Symbols) -> bool:
         """Symbols were tried in vain; where all sizes became numbers, that may be by chance. Whether there is another
-        try: without symbols of 1."""
-        if symbols.has_ones:
-            self.of(code).ones = False
+        try: without symbols of 1, and of sizes that did not vary."""
+        notes = self.of(code)
+        if symbols.has_ones or not notes.together <= notes.sizes:
+            notes.ones, notes.together = notes.ones and not symbols.has_ones, set()
             return True
         lasting = not isinstance(error, SizesDecided)
-        self.of(code).in_vain[torch.is_grad_enabled()] += _MOST_IN_VAIN if lasting else 1
+        notes.in_vain[torch.is_grad_enabled()] += _MOST_IN_VAIN if lasting else 1
         recorder.count("sizes compiled as numbers")
         recorder.reason("size as a number", str(error))
         return False

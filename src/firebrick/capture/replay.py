@@ -179,7 +179,9 @@ class Repeats:
         tracer = self._tracer
         graph, effects = tracer.graph, tracer.effects
         unfinished = sum(not generator.frame.finished for _, generator in tracer.generators)
-        return (effects.outside, unfinished, len(graph.inputs), len(tracer.prelude), len(graph.sizes.sizes.data))
+        sizes = graph.sizes.sizes
+        made = len(graph.inputs), len(tracer.prelude), len(sizes.data), len(sizes.guessed)
+        return (effects.outside, unfinished, *made)
 
     def _knows_reach(self) -> bool:
         """Whether all new objects are known that others hold: a call might find and change them."""

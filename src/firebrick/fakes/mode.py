@@ -34,6 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from firebrick.fakes.data_sizes import DATA_SIZED, is_data_sized
 from firebrick.fakes.foreach import calls_of, op_of
+from firebrick.fakes.mutation import checked_outs, written_arguments
 from firebrick.fakes.refusals import check_accepted
 from firebrick.fakes.shape_rules import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
 from firebrick.fakes.strides import by_stride, contiguous, dense_strides
@@ -560,6 +561,9 @@ def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     if devices.common is None:
         raise _Slow
     if func._schema.is_mutable:
+        outs = [kwargs[name] for _, name in written_arguments(func) if name in kwargs]
+        if outs and _has_symbols((*args, *outs)):
+            return checked_outs(mode, func, args, kwargs, outs)
         with in_kernel_invocation_manager(mode):
             result = func(*args, **kwargs)
         for arg in (*args, *kwargs.values()):

@@ -182,6 +182,7 @@ class _Watch:
     """What each call looks at: the values of symbols, and whether what was taken for true of them is so."""
 
     def __init__(self, gm: fx.GraphModule, parts: list[Segment], sizes: Sizes) -> None:
+        self.sizes = sizes
         self.facts: list[list[Fact]] = []
         self.places: list[list[tuple[fx.Node, int, str, int]]] = []
         self.layouts: list[list[tuple[fx.Node, tuple[Expr | int, ...]]]] = []
@@ -223,7 +224,11 @@ class _Watch:
         for node, d, name, more in self.places[step]:
             numbers[name] = values[node].shape[d] - more
         for fact in self.facts[step]:
-            fact.check(numbers)
+            try:
+                fact.check(numbers)
+            except SizesDisagree:
+                self.sizes.disproved += fact.difference in self.sizes.guessed
+                raise
         for node, strides in self.layouts[step]:
             real = values[node]
             wanted = [e.evaluate(numbers) if isinstance(e, Expr) else e for e in strides]

@@ -263,6 +263,8 @@ class Training:
 
     def gradients(self, present: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
         """Return the gradient of each of `wrt`; the backward for these tangents is compiled when first asked for."""
+        if torch._C._len_torch_dispatch_stack():  # a mode sees each operator, and may compute another result
+            return self.traced_gradients(present, *tensors)
         compiled = self._backwards.get(present)
         if compiled is None:
             with recorder.timed("backward"):
@@ -275,6 +277,13 @@ class Training:
             computed = compiled[0](*tensors)
         return [None if i is None else computed[i] for i in compiled[1]]
 
+    def traced_gradients(self, present: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
+        """As `gradients`, on eager kernels."""
+        with unwatched():
+            _, run, order = self.traced(present)
+        computed = run(*tensors)
+        return [None if i is None else computed[i] for i in order]
+
     def _versions(self, inputs: Sequence[torch.Tensor]) -> dict[int | str, int]:
         versions: dict[int | str, int] = {name: t._version for name, t in self.watched.items()}
         versions.update((i, t._version) for i, t in enumerate(inputs) if not t.is_inference())
@@ -284,6 +293,11 @@ class Training:
         self, before: Before, inputs: Sequence[torch.Tensor], present: tuple[int, ...], tangents: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor | None]:
         """As `gradients`, computed from the inputs by a graph that has gradients of its own."""
+        if torch._C._len_torch_dispatch_stack():
+            raise RuntimeError(
+                "firebrick: gradients of gradients of a compiled graph under a TorchDispatchMode, which would not see "
+                "their operators; leave the mode, or call what needs them uncompiled"
+            )
         key = present, tuple([t.requires_grad for t in tangents]), *self.sizes(inputs).values()
         higher = self._higher.get(key)
         if higher is None:
@@ -388,9 +402,7 @@ class NodeBackward:
 
     def gradients(self, positions: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
         """As `Training.gradients`, on eager kernels."""
-        _, run, order = self.run.traced(positions)
-        computed = run(*tensors)
-        return [None if i is None else computed[i] for i in order]
+        return self.run.traced_gradients(positions, *tensors)
 
     def text(self, text_of: Callable[[Any], str | None]) -> str | None:
         """What it does, where that has a stable text."""

@@ -353,6 +353,8 @@ class _JointFinish(Finish):
         leaves = [leaf for leaf in leaves if not again or not any(leaf is t.fake for t in tangents)]
         if not positions or not leaves:
             return [None] * len(leaves)
+        if any(fake._version != version for fake, version in tracer.turned.values()):
+            raise LoweringError("autograd writes the history of a view anew, as it was before it was reshaped in place")
         shown = [self.shown[p] for p in positions]
         tracer.locate, tracer.tape.in_backward = self.trace.locate, True
         with torch.autograd.set_multithreading_enabled(False), tracer:

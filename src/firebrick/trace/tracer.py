@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from firebrick.errors import LoweringError
 from firebrick.fakes.foreach import calls_of, op_of
 from firebrick.fakes.mode import dispatches_itself, fake_of
+from firebrick.fakes.mutation import functional_of, written_arguments
 from firebrick.fakes.node_values import tensors_in
 from firebrick.fakes.segments import COLLECTIVES
 from firebrick.ir.index.sizes import expressions, size_of
@@ -27,7 +28,6 @@ from firebrick.runtime.bits import bits_of, toggled
 from firebrick.runtime.written import written_form
 from firebrick.trace.aliasing import BIT_OPS, Origin, Storage, Value, ViewStep, read, replay, steps_of, switched, write
 from firebrick.trace.decompositions import EXACT, decompositions
-from firebrick.trace.mutation import functional_of, written_arguments
 from firebrick.trace.quantized_recipes import QUANTIZED
 from firebrick.trace.tape import Record, Tape
 
@@ -61,6 +61,7 @@ class Tracer(TorchDispatchMode):
         self.literals: set[str] = set()  # constants that no attribute of the traced module holds
         self.bits: dict[str | int, Bits] = {}  # of inputs and constants that have any
         self.seen_by_bits: set[int] = set()  # the fakes of those
+        self.turned: dict[int, tuple[FakeTensor, int]] = {}  # views with gradients, reshaped in place: their versions
         self.locate: Callable[[], None] | None = None  # tells the tape where in the program the next call is from
         self._values: dict[int, Value] = {}
         self._keep: list[Any] = []
@@ -566,6 +567,8 @@ def _inplace_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwarg
     if value.storage.base is fake:
         value.storage.base = before
     tracer.fakes(func, (fake, *args[1:]), kwargs)
+    if fake.requires_grad and fake._is_view():
+        tracer.turned[id(fake)] = fake, fake._version + 1  # autograd counts it when this returns
     value.chain, value.record, value.version = viewed.chain, viewed.record, viewed.version
     return args[0]
 

@@ -175,3 +175,15 @@ def changed_sizes(frame: Frame, guards: Iterable[Guard]) -> Iterator[tuple[Sourc
                 if tensor.dim() == len(meta.sizes) and tensor.dtype == meta.dtype:
                     both = enumerate(zip(meta.sizes, tensor.shape, strict=True))
                     yield from ((guard.source, d) for d, (was, now) in both if was is not None and was != now)
+
+
+def vary_together(frame: Frame, changed: Iterable[tuple[Source, int]]) -> Iterator[tuple[Source, int]]:
+    """Dimensions that most likely vary too where others of their tensor do: those before (batches of sequences or of
+    images), and all of indices and masks, which have no features."""
+    last: dict[Source, int] = {}
+    for source, d in changed:
+        last[source] = max(d, last.get(source, 0))
+    for source, d in last.items():
+        tensor = source.evaluate(frame)
+        every = tensor.dim() if not tensor.is_floating_point() and not tensor.is_complex() else d
+        yield from ((source, k) for k in range(every) if tensor.shape[k] > 1)

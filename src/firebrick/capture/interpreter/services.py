@@ -19,6 +19,7 @@ from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup, converted, overriding
 from firebrick.capture.values.scalar import is_late, text_of
 from firebrick.capture.values.sequence import ListValue
+from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
 
@@ -236,9 +237,11 @@ class Operations:
     def same_or_equal(self, first: Value, second: Value) -> bool:
         """What `in` and `index` test: identity, then equality."""
         first, second = first.realize(), second.realize()
-        literals = isinstance(first, ConstantValue) and isinstance(second, ConstantValue)
-        if (literals and first.identity() == second.identity()) or operators.identical(self.interpreter, first, second):
-            return True
+        if not isinstance(first, SizeValue) and not isinstance(second, SizeValue):  # whose identity is its number
+            literals = isinstance(first, ConstantValue) and isinstance(second, ConstantValue)
+            same = literals and first.identity() == second.identity()
+            if same or operators.identical(self.interpreter, first, second):
+                return True
         return operators.compare(self.interpreter, "==", first, second).realize().truth(self.interpreter)
 
     # -- iteration ----------------------------------------------------------------

@@ -154,6 +154,10 @@ class SizeNodes:
         if self.sizes.of_data(self.sizes.settled(as_expr(left) - right)):
             if self.sizes.holds(sign, left, right) or self.sizes.holds(_CONTRARY[sign], left, right):
                 return self.sizes.holds(sign, left, right)
+            if self.graph.outer is None and not self.graph.changed() and not self.graph.keeps_sizes:
+                guessed = self.sizes.guess(sign, left, right)
+                if guessed is not None:
+                    return guessed
             raise Break(
                 "data-dependent-branch", f"whether a size that data decide is {sign} another number is asked", fix=_FIX
             )
@@ -227,11 +231,12 @@ class SizeNodes:
                 return graph.call_function(operator.sub, (seen, size.const)) if size.const else seen
             _, node, dim = self.leaves[expr.name]
             return graph.call_method("size", (node, dim))
-        target, parts = operation(expr)
-        first, *rest = [self.argument(p) for p in parts]
-        total = first
+        target, (partial, *rest) = operation(expr)
+        total = self.argument(partial)
         for part in rest:
-            total = graph.call_function(_FUNCTIONS[target], (total, part))
+            partial = _ARITHMETIC[target](partial, part)
+            total = graph.call_function(_FUNCTIONS[target], (total, self.argument(part)))
+            total.meta["val"], total.meta["stack"] = self.sizes.size(partial), ()
         return total
 
     def emit(self, emitter: ValueEmitter, expr: Expr) -> None:

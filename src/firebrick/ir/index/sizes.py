@@ -120,6 +120,9 @@ class Sizes:
         self.data: set[Var] = set()  # symbols that no input has: the data of tensors decide them
         self.nonempty: dict[Expr, None] = {}  # of data, and taken to be 1 or more: other code runs where they are not
         self.takes_data = False  # whether there may be such
+        self.guesses = False  # whether the program's questions, if they are empty, may be answered with no
+        self.guessed: set[Expr] = set()  # what was so taken to be another number than 0, or larger
+        self.disproved = 0  # calls that did not agree with that
         self.undecided: Callable[[str], Exception] = DataDecides
         self.facts: dict[tuple[str, Expr], Fact] = {}
         self.assumed: dict[tuple[str, Expr], bool] = {}
@@ -211,6 +214,19 @@ class Sizes:
             self._check_open(base, d)
             self.add(Fact(base, d, not negated, self.where()))
         return (self._decide(base, d) if answer is None else answer) is not negated
+
+    def guess(self, sign: str, left: Expr | int, right: Expr | int) -> bool | None:
+        """The answer where what data decide is not empty, which each call looks for; None where that does not tell."""
+        base, swap, negated = _SIGNS[sign]
+        d = _reduced(self.settled(as_expr(right) - left if swap else as_expr(left) - right))
+        symbols = [v for v in d.vars() if v in self.data]
+        answer = _CERTAIN[base](d.subs({v: _larger(v, 1) for v in symbols}))
+        if not self.guesses or answer is None or any(v.lo < 0 for v in symbols):
+            return None
+        self._check_open(base, d)
+        self.guessed.add(d)
+        self.add(Fact(base, d, answer, self.where()))
+        return answer is not negated
 
     def _of_nonempty(self, base: str, d: Expr) -> bool | None:
         """The answer where what data decide is 1 or more; numbers that may be negative are an error then."""
