@@ -110,6 +110,8 @@ def _inputs(model: torch.nn.Module) -> list[dict[str, Any]]:
         "bbox": torch.zeros(1, 8, 4, dtype=torch.long),
     }
     fitting = {name: value for name, value in every.items() if name in names}
+    if "input_ids" not in fitting:
+        fitting.pop("attention_mask", None)
     tries = [fitting, {k: v for k, v in fitting.items() if k in ("input_ids", "attention_mask", "decoder_input_ids")}]
     tries += [{"input_ids": ids}, {"pixel_values": every["pixel_values"]}, {"input_values": every["input_values"]}]
     tries += [{"input_features": torch.randn(1, 100, mel)}, {"pixel_values": torch.randn(1, 2, 3, height, width)}]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import transformers
 from rich.console import Console
+from tests.models.classes import build_class
 from tests.models.generation import MODELS, MODES, generate
 from tests.models.zoo import ZOO, build
 
@@ -57,7 +58,7 @@ def flatten(value: Any) -> list[torch.Tensor]:
 
 def cover(name: str) -> Covered:
     """Capture one call of a model, and compare its result with plain Python's."""
-    model, inputs = build(name)
+    model, inputs = (build if name in ZOO else build_class)(name)
     firebrick.reset()
     with torch.no_grad():
         torch.manual_seed(1)
@@ -68,7 +69,8 @@ def cover(name: str) -> Covered:
     right = type(seen.result) is type(expected)
     right &= all(a.dtype == b.dtype and torch.allclose(a, b, atol=1e-5, equal_nan=True) for a, b in pairs)
     causes = tuple(dict.fromkeys(f"{event['cause']} at {Path(event['place']).name}" for event in seen.breaks))
-    return Covered(name, ZOO[name].kind, len(seen.graphs), len(seen.breaks), round(seen.coverage), right, causes)
+    kind = ZOO[name].kind if name in ZOO else "class"
+    return Covered(name, kind, len(seen.graphs), len(seen.breaks), round(seen.coverage), right, causes)
 
 
 HEAD = """# Models

@@ -350,7 +350,11 @@ class GraphBuilder:
         elif target is operator.setitem:
             with self.mode:
                 written, fakes = [args[0][args[1]]], [fake for fake in fakes if fake is args[2]]
-        if any(_clash(one, other) for one in written for other in (one, *fakes)):
+        try:
+            clashes = any(_clash(one, other) for one in written for other in (one, *fakes))
+        except DataDecides:
+            clashes = True
+        if clashes:
             raise Break("unsupported-operation", f"{_name_of(target)} writes to memory that it meets twice")
 
     def add(self, interp: Interpreter, target: Callable[..., Any], args: Args, out: Any) -> Value:
@@ -599,7 +603,8 @@ def _is_basic(key: Any) -> bool:
 def _clash(written: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether a kernel that writes to one tensor and reads the other finds that they overlap in part."""
     if written is other:
-        return any(stride == 0 and size > 1 for size, stride in zip(written.shape, written.stride(), strict=True))
+        dims = zip(written.shape, written.stride(), strict=True)  # a stride that is a size is that of a dense tensor
+        return any(type(stride) is int and stride == 0 and size > 1 for size, stride in dims)
     if storage_of(written) != storage_of(other) or not written.numel() or not other.numel():
         return False
     if any(dense_strides(tensor) != tensor.stride() for tensor in (written, other)):

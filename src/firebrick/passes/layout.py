@@ -114,8 +114,8 @@ def _contiguous(gm: fx.GraphModule, node: fx.Node, before: fx.Node) -> fx.Node:
 
 
 def laid_out(value: Any) -> Any:
-    """Strides and offset of every tensor of a value; axes of one element don't count."""
+    """Strides and offset of every tensor of a value; axes of one element don't count, and of no elements none does."""
     return [
-        (tuple(s for n, s in zip(t.shape, t.stride(), strict=True) if n != 1), t.storage_offset())
+        (tuple(s for n, s in zip(t.shape, t.stride(), strict=True) if n != 1 and 0 not in t.shape), t.storage_offset())
         for t in tensors_in(value)
     ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from firebrick.errors import LoweringError
 from firebrick.fakes.node_values import attribute_of
 from firebrick.ir.graph.nested import Nested
 from firebrick.ir.index.sizes import expressions, size_of
@@ -123,6 +124,8 @@ def constants_of(gm: fx.GraphModule) -> dict[str, torch.Tensor]:
         if node.op == "get_attr":
             value = attribute_of(gm, str(node.target))
             if isinstance(value, torch.Tensor):
+                if torch._C._functorch.is_functorch_wrapped_tensor(value):
+                    raise LoweringError(f"{node.target} is a tensor of a transform that has ended")
                 constants[str(node.target).replace(".", "_")] = value
         elif node.op == "call_module":
             module = gm.get_submodule(str(node.target))

@@ -165,8 +165,7 @@ class Trace:
         if not isinstance(example, torch.Tensor):
             raise LoweringError(f"graph input {node.name} is a {type(example).__name__}, not a tensor")
         fake = example if isinstance(example, FakeTensor) else node.meta.get("val")
-        turned = isinstance(fake, FakeTensor) and fake.dim() != example.dim()  # the graph's end, by `squeeze_` and such
-        if not isinstance(fake, FakeTensor) or fake.fake_mode is not self.tracer.fake_mode or turned:
+        if not isinstance(fake, FakeTensor) or fake.fake_mode is not self.tracer.fake_mode or _is_turned(fake, example):
             fake = fake_like(self.tracer.fake_mode, example)
         if has_symbols(fake) or any(fake is v.fake for v in self.inputs):
             fake = fake_like(self.tracer.fake_mode, fake)
@@ -426,6 +425,11 @@ def _whole(record: Record, storage: Storage) -> Record:
     if not is_dense(storage.base.shape, strides) and tuple(record.val.stride()) != strides:
         raise LoweringError("several results are views of memory with gaps that was written")
     return record
+
+
+def _is_turned(fake: FakeTensor, example: torch.Tensor) -> bool:
+    """Whether the graph makes another view of its argument, in place: capture's fake tensor lies as that at its end."""
+    return not has_symbols(fake) and (fake.shape, fake.stride()) != (example.shape, example.stride())
 
 
 def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
