@@ -626,6 +626,7 @@ class _Training(_Compile):
     saved: Sequence[Any] = ()  # keys of what the forward saves, where its backward is traced for all layers
     above: tuple[tuple[int, ...], ...] = ()  # the graph's forward is that of its gradients: see `trace_joint`
     entered: Sequence[int] | None = None
+    hidden: Sequence[str] = ()
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
         self.state = TracingState()
@@ -667,6 +668,7 @@ class _Training(_Compile):
             gm = values_for(gm, examples[:count])
         higher = _Training(gm, [*examples, *fakes_of(tangents)], self.config, self.user_passes)
         higher.above, higher.few, higher.state = (*self.above, present), False, self.state
+        higher.hidden = self.hidden or self.plan.hidden
         higher.entered = self.entered if self.above else [k for k, _ in self.plan.entered(present)]
         with collector_paused(), unwatched():
             try:
@@ -701,7 +703,11 @@ class _Training(_Compile):
         if self.division is None:
             gm, config = self.rewritten(), self.config
             with recorder.timed("autodiff"), self.state.restored():
-                joint = trace.trace_joint(gm, self.example_inputs, config.numerics == "eager", self.above, self.entered)
+                joint = trace.trace_joint(
+                    gm, self.example_inputs, config.numerics == "eager", self.above, self.entered, self.hidden
+                )
+            if joint.hidden and self.repeat is not None:
+                raise NotAlike("gradients of custom Functions are added before they are taken on")
             joint.name = _name(gm)
             before = joint.signature()
             self.reports += passes.run_graph_passes(

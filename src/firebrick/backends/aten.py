@@ -62,6 +62,7 @@ def run_joint(
     backward_compiler: Compiler | None = None,
     above: tuple[tuple[int, ...], ...] = (),
     entered: Sequence[int] | None = None,
+    hidden: Sequence[str] = (),
 ) -> runtime.Training:
     """Trace a graph and its gradients, and return one that records a node; a compiler may take over each half.
 
@@ -69,7 +70,7 @@ def run_joint(
     The backward is one then, which knows nothing of results that are made of others. above, entered: see `trace_joint`.
     """
     whole = backward_compiler is not None
-    joint = trace.trace_joint(gm, example_inputs, above=above, entered=() if whole else entered)
+    joint = trace.trace_joint(gm, example_inputs, above=above, entered=() if whole else entered, hidden=hidden)
     division = trace.divide(joint, (partition or trace.min_cut)(joint))
     division = division if whole else trace.parted(division, joint.groups)
 
@@ -86,7 +87,8 @@ def run_joint(
     ) -> runtime.Training:
         examples = [*examples_of_inputs, *fakes_of([*inputs[len(examples_of_inputs) :], *tangents])]
         enters = entered if above else [k for k, _ in division.plan.entered(present)]
-        return run_joint(gm, examples, partition, forward_compiler, backward_compiler, (*above, present), enters)
+        names = hidden or division.plan.hidden
+        return run_joint(gm, examples, partition, forward_compiler, backward_compiler, (*above, present), enters, names)
 
     def traced(positions: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:
         part = trace.backward_given(division, positions)

@@ -38,6 +38,12 @@ _REFUSED = (
 )
 
 
+_TWISTED = (
+    "firebrick: gradients of gradients through a custom autograd.Function whose backward is not linear in the gradient "
+    "that it is given, in the midst of a compiled graph; call the Function uncompiled (firebrick.disable)"
+)
+
+
 _OPERATORS: Mapping[str, Callable[[int, int], int]] = {
     "+": operator.add,
     "*": operator.mul,
@@ -94,6 +100,7 @@ class TrainingPlan:
     parts: nodes, each behind those whose results it takes; none: one has all tangents.
     uses: for each tangent, the saved tensors that gradients made of it read; empty: not told.
     bytes_saved: held from forward to backward, not counting what the caller holds anyway.
+    hidden, twisted: as the JointGraph's.
     symbols: those in the sizes of places and tangents, and a dimension of an input that each is the size of.
     """
 
@@ -111,6 +118,8 @@ class TrainingPlan:
     uses: tuple[tuple[int, ...], ...] = ()
     symbols: tuple[tuple[str, int, int], ...] = ()
     of: tuple[Place, ...] = ()
+    hidden: tuple[str, ...] = ()
+    twisted: bool = False
 
     def entered(self, tangents: Iterable[int]) -> list[tuple[int, Place]]:
         """The results that those with these tangents are made of, with their numbers among all that are in `wrt`."""
@@ -312,6 +321,8 @@ class Training:
                 "firebrick: gradients of gradients of a compiled graph under a TorchDispatchMode, which would not see "
                 "their operators; leave the mode, or call what needs them uncompiled"
             )
+        if self.plan.twisted:
+            raise RuntimeError(_TWISTED)
         key = present, tuple([t.requires_grad for t in tangents]), *self.sizes(inputs).values()
         higher = self._higher.get(key)
         if higher is None:

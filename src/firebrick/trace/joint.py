@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from bisect import bisect_right
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,8 @@ from firebrick.ir.index.sizes import expressions, has_symbols, sizes_in
 from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Value, overlaps
 from firebrick.trace.inference_trace import GRAD_MODE_TARGETS, Finish, Trace, tracing_state
-from firebrick.trace.result_cuts import NotApart, in_order, stages_of
+from firebrick.trace.linear import nonlinear
+from firebrick.trace.result_cuts import NotApart, ends_of, in_order, stages_of
 from firebrick.trace.selective import MUST_SAVE, selective_contexts
 from firebrick.trace.tape import Draws
 from firebrick.trace.tracer import fake_like
@@ -58,6 +59,9 @@ class JointGraph:
     bits: of inputs and constants, as an AtenGraph's.
     boundaries: those of `wrt` that are results, which other results are made of: the position of each.
     of: names of what the results are gradients for, where the forward is gradients.
+    hidden: names of the torch-level nodes that are results only to be boundaries, behind those of the caller: what
+      custom Functions give whose gradients are not linear, so that the engine adds before it calls these.
+    twisted: some such are no boundaries, and second gradients would be wrong.
     """
 
     gm: fx.GraphModule
@@ -75,6 +79,8 @@ class JointGraph:
     bits: dict[str | int, Bits] = field(default_factory=dict)
     boundaries: dict[str, int] = field(default_factory=dict)
     of: list[str] = field(default_factory=list)
+    hidden: tuple[str, ...] = ()
+    twisted: bool = False
 
     def signature(self) -> tuple[Any, ...]:
         """What passes may not change: inputs, and the number and metadata of results."""
@@ -104,6 +110,7 @@ def trace_joint(
     exact: bool = False,
     above: Sequence[Sequence[int]] = (),
     entered: Sequence[int] | None = None,
+    hidden: Sequence[str] = (),
 ) -> JointGraph:
     """Trace `gm` and its gradients; `exact`: ops are only taken apart where the parts compute the bits of the whole.
 
@@ -112,20 +119,32 @@ def trace_joint(
             on. The tangents come behind the inputs, and each result is the gradient of one of `wrt`.
         entered: which of the results at which a new history begins (`stages_of`) do so; None: all that can. Where the
             forward is gradients, they are inputs too, before the tangents.
+        hidden: as the JointGraph's, where the forward is gradients.
 
     Raises:
         LoweringError: the graph does something that has no functional form.
     """
-    stages = stages_of(gm.graph) if entered is None or entered else []
+    stages = stages_of(gm.graph, hidden) if entered is None or entered else []
     chosen = stages if entered is None else [stages[i] for i in entered if i < len(stages)]
     if len(chosen) != len(stages if entered is None else entered):
         raise LoweringError("fewer results are apart than when the graph was traced first")
     try:
-        return _JointTrace(gm, example_inputs, exact, chosen).run_joint(above)
+        first = _JointTrace(gm, example_inputs, exact, chosen, hidden)
+        joint = first.run_joint(above)
     except NotApart:
         if above:
             raise LoweringError("results of the graph were apart when it was traced first") from None
-        return _JointTrace(gm, example_inputs, exact).run_joint(above)
+        first = _JointTrace(gm, example_inputs, exact)
+        joint = first.run_joint(above)
+    if above or entered is not None or not first.twisted:
+        return replace(joint, twisted=not above and bool(first.twisted))
+    ends = [ends_of(node) for node in first.twisted]
+    names = [name for row in ends for name in row or ()]
+    stages = stages_of(gm.graph, names)
+    if None not in ends and {n.name for n in stages}.issuperset(names):
+        with suppress(NotApart):
+            return _JointTrace(gm, example_inputs, exact, stages, names).run_joint(above)
+    return replace(joint, twisted=True)
 
 
 class _Entry(torch.autograd.Function):
@@ -181,10 +200,18 @@ class _JointTrace(Trace):
     """One run over the nodes of a torch-level graph, recorded by the autograd engine."""
 
     def __init__(
-        self, gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool, stages: Sequence[fx.Node] = ()
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        exact: bool,
+        stages: Sequence[fx.Node] = (),
+        hidden: Sequence[str] = (),
     ) -> None:
         super().__init__(gm, example_inputs, exact)
-        self.stages, self.above = stages, False
+        self.stages, self.hidden, self.above = stages, hidden, False
+        self.inner: list[Value] = []  # values of the hidden results
+        self.custom: dict[int, fx.Node] = {}  # position of a record -> the call of a Function whose backward makes it
+        self.twisted: list[fx.Node] = []  # those calls whose gradients are not linear
         self.ends: dict[str, tuple[fx.Node, Value, int]] = {}  # results at which a history begins; version of memory
         self.of: list[str] = []
         sizes = getattr(self.tracer.fake_mode, "sizes", None)
@@ -194,6 +221,7 @@ class _JointTrace(Trace):
         self.kept: list[Record] = []  # what policies of checkpoints save
         self.calls: list[int] = []  # autograd's sequence number when each call began
         self.stacks: list[tuple[UserLocation, ...]] = []  # and its place, for what is computed in its backward
+        self.called: list[fx.Node] = []
 
     def run_joint(self, above: Sequence[Sequence[int]]) -> JointGraph:
         self.above = bool(above)
@@ -209,6 +237,8 @@ class _JointTrace(Trace):
 
     def node(self, node: fx.Node) -> Any:
         value = super().node(node)
+        if node.name in self.hidden:
+            self.inner.append(value)
         return self._begun(node, value) if node in self.stages else value
 
     def returned(self, node: fx.Node) -> Any:
@@ -291,6 +321,7 @@ class _JointTrace(Trace):
             target = self._checkpointed(target)
         self.calls.append(torch._C._autograd._get_sequence_nr())  # type: ignore[attr-defined]
         self.stacks.append(stack)
+        self.called.append(node)
         return super()._dispatch(target, node)
 
     def _checkpointed(self, target: Transform) -> Transform:
@@ -313,6 +344,8 @@ class _JointTrace(Trace):
         node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
         if node is not None and (at := bisect_right(self.calls, node._sequence_nr())):
             self.tape.stack = self.stacks[at - 1]
+            if issubclass(type(node), torch.autograd.function.BackwardCFunction):
+                self.custom[len(self.tape.records)] = self.called[at - 1]
 
 
 class _JointFinish(Finish):
@@ -330,7 +363,11 @@ class _JointFinish(Finish):
         boundaries = {} if self.trace.above else self._boundaries(tangents, dirty)
         rows = zip(leaves, reach, strict=True)
         groups = in_order(groups, [(tangents.index(boundaries[n]), by) for n, by in rows if n in boundaries])
-        computed = self._backward(tangents, self._tangents(tangents))
+        given = self._tangents(tangents)
+        computed = self._backward(tangents, given)
+        if self.trace.custom and not self.trace.above:
+            twisted = nonlinear(self.tracer.tape.records, [v.record for v in given], self.trace.custom)
+            self.trace.twisted = list(dict.fromkeys(self.trace.custom[i] for i in twisted))
         gradients = [None if g is None else self.tracer.read(self.tracer.value_of(g)) for g in computed]
         count = len(self.flat)
         gm, constants = self.graph([*self.flat, *gradients])
@@ -340,7 +377,14 @@ class _JointFinish(Finish):
         joint = JointGraph(
             gm, constants, names, self.outputs, count, tangents, [*leaves], dirty, grads, reach, groups, bits=bits
         )
-        return replace(joint, boundaries=boundaries, of=self.trace.of)
+        return replace(joint, boundaries=boundaries, of=self.trace.of, hidden=tuple(self.trace.hidden))
+
+    def find_results(self) -> None:
+        super().find_results()
+        for value in self.trace.inner:
+            if not any(value is r for r in self.results):
+                self.shown[len(self.flat)] = value.fake
+                self.flat.append(self._returned(value))
 
     def _boundaries(self, tangents: Sequence[int], dirty: frozenset[str]) -> dict[str, int]:
         """Positions of the results at which a history begins."""
@@ -450,6 +494,9 @@ class _JointFinish(Finish):
 
 class _GradientsFinish(_JointFinish):
     """As `_JointFinish`, where what the forward returns are gradients: what the graph writes is written already."""
+
+    def find_results(self) -> None:
+        Finish.find_results(self)
 
     def _mutations(self) -> dict[Origin, Storage]:
         written = super()._mutations()

@@ -150,6 +150,8 @@ class _Divider:
             dirty=tuple(self._named(n) for n in self.joint.mutated if n in self.joint.dirty),
             wrt=tuple(place[ends[n]] if n in ends else self._named(n) for n in self.joint.wrt),
             of=tuple(self._named(n) for n in self.joint.of),
+            hidden=self.joint.hidden,
+            twisted=self.joint.twisted,
             reach=tuple(() if g is None else reach for g, reach in zip(gradients, self.joint.reach, strict=True)),
             bytes_saved=sum(sizes),
             symbols=self.symbols,

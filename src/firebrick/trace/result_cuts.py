@@ -7,6 +7,7 @@ graph: its trace begins a new history at `y`.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,10 @@ import torch
 
 from firebrick.fakes.node_values import tensors_in
 from firebrick.ir.graph.calls import is_mutating
+from firebrick.ir.graph.nested import Transform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from torch import fx
 
@@ -28,17 +30,19 @@ class NotApart(Exception):
     """Histories on the two sides of a result turn out to share what they save."""
 
 
-def stages_of(graph: fx.Graph) -> list[fx.Node]:
+def stages_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> list[fx.Node]:
     """The results of a torch-level graph at which a new history begins, in order.
 
     All that later results need from before such a result comes through it, and its memory is no other result's and not
-    written to later.
+    written to later. hidden: names of nodes that are results for this alone.
     """
-    results = [n for n in graph.output_node().all_input_nodes if _has_history(n)]
+    returned = graph.output_node().all_input_nodes
+    shown = dict.fromkeys((*returned, *(n for n in graph.nodes if n.name in hidden)))
+    results = [n for n in shown if _has_history(n)]
     if len(results) < 2:
         return []
     given = [n for n in graph.nodes if n.op in ("placeholder", "get_attr")]
-    holders = Counter(at for n in (*given, *graph.output_node().all_input_nodes) for at in _memory(n))
+    holders = Counter(at for n in (*given, *shown) for at in _memory(n))
     last_write = {at: n for n in graph.nodes if is_mutating(n) for a in n.all_input_nodes for at in _memory(a)}
     number = {node: i for i, node in enumerate(graph.nodes)}
     stages = []
@@ -49,9 +53,19 @@ def stages_of(graph: fx.Graph) -> list[fx.Node]:
             continue
         behind = _reached([node], lambda n: n.users) & set(results) - {node}
         before = _reached([node], lambda n: n.all_input_nodes) - {node}
-        if behind and before.isdisjoint(_reached(behind, lambda n: n.all_input_nodes, node)):
+        ends = {node, *(n for n in results if n.name in hidden and n.all_input_nodes == node.all_input_nodes)}
+        if behind and before.isdisjoint(_reached(behind, lambda n: n.all_input_nodes, ends)):
             stages.append(node)
-    return stages[-_MOST:]
+    return stages if hidden else stages[-_MOST:]
+
+
+def ends_of(node: fx.Node) -> list[str] | None:
+    """Names of the tensors that a call of a custom Function gives to other calls; None where it is within another."""
+    if node.op != "call_function" or isinstance(node.target, Transform):
+        return None
+    several = isinstance(node.meta.get("val"), (tuple, list))
+    ends = [n for n in node.users if n.target is operator.getitem] if several else [node]
+    return [n.name for n in ends if _has_history(n) and any(map(_has_history, n.users))]
 
 
 def in_order(groups: Sequence[tuple[int, ...]], needs: Sequence[tuple[int, Iterable[int]]]) -> list[tuple[int, ...]]:
@@ -71,15 +85,17 @@ def in_order(groups: Sequence[tuple[int, ...]], needs: Sequence[tuple[int, Itera
     return done
 
 
-def _reached(nodes: Iterable[fx.Node], next_to: Callable[[fx.Node], Any], stop: fx.Node | None = None) -> set[fx.Node]:
-    """The calls with a history that lead to the nodes or that these lead to."""
-    reached, waiting = {stop} if stop is not None else set(), list(nodes)
+def _reached(
+    nodes: Iterable[fx.Node], next_to: Callable[[fx.Node], Any], stops: Collection[fx.Node] = ()
+) -> set[fx.Node]:
+    """The calls with a history that lead to the nodes or that these lead to, but for the stops and those beyond."""
+    reached, waiting = {*stops}, list(nodes)
     while waiting:
         node = waiting.pop()
         if node not in reached and _has_history(node):
             reached.add(node)
             waiting += next_to(node)
-    return reached - {stop}  # type: ignore[return-value]
+    return reached.difference(stops)
 
 
 def keep_histories(graph: fx.Graph) -> None:
