@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.fakes.function_forms import FORMS
 from firebrick.ir.index.sizes import has_symbols
 
 if TYPE_CHECKING:
@@ -33,5 +34,8 @@ def _recurrent(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 _LAYERS = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
-SHAPES: Mapping[Any, Callable[..., Any]] = {function: partial(_recurrent, function) for function in _LAYERS}
+SHAPES: Mapping[Any, Callable[..., Any]] = {
+    **{function: partial(_recurrent, function) for function in _LAYERS},
+    **FORMS,
+}
 """Function -> the same for fake tensors, whatever their sizes are."""

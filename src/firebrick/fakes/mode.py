@@ -16,6 +16,7 @@ import inspect
 import itertools
 import traceback
 import weakref
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -398,8 +399,9 @@ def _composite(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _decompose(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    function = decomposition_table.get(func) or meta_table.get(func) or _composed(func)
     with mode:
-        result = (decomposition_table.get(func) or meta_table[func])(*args, **kwargs)
+        result = NotImplemented if function is None else function(*args, **kwargs)
     if result is NotImplemented:
         raise _Slow
     return result
@@ -570,6 +572,8 @@ def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         outs = [kwargs[name] for _, name in written_arguments(func) if name in kwargs]
         if outs and _has_symbols((*args, *outs)):
             return checked_outs(mode, func, args, kwargs, outs)
+        if func in decomposition_table and _has_symbols(args):
+            return _decompose(mode, func, args, kwargs)
         with in_kernel_invocation_manager(mode):
             result = func(*args, **kwargs)
         for arg in (*args, *kwargs.values()):
@@ -598,9 +602,18 @@ def _on_twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         return func(*_twins(args), **{k: _twins(v) for k, v in kwargs.items()})
     except RuntimeError:
-        if (func in decomposition_table or func in meta_table) and _has_symbols((*args, *kwargs.values())):
+        known = func in decomposition_table or func in meta_table or _composed(func)
+        if known and _has_symbols((*args, *kwargs.values())):
             return NotImplemented
         raise
+
+
+def _composed(func: OpOverload) -> Callable[..., Any] | None:
+    """A kernel in C++ that makes calls of other ops, for all devices."""
+    has, key = partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name()), torch._C.DispatchKey
+    keys = (key.CompositeExplicitAutograd, key.CompositeExplicitAutogradNonFunctional)
+    found = next((one for one in keys if has(one.name)), None)
+    return None if found is None or has("Meta") else partial(func._op_dk, found)
 
 
 def _is_here(device: torch.device) -> bool:
