@@ -149,15 +149,23 @@ class Trace:
             for node in self.gm.graph.nodes:
                 self.tape.stack = node.meta.get("stack", ())
                 if node.op == "output":
-                    result = self._resolve(node.args[0])
+                    result = self.returned(node)
                 else:
-                    self.env[node] = getattr(self, f"_{node.op}")(node)
+                    self.env[node] = self.node(node)
         finally:
             for region in reversed(self.regions):
                 _exit_autocast(region)
         return result
 
     # ------------------------------------------------------------ nodes
+
+    def node(self, node: fx.Node) -> Any:
+        """What a node stands for in those that follow."""
+        return getattr(self, f"_{node.op}")(node)
+
+    def returned(self, node: fx.Node) -> Any:
+        """What the graph returns."""
+        return self._resolve(node.args[0])
 
     def _placeholder(self, node: fx.Node) -> Any:
         index = len(self.inputs)
@@ -429,7 +437,9 @@ def _whole(record: Record, storage: Storage) -> Record:
 
 def _is_turned(fake: FakeTensor, example: torch.Tensor) -> bool:
     """Whether the graph makes another view of its argument, in place: capture's fake tensor lies as that at its end."""
-    return not has_symbols(fake) and (fake.shape, fake.stride()) != (example.shape, example.stride())
+    if has_symbols(fake) or fake.numel() != example.numel():  # resized: an `out=` argument
+        return False
+    return (fake.shape, fake.stride()) != (example.shape, example.stride())
 
 
 def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
