@@ -26,8 +26,8 @@ def _max_pool1d(
     return_indices: bool = False,
     **named: Any,
 ) -> Any:
-    """Where no gradient is asked for, eager has a kernel for CPUs that makes contiguous results of all layouts, and takes
-    no integers."""
+    """Where no gradient is asked for, eager has a kernel for CPUs that makes contiguous results of all layouts, and
+    takes no integers."""
     asked = input.requires_grad and torch.is_grad_enabled()
     if asked or return_indices or len(args) > 3 or input.device.type != "cpu":
         return function(input, kernel_size, stride, *args, return_indices=return_indices, **named)
