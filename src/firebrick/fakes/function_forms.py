@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import Tensor
+    from torch._ops import OpOverload
 
 
 def _max_pool1d(
@@ -113,6 +114,14 @@ def _glu(function: Callable[..., Any], input: Tensor, dim: int = -1) -> Any:
     half = input.shape[dim] // 2
     wide = input.float() if input.dtype.itemsize < 4 else input
     return (wide.narrow(dim, 0, half) * wide.narrow(dim, half, half).sigmoid()).to(input.dtype)
+
+
+def kernel_of_calls(func: OpOverload) -> Callable[..., Any] | None:
+    """A kernel in C++ that makes calls of other ops, for all devices."""
+    has, key = partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name()), torch._C.DispatchKey
+    keys = (key.CompositeExplicitAutograd, key.CompositeExplicitAutogradNonFunctional)
+    found = next((one for one in keys if has(one.name)), None)
+    return None if found is None or has("Meta") else partial(func._op_dk, found)
 
 
 _ONE, _TWO = -1, (-2, -1)

@@ -16,7 +16,6 @@ import inspect
 import itertools
 import traceback
 import weakref
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from firebrick.fakes.data_sizes import DATA_SIZED, is_data_sized
 from firebrick.fakes.foreach import calls_of, op_of
+from firebrick.fakes.function_forms import kernel_of_calls
 from firebrick.fakes.mutation import checked_outs, written_arguments
 from firebrick.fakes.refusals import check_accepted
 from firebrick.fakes.shape_rules import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
@@ -399,7 +399,7 @@ def _composite(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _decompose(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    function = decomposition_table.get(func) or meta_table.get(func) or _composed(func)
+    function = decomposition_table.get(func) or meta_table.get(func) or kernel_of_calls(func)
     with mode:
         result = NotImplemented if function is None else function(*args, **kwargs)
     if result is NotImplemented:
@@ -602,18 +602,10 @@ def _on_twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         return func(*_twins(args), **{k: _twins(v) for k, v in kwargs.items()})
     except RuntimeError:
-        known = func in decomposition_table or func in meta_table or _composed(func)
+        known = func in decomposition_table or func in meta_table or kernel_of_calls(func)
         if known and _has_symbols((*args, *kwargs.values())):
             return NotImplemented
         raise
-
-
-def _composed(func: OpOverload) -> Callable[..., Any] | None:
-    """A kernel in C++ that makes calls of other ops, for all devices."""
-    has, key = partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name()), torch._C.DispatchKey
-    keys = (key.CompositeExplicitAutograd, key.CompositeExplicitAutogradNonFunctional)
-    found = next((one for one in keys if has(one.name)), None)
-    return None if found is None or has("Meta") else partial(func._op_dk, found)
 
 
 def _is_here(device: torch.device) -> bool:
