@@ -15,6 +15,7 @@ from torch import Tensor, fx
 
 from firebrick.extend import Rule, graph_pass, registry, rule
 from firebrick.ir.graph.calls import call_of, value_of
+from firebrick.ir.index.sizes import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -237,6 +238,10 @@ def _source(name: str, arguments: dict[str, Any]) -> Any:
     return None
 
 
+def _views(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+
+
 def _drop_noops(gm: fx.GraphModule) -> bool:
     changed = False
     for node in list(gm.graph.nodes):
@@ -249,6 +254,8 @@ def _drop_noops(gm: fx.GraphModule) -> bool:
             continue
         if any(u.target is torch.ops.aten.as_strided.default for u in node.users):
             continue  # its offset is that of the memory that it was made for
+        if size_of(old.storage_offset()) != size_of(new.storage_offset()) and any(map(_views, node.users)):
+            continue
         like = old.dtype == new.dtype and old.device == new.device and old.shape == new.shape
         if like and old.stride() == new.stride():
             node.replace_all_uses_with(source)
