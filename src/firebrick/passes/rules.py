@@ -238,10 +238,6 @@ def _source(name: str, arguments: dict[str, Any]) -> Any:
     return None
 
 
-def _views(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
-
-
 def _drop_noops(gm: fx.GraphModule) -> bool:
     changed = False
     for node in list(gm.graph.nodes):
@@ -252,10 +248,12 @@ def _drop_noops(gm: fx.GraphModule) -> bool:
         old, new = value_of(node), value_of(source)
         if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
             continue
-        if any(u.target is torch.ops.aten.as_strided.default for u in node.users):
+        moved, strided = (
+            size_of(old.storage_offset()) != size_of(new.storage_offset()),
+            torch.ops.aten.as_strided.default,
+        )
+        if any(getattr(u.target, "is_view", False) if moved else u.target is strided for u in node.users):
             continue  # its offset is that of the memory that it was made for
-        if size_of(old.storage_offset()) != size_of(new.storage_offset()) and any(map(_views, node.users)):
-            continue
         like = old.dtype == new.dtype and old.device == new.device and old.shape == new.shape
         if like and old.stride() == new.stride():
             node.replace_all_uses_with(source)
