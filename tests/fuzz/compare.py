@@ -32,7 +32,7 @@ import firebrick
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Difference", "TimedOut", "compare"]
+__all__ = ["Difference", "TimedOut", "as_near", "compare"]
 
 GLOBALS = ("COUNT", "TABLE", "SEEN", "WEIGHT", "NET", "SEQ", "GUARDED")
 SECONDS = 20
@@ -186,7 +186,7 @@ def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.allclose(other, one, rtol=0, atol=bound, equal_nan=True)
 
 
-def _as_near(expected: torch.Tensor, found: torch.Tensor, reference: torch.Tensor) -> bool:
+def as_near(expected: torch.Tensor, found: torch.Tensor, reference: torch.Tensor) -> bool:
     """Whether numbers are as near to those of double precision as plain ones are: little is left of gradients that
     cancel but rounding, in either."""
     if not expected.dtype.is_floating_point or not expected.shape == found.shape == reference.shape:
@@ -398,7 +398,7 @@ def _difference(
             return Difference(kind, call, expected, found)
     exact = reference if reference and len(reference) == len(wanted.values) else wanted.values
     for number, (expected, found, ref) in enumerate(zip(wanted.values, got.values, exact, strict=True), 1):
-        if not (_close(expected, found) or _as_near(expected, found, ref)):
+        if not (_close(expected, found) or as_near(expected, found, ref)):
             words = f"<{number}> in {wanted.texts['result']}: "
             return Difference("value", call, words + str(expected.tolist()), words + str(found.tolist()))
     return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from torch._decomp.decompositions import upsample_compute_output_size
 
 from firebrick.ir.index.sizes import has_symbols
 
@@ -107,6 +108,39 @@ def _corrcoef(input: Tensor) -> Any:
     return (c / deviation.view(-1, 1) / deviation.view(1, -1)).clip(-1, 1)
 
 
+def _interpolate(
+    input: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    **other: Any,
+) -> Any:
+    """PyTorch's own for symbols adds a part of a difference, which is NaN between infinities."""
+    dims = input.dim() - 2
+    differentiates = input.requires_grad and torch.is_grad_enabled()  # kernels of gradients take no symbols
+    if (
+        differentiates
+        or other
+        or (mode, dims) not in _LINEAR
+        or (size is None) == (scale_factor is None)
+        or not has_symbols(input)
+    ):
+        return F.interpolate(input, size, scale_factor, mode, align_corners, **other)
+    size, scales = (n if n is None or isinstance(n, (tuple, list)) else [n] * dims for n in (size, scale_factor))
+    if len(scales or size) != dims:
+        return F.interpolate(input, size, scale_factor, mode, align_corners)
+    shape = upsample_compute_output_size(input.shape, size, scales)
+    return _LINEAR[mode, dims](input, shape, bool(align_corners), *(scales or [None] * dims))
+
+
+_LINEAR = {
+    ("linear", 1): torch.ops.aten.upsample_linear1d.default,
+    ("bilinear", 2): torch.ops.aten.upsample_bilinear2d.default,
+    ("trilinear", 3): torch.ops.aten.upsample_trilinear3d.default,
+}
+
+
 def _glu(function: Callable[..., Any], input: Tensor, dim: int = -1) -> Any:
     count = input.dim()
     if not has_symbols(input) or not -count <= dim < count or input.shape[dim] % 2 or not input.is_floating_point():
@@ -134,6 +168,7 @@ FORMS: Mapping[Any, Callable[..., Any]] = {
         for end, dims in (("", _ONE), ("2", _TWO), ("n", None))
     },
     **{f: partial(_glu, f) for f in (F.glu, torch._C._nn.glu)},
+    F.interpolate: _interpolate,
     torch.kron: _kron,
     torch.take_along_dim: _take_along_dim,
     torch.cov: _cov,

@@ -84,7 +84,6 @@ _KEPT: frozenset[OpOverload] = frozenset(
 _ALSO: tuple[str, ...] = (
     "upsample_nearest2d.default",
     "upsample_bicubic2d.default",
-    "upsample_trilinear3d.default",
     "hardtanh.default",
     "leaky_relu.default",
     "elu.default",
@@ -255,7 +254,7 @@ def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: f
         return integers
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
     firsts, seconds, shares = [], [], []
-    for i, (old, new, scale) in enumerate(zip(x.shape[2:], size, (*scales, None, None), strict=False)):
+    for i, (old, new, scale) in enumerate(zip(x.shape[2:], size, (*scales, *[None] * 3), strict=False)):
         place = torch.arange(new, device=x.device).to(wide)
         if align_corners:
             place = place * ((old - 1) / (new - 1) if new > 1 else 0.0)
@@ -263,7 +262,8 @@ def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: f
             place = ((place + 0.5) * (1 / scale if scale else old / new) - 0.5).clamp(min=0.0)
         place = place.reshape(new, *[1] * (x.dim() - 3 - i))
         firsts.append(place.to(torch.int64))
-        seconds.append((firsts[-1] + 1).clamp(max=old - 1))
+        # As eager: where a size stays each place is blended with itself, which is NaN of an infinity.
+        seconds.append(firsts[-1] if old == new else (firsts[-1] + 1).clamp(max=old - 1))
         shares.append((place - firsts[-1]).clamp(0.0, 1.0))
     corners = [
         torch.ops.aten._unsafe_index(x, [None, None, *places]).to(wide)
@@ -288,7 +288,7 @@ def _rows_of(op: OpOverload) -> Callable[..., Tensor]:
     return upsample
 
 
-_LINEAR = (aten.upsample_linear1d.default, aten.upsample_bilinear2d.default)
+_LINEAR = (aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default)
 
 
 def _filled(number: int) -> Callable[..., Tensor]:

@@ -229,7 +229,9 @@ class Trace:
                 result = with_kernels_in_python(lambda: getattr(args[0], target)(*args[1:], **kwargs))
             else:
                 recipe = self.functions.get(target) if callable(target) else None
-                result = NotImplemented if recipe is None else recipe(*args, **kwargs)
+                result = NotImplemented
+                if recipe is not None:
+                    result = with_kernels_in_python(lambda: recipe(*args, **kwargs))
                 if result is NotImplemented:
                     result = with_kernels_in_python(lambda: target(*args, **kwargs))
         return self._values(result)
