@@ -37,4 +37,3 @@ def test_one_group_and_a_row():
 
 def test_one_group_first():
     assert check(mean_of_groups, [0, 0, 0, 0], [0, 1, 2, 3]) == 0
-
