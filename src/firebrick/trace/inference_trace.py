@@ -429,7 +429,9 @@ def _whole(record: Record, storage: Storage) -> Record:
 
 def _is_turned(fake: FakeTensor, example: torch.Tensor) -> bool:
     """Whether the graph makes another view of its argument, in place: capture's fake tensor lies as that at its end."""
-    return not has_symbols(fake) and (fake.shape, fake.stride()) != (example.shape, example.stride())
+    if has_symbols(fake) or fake.numel() != example.numel():  # resized: an `out=` argument
+        return False
+    return (fake.shape, fake.stride()) != (example.shape, example.stride())
 
 
 def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
