@@ -294,7 +294,13 @@ class GraphBuilder:
         self.inference.check_used(fakes)
         before = len(self.sizes.sizes.data)
         with self.inference.saving_none(fakes):
-            out = self._run(op, target, fake_args, fake_kwargs)
+            try:
+                out = self._run(op, target, fake_args, fake_kwargs)
+            except Break as error:
+                known = interp.tracer.early.numbers(args, kwargs) if error.is_of_data() else None
+                if known is None:
+                    raise
+                return self.call(interp, op, target, *known)
         data_sized = len(self.sizes.sizes.data) > before
         told = written_by(target, fake_args, fake_kwargs)  # the fake kernel of an operator of others may not write
         mutated = bool(told) or versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))

@@ -293,7 +293,10 @@ class TensorValue(ComparedValue):
 
     def truth(self, interp: Interpreter) -> bool:
         """Depends on data."""
-        raise Break("data-dependent-branch", "the truth of a tensor is asked")
+        truth = interp.tracer.early.read(self, bool)
+        if truth is None:
+            raise Break("data-dependent-branch", "the truth of a tensor is asked")
+        return bool(truth)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Take it from the graph's results; a parameter is made of one."""
