@@ -109,6 +109,7 @@ class GraphBuilder:
         self.keeps_sizes = False  # the backend takes numbers that are computed of sizes as they are
         if outer is not None:
             self.sizes.leaves = outer.sizes.leaves
+        self.has_new_leaves = False  # `requires_grad_()` was called on what was made here
         self.switches: set[Any] = set()  # functions that the graph calls to switch modes of the thread
 
     # -- leaves ---------------------------------------------------------------
@@ -323,7 +324,20 @@ class GraphBuilder:
         if data_sized:
             node.meta["data_sized"] = True
         self.op_count += 1
-        return self._result(interp, node, out)
+        result = self._result(interp, node, out)
+        if self.has_new_leaves and args:
+            self._pass_on_leaves(args[0].realize(), result, _name_of(target) == "detach" or node_args[1:] == ("data",))
+        return result
+
+    def _pass_on_leaves(self, base: Value, view: Value, detached: bool) -> None:
+        """A view of a leaf that was made here wants gradients too."""
+        if not isinstance(base, TensorValue) or not base.is_new_leaf:
+            return
+        if detached:
+            raise Break("unsupported-call", "a tensor for which requires_grad_() was called here is detached")
+        for one in (view, *view.children()):
+            if isinstance(one, TensorValue) and one.fake._is_view() and storage_of(one.fake) == storage_of(base.fake):
+                one.is_new_leaf = True
 
     def set_data(self, interp: Interpreter, value: TensorValue, data: TensorValue) -> None:
         """Let a tensor show the memory of another one, with a version of its own."""

@@ -225,6 +225,9 @@ class _Watch:
         """
         for node, d, name, more in self.places[step]:
             numbers[name] = values[node].shape[d] - more
+            equal = self.sizes.settled(self.sizes.symbols[name])
+            if isinstance(equal, Var):  # found out later, and looked at where that one is seen
+                numbers.setdefault(equal.name, numbers[name])
         for fact in self.facts[step]:
             try:
                 fact.check(numbers)
