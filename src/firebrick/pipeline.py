@@ -735,7 +735,7 @@ class _Training(_Compile):
     def traced(self, present: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:
         """The backward for these tangents, for eager kernels; asked for also while another graph is traced."""
         self.take_all()
-        with unwatched():
+        with unwatched(), (_sizes_of(self.gm) or Sizes()).asked("ones"):  # as when it was compiled
             backward, _, order = self.backward_given(present)
         return backward, run_aten(backward), order
 
