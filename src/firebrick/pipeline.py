@@ -625,6 +625,7 @@ class _Training(_Compile):
     ready: Mapping[tuple[int, ...], Any] = MappingProxyType({})
     saved: Sequence[Any] = ()  # keys of what the forward saves, where its backward is traced for all layers
     above: tuple[tuple[int, ...], ...] = ()  # the graph's forward is that of its gradients: see `trace_joint`
+    entered: Sequence[int] | None = None
 
     def run(self) -> Callable[..., tuple[Any, ...]]:
         self.state = TracingState()
@@ -658,12 +659,15 @@ class _Training(_Compile):
 
         Sizes that vary are numbers there, those of the inputs: all guards are written.
         """
-        gm, examples = self.gm, self.example_inputs
+        gm, count = self.gm, len(self.example_inputs)
+        examples = [*self.example_inputs, *fakes_of(inputs[count:])]
         if _sizes_of(gm) is not None:
             examples = fakes_of(inputs)
-            gm = values_for(gm, examples)
+            trace.keep_histories(gm.graph)
+            gm = values_for(gm, examples[:count])
         higher = _Training(gm, [*examples, *fakes_of(tangents)], self.config, self.user_passes)
         higher.above, higher.few, higher.state = (*self.above, present), False, self.state
+        higher.entered = self.entered if self.above else [k for k, _ in self.plan.entered(present)]
         with collector_paused(), unwatched():
             try:
                 run = higher.training()
@@ -697,7 +701,7 @@ class _Training(_Compile):
         if self.division is None:
             gm, config = self.rewritten(), self.config
             with recorder.timed("autodiff"), self.state.restored():
-                joint = trace.trace_joint(gm, self.example_inputs, config.numerics == "eager", self.above)
+                joint = trace.trace_joint(gm, self.example_inputs, config.numerics == "eager", self.above, self.entered)
             joint.name = _name(gm)
             before = joint.signature()
             self.reports += passes.run_graph_passes(
@@ -711,6 +715,8 @@ class _Training(_Compile):
                     joint, () if self.saved else trace.min_cut(joint, config.memory_budget), self.saved
                 )
                 self.division = trace.parted(division, joint.groups)
+            if self.plan is not None and not self.few and self.division.plan.parts != self.plan.parts:
+                raise PassError("the backward of the whole graph has other nodes than the forward was compiled for")
         return self.division
 
     def backward(self, present: tuple[int, ...]) -> tuple[Callable[..., Any], Sequence[int | None]]:
@@ -729,7 +735,7 @@ class _Training(_Compile):
     def traced(self, present: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:
         """The backward for these tangents, for eager kernels; asked for also while another graph is traced."""
         self.take_all()
-        with unwatched():
+        with unwatched(), (_sizes_of(self.gm) or Sizes()).asked("ones"):  # as when it was compiled
             backward, _, order = self.backward_given(present)
         return backward, run_aten(backward), order
 

@@ -49,6 +49,10 @@ REFUSED = {
     "slice_scatter of more columns": lambda x: x.slice_scatter(torch.cat((x, x), 1), 0, 0, x.shape[0]),
     "masked_fill by a row": lambda x: x.masked_fill(x > 0, x[0]),
     "no mean of whole numbers": lambda x: x.long().mean(),
+    "rows of whole numbers have no maximum": lambda x: F.max_pool1d(x[None].long(), 2),
+    "a mask of other rows than none": lambda x: x[:0].clone().index_put_((x[:, 0] > 0,), x[0]),
+    "more columns by a mask than none": lambda x: x[:, :0].clone().index_put_((x[:, 0] > 0,), x[0]),
+    "more values than an empty mask names": lambda x: x[:0].clone().index_put_((x[:0] > 0,), x[0]),
 }
 
 

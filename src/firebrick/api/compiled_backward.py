@@ -14,7 +14,7 @@ from torch.autograd import Variable
 
 from firebrick import backends
 from firebrick.api.settings import Settings
-from firebrick.errors import CompileError
+from firebrick.errors import CompileError, LoweringError
 from firebrick.report import recorder
 from firebrick.runtime.engine_steps import ACCUMULATE, accumulate, layout_key, obstacle
 from firebrick.runtime.training import is_compiled_node
@@ -58,8 +58,13 @@ class _Segment:
             none = {i for i, v in enumerate(values) if v is None}
             gm = engine_capture.segment(self.pure, self.inputs, self.outputs, none)
             gm.meta["name"] = "backward"
-            run = self.compiled[key] = settings.compiler()(gm, [v.detach() for v in present])
-            recorder.count("graphs of compiled backwards")
+            try:
+                run = settings.compiler()(gm, [v.detach() for v in present])
+                recorder.count("graphs of compiled backwards")
+            except LoweringError as error:  # torch's engine has given away what the nodes hold
+                recorder.reason("fallback", str(error))
+                run = gm.forward
+            self.compiled[key] = run
         del values
         env.update(zip(self.outputs, run(*present), strict=True))
 

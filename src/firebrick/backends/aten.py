@@ -61,14 +61,17 @@ def run_joint(
     forward_compiler: Compiler | None = None,
     backward_compiler: Compiler | None = None,
     above: tuple[tuple[int, ...], ...] = (),
+    entered: Sequence[int] | None = None,
 ) -> runtime.Training:
     """Trace a graph and its gradients, and return one that records a node; a compiler may take over each half.
 
     Compilers get a functional graph and its inputs; a backward's are fake tensors, since none has been computed.
-    `above`: see `trace_joint`.
+    The backward is one then, which knows nothing of results that are made of others. above, entered: see `trace_joint`.
     """
-    joint = trace.trace_joint(gm, example_inputs, above=above)
+    whole = backward_compiler is not None
+    joint = trace.trace_joint(gm, example_inputs, above=above, entered=() if whole else entered)
     division = trace.divide(joint, (partition or trace.min_cut)(joint))
+    division = division if whole else trace.parted(division, joint.groups)
 
     def run(aten: AtenGraph, compiler: Compiler | None, inputs: list[Any]) -> Callable[..., tuple[Any, ...]]:
         return run_aten(aten, None if compiler is None else compiler(aten.gm, inputs))
@@ -79,10 +82,11 @@ def run_joint(
         return run(part.backward, backward_compiler, inputs), part.order
 
     def again(
-        present: tuple[int, ...], tangents: Sequence[torch.Tensor], _: Sequence[torch.Tensor]
+        present: tuple[int, ...], tangents: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> runtime.Training:
-        examples = [*examples_of_inputs, *fakes_of(tangents)]
-        return run_joint(gm, examples, partition, forward_compiler, backward_compiler, (*above, present))
+        examples = [*examples_of_inputs, *fakes_of([*inputs[len(examples_of_inputs) :], *tangents])]
+        enters = entered if above else [k for k, _ in division.plan.entered(present)]
+        return run_joint(gm, examples, partition, forward_compiler, backward_compiler, (*above, present), enters)
 
     def traced(positions: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:
         part = trace.backward_given(division, positions)

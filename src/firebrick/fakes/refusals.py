@@ -44,6 +44,7 @@ _BY_VALUE = frozenset(
     }
 )
 """Ops that refuse values, which nobody knows yet, or that change memory."""
+_PUTS = frozenset(("index_put", "index_put_", "_index_put_impl_"))
 
 
 class _Plan(NamedTuple):
@@ -98,6 +99,8 @@ def check_accepted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], re
         tensors = [t for value in (args, tuple(kwargs.values()), result) for t in _tensors(value)]
         if any(isinstance(t, FakeTensor) and t._has_symbolic_sizes_strides for t in tensors):
             return  # to look at a symbol would make a fact of it
+        if func._opname in _PUTS:
+            _check_mask(*args[:3])
         large = sum([t.numel() for t in tensors]) > _LARGE
         if large and not plan.shrinks:
             return
@@ -112,6 +115,25 @@ def check_accepted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], re
     error = _answers[key]
     if error is not None:
         raise error
+
+
+def _check_mask(x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor) -> None:
+    """How many places a mask names is not known; its own sizes are, and those of the dimensions that it leaves alone.
+    Nothing else looks at them where `x` has no elements.
+    """
+    given = [i for i in indices if i is not None]
+    if len(given) != 1 or given[0].dtype not in (torch.bool, torch.uint8):
+        return
+    with torch._C._DisableTorchDispatch():
+        masks = [None if i is None else torch.zeros(i.shape, dtype=torch.bool) for i in indices]
+        named = torch.empty(()).expand(x.shape)[tuple(slice(None) if m is None else m for m in masks)]
+        shape = list(values.shape)
+        while len(shape) > named.dim() and shape[0] == 1:
+            del shape[0]
+        counted = len(shape) - named.dim() + next(n for n, m in enumerate(masks) if m is not None)
+        if counted >= 0:
+            shape[counted] = 1
+        torch.empty(()).expand(shape).expand(named.shape)
 
 
 _answers: dict[Any, Exception | None] = {}
@@ -156,7 +178,8 @@ def _kind(value: Any, sizes: _Sizes, name: str) -> Any:
         return _Like(number, value.dtype, tuple([sizes(n) for n in value.shape]), value.fake_device.type == "cpu")
     if isinstance(value, (tuple, list)):
         items = tuple([_kind(v, sizes, name) for v in value])
-        if name == "indices" and any(i.dtype in (torch.bool, torch.uint8) for i in items if isinstance(i, _Like)):
+        masks = [i for i in items if isinstance(i, _Like) and i.dtype in (torch.bool, torch.uint8)]
+        if name == "indices" and any(0 not in mask.shape for mask in masks):
             raise _Unknown  # how many places a mask names is not known
         return _Items(type(value), items)
     if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator)):

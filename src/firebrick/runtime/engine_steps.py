@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 class EngineCall:
-    """A step without side effects; its name, in torch's namespace, tells what it does in every process."""
+    """A step without side effects. stable: its name tells what it does in every process."""
 
     def __init__(self, name: str, fn: Callable[..., Any], stable: bool = True) -> None:
-        self.fn = fn
-        self.__name__ = self.__qualname__ = name if stable else f"<{name}>"
-        self.__module__ = "torch.autograd"
+        self.fn, self.stable = fn, stable
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = __name__
 
     def __call__(self, *args: Any) -> Any:
         """Run it on fake tensors or real ones."""

@@ -87,10 +87,11 @@ class TrainingPlan:
 
     results: how many of the forward's results are the user's; the others are only saved.
     outputs: the user's outputs, each with whether it requires a gradient, None for a leaf that does.
-    dirty: tensors of the caller whose new value has a gradient. wrt: tensors that gradients are for.
+    dirty: tensors of the caller whose new value has a gradient. wrt: tensors that gradients are for; results among
+    them are what other results are made of. of: the same of the graph below, whose gradients the results are.
     reach: for each of `wrt`, the tangents that its gradient is made of.
     reads: inputs and constants that the forward reads. draws: devices that it draws random numbers on.
-    parts: nodes that know nothing of each other; none: one has all tangents.
+    parts: nodes, each behind those whose results it takes; none: one has all tangents.
     uses: for each tangent, the saved tensors that gradients made of it read; empty: not told.
     bytes_saved: held from forward to backward, not counting what the caller holds anyway.
     symbols: those in the sizes of places and tangents, and a dimension of an input that each is the size of.
@@ -109,6 +110,12 @@ class TrainingPlan:
     parts: tuple[Part, ...] = ()
     uses: tuple[tuple[int, ...], ...] = ()
     symbols: tuple[tuple[str, int, int], ...] = ()
+    of: tuple[Place, ...] = ()
+
+    def entered(self, tangents: Iterable[int]) -> list[tuple[int, Place]]:
+        """The results that those with these tangents are made of, with their numbers among all that are in `wrt`."""
+        rows = [row for row in zip(self.wrt, self.reach, strict=True) if row[0].kind == "result"]
+        return [(k, place) for k, (place, reach) in enumerate(rows) if not set(tangents).isdisjoint(reach)]
 
     def to_json(self) -> dict[str, Any]:
         """Inverse of `from_json`."""
@@ -118,7 +125,7 @@ class TrainingPlan:
     def from_json(cls, data: Mapping[str, Any]) -> TrainingPlan:
         """Read what `to_json` gave, also after a round trip through a file."""
         values = {name: _tuples(value) for name, value in data.items()}
-        for name in ("saved", "dirty", "wrt"):
+        for name in ("saved", "dirty", "wrt", "of"):
             values[name] = tuple([Place(*row) for row in values[name]])
         values["outputs"] = tuple([(Place(*place), grad) for place, grad in values["outputs"]])
         values["tangents"] = tuple([Tangent(Place(*of), *rest) for of, *rest in values["tangents"]])
@@ -187,13 +194,14 @@ class Training:
         self._again = _native.Wrapped(again, None)
         self._higher: dict[Any, Training] = {}
         self.watched = {name: t for name, t in constants.items() if not t.is_inference()}
-        names = [p.at for p in (*plan.wrt, *plan.dirty) if p.kind == "const"]
+        names = [p.at for p in (*plan.wrt, *plan.dirty) if p.kind != "input"]
         self.names = {name: i for i, name in enumerate(dict.fromkeys(names))}
-        self.constants = [constants[str(name)] for name in self.names]
+        self.constants = [constants[name] if isinstance(name, str) else None for name in self.names]
         self.others = {p.at: constants[str(p.at)] for p in self._places() if p.kind == "const"}
         self.differentiable = frozenset(t.of.at for t in plan.tangents if t.of.kind == "result")
         self.whole = Part(tuple(range(len(plan.tangents))), tuple(range(len(plan.saved))))
         self.leaves = [self._leaves(set(part.tangents)) for part in plan.parts]
+        self.entered = [[int(place.at) for _, place in plan.entered(part.tangents)] for part in plan.parts]
         everything = self._leaves(set(self.whole.tangents)) | {self.position(place) for place in plan.dirty}
         self.apart = {self.position(place) for place in plan.wrt} - everything  # nodes behind them must not run
 
@@ -203,8 +211,8 @@ class Training:
         return {self.position(place) for place, reach in rows if not tangents.isdisjoint(reach)}
 
     def position(self, place: Place) -> int:
-        """Where a tensor that gradients are for is among constants and, behind them, inputs."""
-        return len(self.names) + int(place.at) if place.kind == "input" else self.names[str(place.at)]
+        """Where a tensor that gradients are for is among constants and results and, behind them, inputs."""
+        return len(self.names) + int(place.at) if place.kind == "input" else self.names[place.at]
 
     def _places(self) -> list[Place]:
         return [*self.plan.saved, *(place for place, _ in self.plan.outputs)]
@@ -216,12 +224,18 @@ class Training:
         if self.plan.parts:
             with torch.no_grad():
                 results = list(self.forward(*inputs))
-            for part, leaves in zip(self.plan.parts, self.leaves, strict=True):
+            for part, leaves, entered in zip(self.plan.parts, self.leaves, self.entered, strict=True):
+                for k in entered:
+                    tensors[self.names[k]] = results[k]
+                begun = before
+                if entered:
+                    whole = *inputs, *[results[k] for k in entered]
+                    begun = Before(whole, self._versions(whole), before.states)
                 near: list[torch.Tensor | None] = [None] * len(tensors)
                 for i in leaves:
                     near[i] = tensors[i]
                 places = [self.plan.tangents[i].of.at for i in part.tangents]
-                for at, value in zip(places, _Node.apply(self, part, (before, results, places), *near), strict=False):
+                for at, value in zip(places, _Node.apply(self, part, (begun, results, places), *near), strict=False):
                     results[at] = value  # type: ignore[index]
         else:
             for i in self.apart:
@@ -303,15 +317,22 @@ class Training:
         if higher is None:
             with recorder.timed("backward"):
                 higher = self._higher[key] = self._again(present, tangents, inputs)
-        now = self._versions(inputs)
-        changed = [at for at in higher.plan.reads if at in before.versions and before.versions[at] != now[at]]
+        now, packed = self._versions(inputs), not before.inputs  # inputs that hooks packed are other tensors
+        reads = [at for at in higher.plan.reads if at in before.versions and not (packed and isinstance(at, int))]
+        changed = [at for at in reads if before.versions[at] != now[at]]
         if changed:
             raise RuntimeError(
                 "firebrick: one of the tensors needed for gradients of gradients has been modified by an inplace "
                 f"operation since the forward: {changed[0] if isinstance(changed[0], str) else f'input {changed[0]}'}"
             )
         with random_states_as(before.states):
-            return higher(*inputs, *tangents)
+            computed = dict(zip(higher.plan.of, higher(*inputs, *tangents), strict=True))
+        first = len(inputs) - len(entered := self.plan.entered(present))
+        of = {place: Place("input", first + i) for i, (_, place) in enumerate(entered)}
+        rows = [computed.pop(of.get(place, place), None) for place in self.plan.wrt]
+        if any(gradient is not None for gradient in computed.values()):
+            raise RuntimeError("firebrick: a gradient that can be differentiated is for none of the graph's tensors")
+        return rows
 
 
 def seen(base: torch.Tensor, layout: tuple[Any, Any, Any] | None, sizes: Mapping[str, int]) -> torch.Tensor:

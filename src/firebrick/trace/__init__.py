@@ -9,3 +9,4 @@ from firebrick.trace.joint_split import Division, bytes_saved, divide
 from firebrick.trace.layer_plan import backward_layers, forward_layers, layer_keys, layer_order, layer_plan
 from firebrick.trace.printer import show, show_joint, show_nodes
 from firebrick.trace.recompute import min_cut, save_needed
+from firebrick.trace.result_cuts import keep_histories

@@ -39,8 +39,8 @@ def parted(division: Division, groups: Sequence[tuple[int, ...]]) -> Division:
     """Give each group of tangents a node of its own, which saves what its gradients need.
 
     Args:
-        groups: positions of tangents. No two groups share what eager PyTorch saves once for both, so that a backward
-            of one leaves the other's for a backward of its own.
+        groups: positions of tangents, each group behind those whose results it takes. No two groups share what eager
+            PyTorch saves once for both, so that a backward of one leaves the other's for a backward of its own.
     """
     if len(division.plan.tangents) > 1:
         division = replace(division, plan=replace(division.plan, uses=_uses(division)))
@@ -79,6 +79,7 @@ class _Absent:
         saved = len(nodes) - len(division.plan.tangents)
         part = next((p for p in division.plan.parts if set(present) <= set(p.tangents)), None)
         self.present, stored = set(present), range(saved) if part is None else part.saved
+        self.keys = tuple([division.keys[i] for i in stored])
         self.kept = [*stored, *(saved + i for i in present)]
         self.zeros = {n for i, n in enumerate(nodes[saved:]) if i not in self.present}
         self.flowing = {n for i, n in enumerate(nodes[saved:]) if i in self.present}
@@ -124,7 +125,8 @@ class _Absent:
         used = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"}
         constants = {n: t for n, t in backward.constants.items() if n in used}
         short = replace(backward, gm=gm, constants=constants, outputs=aliases)
-        return replace(self.division, backward=short, order=tuple(None if i is None else position[i] for i in order))
+        order = [None if i is None else position[i] for i in order]
+        return replace(self.division, backward=short, order=tuple(order), keys=self.keys)
 
     def sum(self, node: fx.Node, absent: set[fx.Node]) -> fx.Node | None:
         """`a + 0` -> `a`, where nothing else changes."""

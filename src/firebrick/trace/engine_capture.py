@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _functions: dict[str, EngineCall | PlainCall] = {}
 """Functions of torch's nodes by name; the engine tells each once a process."""
 
-_ADD = EngineCall("add_gradients", torch.add)
+_ADD = EngineCall("add_gradients", lambda a, b: b if a is None else a if b is None else torch.add(a, b))
 
 
 class Recorder:
@@ -141,6 +141,8 @@ class Recorder:
         if function is None:
             self.refused = f"{name} was told to another compiler"
             return [self._stand_in(self._places) for _ in metas]
+        if "Embedding" in name and any(a is True for a in args):
+            self.refused = self.refused or "the gradient of an embedding is sparse, or scaled by frequencies"
         return self._call(function, (list(grads), *args), [True] * len(metas))
 
     def validate_outputs(self, _: Any, outputs: Sequence[Any], args: Sequence[Any], metas: Any) -> list[Any]:
@@ -213,7 +215,7 @@ class Recorder:
 def _node_call(node: NodeBackward) -> EngineCall:
     """A compiled graph's backward as one step; by name in the disk cache where it has a text."""
     text = node.text(graph_text)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:32] if text is not None else "of a graph"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:32] if text is not None else "of_a_graph"
     return EngineCall(f"backward_{digest}", node, stable=text is not None)
 
 

@@ -13,6 +13,7 @@ from firebrick.errors import LoweringError
 from firebrick.fakes.node_values import attribute_of
 from firebrick.ir.graph.nested import Nested
 from firebrick.ir.index.sizes import expressions, size_of
+from firebrick.runtime.engine_steps import EngineCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,6 +53,8 @@ def _target_text(target: Any) -> str:
         return f"{target} {target.key} {{{' '.join(texts)}}}"
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
+    if isinstance(target, EngineCall) and target.stable:
+        return f"engine {target.__name__}"
     if isinstance(target, types.MethodType):
         raise _NoText  # what it does depends on what it is bound to
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)

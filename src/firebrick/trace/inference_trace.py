@@ -149,15 +149,23 @@ class Trace:
             for node in self.gm.graph.nodes:
                 self.tape.stack = node.meta.get("stack", ())
                 if node.op == "output":
-                    result = self._resolve(node.args[0])
+                    result = self.returned(node)
                 else:
-                    self.env[node] = getattr(self, f"_{node.op}")(node)
+                    self.env[node] = self.node(node)
         finally:
             for region in reversed(self.regions):
                 _exit_autocast(region)
         return result
 
     # ------------------------------------------------------------ nodes
+
+    def node(self, node: fx.Node) -> Any:
+        """What a node stands for in those that follow."""
+        return getattr(self, f"_{node.op}")(node)
+
+    def returned(self, node: fx.Node) -> Any:
+        """What the graph returns."""
+        return self._resolve(node.args[0])
 
     def _placeholder(self, node: fx.Node) -> Any:
         index = len(self.inputs)

@@ -23,8 +23,10 @@ from firebrick.errors import LoweringError, RefusedBackward
 from firebrick.fakes.mode import new_fake_mode
 from firebrick.ir.graph.nested import CHECKPOINT, Transform
 from firebrick.ir.index.sizes import expressions, has_symbols, sizes_in
+from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Value, overlaps
 from firebrick.trace.inference_trace import GRAD_MODE_TARGETS, Finish, Trace, tracing_state
+from firebrick.trace.result_cuts import NotApart, in_order, stages_of
 from firebrick.trace.selective import MUST_SAVE, selective_contexts
 from firebrick.trace.tape import Draws
 from firebrick.trace.tracer import fake_like
@@ -54,6 +56,8 @@ class JointGraph:
     reach: for each of `wrt`, which tangents (positions in `tangents`) lead to it.
     groups: the tangents, those together whose backward functions share what eager PyTorch saves.
     bits: of inputs and constants, as an AtenGraph's.
+    boundaries: those of `wrt` that are results, which other results are made of: the position of each.
+    of: names of what the results are gradients for, where the forward is gradients.
     """
 
     gm: fx.GraphModule
@@ -69,6 +73,8 @@ class JointGraph:
     groups: list[tuple[int, ...]]
     name: str = "graph"
     bits: dict[str | int, Bits] = field(default_factory=dict)
+    boundaries: dict[str, int] = field(default_factory=dict)
+    of: list[str] = field(default_factory=list)
 
     def signature(self) -> tuple[Any, ...]:
         """What passes may not change: inputs, and the number and metadata of results."""
@@ -93,18 +99,33 @@ def _meta(result: Any) -> Any:
 
 
 def trace_joint(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool = False, above: Sequence[Sequence[int]] = ()
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    exact: bool = False,
+    above: Sequence[Sequence[int]] = (),
+    entered: Sequence[int] | None = None,
 ) -> JointGraph:
     """Trace `gm` and its gradients; `exact`: ops are only taken apart where the parts compute the bits of the whole.
 
     Args:
         above: the forward is not `gm` but its gradients for these of its tangents, or the gradients of those, and so
             on. The tangents come behind the inputs, and each result is the gradient of one of `wrt`.
+        entered: which of the results at which a new history begins (`stages_of`) do so; None: all that can. Where the
+            forward is gradients, they are inputs too, before the tangents.
 
     Raises:
         LoweringError: the graph does something that has no functional form.
     """
-    return _JointTrace(gm, example_inputs, exact).run_joint(above)
+    stages = stages_of(gm.graph) if entered is None or entered else []
+    chosen = stages if entered is None else [stages[i] for i in entered if i < len(stages)]
+    if len(chosen) != len(stages if entered is None else entered):
+        raise LoweringError("fewer results are apart than when the graph was traced first")
+    try:
+        return _JointTrace(gm, example_inputs, exact, chosen).run_joint(above)
+    except NotApart:
+        if above:
+            raise LoweringError("results of the graph were apart when it was traced first") from None
+        return _JointTrace(gm, example_inputs, exact).run_joint(above)
 
 
 class _Entry(torch.autograd.Function):
@@ -159,8 +180,13 @@ def _history(
 class _JointTrace(Trace):
     """One run over the nodes of a torch-level graph, recorded by the autograd engine."""
 
-    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool) -> None:
+    def __init__(
+        self, gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool, stages: Sequence[fx.Node] = ()
+    ) -> None:
         super().__init__(gm, example_inputs, exact)
+        self.stages, self.above = stages, False
+        self.ends: dict[str, tuple[fx.Node, Value, int]] = {}  # results at which a history begins; version of memory
+        self.of: list[str] = []
         sizes = getattr(self.tracer.fake_mode, "sizes", None)
         self.tracer.fake_mode = new_fake_mode(sizes)  # capture's fake tensors have histories of their own
         self.leaves: dict[str, torch.Tensor] = {}
@@ -170,6 +196,7 @@ class _JointTrace(Trace):
         self.stacks: list[tuple[UserLocation, ...]] = []  # and its place, for what is computed in its backward
 
     def run_joint(self, above: Sequence[Sequence[int]]) -> JointGraph:
+        self.above = bool(above)
         with tracing_state(torch.is_grad_enabled()):
             results = self.walk()
         if any(self.tracer.constants[name].requires_grad for name in self.tracer.literals):
@@ -180,6 +207,37 @@ class _JointTrace(Trace):
                 finish = _GradientsFinish(self, finish.differentiated(present))
             return finish.run_joint()
 
+    def node(self, node: fx.Node) -> Any:
+        value = super().node(node)
+        return self._begun(node, value) if node in self.stages else value
+
+    def returned(self, node: fx.Node) -> Any:
+        self.env.update((end, value) for end, value, _ in self.ends.values())
+        return super().returned(node)
+
+    def _begun(self, node: fx.Node, value: Value) -> Value:
+        """What later calls take for a result: the same memory without its history."""
+        name = self.new_name(f"result_{len(self.ends)}")
+        if not value.fake.requires_grad or value.fake.is_leaf or any(bits_of(value.fake)):
+            raise NotApart
+        self.ends[name] = node, value, value.storage.version
+        if self.above:
+            like = self.example_inputs[len(self.inputs)]
+            if (like.shape, like.dtype) != (value.fake.shape, value.fake.dtype):
+                raise NotApart
+            return self._input(name, like)
+        with self.tracer, torch.enable_grad():
+            self.leaves[name] = value.fake.detach().requires_grad_()
+        return self.tracer.value_of(self.leaves[name])
+
+    def new_name(self, name: str) -> str:
+        """A name for another input, which nothing in the graph has."""
+        taken = {n.name for n in self.gm.graph.nodes}.union(self.tracer.constants, self.leaves)
+        taken.update(v.storage.origin.name for v in self.inputs if v.storage.origin is not None)
+        while name in taken:
+            name = "_" + name
+        return name
+
     def _placeholder(self, node: fx.Node) -> Any:
         index = len(self.inputs)
         real, val = self.example_inputs[index], node.meta.get("val")
@@ -188,13 +246,16 @@ class _JointTrace(Trace):
         like = next((t for t in (real, val) if isinstance(t, FakeTensor) and has_symbols(t)), real)
         if isinstance(like, FakeTensor) and sizes_in(like.shape) is None and has_symbols(like):
             raise LoweringError(f"graph input {node.name} has symbolic sizes of another compiler")
+        return self._input(node.name, like, real.requires_grad)
+
+    def _input(self, name: str, like: torch.Tensor, grad: bool = True) -> Value:
         fake = fake_like(self.tracer.fake_mode, like)
-        if real.requires_grad:
+        if grad:
             with torch.enable_grad():
-                leaf = self.leaves[node.name] = fake_like(self.tracer.fake_mode, like).requires_grad_()
+                leaf = self.leaves[name] = fake_like(self.tracer.fake_mode, like).requires_grad_()
                 fake = _Entry.apply(leaf, fake)
             self.entries[id(fake)] = fake.grad_fn
-        value = self.tracer.value_from("placeholder", fake, Origin("input", node.name, index))
+        value = self.tracer.value_from("placeholder", fake, Origin("input", name, len(self.inputs)))
         self.inputs.append(value)
         return value
 
@@ -266,6 +327,9 @@ class _JointFinish(Finish):
         grads = [self._requires_grad(r) for r in self.results]
         leaves = self.trace.leaves
         reach, groups = _history([self.shown[p] for p in tangents], leaves.values())
+        boundaries = {} if self.trace.above else self._boundaries(tangents, dirty)
+        rows = zip(leaves, reach, strict=True)
+        groups = in_order(groups, [(tangents.index(boundaries[n]), by) for n, by in rows if n in boundaries])
         computed = self._backward(tangents, self._tangents(tangents))
         gradients = [None if g is None else self.tracer.read(self.tracer.value_of(g)) for g in computed]
         count = len(self.flat)
@@ -273,9 +337,21 @@ class _JointFinish(Finish):
         for record in self.trace.kept:
             if record.node is not None:
                 record.node.meta[MUST_SAVE] = True
-        return JointGraph(
+        joint = JointGraph(
             gm, constants, names, self.outputs, count, tangents, [*leaves], dirty, grads, reach, groups, bits=bits
         )
+        return replace(joint, boundaries=boundaries, of=self.trace.of)
+
+    def _boundaries(self, tangents: Sequence[int], dirty: frozenset[str]) -> dict[str, int]:
+        """Positions of the results at which a history begins."""
+        boundaries = {}
+        for name, (_, value, version) in self.trace.ends.items():
+            shared = any(isinstance(r, Value) and r.storage is value.storage and r is not value for r in self.results)
+            at = next((p for p in tangents if self.shown[p] is value.fake), -1)
+            if at < len(self.mutated) or shared or value.storage.version != version or dirty:
+                raise NotApart
+            boundaries[name] = at
+        return boundaries
 
     def _differentiable(self) -> tuple[list[str], frozenset[str], list[int]]:
         """Names of what is written, those of them with gradients of their own, and positions that have tangents."""
@@ -305,6 +381,7 @@ class _JointFinish(Finish):
             if example.requires_grad:
                 trace.leaves[value.storage.origin.name] = value.fake.requires_grad_()  # type: ignore[union-attr]
         trace.inputs += tangents
+        trace.of = [name for name, leaf in trace.leaves.items() if not any(leaf is t.fake for t in tangents)]
         computed = self._backward(positions, tangents, again=True)
         with self.tracer, torch.enable_grad():  # the parts of a complex number can't be returned as a view of it
             apart = (g is not None and g.dtype != self.tracer.value_of(g).storage.base.dtype for g in computed)
@@ -335,12 +412,9 @@ class _JointFinish(Finish):
     def _tangents(self, positions: Sequence[int]) -> list[Value]:
         """New inputs of the graph: the gradients of the results at `positions`."""
         tracer, inputs = self.tracer, self.trace.inputs
-        taken = {v.storage.origin.name for v in inputs if v.storage.origin is not None}
         tangents = []
         for number, position in enumerate(positions):
-            name = f"tangent_{number}"
-            while name in taken:
-                name = "_" + name
+            name = self.trace.new_name(f"tangent_{number}")
             val = self.flat[position].val
             fake = fake_like(tracer.fake_mode, torch.empty_like(val) if overlaps(val) else val)
             record = tracer.tape.add("placeholder", (name,), {}, fake)

@@ -131,6 +131,7 @@ class _Divider:
         aliases = self.joint.outputs
         kept = [i for i in range(mutated, len(results)) if i - mutated >= len(aliases) or aliases[i - mutated] is None]
         place = {position: Place("result", i) for i, position in enumerate(kept)}
+        ends = self.joint.boundaries
         values = [results[i] for i in kept]
         extra: list[fx.Node] = []
         places = []
@@ -147,7 +148,8 @@ class _Divider:
             saved=tuple(places),
             tangents=tuple(self._tangent(t, p, place) for t, p in zip(self.tangents, self.joint.tangents, strict=True)),
             dirty=tuple(self._named(n) for n in self.joint.mutated if n in self.joint.dirty),
-            wrt=tuple(self._named(n) for n in self.joint.wrt),
+            wrt=tuple(place[ends[n]] if n in ends else self._named(n) for n in self.joint.wrt),
+            of=tuple(self._named(n) for n in self.joint.of),
             reach=tuple(() if g is None else reach for g, reach in zip(gradients, self.joint.reach, strict=True)),
             bytes_saved=sum(sizes),
             symbols=self.symbols,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from firebrick.ir.graph.equal_layers import NotAlike
+from firebrick.runtime import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,15 +20,9 @@ if TYPE_CHECKING:
 
 
 def forward_layers(division: Division, repeat: Repeat | None) -> Repeat | None:
-    """Note which layer the results of the forward are saved for.
-
-    Raises:
-        NotAlike: some results have a node of their own, which saves some of that.
-    """
+    """Note which layer the results of the forward are saved for."""
     if repeat is None:
         return None
-    if division.plan.parts:
-        raise NotAlike("results have backwards of their own")
     outputs: list[Any] = [None] * len(division.forward.outputs)
     for key, place in zip(division.keys, division.plan.saved, strict=True):
         if place.kind == "result":
@@ -39,7 +34,7 @@ def forward_layers(division: Division, repeat: Repeat | None) -> Repeat | None:
 
 
 def backward_layers(division: Division, repeat: Repeat | None) -> Repeat | None:
-    """Note which layer the saved tensors and the gradients of the backward belong to.
+    """Note which layer the saved tensors and the gradients of the backward belong to; None: it has none of any.
 
     Raises:
         NotAlike: some belong to several.
@@ -55,6 +50,8 @@ def backward_layers(division: Division, repeat: Repeat | None) -> Repeat | None:
             raise NotAlike("two layers have one gradient")
         outputs[at] = outputs[at] or label
     inputs = tuple([repeat.label(key) for key in division.keys])
+    if not any(inputs) and not any(outputs):
+        return None
     return replace(repeat, backward=True, inputs=inputs, outputs=tuple(outputs))
 
 
@@ -81,11 +78,13 @@ def layer_plan(division: Division, repeat: Repeat | None) -> TrainingPlan:
     rows = [(*row, division.keys.index(row[0])) for row in _third(division.keys, repeat)]
     constants = _third([(p.kind, p.at, p, reach) for p, reach in zip(plan.wrt, plan.reach, strict=True)], repeat)
     saved, wrt, reach = [*plan.saved], [*plan.wrt], [*plan.reach]
-    size = 0
+    size, parts = 0, [[*part.saved] for part in plan.parts]
     for number, k in enumerate(repeat.left_out()):
         first = len(outputs) + number * len(third)
         for _, label, at in rows:
             place = plan.saved[at]
+            for part, all_saved in zip(plan.parts, parts, strict=True):
+                all_saved += [len(saved)] * (at in part.saved)
             if place.kind == "const":
                 saved.append(place._replace(at=repeat.own[k][label]))
                 continue
@@ -95,15 +94,23 @@ def layer_plan(division: Division, repeat: Repeat | None) -> TrainingPlan:
             size += division.sizes[at]
         wrt += [key[2]._replace(at=repeat.own[k][label]) for key, label in constants]
         reach += [key[3] for key, _ in constants]
-    bytes_saved = plan.bytes_saved + size
-    return replace(plan, saved=tuple(saved), wrt=tuple(wrt), reach=tuple(reach), bytes_saved=bytes_saved, uses=())
+    return replace(
+        plan,
+        saved=tuple(saved),
+        wrt=tuple(wrt),
+        reach=tuple(reach),
+        bytes_saved=plan.bytes_saved + size,
+        uses=(),
+        parts=tuple([Part(p.tangents, tuple(row)) for p, row in zip(plan.parts, parts, strict=True)]),
+    )
 
 
 def layer_order(division: Division, repeat: Repeat | None, plan: TrainingPlan) -> tuple[int | None, ...]:
     """Which result of the backward of all layers is the gradient of each of the plan's `wrt`."""
     if (marked := backward_layers(division, repeat)) is None or repeat is None:
         at = dict(zip(division.plan.wrt, division.order, strict=True))
-        return tuple([at[place] for place in plan.wrt])
+        others = {name for k in repeat.left_out() for name in repeat.own[k]} if repeat else ()
+        return tuple([None if place.at in others else at[place] for place in plan.wrt])
     outputs, third = marked.outputs, _third_of(marked)
     rows = zip(division.plan.wrt, division.order, strict=True)
     constants = _third([(place.kind, place.at, at) for place, at in rows], repeat)

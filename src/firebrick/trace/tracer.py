@@ -21,6 +21,7 @@ from firebrick.fakes.mode import dispatches_itself, fake_of
 from firebrick.fakes.mutation import functional_of, written_arguments
 from firebrick.fakes.node_values import tensors_in
 from firebrick.fakes.segments import COLLECTIVES
+from firebrick.fakes.strides import by_stride
 from firebrick.fakes.view_rules import part_sizes
 from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.ir.operators.collective_op import COLLECTIVE_OPS
@@ -526,6 +527,21 @@ def _mutate(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     return returned[0] if len(returned) == 1 else tuple(returned)
 
 
+def _bernoulli(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The functional form draws numbers in the order of the dimensions, this one in that of memory."""
+    fake = tracer.value_of(args[0]).fake
+    order = by_stride(tuple(fake.shape), fake.stride())[::-1]
+    if order == sorted(order):
+        return _mutate(tracer, func, args, kwargs)
+    given = args[1] if len(args) > 1 else kwargs.pop("p", 0.5)
+    with tracer:
+        given = given.expand(fake.shape).permute(order) if isinstance(given, torch.Tensor) else given
+        drawn = functional_of(func)(args[0].permute(order), given, **kwargs)  # type: ignore[misc]
+        drawn = drawn.permute([order.index(d) for d in range(len(order))])
+    tracer.overwrite(args[0], tracer.read(tracer.value_of(drawn)))
+    return args[0]
+
+
 def _defaults(func: OpOverload, count: int, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the defaults of arguments that the call leaves out: the functional form may have none for them."""
     missing = func._schema.arguments[count:]
@@ -600,6 +616,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.mkldnn_rnn_layer.default: _rnn_layer,
     aten._scaled_dot_product_cudnn_attention_backward.default: _attention_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _attention_backward,
+    **dict.fromkeys((aten.bernoulli_.float, aten.bernoulli_.Tensor), _bernoulli),
     aten.copy_.default: _copy,
     aten.fill_.Scalar: _fill,
     aten.fill_.Tensor: _fill,
