@@ -15,6 +15,7 @@ from torch import Tensor, fx
 
 from firebrick.extend import Rule, graph_pass, registry, rule
 from firebrick.ir.graph.calls import call_of, value_of
+from firebrick.ir.index.sizes import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -247,7 +248,11 @@ def _drop_noops(gm: fx.GraphModule) -> bool:
         old, new = value_of(node), value_of(source)
         if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
             continue
-        if any(u.target is torch.ops.aten.as_strided.default for u in node.users):
+        moved, strided = (
+            size_of(old.storage_offset()) != size_of(new.storage_offset()),
+            torch.ops.aten.as_strided.default,
+        )
+        if any(getattr(u.target, "is_view", False) if moved else u.target is strided for u in node.users):
             continue  # its offset is that of the memory that it was made for
         like = old.dtype == new.dtype and old.device == new.device and old.shape == new.shape
         if like and old.stride() == new.stride():
