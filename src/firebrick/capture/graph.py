@@ -326,18 +326,8 @@ class GraphBuilder:
         self.op_count += 1
         result = self._result(interp, node, out)
         if self.has_new_leaves and args:
-            self._pass_on_leaves(args[0].realize(), result, _name_of(target) == "detach" or node_args[1:] == ("data",))
+            _pass_on_leaves(args[0].realize(), result, _name_of(target) == "detach" or node_args[1:] == ("data",))
         return result
-
-    def _pass_on_leaves(self, base: Value, view: Value, detached: bool) -> None:
-        """A view of a leaf that was made here wants gradients too."""
-        if not isinstance(base, TensorValue) or not base.is_new_leaf:
-            return
-        if detached:
-            raise Break("unsupported-call", "a tensor for which requires_grad_() was called here is detached")
-        for one in (view, *view.children()):
-            if isinstance(one, TensorValue) and one.fake._is_view() and storage_of(one.fake) == storage_of(base.fake):
-                one.is_new_leaf = True
 
     def set_data(self, interp: Interpreter, value: TensorValue, data: TensorValue) -> None:
         """Let a tensor show the memory of another one, with a version of its own."""
@@ -561,6 +551,17 @@ def arguments(graph: GraphBuilder) -> list[TensorValue]:
 def examples(graph: GraphBuilder) -> list[Any]:
     """A tensor like each argument of a graph."""
     return [value.example if isinstance(value, MadeTensor) else value.obj for value in arguments(graph)]
+
+
+def _pass_on_leaves(base: Value, view: Value, detached: bool) -> None:
+    """A view of a leaf that was made here wants gradients too."""
+    if not isinstance(base, TensorValue) or not base.is_new_leaf:
+        return
+    if detached:
+        raise Break("unsupported-call", "a tensor for which requires_grad_() was called here is detached")
+    for one in (view, *view.children()):
+        if isinstance(one, TensorValue) and one.fake._is_view() and storage_of(one.fake) == storage_of(base.fake):
+            one.is_new_leaf = True
 
 
 _LARGEST_REAL = 1 << 22
