@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.fakes.function_forms import FORMS
 from firebrick.ir.index.sizes import has_symbols
 
 if TYPE_CHECKING:
@@ -32,17 +33,9 @@ def _recurrent(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return (out.transpose(0, 1) if batch_first else out, *after)
 
 
-def _max_pool1d(function: Callable[..., Any], input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Without a gradient eager has a kernel for CPUs that takes no integers; fake tensors never come to it."""
-    result = function(input, *args, **kwargs)
-    if input.device.type == "cpu" and not (input.is_floating_point() or isinstance(result, tuple)):
-        raise NotImplementedError(f'"max_pool1d_impl" not implemented for {input.dtype}')
-    return result
-
-
 _LAYERS = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 SHAPES: Mapping[Any, Callable[..., Any]] = {
     **{function: partial(_recurrent, function) for function in _LAYERS},
-    **{function: partial(_max_pool1d, function) for function in (torch.max_pool1d, torch.nn.functional.max_pool1d)},
+    **FORMS,
 }
 """Function -> the same for fake tensors, whatever their sizes are."""

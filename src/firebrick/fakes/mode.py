@@ -34,6 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from firebrick.fakes.data_sizes import DATA_SIZED, is_data_sized
 from firebrick.fakes.foreach import calls_of, op_of
+from firebrick.fakes.function_forms import kernel_of_calls
 from firebrick.fakes.mutation import checked_outs, written_arguments
 from firebrick.fakes.refusals import check_accepted
 from firebrick.fakes.shape_rules import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
@@ -398,8 +399,9 @@ def _composite(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _decompose(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    function = decomposition_table.get(func) or meta_table.get(func) or kernel_of_calls(func)
     with mode:
-        result = (decomposition_table.get(func) or meta_table[func])(*args, **kwargs)
+        result = NotImplemented if function is None else function(*args, **kwargs)
     if result is NotImplemented:
         raise _Slow
     return result
@@ -570,6 +572,8 @@ def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         outs = [kwargs[name] for _, name in written_arguments(func) if name in kwargs]
         if outs and _has_symbols((*args, *outs)):
             return checked_outs(mode, func, args, kwargs, outs)
+        if func in decomposition_table and _has_symbols(args):
+            return _decompose(mode, func, args, kwargs)
         with in_kernel_invocation_manager(mode):
             result = func(*args, **kwargs)
         for arg in (*args, *kwargs.values()):
@@ -598,7 +602,8 @@ def _on_twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         return func(*_twins(args), **{k: _twins(v) for k, v in kwargs.items()})
     except RuntimeError:
-        if (func in decomposition_table or func in meta_table) and _has_symbols((*args, *kwargs.values())):
+        known = func in decomposition_table or func in meta_table or kernel_of_calls(func)
+        if known and _has_symbols((*args, *kwargs.values())):
             return NotImplemented
         raise
 

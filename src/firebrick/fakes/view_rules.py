@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from firebrick.fakes.promotion import NoRule
+from firebrick.fakes.strides import contiguous
 from firebrick.ir.index.expr import as_expr, maximum
 from firebrick.ir.index.sizes import now, size_of, sizes_in
 
@@ -64,6 +65,8 @@ def view(x: torch.Tensor, size: Sequence[Any]) -> Seen:
     """What `x.view(size)` shows: the stretches of memory are divided anew."""
     old, strides, offset = _of(x)
     shape = _whole_shape(size, math.prod(old))
+    if any(type(n) is int and n == 0 for n in old):
+        return Seen(tuple(shape), strides if tuple(shape) == old else contiguous(tuple(shape)), offset)
     steps: list[Any] = [1] * len(shape)
     d = len(shape) - 1
     for count, base in _runs(old, strides):

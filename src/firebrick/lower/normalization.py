@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.ir.index.expr import ZERO, Expr, const
+from firebrick.ir.index.expr import ZERO, Expr, as_expr
 from firebrick.ir.loops.constructors import cast, constant, op
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.lower.context import Lowering, rules, shape_of
@@ -95,7 +95,7 @@ def _group_norm(
     lw.share(x)
     width = channels // groups
     # Split the channels only, so that other dimensions are read in their own order.
-    split = (x.shape[0], const(groups), const(width), *x.shape[2:])
+    split = (x.shape[0], as_expr(groups), as_expr(width), *x.shape[2:])
     inward = reshape_map(x.shape, split)
     grouped = TensorValue(
         split, x.dtype, contiguous_strides(split), formula=lambda index: x.at(inward(index)), cost=x.cost

@@ -455,9 +455,9 @@ def _select(lw: Lowering, cond: TensorValue, a: Any, b: Any) -> TensorValue:
     # Nothing is computed, so bf16 and f16 need no conversion.
     same = all(not isinstance(x, TensorValue) or x.dtype == out for x in (a, b))
     dtype = out if same else DTYPES[out].compute
-    truth = cond if cond.dtype == "b8" else None
-    if truth is None:
+    if cond.dtype != "b8":
         raise Declined
+    a, b = (cast(index_value(x), dtype) if isinstance(x, Expr) else x for x in (a, b))
     a, b = (number(x, dtype) if isinstance(x, (bool, int, float)) else x for x in (a, b))
 
     def fn(c: Value, *values: Value) -> Value:
@@ -465,7 +465,7 @@ def _select(lw: Lowering, cond: TensorValue, a: Any, b: Any) -> TensorValue:
         x, y = (cast(next(rest), dtype) if isinstance(v, TensorValue) else v for v in (a, b))
         return where(c, x, y)
 
-    return elementwise(lw, fn, (truth, *(v for v in (a, b) if isinstance(v, TensorValue))), None)
+    return elementwise(lw, fn, (cond, *(v for v in (a, b) if isinstance(v, TensorValue))), None)
 
 
 # ---------------------------------------------------------------- conversion and copies

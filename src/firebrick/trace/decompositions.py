@@ -400,6 +400,18 @@ def _unscale(gradients: list[Tensor], found_inf: Tensor, inv_scale: Tensor) -> N
         gradient.copy_(gradient * inv_scale.reshape([1] * gradient.dim()))
 
 
+def _isin(x: Tensor, tests: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """PyTorch's own asks for a power of a size, to choose between the two."""
+    places, tests = x.reshape(-1), tests.reshape(-1)
+    if tests.numel() <= 16:
+        found = (places.unsqueeze(1) == tests).any(1)
+    else:
+        dtype = torch.promote_types(x.dtype, tests.dtype)
+        places, tests = places.to(dtype), tests.to(dtype).sort()[0]
+        found = tests[torch.searchsorted(tests, places).clamp_max(tests.numel() - 1)] == places
+    return (~found if invert else found).reshape(x.shape)
+
+
 _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     aten.log_sigmoid_forward.default: _log_sigmoid,
@@ -418,6 +430,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.miopen_batch_norm.default: _native_batch_norm,
     aten._batch_norm_with_update.default: _with_reserve(lambda *x: _native_batch_norm(*(*x[:5], True, *x[5:]))),
     aten.fill_diagonal_.default: _fill_diagonal,
+    aten.isin.Tensor_Tensor: _isin,
     aten.nll_loss2d_forward.default: _nll_loss2d,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.index_fill.int_Tensor: _index_fill,

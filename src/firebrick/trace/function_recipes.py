@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from firebrick.fakes.function_forms import FORMS
 from firebrick.trace.decompositions import asserted
 
 if TYPE_CHECKING:
@@ -41,21 +42,6 @@ def _pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | N
     return torch.cat(parts, -1)
 
 
-def _max_pool1d(
-    input: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    *args: Any,
-    return_indices: bool = False,
-    **named: Any,
-) -> Any:
-    """Where no gradient is asked for, eager has a kernel for CPUs that makes contiguous results of all layouts."""
-    asked = input.requires_grad and torch.is_grad_enabled()
-    if asked or return_indices or len(args) > 3 or input.device.type != "cpu":
-        return NotImplemented
-    return torch.max_pool1d_with_indices(input, kernel_size, stride or (), *args, **named)[0].contiguous()
-
-
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """Eager's is written into zeros, whatever the layout of places is; a trace's compares them, and looks at none."""
     if num_classes >= 0:
@@ -68,6 +54,6 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((F.pad, torch._C._nn.pad), _pad),
     F.one_hot: _one_hot,
-    **dict.fromkeys((F.max_pool1d, torch.max_pool1d), _max_pool1d),
+    **FORMS,
 }
 """Function -> the same, or NotImplemented for arguments that PyTorch's own way is better for."""

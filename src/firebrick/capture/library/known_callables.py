@@ -101,7 +101,7 @@ def polyfill(obj: Any) -> Any:
 
 def is_graph_function(obj: Any) -> bool:
     """Whether calls go into the graph."""
-    return id(obj) in GRAPH_FUNCTIONS or (type(obj) in GRAPH_TYPES and id(obj) not in POLYFILLS)
+    return (id(obj) in GRAPH_FUNCTIONS or type(obj) in GRAPH_TYPES) and id(obj) not in POLYFILLS
 
 
 def is_known(obj: Any) -> bool:

@@ -426,6 +426,16 @@ def module_to(module, *args, **kwargs):
     return module
 
 
+@replaces(torch.equal)
+def equal(input, other, /):
+    return input.shape == other.shape and bool((input == other).all())
+
+
+@replaces(torch.allclose)
+def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+    return bool(torch.isclose(input, other, rtol, atol, equal_nan).all())
+
+
 @replaces(operator.itemgetter)
 def itemgetter(*items):
     if len(items) == 1:

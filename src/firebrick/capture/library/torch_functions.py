@@ -339,6 +339,14 @@ def _switches_overrides(cls: Any, interp: Interpreter, args: Args, kwargs: Kwarg
 TENSOR_METHODS["as_subclass"] = as_subclass
 
 
+def _as_function(function: Any, interp: Interpreter, tensor: Value, args: Args, kwargs: Kwargs) -> Value:
+    return interp.tracer.known(function).call(interp, [tensor, *args], kwargs)
+
+
+for _name in ("equal", "allclose", "cov", "corrcoef", "kron", "take_along_dim"):
+    TENSOR_METHODS[_name] = partial(_as_function, getattr(torch, _name))
+
+
 @handles(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
 def _default_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     cls, function, types, *rest = args

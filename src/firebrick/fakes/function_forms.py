@@ -1,0 +1,142 @@
+"""Functions of torch by other calls: those whose own code in C++ asks for sizes as numbers, or takes another kernel for
+fake tensors than for plain ones. What they give has the same numbers and lies the same."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from firebrick.ir.index.sizes import has_symbols
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+    from torch._ops import OpOverload
+
+
+def _max_pool1d(
+    function: Callable[..., Any],
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    *args: Any,
+    return_indices: bool = False,
+    **named: Any,
+) -> Any:
+    """Where no gradient is asked for, eager has a kernel for CPUs that makes contiguous results of all layouts, and
+    takes no integers."""
+    asked = input.requires_grad and torch.is_grad_enabled()
+    if asked or return_indices or len(args) > 3 or input.device.type != "cpu":
+        return function(input, kernel_size, stride, *args, return_indices=return_indices, **named)
+    if not input.is_floating_point():
+        raise NotImplementedError(f'"max_pool1d_impl" not implemented for {input.dtype}')
+    return torch.max_pool1d_with_indices(input, kernel_size, stride or (), *args, **named)[0].contiguous()
+
+
+def _fft(
+    function: Callable[..., Any],
+    dims: Any,
+    halves: bool,
+    input: Tensor,
+    s: Any = None,
+    dim: Any = (),
+    norm: str | None = None,
+    **out: Any,
+) -> Any:
+    """Dimensions that are cut or filled up to lengths, whichever it is."""
+    dim = dims if isinstance(dim, tuple) and not dim else dim
+    lengths = [] if s is None else list(s) if isinstance(s, (tuple, list)) else [s]
+    places = range(-len(lengths), 0) if dim is None else list(dim) if isinstance(dim, (tuple, list)) else [dim]
+    count = input.dim()
+    if has_symbols(input) and len(lengths) == len(places) and all(-count <= d < count for d in places):
+        sides: list[Any] = [0] * (2 * count)
+        for k, (length, d) in enumerate(zip(lengths, places, strict=True), 1):
+            if length > 0:
+                length = length // 2 + 1 if halves and k == len(lengths) else length
+                sides[2 * (count - 1 - d % count) + 1] = length - input.shape[d]
+        input = F.pad(input, sides) if any(type(side) is not int or side for side in sides) else input
+    return function(input, s, dim, norm, **out)
+
+
+def _kron(input: Tensor, other: Tensor, **out: Any) -> Any:
+    if out or not (has_symbols(input) or has_symbols(other)):
+        return torch.kron(input, other, **out)
+    count = max(input.dim(), other.dim())
+    a, b = ((*[1] * (count - x.dim()), *x.shape) for x in (input, other))
+    rows = input.view([n for size in a for n in (size, 1)]) * other.view([n for size in b for n in (1, size)])
+    return rows.view([m * n for m, n in zip(a, b, strict=True)])
+
+
+def _take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None, **out: Any) -> Any:
+    count, symbols = input.dim(), has_symbols(input) or has_symbols(indices)
+    if out or not symbols or (dim is not None and not (count == indices.dim() and -count <= dim < count)):
+        return torch.take_along_dim(input, indices, dim, **out)
+    if dim is None:
+        return input.reshape(-1).gather(0, indices.reshape(-1))
+    first, second = list(input.shape), list(indices.shape)
+    first[dim] = second[dim] = 1
+    shape = list(torch.broadcast_shapes(first, second))
+    shape[dim] = input.shape[dim]
+    input = input.expand(shape)
+    shape[dim] = indices.shape[dim]
+    return input.gather(dim, indices.expand(shape))
+
+
+def _cov(input: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
+    """PyTorch's own compares values of tensors, too."""
+    rows = input if input.dim() == 2 else input.reshape(1, -1)
+    count = rows.shape[1]
+    weighted = fweights is not None or aweights is not None
+    if weighted or input.dim() > 2 or input.dtype is torch.bool or count <= correction:
+        return torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)
+    rows = rows - (rows.sum(1) / count).unsqueeze(1)
+    return (torch.mm(rows, rows.t().conj()) / (count - correction)).squeeze()
+
+
+def _corrcoef(input: Tensor) -> Any:
+    if input.dim() > 2 or input.is_complex():
+        return torch.corrcoef(input)
+    c = _cov(input)
+    if c.dim() == 0:
+        return c / c
+    deviation = c.diagonal().sqrt()
+    return (c / deviation.view(-1, 1) / deviation.view(1, -1)).clip(-1, 1)
+
+
+def _glu(function: Callable[..., Any], input: Tensor, dim: int = -1) -> Any:
+    count = input.dim()
+    if not has_symbols(input) or not -count <= dim < count or input.shape[dim] % 2 or not input.is_floating_point():
+        return function(input, dim)
+    half = input.shape[dim] // 2
+    wide = input.float() if input.dtype.itemsize < 4 else input
+    return (wide.narrow(dim, 0, half) * wide.narrow(dim, half, half).sigmoid()).to(input.dtype)
+
+
+def kernel_of_calls(func: OpOverload) -> Callable[..., Any] | None:
+    """A kernel in C++ that makes calls of other ops, for all devices."""
+    has, key = partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name()), torch._C.DispatchKey
+    keys = (key.CompositeExplicitAutograd, key.CompositeExplicitAutogradNonFunctional)
+    found = next((one for one in keys if has(one.name)), None)
+    return None if found is None or has("Meta") else partial(func._op_dk, found)
+
+
+_ONE, _TWO = -1, (-2, -1)
+_REAL = ("irfft", "hfft")
+FORMS: Mapping[Any, Callable[..., Any]] = {
+    **{f: partial(_max_pool1d, f) for f in (F.max_pool1d, torch.max_pool1d)},
+    **{
+        (f := getattr(torch.fft, name + end)): partial(_fft, f, dims, name in _REAL)
+        for name in ("fft", "ifft", "rfft", "ihfft", *_REAL)
+        for end, dims in (("", _ONE), ("2", _TWO), ("n", None))
+    },
+    **{f: partial(_glu, f) for f in (F.glu, torch._C._nn.glu)},
+    torch.kron: _kron,
+    torch.take_along_dim: _take_along_dim,
+    torch.cov: _cov,
+    torch.corrcoef: _corrcoef,
+}
+"""Function -> the same by other calls."""
