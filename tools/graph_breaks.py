@@ -21,6 +21,11 @@ A loop with a break inside goes round in Python; what its body does before and b
 called in each round. A number, text or function that changes from round to round would be a constant of such a graph:
 what uses it runs in Python (18).
 
+A number or truth that integers of the inputs decide (a mask, lengths, a step, a buffer) by a few calls is no break: each
+call computes it first, as a guard, and a graph is made for what it is, up to two numbers or four truths a function;
+with `fullgraph=True` as many as `recompile_limit` allows. `if`, `range`, keys, indices of lists and sizes may depend on
+it. What activations decide is a break.
+
 `firebrick.explain(model)(*args)` lists the breaks of a call: the number below, the place in your code and the fix.
 `fullgraph=True` raises `Unsupported` with the same text instead. This page is made by `python tools/graph_breaks.py`
 from the catalogue in `src/firebrick/capture/breaks/catalogue.py`; a test runs every example, whose line marked `# here`
@@ -185,8 +190,8 @@ KINDS: list[tuple[str, str, str, str]] = [
     ("`if` on a tensor, or on a number of one", "data-dependent-branch", "which way is taken depends on data", "y = x + 1 if x.sum() > 0 else x"),
     ("`min`, `max` of tensors", "data-dependent-branch", HELD, "y = max(x[0], x[1])"),
     ("`n in tensor`", "data-dependent-branch", "the answer is a truth that Python asks at once", "y = 1.0 in x"),
-    ("a tensor as index of a list or of modules", "data-dependent-value", HELD, "y = [x, x + 1][x.argmax()]"),
-    ("`range(t.item())`", "data-dependent-value", "how often a loop runs is part of the graph", "y = [x for _ in range(x.argmax().item())]"),
+    ("a tensor that activations decide as index of a list or of modules", "data-dependent-value", HELD, "y = [x, x + 1][x.argmax()]"),
+    ("`range(t.item())` of activations", "data-dependent-value", "how often a loop runs is part of the graph", "y = [x for _ in range(x.argmax().item())]"),
     ("a number of data as key", "data-dependent-value", HELD, "y = x * {0: 1.0, 2: 2.0}[x.argmax().item()]"),
     ("`**`, `//`, `%` of floats of data", "data-dependent-value", "Python computes them in another way than tensors", "y = x * x.sum().item() ** 2"),
     ("text of a tensor", "unsupported-operation", "torch prints numbers that are not there yet", "y = str(x + 1)"),

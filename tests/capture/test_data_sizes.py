@@ -166,14 +166,14 @@ def test_a_maximum_of_nothing_raises_as_in_eager() -> None:
 
 def test_a_branch_on_an_item_breaks_and_says_what_to_add() -> None:
     def branched(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        n = t.item()
+        n = int(t.item())
         return x[:n] if n > 3 else x + n
 
     compiled = firebrick.compile(branched)
-    for n in (2, 3, 4, 0, 1, 9):
+    for n in (2.0, 3.0, 4.0, 0.0, 1.0, 9.0):
         torch.testing.assert_close(compiled(rows(9), torch.tensor(n)), branched(rows(9), torch.tensor(n)))
     with pytest.raises(firebrick.errors.Unsupported, match=r"torch\._check"):
-        firebrick.compile(branched, fullgraph=True)(rows(9), torch.tensor(2))
+        firebrick.compile(branched, fullgraph=True)(rows(9), torch.tensor(2.0))
 
 
 def test_large_and_small_integers_stay_exact() -> None:

@@ -75,6 +75,7 @@ ROWS = [
     (s.ArrayTensor(A), "a", lambda: None),  # is none
     (s.PlainTensor(A), "a", lambda: None),
     (s.Fits(A, Pair()), "a is a pair", lambda: True),
+    (s.EarlyRead(A, type), "a number of a", lambda: Box),
     (s.TypeOf(A), "type(a)", lambda: Box),
     (s.ClassAttr(s.TypeOf(A), "shared"), "type(a).shared", lambda: Box.shared),
     (

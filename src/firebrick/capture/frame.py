@@ -230,14 +230,14 @@ class Capture:
         break_step: int | None = None
         reason: Break | None = None
         through = -1
-        history, code, floats = self.history, frame.code, True
+        history, code, floats, reading = self.history, frame.code, True, 0
         symbols = self.takes_symbols and self.config.dynamic is not False and not history.is_static(code)
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             one = Attempt(frame, break_step, through)
             one.tracer.symbols.dynamic = self.config.dynamic if symbols else False
             history.tell(one.tracer, code, floats)
             one.tracer.graph.keeps_sizes = getattr(self.backend, "keeps_sizes", False)
-            one.tracer.symbols.sizes.takes_data = symbols
+            one.tracer.symbols.sizes.takes_data, one.tracer.early.on = symbols, reading > 0
             try:
                 one.run()
                 if one.tracer.symbols.sizes.guessed and not one._can_start_again():
@@ -248,12 +248,10 @@ class Capture:
                 one.tracer.symbols.sizes.takes_data = False
                 one.tracer.symbols.check_marks()
                 entry = self._finish(frame, one, reason, attempt)
-                history.note_numbers(code, one.tracer.symbols)
+                history.note_reads(code, one.tracer)
                 return entry
             except SizesRefused as error:
-                if history.note_numbers(code, one.tracer.symbols):
-                    continue
-                symbols = history.give_up_symbols(code, error, one.tracer.symbols)
+                symbols = history.try_again(code, error, one.tracer.symbols)
             except WrapperRefused as error:
                 refused = Break(error.kind, str(error))
                 if self.config.fullgraph:
@@ -267,10 +265,12 @@ class Capture:
                     continue
                 retry = error.kind.name == "fake-tensor-failed" or (self.config.fullgraph and not error.is_of_data())
                 if one.tracer.symbols.in_use() and retry:
-                    symbols = history.note_numbers(code, one.tracer.symbols) or history.give_up_symbols(
-                        code, error, one.tracer.symbols
-                    )
+                    symbols = history.try_again(code, error, one.tracer.symbols)
                     continue
+                if reading == 0 and reason is None and history.may_read_early(code, error, self.config):
+                    reading = 1
+                    continue
+                reading = reading if one.tracer.early.count else -1
                 reason = reason or error
                 if self.config.fullgraph and reason is error and not error.raises():
                     raise error.unsupported() from error

@@ -109,6 +109,7 @@ class GraphBuilder:
         self.keeps_sizes = False  # the backend takes numbers that are computed of sizes as they are
         if outer is not None:
             self.sizes.leaves = outer.sizes.leaves
+        self.has_new_leaves = False  # `requires_grad_()` was called on what was made here
         self.switches: set[Any] = set()  # functions that the graph calls to switch modes of the thread
 
     # -- leaves ---------------------------------------------------------------
@@ -294,7 +295,13 @@ class GraphBuilder:
         self.inference.check_used(fakes)
         before = len(self.sizes.sizes.data)
         with self.inference.saving_none(fakes):
-            out = self._run(op, target, fake_args, fake_kwargs)
+            try:
+                out = self._run(op, target, fake_args, fake_kwargs)
+            except Break as error:
+                known = interp.tracer.early.numbers(args, kwargs) if error.is_of_data() else None
+                if known is None:
+                    raise
+                return self.call(interp, op, target, *known)
         data_sized = len(self.sizes.sizes.data) > before
         told = written_by(target, fake_args, fake_kwargs)  # the fake kernel of an operator of others may not write
         mutated = bool(told) or versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))
@@ -317,7 +324,10 @@ class GraphBuilder:
         if data_sized:
             node.meta["data_sized"] = True
         self.op_count += 1
-        return self._result(interp, node, out)
+        result = self._result(interp, node, out)
+        if self.has_new_leaves and args:
+            _pass_on_leaves(args[0].realize(), result, _name_of(target) == "detach" or node_args[1:] == ("data",))
+        return result
 
     def set_data(self, interp: Interpreter, value: TensorValue, data: TensorValue) -> None:
         """Let a tensor show the memory of another one, with a version of its own."""
@@ -541,6 +551,17 @@ def arguments(graph: GraphBuilder) -> list[TensorValue]:
 def examples(graph: GraphBuilder) -> list[Any]:
     """A tensor like each argument of a graph."""
     return [value.example if isinstance(value, MadeTensor) else value.obj for value in arguments(graph)]
+
+
+def _pass_on_leaves(base: Value, view: Value, detached: bool) -> None:
+    """A view of a leaf that was made here wants gradients too."""
+    if not isinstance(base, TensorValue) or not base.is_new_leaf:
+        return
+    if detached:
+        raise Break("unsupported-call", "a tensor for which requires_grad_() was called here is detached")
+    for one in (view, *view.children()):
+        if isinstance(one, TensorValue) and one.fake._is_view() and storage_of(one.fake) == storage_of(base.fake):
+            one.is_new_leaf = True
 
 
 _LARGEST_REAL = 1 << 22

@@ -22,13 +22,17 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from firebrick._native import Entry, Frame
+    from firebrick.capture.breaks.catalogue import Break
     from firebrick.capture.emit.effects import Effects
     from firebrick.capture.guards.guard_kinds import Guard
     from firebrick.capture.guards.guard_plan import Plan
     from firebrick.capture.guards.size_symbols import Symbols
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
+    from firebrick.config import Config
 
+_MOST_EARLY = 4
+"""Captures of a frame for different truths that its integers decide; those for numbers count twice."""
 _MOST_IN_VAIN = 4
 """Captures with symbols that came out as numbers, before none are tried any more."""
 
@@ -42,7 +46,7 @@ class _Notes:
     such tensors that may vary too; first: arguments of a call that ran plain; in_vain: how
     often symbols could not be compiled, with and without gradients recorded; ones: whether a size of 1 may be a symbol;
     written: objects that calls change; begins_anew: whether it fills state that it is handed, such as a cache;
-    guesses: whether sizes that data decide may be taken not to be 0.
+    guesses: whether sizes that data decide may be taken not to be 0; early: captures that read data in their guards.
     """
 
     def __init__(self) -> None:
@@ -60,6 +64,7 @@ class _Notes:
         self.written: set[Source] = set()
         self.begins_anew = False
         self.guesses = True
+        self.early = 0
 
 
 def _number_or_sizes(value: Any) -> Any:
@@ -164,6 +169,19 @@ class History:
                 notes.written.add(value.source)
                 notes.sizes.update(_resized(value, value.source))
         return len(notes.sizes) > before
+
+    def note_reads(self, code: CodeType, tracer: Tracer) -> None:
+        """Remember what a capture had to know."""
+        self.note_numbers(code, tracer.symbols)
+        self.of(code).early += tracer.early.cost
+
+    def may_read_early(self, code: CodeType, error: Break, config: Config) -> bool:
+        """Whether what would end the graph may be read in the guards."""
+        return error.is_of_data() and (config.fullgraph or self.of(code).early < _MOST_EARLY)
+
+    def try_again(self, code: CodeType, error: Exception, symbols: Symbols) -> bool:
+        """Whether the next capture has symbols too: with numbers for integers that had to be known."""
+        return self.note_numbers(code, symbols) or self.give_up_symbols(code, error, symbols)
 
     def give_up_symbols(self, code: CodeType, error: Exception, symbols: Symbols) -> bool:
         """Symbols were tried in vain; where all sizes became numbers, that may be by chance. Whether there is another

@@ -181,7 +181,7 @@ class Repeats:
         unfinished = sum(not generator.frame.finished for _, generator in tracer.generators)
         sizes = graph.sizes.sizes
         made = len(graph.inputs), len(tracer.prelude), len(sizes.data), len(sizes.guessed)
-        return (effects.outside, unfinished, *made)
+        return (effects.outside, unfinished, *made, tracer.early.count)
 
     def _knows_reach(self) -> bool:
         """Whether all new objects are known that others hold: a call might find and change them."""

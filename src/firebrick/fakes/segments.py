@@ -170,12 +170,14 @@ def of_data(gm: fx.GraphModule) -> bool:
     return any(map(_is_of_data, gm.graph.nodes))
 
 
-def _nonempty(part: Segment, sizes: Sizes) -> list[Expr]:
-    """What was taken to be 1 or more of sizes in a segment."""
+def _nonempty(part: Segment, sizes: Sizes, known: set[str]) -> list[Expr]:
+    """What was taken to be 1 or more of sizes in a segment; its symbols become `known`."""
     vals = [] if part.graph is None else [node.meta.get("val") for node in part.graph.graph.nodes]
     shapes = [val.shape if isinstance(val, torch.Tensor) else [val] for val in vals]
     names = {v.name for shape in shapes for n in expressions(shape) if isinstance(n, Expr) for v in n.vars()}
-    return [e for e in sizes.nonempty if any(v.name in names for v in e.vars())]
+    known |= names
+    wanted = [e for e in sizes.nonempty if any(v.name in names for v in e.vars())]
+    return [e for e in wanted if all(v.name in known or v not in sizes.data for v in e.vars())]
 
 
 class _Watch:
@@ -223,6 +225,9 @@ class _Watch:
         """
         for node, d, name, more in self.places[step]:
             numbers[name] = values[node].shape[d] - more
+            equal = self.sizes.settled(self.sizes.symbols[name])
+            if isinstance(equal, Var):  # found out later, and looked at where that one is seen
+                numbers.setdefault(equal.name, numbers[name])
         for fact in self.facts[step]:
             try:
                 fact.check(numbers)
@@ -250,7 +255,8 @@ class Segments:
         self.output: Any = nodes[-1].args[0]
         sizes: Sizes | None = getattr(gm.meta.get("fake_mode"), "sizes", None)
         self.watch = _Watch(gm, parts, sizes) if sizes is not None and sizes.data else None
-        nonempty = [[] if sizes is None else _nonempty(part, sizes) for part in parts]
+        known: set[str] = set()
+        nonempty = [[] if sizes is None else _nonempty(part, sizes, known) for part in parts]
         self.steps = list(zip(parts, compiled, nonempty, strict=True))
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:

@@ -415,6 +415,21 @@ class Fits(Source):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class EarlyRead(Source):
+    """A number that data of a tensor decide."""
+
+    base: Source
+    program: Any
+
+    shown = "a number of {0.base}"
+
+    @property
+    def applied(self) -> Any:  # type: ignore[override]
+        """What computes it."""
+        return self.program
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class TypeOf(Source):
     """`type(base)`."""
 

@@ -21,6 +21,7 @@ from firebrick.capture.marks import DISABLED
 from firebrick.capture.replay import Repeats
 from firebrick.capture.values.base import LazyValue, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, is_literal
+from firebrick.capture.values.early import EarlyReads
 from firebrick.capture.values.function import CellValue, FunctionValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue, bind, class_lookup, is_odd_method
@@ -48,6 +49,7 @@ class Tracer:
     def __init__(self, globals_of_frame: dict[str, Any]) -> None:
         self.graph = GraphBuilder()
         self.guards = Guards()
+        self.early = EarlyReads(self.graph, self.guards)
         self.effects = Effects()
         self.prelude = Prelude()
         self.repeats = Repeats(self)

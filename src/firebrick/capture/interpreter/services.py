@@ -80,7 +80,10 @@ class Operations:
         """`operator.index`."""
         value = value.realize()
         if isinstance(value, TensorValue):
-            raise Break("data-dependent-value", "a tensor is used as an index")
+            number = self.tracer.early.read(value)
+            if not isinstance(number, int):
+                raise Break("data-dependent-value", "a tensor is used as an index")
+            return number
         if (
             isinstance(value, ObjectValue)
             and not issubclass(value.cls, int)

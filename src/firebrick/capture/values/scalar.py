@@ -17,6 +17,7 @@ import torch
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import CONSTANT_METHODS, ConstantValue
+from firebrick.capture.values.early import as_tuple
 from firebrick.capture.values.made import NumberValue, number_beside, number_tensor
 from firebrick.capture.values.sequence import ListValue
 from firebrick.capture.values.size import HeldValue, SizeValue, size_value
@@ -171,6 +172,9 @@ def read_size(interp: Interpreter, value: TensorValue) -> Value | None:
 
 def read(interp: Interpreter, value: TensorValue) -> Value | None:
     """The number in a tensor of one element; None where it can't stay in the graph."""
+    known = interp.tracer.early.read(value)
+    if known is not None:
+        return ConstantValue(known)
     if is_integer(value.fake):
         return read_size(interp, value)
     if not _is_readable(interp, value) or not (value.fake.is_floating_point() or value.fake.dtype == torch.bool):
@@ -214,6 +218,9 @@ _MOST_READ = 16
 def _list(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     """`tolist`: of few numbers each is read; others are a list that is made where it leaves."""
     shape, result = value.fake.shape, None
+    known = interp.tracer.early.read(value, as_tuple) if len(shape) == 1 else None
+    if known is not None:
+        return ListValue(list(map(ConstantValue, known)))
     if not shape:
         result = read(interp, value)
     elif len(shape) == 1 and type(shape[0]) is int and 0 < shape[0] <= _MOST_READ:
@@ -228,6 +235,8 @@ def _reading(
     text: str, kind: type | None, interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
 ) -> Value:
     result = read(interp, value)
+    if type(result) is ConstantValue:
+        return result if kind is None else ConstantValue(kind(result.value))
     if kind is float and isinstance(result, SizeValue):
         whole = _tensor(interp, "reshape", value, ()) if value.fake.dim() else value
         result = ScalarValue(float, _floating(interp, whole))

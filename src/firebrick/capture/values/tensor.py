@@ -61,7 +61,7 @@ _READS = {
 class TensorValue(ComparedValue):
     """A tensor; `node` computes it and `fake` has its shape, strides, dtype and device."""
 
-    __slots__ = ("attributes", "cls", "data_version", "fake", "node", "obj", "owner")
+    __slots__ = ("attributes", "cls", "data_version", "fake", "is_new_leaf", "node", "obj", "owner")
 
     def __init__(
         self,
@@ -75,6 +75,7 @@ class TensorValue(ComparedValue):
         self.node, self.fake, self.cls, self.obj = node, fake, cls, obj
         self.attributes: dict[str, Value] | None = None  # those that captured code has set
         self.data_version: int | None = None  # if `data` was set: what the fake tensor's would be without writes since
+        self.is_new_leaf = False  # made in the graph, and a leaf that wants gradients behind it
         self.owner: Value | None = None  # the tensor of another class that this is the plain one of
 
     def differs_in_data(self) -> bool:
@@ -99,14 +100,15 @@ class TensorValue(ComparedValue):
         Raises:
             Break: its history of gradients is not that of its data.
         """
-        if self.data_version is not None and torch.is_grad_enabled() and self._wants_gradient():
+        set_apart = self.data_version is not None or self.is_new_leaf
+        if set_apart and torch.is_grad_enabled() and self._wants_gradient():
             raise Break(
                 "unsupported-operation", "a tensor that wants gradients is used where its data was set or it was made"
             )
         return self.node
 
     def _wants_gradient(self) -> bool:
-        return self.fake.requires_grad or (self.obj is not None and self.obj.requires_grad)
+        return self.fake.requires_grad or self.is_new_leaf or (self.obj is not None and self.obj.requires_grad)
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Metadata are constants under the tensor's guard; the rest are nodes or bound methods."""
@@ -117,7 +119,7 @@ class TensorValue(ComparedValue):
         if name == "data" and self.data_version is not None:
             plain = TensorValue(self.node, self.fake)
             return interp.tracer.graph.call(interp, "call_function", getattr, (plain, ConstantValue(name)), {})
-        if name == "requires_grad" and self.data_version is not None:
+        if name == "requires_grad" and (self.data_version is not None or self.is_new_leaf):
             self._guard(interp)
             return ConstantValue(self._wants_gradient())
         if name in _METADATA:
@@ -293,10 +295,19 @@ class TensorValue(ComparedValue):
 
     def truth(self, interp: Interpreter) -> bool:
         """Depends on data."""
-        raise Break("data-dependent-branch", "the truth of a tensor is asked")
+        truth = interp.tracer.early.read(self, bool)
+        if truth is None:
+            raise Break("data-dependent-branch", "the truth of a tensor is asked")
+        return bool(truth)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Take it from the graph's results; a parameter is made of one."""
+        if self.is_new_leaf:
+            emitter.load_callable(torch.Tensor.requires_grad_)
+            emitter.load_graph_output(self)
+            emitter.call(1)
+            emitter.remember(self)
+            return
         if self.cls is not torch.nn.Parameter:
             emitter.load_graph_output(self)
             return
@@ -329,7 +340,13 @@ class TruthValue(Value):
 
 def _requires_grad(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     wanted = args[0] if args else kwargs.get("requires_grad")
-    if interp.flag(wanted, True) is value.get_attr(interp, "requires_grad").as_constant():
+    flag = interp.flag(wanted, True)
+    if flag is value.get_attr(interp, "requires_grad").as_constant():
+        return value
+    graph, fake = interp.tracer.graph, value.fake
+    plain = value.obj is None and value.cls is torch.Tensor and not (torch.is_grad_enabled() or fake.requires_grad)
+    if plain and graph.outer is None and not graph.inference.on and fake.is_floating_point() and not value.attributes:
+        value.is_new_leaf, graph.has_new_leaves = flag, True  # while no gradients are recorded, nothing else differs
         return value
     raise Break("unsupported-call", "Tensor.requires_grad_() is called")
 
@@ -339,6 +356,7 @@ def _detach(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs)
         if value.obj is not None:
             raise Break("unsupported-call", "Tensor.detach_() is called on a tensor made elsewhere")
         value.become(value.call_method(interp, "detach", [], {}))
+        value.is_new_leaf = False
     return value
 
 

@@ -284,7 +284,10 @@ class Sizes:
         if not self.are_open():
             self.assumed.clear()
         for (sign, d), truth in self.assumed.items():
-            if self.ask(sign, d, 0, "exactly") is not truth:
+            d = self.settled(d)
+            if self.of_data(d) and not (sign == "==" and truth):  # calls where it does not hold run other code
+                self.nonempty[-d if truth else d + 1 if sign == "<" else d if d.hi + d.lo > 0 else -d] = None
+            elif self.ask(sign, d, 0, "exactly") is not truth:
                 raise LoweringError(f"{self.settled(d)} {sign} 0 matters here, and is {not truth} in this call only")
         self.assumed.clear()
 

@@ -1,0 +1,137 @@
+"""Numbers that masks, lengths and buffers decide are read in the guards, where the graph would end."""
+
+import pytest
+import torch
+from torch import nn
+
+import firebrick
+
+X = torch.randn(3, 4)
+
+
+def by_index(x, i):
+    return x * [1.0, 2.0, 3.0][i]
+
+
+def branch(x, mask):
+    if (mask > 0).flatten().any().item():
+        return x.sin()
+    return x.cos()
+
+
+def rounds(x, n):
+    for k in range(n.max()):
+        x = x + k
+    return x
+
+
+def after_a_write(x, mask):
+    wanted = torch.zeros(mask.shape)
+    wanted[mask == 2] = 7.0
+    view = wanted[1:]
+    view.mul_(2)
+    if wanted.sum() == 14:
+        return x + 1
+    return x - wanted.sum()
+
+
+def padded(x, n):
+    return nn.functional.pad(x, (0, n))
+
+
+def of_a_list(x, lengths):
+    return [row[:n] * 2 for row, n in zip(x, lengths.tolist(), strict=True)]
+
+
+CASES = [
+    (by_index, [torch.tensor(1), torch.tensor(2), torch.tensor([0]), torch.tensor(1)]),
+    (branch, [torch.tensor([0, 1]), torch.tensor([0, 0]), torch.tensor([1, 1])]),
+    (rounds, [torch.tensor([1, 3]), torch.tensor([0, 2]), torch.tensor([3, 3])]),
+    (after_a_write, [torch.tensor([1, 2]), torch.tensor([2, 2]), torch.tensor([2, 1])]),
+    (padded, [torch.tensor(2), torch.tensor(0), torch.tensor(2)]),
+    (of_a_list, [torch.tensor([1, 2, 3]), torch.tensor([4, 4, 0]), torch.tensor([1, 2, 3])]),
+]
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize(("function", "values"), CASES)
+def test_each_value_gives_what_plain_python_gives(function, values, fullgraph):
+    compiled = firebrick.compile(function, fullgraph=fullgraph)
+    for value in values:
+        torch.testing.assert_close(compiled(X, value.clone()), function(X, value))
+
+
+def test_more_values_than_captures_are_left_to_python():
+    compiled = firebrick.compile(padded)
+    for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12):
+        torch.testing.assert_close(compiled(X, torch.tensor(n)), padded(X, n))
+
+
+def test_data_that_change_in_place_are_seen():
+    class Padding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("left", torch.tensor(1))
+            self.register_buffer("total", torch.tensor(3))
+
+        def forward(self, x):
+            return nn.functional.pad(x, (self.left, self.total - self.left))
+
+    module = Padding()
+    compiled = firebrick.compile(module, fullgraph=True)
+    for total in (3, 4, 1, 3):
+        module.total.fill_(total)
+        torch.testing.assert_close(compiled(X), module(X))
+
+
+def test_what_the_program_writes_first_is_not_read_too_early():
+    def write(x, n):
+        n.add_(1)
+        return x * [1.0, 2.0, 3.0, 4.0][n]
+
+    n, ours = torch.tensor(0), torch.tensor(0)
+    compiled = firebrick.compile(write)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(X, ours), write(X, n))
+    assert ours == n
+    with pytest.raises(firebrick.errors.Unsupported):
+        firebrick.compile(write, fullgraph=True)(X, torch.tensor(0))
+
+
+def test_layers_read_what_each_is_given():
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x, mask):
+            x = self.second(self.first(x).relu()).sin().add(1).mul(2)
+            if mask.any():
+                return x.cos().sub(1)
+            return x
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(Layer() for _ in range(4))
+
+        def forward(self, x, one, two):
+            for k, layer in enumerate(self.layers):
+                x = layer(x, one if k < 2 else two)
+            return x
+
+    model = Model()
+    compiled = firebrick.compile(model, fullgraph=True)
+    for one, two in ((1, 0), (0, 1), (1, 1), (0, 0)):
+        masks = [torch.tensor([0, n]) for n in (one, two)]
+        torch.testing.assert_close(compiled(X, *masks), model(X, *masks))
+
+
+def test_activations_still_end_the_graph():
+    def toy(x, y):
+        if y.sum() < 0:
+            y = y * -1
+        return x * y
+
+    explained = firebrick.explain(toy)(X, X)
+    assert len(explained.graphs) == 2
