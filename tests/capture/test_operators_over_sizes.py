@@ -41,6 +41,7 @@ FUNCTIONS = {
     "addbmm": (lambda x: torch.addbmm(x.new_zeros(8, 8), x[:, :, None], x[:, None, :]), ROWS),
     "fft cut or filled": (lambda x: torch.fft.fft2(x, (6, 9), norm="ortho").abs(), SQUARES),
     "fft of a half cut or filled": (lambda x: torch.fft.irfftn(torch.fft.rfft(x, 9), (6, 12)), SQUARES),
+    "fft of rows to a length": (lambda x: torch.fft.rfft(x, n=6, dim=0).abs(), ROWS),
     "kron": (lambda x: torch.kron(x, x + 1), ROWS),
     "take_along_dim": (lambda x: torch.take_along_dim(x, x.argsort(1)[:1], 1), ROWS),
     "cov": (lambda x: torch.cov(x.T, correction=0) + torch.corrcoef(x.T), ROWS),

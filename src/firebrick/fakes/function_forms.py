@@ -46,9 +46,12 @@ def _fft(
     s: Any = None,
     dim: Any = (),
     norm: str | None = None,
+    *,
+    n: Any = None,
     **out: Any,
 ) -> Any:
     """Dimensions that are cut or filled up to lengths, whichever it is."""
+    s = n if s is None else s
     dim = dims if isinstance(dim, tuple) and not dim else dim
     lengths = [] if s is None else list(s) if isinstance(s, (tuple, list)) else [s]
     places = range(-len(lengths), 0) if dim is None else list(dim) if isinstance(dim, (tuple, list)) else [dim]
