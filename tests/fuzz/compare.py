@@ -345,10 +345,19 @@ def compare(text: str, calls: int = 4, backend: str = "eager", strict: bool | No
                 outcomes.append(observe(where, function, tuple(arguments), exact))
         difference = _difference(*outcomes, call)
         if difference is not None and difference.kind == "value" and not exact:
+            if outcomes[0].texts["error"]:
+                return None  # which gradients an engine had accumulated before an error is its own matter
             difference = _difference(*outcomes, call, wide(text, call))
         if difference is not None:
             return difference
+        if not exact and any(_far(value) for value in outcomes[0].values):
+            return None
     return None
+
+
+def _far(t: torch.Tensor) -> bool:
+    """Whether a training has left all bounds: a rounding in one call is then anything in the next."""
+    return (t.dtype.is_floating_point or t.dtype.is_complex) and bool((t.abs() > 1e3).any())
 
 
 def wide(text: str, call: int) -> list[torch.Tensor]:

@@ -123,7 +123,7 @@ LAYERS: Sequence[tuple[int, str, str]] = (
     (1, "", "h = h.scatter_add(1, tokens[:, None].clamp(max=W - 1), h[:, :1] * {r})"),
     (1, "", "h = F.pad(h, (1, 1))[:, 2:] * 2; h = torch.cat([h, h[:, :1]], 1); h = h[:, :W] if h.shape[1] >= W else F.pad(h, (0, W - h.shape[1]))"),
     (1, "", "with torch.no_grad():\n    s = h.norm()\nh = h / (s + 1)"),
-    (1, "", "if h.sum() > 0:\n    h = h * {r}\nelse:\n    h = h.sin()"),
+    (1, "", "if h.abs().sum() > 7.7:\n    h = h * {r}\nelse:\n    h = h.sin()"),
     (1, "", "h.register_hook(lambda g: g * {r})"),
     (1, "", "if h.requires_grad:\n    h.register_hook(lambda g: note('h{i}', g))"),
     (1, "self.l{i} = nn.ModuleList([nn.Linear(W, W) for _ in range(2)])", "for layer in self.l{i}:\n    h = {act}(layer(h)) + h"),
@@ -278,10 +278,10 @@ class _Program:
         elif kind == "inputs":
             put(indent, f"loss = {self.losses()}", "loss.backward(inputs=TRAINED[:2])")
         elif kind == "again":
-            put(indent, f"loss = {self.losses()}", "loss.backward()", "try:", "    loss.backward()", "except RuntimeError as error:", "    SEEN['again'].append('second time' in str(error))")  # fmt: skip
+            put(indent, f"loss = {self.losses()}", "loss.backward()", "try:", "    loss.backward()", "except RuntimeError as error:", "    SEEN['again'].append('second time' in str(error))", "    OPT.zero_grad()")  # fmt: skip
         elif kind == "written":
             put(indent, f"loss = {self.losses('(y * y).exp()' if self.chance(0.3) else 'y')}", "with torch.no_grad():", f"    {draw.choice(['y.mul_(2)', 'TRAINED[0].add_(0.01)', 'TRAINED[-1].mul_(0.9)'])}",
-                "try:", "    loss.backward()", "except RuntimeError as error:", "    SEEN['written'].append('inplace' in str(error))")  # fmt: skip
+                "try:", "    loss.backward()", "except RuntimeError as error:", "    SEEN['written'].append('inplace' in str(error))", "    OPT.zero_grad()")  # fmt: skip
         elif kind == "retained":
             put(
                 indent,
