@@ -49,6 +49,7 @@ REFUSED = {
     "slice_scatter of more columns": lambda x: x.slice_scatter(torch.cat((x, x), 1), 0, 0, x.shape[0]),
     "masked_fill by a row": lambda x: x.masked_fill(x > 0, x[0]),
     "no mean of whole numbers": lambda x: x.long().mean(),
+    "rows in steps of nothing": lambda x: F.max_pool1d(x[None], 2, stride=0),
     "rows of whole numbers have no maximum": lambda x: F.max_pool1d(x[None].long(), 2),
     "a mask of other rows than none": lambda x: x[:0].clone().index_put_((x[:, 0] > 0,), x[0]),
     "more columns by a mask than none": lambda x: x[:, :0].clone().index_put_((x[:, 0] > 0,), x[0]),

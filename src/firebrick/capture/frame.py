@@ -229,8 +229,7 @@ class Capture:
         recorder.count("frames")
         break_step: int | None = None
         reason: Break | None = None
-        through = -1
-        history, code, floats, reading = self.history, frame.code, True, 0
+        history, code, floats, reading, through = self.history, frame.code, True, 0, -1
         symbols = self.takes_symbols and self.config.dynamic is not False and not history.is_static(code)
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             one = Attempt(frame, break_step, through)
@@ -269,6 +268,7 @@ class Capture:
                     continue
                 if reading == 0 and reason is None and history.may_read_early(code, error, self.config):
                     reading = 1
+                    forget_places(error)
                     continue
                 reading = reading if one.tracer.early.count else -1
                 reason = reason or error

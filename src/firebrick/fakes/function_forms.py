@@ -35,7 +35,9 @@ def _max_pool1d(
         return function(input, kernel_size, stride, *args, return_indices=return_indices, **named)
     if not input.is_floating_point():
         raise NotImplementedError(f'"max_pool1d_impl" not implemented for {input.dtype}')
-    return torch.max_pool1d_with_indices(input, kernel_size, stride or (), *args, **named)[0].contiguous()
+    return torch.max_pool1d_with_indices(input, kernel_size, () if stride is None else stride, *args, **named)[
+        0
+    ].contiguous()
 
 
 def _fft(
