@@ -85,7 +85,9 @@ def test_steps_follow_eager(name: str) -> None:
     assert ours <= 1.1 * eager + 1e-6
     after = firebrick.stats()["counts"]
     made = {k: after.get(k, 0) - before.get(k, 0) for k in after}
-    assert made["graphs compiled"] == made["backward graphs compiled"] == graphs
+    assert made["graphs compiled"] == graphs
+    # The logits are a result too, which the loss is made of: from the one to the other is a backward of its own.
+    assert made["backward graphs compiled"] == graphs + 1
     assert made["bytes saved for backward"] <= share * saved_by_eager(twin, inputs)
 
 
