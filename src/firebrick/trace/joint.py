@@ -18,6 +18,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.func import functional_call
+from torch.utils import _pytree as pytree
 
 from firebrick.errors import LoweringError, RefusedBackward
 from firebrick.fakes.mode import new_fake_mode
@@ -29,7 +30,7 @@ from firebrick.trace.inference_trace import GRAD_MODE_TARGETS, Finish, Trace, tr
 from firebrick.trace.linear import nonlinear
 from firebrick.trace.result_cuts import NotApart, ends_of, in_order, stages_of
 from firebrick.trace.selective import MUST_SAVE, selective_contexts
-from firebrick.trace.tape import Draws
+from firebrick.trace.tape import Draws, map_records
 from firebrick.trace.tracer import fake_like
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def trace_joint(
     ends = [ends_of(node) for node in first.twisted]
     names = [name for row in ends for name in row or ()]
     stages = stages_of(gm.graph, names)
-    if None not in ends and {n.name for n in stages}.issuperset(names):
+    if not first.read_again and None not in ends and {n.name for n in stages}.issuperset(names):
         with suppress(NotApart):
             return _JointTrace(gm, example_inputs, exact, stages, names).run_joint(above)
     return replace(joint, twisted=True)
@@ -212,6 +213,7 @@ class _JointTrace(Trace):
         self.inner: list[Value] = []  # values of the hidden results
         self.custom: dict[int, fx.Node] = {}  # position of a record -> the call of a Function whose backward makes it
         self.twisted: list[fx.Node] = []  # those calls whose gradients are not linear
+        self.read_again = False  # some of these read their own results, whose part the engine would add too
         self.ends: dict[str, tuple[fx.Node, Value, int]] = {}  # results at which a history begins; version of memory
         self.of: list[str] = []
         sizes = getattr(self.tracer.fake_mode, "sizes", None)
@@ -368,6 +370,7 @@ class _JointFinish(Finish):
         if self.trace.custom and not self.trace.above:
             twisted = nonlinear(self.tracer.tape.records, [v.record for v in given], self.trace.custom)
             self.trace.twisted = list(dict.fromkeys(self.trace.custom[i] for i in twisted))
+            self.trace.read_again = any(map(self._reads_own_result, self.trace.custom))
         gradients = [None if g is None else self.tracer.read(self.tracer.value_of(g)) for g in computed]
         count = len(self.flat)
         gm, constants = self.graph([*self.flat, *gradients])
@@ -378,6 +381,15 @@ class _JointFinish(Finish):
             gm, constants, names, self.outputs, count, tangents, [*leaves], dirty, grads, reach, groups, bits=bits
         )
         return replace(joint, boundaries=boundaries, of=self.trace.of, hidden=tuple(self.trace.hidden))
+
+    def _reads_own_result(self, position: int) -> bool:
+        """Whether a call is of the backward of a Function that is not linear, and reads what this returned."""
+        node = self.trace.custom[position]
+        used: list[Record] = []
+        record = self.tracer.tape.records[position]
+        map_records((record.args, record.kwargs), used.append)
+        results = [v.record for v in pytree.tree_leaves(self.trace.env[node]) if isinstance(v, Value)]
+        return node in self.trace.twisted and any(r is own for r in results for own in used)
 
     def find_results(self) -> None:
         super().find_results()
