@@ -92,6 +92,18 @@ def reads_its_result(x, w):
     return F.silu(Own.apply((x @ w).sin()))
 
 
+def hooked(x, w):
+    y = (x @ w).sin()
+    y.register_hook(lambda g: g.clamp(-0.1, 0.1))
+    return F.silu(y)
+
+
+def scaled_by_a_hook(x, w):
+    y = (x @ w).sin()
+    y.register_hook(lambda g: g * 0.5)
+    return F.silu(y)
+
+
 def second(fn):
     torch.manual_seed(0)
     x, w = [torch.randn(4, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
@@ -101,13 +113,13 @@ def second(fn):
 
 @pytest.mark.compiler
 @pytest.mark.parametrize("backend", ["firebrick", "aot_eager"])
-@pytest.mark.parametrize("fn", [one, two, last, several, linear])
+@pytest.mark.parametrize("fn", [one, two, last, several, linear, scaled_by_a_hook])
 def test_the_sum_is_clipped(fn, backend):
     for mine, plain in zip(second(firebrick.compile(fn, backend=backend)), second(fn), strict=True):
         torch.testing.assert_close(mine, plain)
 
 
-@pytest.mark.parametrize("fn", [passed_by, shown, reads_its_result])
+@pytest.mark.parametrize("fn", [passed_by, shown, reads_its_result, hooked])
 def test_where_the_sum_is_not_known_it_is_an_error(fn):
     torch.manual_seed(0)
     x, w = [torch.randn(4, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]

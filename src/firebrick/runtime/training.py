@@ -39,8 +39,8 @@ _REFUSED = (
 
 
 _TWISTED = (
-    "firebrick: gradients of gradients through a custom autograd.Function whose backward is not linear in the gradient "
-    "that it is given, in the midst of a compiled graph; call the Function uncompiled (firebrick.disable)"
+    "firebrick: gradients of gradients through a custom autograd.Function or a hook that is not linear in the gradient "
+    "that it is given, in the midst of a compiled graph; call what has it uncompiled (firebrick.disable)"
 )
 
 

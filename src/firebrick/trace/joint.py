@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from firebrick.errors import LoweringError, RefusedBackward
 from firebrick.fakes.mode import new_fake_mode
-from firebrick.ir.graph.nested import CHECKPOINT, Transform
+from firebrick.ir.graph.nested import CHECKPOINT, Hooked, Transform
 from firebrick.ir.index.sizes import expressions, has_symbols, sizes_in
 from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Value, overlaps
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from firebrick.errors import UserLocation
     from firebrick.ir.graph.aten import Alias
+    from firebrick.ir.graph.nested import Body
     from firebrick.runtime.bits import Bits
     from firebrick.trace.aliasing import Storage
     from firebrick.trace.tape import Record
@@ -224,6 +225,7 @@ class _JointTrace(Trace):
         self.calls: list[int] = []  # autograd's sequence number when each call began
         self.stacks: list[tuple[UserLocation, ...]] = []  # and its place, for what is computed in its backward
         self.called: list[fx.Node] = []
+        self.hook: fx.Node | None = None  # the call that registered the hook that runs
 
     def run_joint(self, above: Sequence[Sequence[int]]) -> JointGraph:
         self.above = bool(above)
@@ -321,6 +323,8 @@ class _JointTrace(Trace):
             stack = (*stack[:-1], replace(stack[-1], nodes=tuple([~n for n in stack[-1].nodes])))
         if isinstance(target, Transform) and target.api is CHECKPOINT:
             target = self._checkpointed(target)
+        if isinstance(target, Hooked):
+            target = Hooked(partial(self._hook, node, target.bodies[0]))  # type: ignore[arg-type]
         self.calls.append(torch._C._autograd._get_sequence_nr())  # type: ignore[attr-defined]
         self.stacks.append(stack)
         self.called.append(node)
@@ -341,13 +345,21 @@ class _JointTrace(Trace):
             again.options = {**target.options, "context_fn": contexts}
         return again
 
+    def _hook(self, node: fx.Node, body: Body, *args: Any) -> Any:
+        """A hook inside of the graph, whose calls are noted as those of a custom Function's backward are."""
+        self.hook = node
+        try:
+            return body(*args)
+        finally:
+            self.hook = None
+
     def locate(self) -> None:
         """Say of what is recorded next that it is the backward of a call: by the complement of the call's number."""
         node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
         if node is not None and (at := bisect_right(self.calls, node._sequence_nr())):
             self.tape.stack = self.stacks[at - 1]
-            if issubclass(type(node), torch.autograd.function.BackwardCFunction):
-                self.custom[len(self.tape.records)] = self.called[at - 1]
+            if self.hook is not None or issubclass(type(node), torch.autograd.function.BackwardCFunction):
+                self.custom[len(self.tape.records)] = self.hook or self.called[at - 1]
 
 
 class _JointFinish(Finish):

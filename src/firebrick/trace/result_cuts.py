@@ -15,7 +15,7 @@ import torch
 
 from firebrick.fakes.node_values import tensors_in
 from firebrick.ir.graph.calls import is_mutating
-from firebrick.ir.graph.nested import Transform
+from firebrick.ir.graph.nested import Nested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -60,8 +60,9 @@ def stages_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> list[fx.Node]:
 
 
 def ends_of(node: fx.Node) -> list[str] | None:
-    """Names of the tensors that a call of a custom Function gives to other calls; None where it is within another."""
-    if node.op != "call_function" or isinstance(node.target, Transform):
+    """Names of the tensors that a call of a custom Function gives to other calls; None where it is
+    within another, or a hook."""
+    if node.op != "call_function" or isinstance(node.target, Nested):
         return None
     several = isinstance(node.meta.get("val"), (tuple, list))
     ends = [n for n in node.users if n.target is operator.getitem] if several else [node]
