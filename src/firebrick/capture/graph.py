@@ -298,10 +298,10 @@ class GraphBuilder:
             try:
                 out = self._run(op, target, fake_args, fake_kwargs)
             except Break as error:
-                known = interp.tracer.early.numbers(args, kwargs) if error.is_of_data() else None
-                if known is None:
+                numbers = interp.tracer.early.numbers(args, kwargs) if error.is_of_data() else None
+                if numbers is None:
                     raise
-                return self.call(interp, op, target, *known)
+                return self.call(interp, op, target, *numbers)
         data_sized = len(self.sizes.sizes.data) > before
         told = written_by(target, fake_args, fake_kwargs)  # the fake kernel of an operator of others may not write
         mutated = bool(told) or versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))

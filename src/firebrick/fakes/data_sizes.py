@@ -109,9 +109,9 @@ def _repeat_interleave(sizes: Sizes, repeats: torch.Tensor, output_size: Any = N
 
 def _bincount(sizes: Sizes, x: torch.Tensor, weights: torch.Tensor | None = None, minlength: Any = 0) -> torch.Tensor:
     dtype = torch.int64 if weights is None else weights.dtype if weights.dtype == torch.float32 else torch.float64
-    known = isinstance(minlength, int)
-    count = sizes.from_data(minlength if known else 0)
-    if not known:
+    is_number = isinstance(minlength, int)
+    count = sizes.from_data(minlength if is_number else 0)
+    if not is_number:
         sizes.ask("<=", size_of(minlength), count, "expected")
     return _empty(x, (sizes.size(count),), dtype)
 

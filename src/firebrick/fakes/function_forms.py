@@ -35,9 +35,8 @@ def _max_pool1d(
         return function(input, kernel_size, stride, *args, return_indices=return_indices, **named)
     if not input.is_floating_point():
         raise NotImplementedError(f'"max_pool1d_impl" not implemented for {input.dtype}')
-    return torch.max_pool1d_with_indices(input, kernel_size, () if stride is None else stride, *args, **named)[
-        0
-    ].contiguous()
+    steps = () if stride is None else stride
+    return torch.max_pool1d_with_indices(input, kernel_size, steps, *args, **named)[0].contiguous()
 
 
 def _fft(
@@ -159,8 +158,8 @@ def kernel_of_calls(func: OpOverload) -> Callable[..., Any] | None:
     """A kernel in C++ that makes calls of other ops, for all devices."""
     has, key = partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name()), torch._C.DispatchKey
     keys = (key.CompositeExplicitAutograd, key.CompositeExplicitAutogradNonFunctional)
-    found = next((one for one in keys if has(one.name)), None)
-    return None if found is None or has("Meta") else partial(func._op_dk, found)
+    registered = next((one for one in keys if has(one.name)), None)
+    return None if registered is None or has("Meta") else partial(func._op_dk, registered)
 
 
 _ONE, _TWO = -1, (-2, -1)

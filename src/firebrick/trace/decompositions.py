@@ -404,12 +404,12 @@ def _isin(x: Tensor, tests: Tensor, *, assume_unique: bool = False, invert: bool
     """PyTorch's own asks for a power of a size, to choose between the two."""
     places, tests = x.reshape(-1), tests.reshape(-1)
     if tests.numel() <= 16:
-        found = (places.unsqueeze(1) == tests).any(1)
+        held = (places.unsqueeze(1) == tests).any(1)
     else:
         dtype = torch.promote_types(x.dtype, tests.dtype)
         places, tests = places.to(dtype), tests.to(dtype).sort()[0]
-        found = tests[torch.searchsorted(tests, places).clamp_max(tests.numel() - 1)] == places
-    return (~found if invert else found).reshape(x.shape)
+        held = tests[torch.searchsorted(tests, places).clamp_max(tests.numel() - 1)] == places
+    return (~held if invert else held).reshape(x.shape)
 
 
 _OWN: dict[OpOverload, Callable[..., Any]] = {

@@ -28,7 +28,7 @@ _MADE = "zeros_like ones_like full_like empty_like new_zeros new_ones new_full f
 def nonlinear(records: Iterable[Record], tangents: Iterable[Record], within: Container[int]) -> list[int]:
     """Positions, of those `within`, of calls that are not certainly linear in what is made of the tangents."""
     flowing = {id(record) for record in tangents}
-    found = []
+    positions = []
     for i, record in enumerate(records):
         used: list[Record] = []
         map_records((record.args, record.kwargs), used.append)
@@ -36,8 +36,8 @@ def nonlinear(records: Iterable[Record], tangents: Iterable[Record], within: Con
             continue
         flowing.add(id(record))
         if i in within and not _is_linear(record, [id(r) in flowing for r in used], used):
-            found.append(i)
-    return found
+            positions.append(i)
+    return positions
 
 
 def _name(record: Record) -> str:

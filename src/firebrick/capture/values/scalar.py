@@ -172,9 +172,9 @@ def read_size(interp: Interpreter, value: TensorValue) -> Value | None:
 
 def read(interp: Interpreter, value: TensorValue) -> Value | None:
     """The number in a tensor of one element; None where it can't stay in the graph."""
-    known = interp.tracer.early.read(value)
-    if known is not None:
-        return ConstantValue(known)
+    number = interp.tracer.early.read(value)
+    if number is not None:
+        return ConstantValue(number)
     if is_integer(value.fake):
         return read_size(interp, value)
     if not _is_readable(interp, value) or not (value.fake.is_floating_point() or value.fake.dtype == torch.bool):
@@ -218,9 +218,9 @@ _MOST_READ = 16
 def _list(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     """`tolist`: of few numbers each is read; others are a list that is made where it leaves."""
     shape, result = value.fake.shape, None
-    known = interp.tracer.early.read(value, as_tuple) if len(shape) == 1 else None
-    if known is not None:
-        return ListValue(list(map(ConstantValue, known)))
+    numbers = interp.tracer.early.read(value, as_tuple) if len(shape) == 1 else None
+    if numbers is not None:
+        return ListValue(list(map(ConstantValue, numbers)))
     if not shape:
         result = read(interp, value)
     elif len(shape) == 1 and type(shape[0]) is int and 0 < shape[0] <= _MOST_READ:
