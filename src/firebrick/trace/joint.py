@@ -77,8 +77,8 @@ class JointGraph:
     grads: list[bool | None]
     reach: list[tuple[int, ...]]
     groups: list[tuple[int, ...]]
-    name: str = "graph"
     bits: dict[str | int, Bits] = field(default_factory=dict)
+    name: str = "graph"
     boundaries: dict[str, int] = field(default_factory=dict)
     of: list[str] = field(default_factory=list)
     hidden: tuple[str, ...] = ()
@@ -358,6 +358,7 @@ class _JointTrace(Trace):
         node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
         if node is not None and (at := bisect_right(self.calls, node._sequence_nr())):
             self.tape.stack = self.stacks[at - 1]
+            self.custom.pop(len(self.tape.records), None)  # of a call that recorded nothing
             if self.hook is not None or issubclass(type(node), torch.autograd.function.BackwardCFunction):
                 self.custom[len(self.tape.records)] = self.hook or self.called[at - 1]
 
@@ -384,13 +385,12 @@ class _JointFinish(Finish):
             self.trace.twisted = list(dict.fromkeys(self.trace.custom[i] for i in twisted))
             self.trace.read_again = any(map(self._reads_own_result, self.trace.custom))
         gradients = [None if g is None else self.tracer.read(self.tracer.value_of(g)) for g in computed]
-        count = len(self.flat)
         gm, constants = self.graph([*self.flat, *gradients])
         for record in self.trace.kept:
             if record.node is not None:
                 record.node.meta[MUST_SAVE] = True
         joint = JointGraph(
-            gm, constants, names, self.outputs, count, tangents, [*leaves], dirty, grads, reach, groups, bits=bits
+            gm, constants, names, self.outputs, len(self.flat), tangents, [*leaves], dirty, grads, reach, groups, bits
         )
         return replace(joint, boundaries=boundaries, of=self.trace.of, hidden=tuple(self.trace.hidden))
 
@@ -398,8 +398,8 @@ class _JointFinish(Finish):
         """Whether a call is of the backward of a Function that is not linear, and reads what this returned."""
         node = self.trace.custom[position]
         used: list[Record] = []
-        record = self.tracer.tape.records[position]
-        map_records((record.args, record.kwargs), used.append)
+        recorded = self.tracer.tape.records[position : position + 1]  # none, if the backward's last call recorded none
+        map_records([(r.args, r.kwargs) for r in recorded], used.append)
         results = [v.record for v in pytree.tree_leaves(self.trace.env[node]) if isinstance(v, Value)]
         return node in self.trace.twisted and any(r is own for r in results for own in used)
 
