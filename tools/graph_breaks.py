@@ -44,7 +44,7 @@ def f(x):
     "data-dependent-value": """
 def f(x):
     n = x.sum().item()
-    return x * n**0.5  # here
+    return x * [1.0, 2.0][n > 0]  # here
 """,
     "data-dependent-shape": """
 def f(x):
@@ -60,11 +60,12 @@ def f(x):
 """,
     "unsupported-attribute": """
 class Counter:
-    calls = 0
+    def step(self, y):
+        return y
 
 def f(x):
     y = x + 1
-    Counter.calls = 1  # here
+    Counter.step = lambda self, y: y + 1  # here
     return y * 2
 """,
     "unsupported-operation": """
@@ -188,21 +189,20 @@ RUN = "Python runs it: it reads or changes what is no tensor"
 # ruff: noqa: E501
 KINDS: list[tuple[str, str, str, str]] = [
     ("`if` on a tensor, or on a number of one", "data-dependent-branch", "which way is taken depends on data", "y = x + 1 if x.sum() > 0 else x"),
-    ("`min`, `max` of tensors", "data-dependent-branch", HELD, "y = max(x[0], x[1])"),
+    ("`min`, `max` of a tensor and a number, of tensors that want gradients, or with a `key`", "data-dependent-branch", HELD, "y = max(x[0], 0.5)"),
+    ("`is` on the tensor that `min` or `max` gave", "data-dependent-branch", HELD, "a, b = x[0], x[1]\ny = max(a, b) is a"),
     ("`n in tensor`", "data-dependent-branch", "the answer is a truth that Python asks at once", "y = 1.0 in x"),
     ("a tensor that activations decide as index of a list or of modules", "data-dependent-value", HELD, "y = [x, x + 1][x.argmax()]"),
     ("`range(t.item())` of activations", "data-dependent-value", "how often a loop runs is part of the graph", "y = [x for _ in range(x.argmax().item())]"),
     ("a number of data as key", "data-dependent-value", HELD, "y = x * {0: 1.0, 2: 2.0}[x.argmax().item()]"),
-    ("`**`, `//`, `%` of floats of data", "data-dependent-value", "Python computes them in another way than tensors", "y = x * x.sum().item() ** 2"),
+    ("`**`, `//`, `%` of an integer of data and a float of data, where it may be too large for one", "data-dependent-value", "Python raises where a tensor does not", "y = x * x.argmax().item() ** 2.5"),
     ("text of a tensor", "unsupported-operation", "torch prints numbers that are not there yet", "y = str(x + 1)"),
     ("`requires_grad_()` on what the graph made", "unsupported-call", "the object has to be a leaf of autograd while the function runs", "y = (x + 1).requires_grad_()"),
     ("`retain_grad()`, `backward()`", "unsupported-call", "they act on nodes of autograd that one compiled node stands for", "y = (x + 1).retain_grad()"),
     ("`detect_anomaly`", "unsupported-call", "it acts on nodes of autograd that one compiled node stands for", "with torch.autograd.detect_anomaly(check_nan=False):\n    y = x + 1"),
     ("`set_multithreading_enabled`", "unsupported-call", "it is a mode of the engine, not of the graph", "with torch.autograd.set_multithreading_enabled(False):\n    y = x + 1"),
-    ("a function that `vjp` gave, under `vmap`", "unsupported-call", "two transforms would share one graph's history", "y = torch.func.vmap(torch.func.vjp(torch.sin, x)[1])(torch.eye(3))"),
     ("`torch.autograd.functional`", "unsupported-call", "it runs the engine inside of the graph", "y = torch.autograd.functional.jacobian(torch.sin, x)"),
-    ("`id()` of tensors and of new objects", "unsupported-call", "the compiled code has other objects", "y = id(x + 1)"),
-    ("`hash()` of new objects and tensors", "unsupported-call", "it is their address", "y = hash(x)"),
+    ("arithmetic or text with `id()` or `hash()` of new objects and tensors", "unsupported-call", "each call makes another object", "y = x + 1\nz = id(y) % 16"),
     ("`class` statements", "unsupported-instruction", "each call makes a class of its own, which Python does", "class Local:\n    pass\ny = x"),
     ("`type(name, bases, dict)` with bases", "unsupported-instruction", "each call makes a class of its own, which Python does", "y = type('A', (ValueError,), {})"),
     ("`exec`, `globals()`", "unsupported-call", RUN, "y = globals()"),
@@ -212,7 +212,7 @@ KINDS: list[tuple[str, str, str, str]] = [
     ("files, `json`, `uuid`", "unsupported-call", RUN, "import json\ny = json.dumps(1)"),
     ("`bytearray`, `Decimal`", "unsupported-call", "objects of C code that no rule describes", "y = bytearray(b'a')"),
     ("`warnings.catch_warnings(record=True)`", "unsupported-call", "what is said is said behind the graph", "import warnings\nwith warnings.catch_warnings(record=True):\n    y = x"),
-    ("an attribute of a class that is set", "unsupported-attribute", "guards of other compiled code look at it", "torch.nn.Module.firebrick_mark = 1\ny = x"),
+    ("a method or property of a class that is set", "unsupported-attribute", "it changes what captured code has called", "torch.nn.Module.firebrick_mark = lambda self: 1\ny = x"),
     ("a TorchFunctionMode that is entered inside", "unsupported-call", "it sees each call of a function when it is made", "from torch.overrides import TorchFunctionMode\nwith TorchFunctionMode():\n    y = x + 1"),
     ("a TorchDispatchMode that is entered inside", "unsupported-call", "it sees operators, which the graph has not yet", "from torch.utils._python_dispatch import TorchDispatchMode\nwith TorchDispatchMode():\n    y = x + 1"),
 ]  # fmt: skip

@@ -122,7 +122,6 @@ def test_what_python_refuses_is_raised_as_in_python() -> None:
     ("function", "kind"),
     [
         (lambda x, t: x + 1 if t.item() > 0 else x - 1, "data-dependent-branch"),
-        (lambda x, t: x * t.item() ** 2, "data-dependent-value"),
         (lambda x, t: x * [1.0, 2.0][t.item() > 0], "data-dependent-value"),
     ],
 )

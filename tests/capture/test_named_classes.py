@@ -232,7 +232,7 @@ def inheritance_and_super(x, log):
     )
 
 
-@row(graphs=1, breaks=2)
+@row()
 def class_attributes_written(x):
     Shape.made += 1
     y = x + Shape.made

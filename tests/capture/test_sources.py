@@ -23,16 +23,6 @@ class Box:
         return self.x
 
 
-class Pair:
-    """A layout of tensors in a tensor."""
-
-    def __str__(self):
-        return "pair"
-
-    def fits(self, value):
-        return value is BOX
-
-
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -72,10 +62,8 @@ ROWS = [
     (s.Item(B, "k"), "b['k']", lambda: 1),
     (s.BuiltinItem(B, 2), "b[2]", lambda: "two"),
     (s.DictKey(B, 2), "list(b)[2]", lambda: 2.5),
-    (s.ArrayTensor(A), "a", lambda: None),  # is none
-    (s.PlainTensor(A), "a", lambda: None),
-    (s.Fits(A, Pair()), "a is a pair", lambda: True),
-    (s.EarlyRead(A, type), "a number of a", lambda: Box),
+    (s.Applied(A, s.tensor_of), "a", lambda: None),  # is none
+    (s.Applied(A, type, "a number of {0.base}"), "a number of a", lambda: Box),
     (s.TypeOf(A), "type(a)", lambda: Box),
     (s.ClassAttr(s.TypeOf(A), "shared"), "type(a).shared", lambda: Box.shared),
     (

@@ -85,6 +85,7 @@ class GraphBuilder:
         self.made_inputs: list[tuple[fx.Node, MadeTensor]] = []
         self.attributes: dict[str, torch.Tensor] = {}
         self.outputs: list[TensorValue] = []
+        self.chosen: list[Any] = []  # each one of two tensors, by what data decide
         self.op_count = 0
         self.written: list[torch.Tensor] = []  # fake tensors that calls wrote to
         self.replaced: list[TensorValue] = []  # those whose data were set
@@ -385,6 +386,17 @@ class GraphBuilder:
         node.meta["stack"] = interp.user_stack()
         node.meta["val"] = None
         return node
+
+    def choices_differ(self) -> bool:
+        """Whether it would be seen that such a tensor has memory of its own: by a write, or a view that leaves."""
+        for value in self.chosen:
+            written = {storage_of(fake) for fake in self.written[value.writes :]}
+            for one in (value, *value.sides):
+                if storage_of(one.fake) in written or one.data_version is not None:
+                    return True
+            if any(storage_of(one.fake) == storage_of(value.fake) for one in self.outputs):
+                return True
+        return False
 
     def sharing(self, fake: torch.Tensor) -> list[TensorValue]:
         """The values whose tensors show the memory of one."""

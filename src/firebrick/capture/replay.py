@@ -132,8 +132,9 @@ class Repeats:
     def call(self, module: ModuleValue, args: Args, kwargs: Kwargs, run: Callable[[], Value]) -> Value:
         """The result of `run()`, which calls `module`, by a template if there is one."""
         tracer = self._tracer
-        if module.source is None or module.fields or tracer.graph.outer is not None or not self._knows_reach():
-            return run()  # in a nested graph, parameters are arguments
+        apart = tracer.graph.outer is not None or torch.autograd.forward_ad._current_level >= 0
+        if module.source is None or module.fields or apart or not self._knows_reach():
+            return run()  # in a nested graph, parameters are arguments; a copy would have no tangents
         arguments = [*args, *kwargs.values()]
         signature = _signature(arguments)
         if signature is None:
@@ -180,7 +181,7 @@ class Repeats:
         graph, effects = tracer.graph, tracer.effects
         unfinished = sum(not generator.frame.finished for _, generator in tracer.generators)
         sizes = graph.sizes.sizes
-        made = len(graph.inputs), len(tracer.prelude), len(sizes.data), len(sizes.guessed)
+        made = len(graph.inputs), len(graph.chosen), len(tracer.prelude), len(sizes.data), len(sizes.guessed)
         return (effects.outside, unfinished, *made, tracer.early.count)
 
     def _knows_reach(self) -> bool:

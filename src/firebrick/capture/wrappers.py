@@ -66,7 +66,7 @@ class Layout:
     def __repr__(self) -> str:
         return f"{self.cls.__name__} {list(self.size)} {self.context}"
 
-    def fits(self, tensor: Any) -> bool:
+    def __call__(self, tensor: Any) -> bool:
         """Whether a tensor is laid out so."""
         return is_wrapper(tensor) and type(tensor) is self.cls and Layout(tensor) == self
 

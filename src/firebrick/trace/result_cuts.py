@@ -39,7 +39,7 @@ def stages_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> list[fx.Node]:
     returned = graph.output_node().all_input_nodes
     shown = dict.fromkeys((*returned, *(n for n in graph.nodes if n.name in hidden)))
     results = [n for n in shown if _has_history(n)]
-    if len(results) < 2:
+    if len(results) < 2 or any(n.target is torch.autograd.forward_ad.make_dual for n in graph.nodes):  # has tangents
         return []
     given = [n for n in graph.nodes if n.op in ("placeholder", "get_attr")]
     holders = Counter(at for n in (*given, *shown) for at in _memory(n))

@@ -241,7 +241,7 @@ class _Assembler:
                 if number < 0:
                     number = names[arg] = len(layout.names)
                     layout.names.append(arg)
-                arg = number if kind is Operand.NAME else _beside_name(number, kind, instr.flag)
+                arg = number if kind is Operand.NAME else number << (1 + (kind is Operand.NAME_FLAGS)) | instr.flag
             elif kind is Operand.CELL:
                 arg = cells.get(arg, -1)
             elif kind is Operand.LOCAL_PAIR:
@@ -357,10 +357,6 @@ class _Assembler:
             end = begin + len(list(group))
             yield value, starts[begin], starts[end]
             begin = end
-
-
-def _beside_name(number: int, kind: Operand, flag: int) -> int:
-    return number << 1 | flag if kind is Operand.NAME_FLAG else number << 2 | flag
 
 
 def _extensions(arg: int) -> int:

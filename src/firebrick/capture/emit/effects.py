@@ -27,12 +27,12 @@ class Effects:
         self.outside = 0  # changes of what was there before, and of new objects that it holds
         self.in_reach: set[int] = set()  # such new objects
         self.touched: list[int] = []  # what has changed, by identity
-        self._globals: dict[tuple[int, str], tuple[dict[str, Any], Value]] = {}
+        self.assigned: dict[tuple[int, str], tuple[Any, Value]] = {}
         self._context: dict[int, tuple[Value, Value]] = {}
         self._calls: list[tuple[Any, Sequence[Value], dict[str, Value]]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._changed or self._globals or self._context or self._calls)
+        return bool(self._changed or self.assigned or self._context or self._calls)
 
     def mutated(self, value: Any, *, always: bool = False) -> None:
         """Note that `value` changes; values made by captured code need no replay, unless `always`."""
@@ -42,15 +42,15 @@ class Effects:
         if always or value.source is not None:
             self._changed.setdefault(id(value), value)
 
-    def set_global(self, variables: dict[str, Any], name: str, value: Value) -> None:
-        """Note an assignment to a global."""
+    def set_global(self, variables: Any, name: str, value: Value) -> None:
+        """Note an assignment to a global, or to an attribute of a class."""
         self.count += 1
         self.outside += 1
-        self._globals[id(variables), name] = (variables, value)
+        self.assigned[id(variables), name] = (variables, value)
 
-    def global_value(self, variables: dict[str, Any], name: str) -> Value | None:
-        """What captured code assigned to a global, or None."""
-        change = self._globals.get((id(variables), name))
+    def global_value(self, variables: Any, name: str) -> Value | None:
+        """What captured code assigned to a global or a class's attribute, or None."""
+        change = self.assigned.get((id(variables), name))
         return None if change is None else change[1]
 
     def context_value(self, variable: Value) -> Value | None:
@@ -79,7 +79,7 @@ class Effects:
 
     def stored(self) -> list[Value]:
         """What objects that were there before hold since they were changed."""
-        return [*self.roots(), *[value for _, value in (*self._globals.values(), *self._context.values())]]
+        return [*self.roots(), *[value for _, value in (*self.assigned.values(), *self._context.values())]]
 
     def show(self, code: CodeType) -> list[tuple[str, Any]]:
         """What is changed, in short, and the object; None for a call. A frame's own dict of keywords does not count."""
@@ -87,7 +87,7 @@ class Effects:
         own = code.co_varnames[place] if code.co_flags & inspect.CO_VARKEYWORDS else ""
         changed = [value for value in self._changed.values() if str(value.source) != own]
         written = [(f"{v.source or 'an object'} ({v.python_type().__name__})", v.obj) for v in changed]
-        written += [(f"the global {name}", variables) for (_, name), (variables, _) in self._globals.items()]
+        written += [(f"the global {name}", holder) for (_, name), (holder, _) in self.assigned.items()]
         written += [(f"the context variable {variable.source}", None) for variable, _ in self._context.values()]
         return written + [(f"what {getattr(call[0], '__name__', call[0])}() changes", None) for call in self._calls]
 
@@ -97,7 +97,7 @@ class Effects:
             emitter.load(value)
             emitter.pop()
         stores = [value.replay(emitter) for value in self._changed.values()]
-        for (_, name), (variables, value) in self._globals.items():
+        for (_, name), (variables, value) in self.assigned.items():
             stores.append(_global_store(emitter, variables, name, emitter.load_to_temp(value)))
         for variable, value in self._context.values():
             stores.append(_call_store(emitter, ContextVar.set, emitter.load_to_temp([variable, value]), {}))
@@ -106,12 +106,15 @@ class Effects:
         return stores
 
 
-def _global_store(emitter: ValueEmitter, variables: dict[str, Any], name: str, temp: str) -> Callable[[], None]:
+def _global_store(emitter: ValueEmitter, holder: Any, name: str, temp: str) -> Callable[[], None]:
     def store() -> None:
         emitter.load_fast(temp)
-        emitter.load_const(variables)
-        emitter.load_const(name)
-        emitter.store_subscr()
+        emitter.load_const(holder)
+        if isinstance(holder, type):
+            emitter.store_attr(name)
+        else:
+            emitter.load_const(name)
+            emitter.store_subscr()
 
     return store
 

@@ -12,7 +12,7 @@ from firebrick.capture.values.function import CallableValue, CellValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from types import CodeType
 
     from firebrick.capture.graph import GraphBuilder
@@ -136,6 +136,16 @@ class ValueEmitter(Emitter):
         else:
             self.load(value)
         return self.store_temp()
+
+    def refilling(self, value: Value, method: str, items: list[Value]) -> Callable[[], None]:
+        """Load items; the function returned makes them all that a container holds."""
+        temp = self.load_to_temp(items)
+
+        def store() -> None:
+            self.call_method_on(value, "clear")
+            self.call_method_on(value, method, temp)
+
+        return store
 
     def call_method_on(
         self, value: Value, name: str, temp: str | None = None, *, of: type | None = None, keep: bool = False

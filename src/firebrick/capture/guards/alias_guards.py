@@ -15,7 +15,6 @@ from firebrick.capture.values.module import ModuleValue
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Value
 
 
 def guard_aliases(tracer: Tracer) -> None:
@@ -24,6 +23,8 @@ def guard_aliases(tracer: Tracer) -> None:
     Raises:
         SkipFrame: in this call it is.
     """
+    if tracer.graph.choices_differ():
+        raise SkipFrame("a tensor that min() or max() gave is written to, or a view of it leaves", always=True)
     if tracer.graph.changes_inputs():
         written = [value for value in tracer.graph.changed() if value in tracer.graph.inputs]
         apart = tracer.graph.inputs[:] if tracer.graph.changed_blindly or not written else written[:]
@@ -48,12 +49,8 @@ def guard_aliases(tracer: Tracer) -> None:
         tracer.guards.distinct(keys)
     for changed in tracer.effects.roots():
         kind = changed.python_type()
-        others = [value.source for value in tracer.objects.values() if value.source and _is_kind(value, kind)]
-        tracer.guards.distinct(others)
-
-
-def _is_kind(value: Value, kind: type) -> bool:
-    return value.python_type() is kind and not isinstance(value, (CellValue, ModuleValue))
+        others = [value for value in tracer.objects.values() if value.source and value.python_type() is kind]
+        tracer.guards.distinct([v.source for v in others if v.source and not isinstance(v, (CellValue, ModuleValue))])
 
 
 def _spans(tensors: list[Any]) -> list[tuple[int, int, int]]:

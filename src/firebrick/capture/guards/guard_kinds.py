@@ -8,6 +8,7 @@ is here serves printing and explaining only.
 from __future__ import annotations
 
 import itertools
+import operator
 import types
 import weakref
 from dataclasses import dataclass
@@ -92,7 +93,8 @@ class TensorMeta:
             tensor.layout,
             bool(requires_grad),
             tuple(None if d in free else size for d, size in enumerate(sizes)),
-            tuple(None if _depends(d, strides, free) else stride for d, stride in enumerate(strides)),
+            # a stride larger than that of a free dimension is a multiple of its size
+            tuple(None if any(n >= strides[f] > 0 for f in free - {d}) else n for d, n in enumerate(strides)),
             (dtype, device_type, device_index, layout),
             keys,
         )
@@ -111,11 +113,6 @@ class TensorMeta:
         if self.requires_grad:
             text += " grad"
         return text if self.type in (torch.Tensor, torch.nn.Parameter) else f"{self.type.__name__} {text}"
-
-
-def _depends(dim: int, strides: tuple[int, ...], free: set[int]) -> bool:
-    # A stride larger than that of a free dimension is a multiple of its size.
-    return any(d != dim and strides[dim] >= strides[d] > 0 for d in free)
 
 
 def _is_contiguous(sizes: tuple[int | None, ...], strides: tuple[int | None, ...]) -> bool:
@@ -154,7 +151,8 @@ class Guard:
     payload: Any = None
 
     def __str__(self) -> str:
-        text = KINDS[self.kind].show(self)
+        show = KINDS[self.kind].show
+        text = show.format(source=self.source, payload=self.payload) if isinstance(show, str) else show(self)
         return f"global {text}" if self.source is not None and isinstance(self.source.root(), Global) else text
 
     def same(self, other: Guard) -> bool:
@@ -192,7 +190,7 @@ class Guard:
         if self.kind in GROUP_KINDS:
             return self._explain_group(frame)
         if self.source is None:
-            return KINDS[self.kind].explain("", None, self.payload)
+            return self._explained("", None)
         try:
             value = self.source.evaluate(frame)
         except (LookupError, AttributeError, TypeError):
@@ -200,9 +198,15 @@ class Guard:
         except Exception as error:  # noqa: BLE001  raised by code of the user's
             return f"{self.source} raises {type(error).__name__}"
         try:
-            return KINDS[self.kind].explain(str(self.source), value, self.payload)
+            return self._explained(str(self.source), value)
         except Exception:  # noqa: BLE001  a value of another kind: no length, no keys ...
             return f"{self} was true, now {self.source} is {describe(value)}"
+
+    def _explained(self, source: str, value: Any) -> str:
+        explain = KINDS[self.kind].explain
+        if isinstance(explain, str):
+            return explain.format(source=source, value=value, payload=self.payload)
+        return explain(source, value, self.payload)
 
     def remedy(self) -> str:
         """What a user can do if the guard fails again and again."""
@@ -219,10 +223,10 @@ class Guard:
                 f"{shape_text(leaf)} is {shape_value(leaf, frame)}" for leaf in shape_leaves(self.payload)
             )
             return f"{shape_text(self.payload)} was true, now {', '.join(now)}"
-        related = _identical if self.kind == "DISTINCT" else _overlapping
+        related = operator.is_ if self.kind == "DISTINCT" else _overlapping
         for i, j in itertools.combinations(range(len(values)), 2):
             if related(values[i], values[j]):
-                return KINDS[self.kind].explain(str(self.payload[i]), str(self.payload[j]), None)
+                return self._explained(str(self.payload[i]), str(self.payload[j]))
         return str(self)
 
 
@@ -233,8 +237,8 @@ class Kind:
     name: str
     doc: str
     holds: Callable[[Any, Any], bool]
-    show: Callable[[Guard], str]
-    explain: Callable[[str, Any, Any], str]
+    show: str | Callable[[Guard], str]
+    explain: str | Callable[[str, Any, Any], str]
     stable: Callable[[Any], bool] = lambda payload: False
     """Whether the same object passes for good."""
     native: Callable[[Any], Any] = lambda payload: payload
@@ -294,8 +298,8 @@ def _fits(wanted: tuple[int | None, ...], sizes: tuple[int | None, ...]) -> bool
     return len(wanted) == len(sizes) and all(w is None or w == f for w, f in zip(wanted, sizes, strict=True))
 
 
-def _identical(a: Any, b: Any) -> bool:
-    return a is b
+def _always(*_: Any) -> bool:
+    return True
 
 
 def _overlapping(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -330,167 +334,99 @@ def _state_kind(name: str) -> Kind:
 
 _ROWS = (
     Kind(
-        "TYPE",
-        "The exact class of the value.",
-        holds=lambda value, ref: type(value) is ref.get(),
-        show=lambda guard: f"type({guard.source}) is {guard.payload.text}",
-        explain=lambda source, value, ref: _was(f"type({source})", ref.text, describe(type(value))),
-        stable=lambda ref: _immutable_class(ref.get()),
-        native=lambda ref: ref.get(),
-        remedy="pass values of one class as {source}",
+        "TYPE", "The exact class of the value.", lambda value, ref: type(value) is ref.get(),
+        "type({source}) is {payload}", lambda source, value, ref: _was(f"type({source})", ref, describe(type(value))),
+        stable=lambda ref: _immutable_class(ref.get()), native=Ref.get, remedy="pass values of one class as {source}",
     ),
     Kind(
-        "ID",
-        "The very same object. Held weakly where its class allows: when it dies, so does the entry.",
-        stable=lambda payload: True,
-        holds=lambda value, ref: value is ref.get(),
-        show=lambda guard: f"{guard.source} is {guard.payload.text}",
-        explain=lambda source, value, ref: _was(source, ref.text, _other(describe(value), ref.text)),
-        native=lambda ref: ref.get(),
-        check="IS",
-        remedy="pass the same object as {source} on each call",
+        "ID", "The very same object. Held weakly where its class allows: when it dies, so does the entry.",
+        lambda value, ref: value is ref.get(), "{source} is {payload}",
+        lambda source, value, ref: _was(source, ref, "another " * (describe(value) == ref.text) + describe(value)),
+        stable=_always, native=Ref.get, check="IS", remedy="pass the same object as {source} on each call",
     ),
     Kind(
-        "EQUALS",
-        "A constant of the same exact type and value; NaN equals itself, 0.0 is not -0.0.",
-        stable=lambda payload: True,
-        holds=_native.same_constant,
-        show=lambda guard: f"{guard.source} == {guard.payload!r}",
-        explain=lambda source, value, payload: _was(source, describe(payload), describe(value)),
-        remedy="pass {source} as a tensor (torch.tensor), or keep it the same",
+        "EQUALS", "A constant of the same exact type and value; NaN equals itself, 0.0 is not -0.0.",
+        _native.same_constant, "{source} == {payload!r}",
+        lambda source, value, payload: _was(source, describe(payload), describe(value)),
+        stable=_always, remedy="pass {source} as a tensor (torch.tensor), or keep it the same",
     ),
     Kind(
-        "NOT_NONE",
-        "Any object but None.",
-        stable=lambda payload: True,
-        holds=lambda value, payload: value is not None,
-        show=lambda guard: f"{guard.source} is not None",
-        explain=lambda source, value, payload: _was(source, "not None", "None"),
-        native=lambda payload: None,
-        check="IS_NOT",
+        "NOT_NONE", "Any object but None.", lambda value, payload: value is not None, "{source} is not None",
+        "{source} was not None, now None", stable=_always, native=lambda payload: None, check="IS_NOT",
     ),
     Kind(
-        "LEN",
-        "The length of a container.",
-        holds=lambda value, payload: len(value) == payload,
-        show=lambda guard: f"len({guard.source}) == {guard.payload}",
-        explain=lambda source, value, payload: _was(f"len({source})", payload, len(value)),
-        check="LENGTH",
-        remedy="keep the length of {source} the same",
+        "LEN", "The length of a container.", lambda value, payload: len(value) == payload,
+        "len({source}) == {payload}", lambda source, value, payload: _was(f"len({source})", payload, len(value)),
+        check="LENGTH", remedy="keep the length of {source} the same",
     ),
     Kind(
-        "DICT_KEYS",
-        "The keys of a dict, in order.",
-        holds=lambda value, payload: (
-            len(value) == len(payload) and all(_native.same_constant(a, b) for a, b in zip(value, payload, strict=True))
-        ),
-        show=lambda guard: f"list({guard.source}) == {_keys(guard.payload)}",
-        explain=lambda source, value, payload: _was(f"list({source})", _keys(payload), _keys(value)),
-        check="KEYS",
-        remedy="keep the keys of {source} and their order the same",
+        "DICT_KEYS", "The keys of a dict, in order.",
+        lambda value, payload: len(value) == len(payload) and all(map(_native.same_constant, value, payload)),
+        lambda guard: f"list({guard.source}) == {_keys(guard.payload)}",
+        lambda source, value, payload: _was(f"list({source})", _keys(payload), _keys(value)),
+        check="KEYS", remedy="keep the keys of {source} and their order the same",
     ),
     Kind(
-        "HAS_KEY",
-        "A dict or set contains a constant.",
-        holds=lambda value, payload: payload in value,
-        show=lambda guard: f"{guard.payload!r} in {guard.source}",
-        explain=lambda source, value, payload: f"{payload!r} was in {source}, now it is not",
+        "HAS_KEY", "A dict or set contains a constant.", lambda value, payload: payload in value,
+        "{payload!r} in {source}", "{payload!r} was in {source}, now it is not",
     ),
     Kind(
-        "LACKS_KEY",
-        "A dict or set does not contain a constant.",
-        holds=lambda value, payload: payload not in value,
-        show=lambda guard: f"{guard.payload!r} not in {guard.source}",
-        explain=lambda source, value, payload: f"{payload!r} was not in {source}, now it is",
+        "LACKS_KEY", "A dict or set does not contain a constant.", lambda value, payload: payload not in value,
+        "{payload!r} not in {source}", "{payload!r} was not in {source}, now it is",
     ),
     Kind(
-        "HAS_ATTR",
-        "`hasattr` is true. A class's own __getattr__ is run.",
-        holds=hasattr,
-        show=lambda guard: f"{guard.source} has {guard.payload}",
-        explain=lambda source, value, payload: f"{source} had an attribute {payload}, now it has not",
-        check="HAS_ATTRIBUTE",
+        "HAS_ATTR", "`hasattr` is true. A class's own __getattr__ is run.", hasattr,
+        "{source} has {payload}", "{source} had an attribute {payload}, now it has not", check="HAS_ATTRIBUTE",
     ),
     Kind(
-        "LACKS_ATTR",
-        "`hasattr` is false. A class's own __getattr__ is run.",
-        holds=lambda value, payload: not hasattr(value, payload),
-        show=lambda guard: f"{guard.source} has no {guard.payload}",
-        explain=lambda source, value, payload: f"{source} had no attribute {payload}, now it has",
-        check="LACKS_ATTRIBUTE",
+        "LACKS_ATTR", "`hasattr` is false. A class's own __getattr__ is run.",
+        lambda value, payload: not hasattr(value, payload),
+        "{source} has no {payload}", "{source} had no attribute {payload}, now it has", check="LACKS_ATTRIBUTE",
     ),
     Kind(
-        "TENSOR",
-        "Exact class, dtype, device, layout, sizes, strides, requires_grad and dispatch keys of a tensor.",
-        holds=_tensor_holds,
-        show=lambda guard: f"{guard.source}: {guard.payload}",
-        explain=_explain_tensor,
-        native=TensorMeta.native,
+        "TENSOR", "Exact class, dtype, device, layout, sizes, strides, requires_grad and dispatch keys of a tensor.",
+        _tensor_holds, "{source}: {payload}", _explain_tensor, native=TensorMeta.native,
         remedy="give {source} few shapes and one dtype: pad it, or convert it before the call",
     ),
     Kind(
-        "REQUIRES_GRAD",
-        "Whether a tensor requires a gradient; part of TENSOR, for tensors that are guarded by identity.",
-        holds=lambda value, payload: isinstance(value, torch.Tensor) and value.requires_grad is payload,
-        show=lambda guard: f"{guard.source}.requires_grad == {guard.payload}",
-        explain=lambda source, value, payload: _was(f"{source}.requires_grad", payload, value.requires_grad),
+        "REQUIRES_GRAD", "Whether a tensor requires a gradient; part of TENSOR, for those guarded by identity.",
+        lambda value, payload: isinstance(value, torch.Tensor) and value.requires_grad is payload,
+        "{source}.requires_grad == {payload}", "{source}.requires_grad was {payload}, now {value.requires_grad}",
     ),
     Kind(
-        "CODE",
-        "A Python function with this code, whichever function object it is.",
-        holds=lambda value, ref: getattr(value, "__code__", None) is ref.get(),
-        show=lambda guard: f"{guard.source}.__code__ is {guard.payload.text}",
-        explain=lambda source, value, ref: _was(f"{source}.__code__", ref.text, "another"),
-        native=lambda ref: ref.get(),
-        remedy="make the function {source} once, outside of the loop",
+        "CODE", "A Python function with this code, whichever function object it is.",
+        lambda value, ref: getattr(value, "__code__", None) is ref.get(),
+        "{source}.__code__ is {payload}", "{source}.__code__ was {payload}, now another",
+        native=Ref.get, remedy="make the function {source} once, outside of the loop",
     ),
     Kind(
-        "LACKS_ENTRY",
-        "Neither a class nor its bases hold anything under a name.",
-        holds=lambda value, payload: not any(payload in owner.__dict__ for owner in value.__mro__),
-        show=lambda guard: f"{guard.source} has no {guard.payload}",
-        explain=lambda source, value, payload: f"{source} had no {payload}, now it has",
+        "LACKS_ENTRY", "Neither a class nor its bases hold anything under a name.",
+        lambda value, payload: not any(payload in owner.__dict__ for owner in value.__mro__),
+        "{source} has no {payload}", "{source} had no {payload}, now it has",
+    ),
+    Kind("PRESENT", "The source can be evaluated.", _always, "{source} exists", "{source} exists", stable=_always),
+    Kind(
+        "SAME", "Two sources are the same object; the payload is the other source.", _always,  # see Guard.holds
+        "{source} is {payload}", "{source} was {payload}, now they differ",
     ),
     Kind(
-        "PRESENT",
-        "The source can be evaluated.",
-        stable=lambda payload: True,
-        holds=lambda value, payload: True,
-        show=lambda guard: f"{guard.source} exists",
-        explain=lambda source, value, payload: f"{source} exists",
-    ),
-    Kind(
-        "SAME",
-        "Two sources are the same object; the payload is the other source.",
-        holds=lambda value, payload: True,  # see Guard.holds
-        show=lambda guard: f"{guard.source} is {guard.payload}",
-        explain=lambda source, value, payload: f"{source} was {payload}, now they differ",
-    ),
-    Kind(
-        "DISTINCT",
-        "No two of the sources are the same object; the payload is the sources.",
-        holds=_no_pair(_identical),
-        show=lambda guard: f"{', '.join(map(str, guard.payload))} are distinct",
-        explain=lambda source, value, payload: f"{source} and {value} were two objects, now they are one",
+        "DISTINCT", "No two of the sources are the same object; the payload is the sources.", _no_pair(operator.is_),
+        lambda guard: f"{', '.join(map(str, guard.payload))} are distinct",
+        "{source} and {value} were two objects, now they are one",
         remedy="pass either one object or several, always the same way, as {source}",
     ),
     Kind(
-        "NO_OVERLAP",
-        "No two of the tensors share memory, from first to last element; the payload is the sources.",
-        holds=_no_pair(_overlapping),
-        show=lambda guard: f"{', '.join(map(str, guard.payload))} share no memory",
-        explain=lambda source, value, payload: f"{source} and {value} shared no memory, now they do",
+        "NO_OVERLAP", "No two of the tensors share memory, from first to last element; the payload is the sources.",
+        _no_pair(_overlapping), lambda guard: f"{', '.join(map(str, guard.payload))} share no memory",
+        "{source} and {value} shared no memory, now they do",
     ),
     Kind(
-        "SHAPE",
-        "A condition on sizes, strides and integers; the payload is an expression of `capture.shapes`.",
-        holds=lambda value, payload: True,
-        show=lambda guard: shape_text(guard.payload),
-        explain=lambda source, value, payload: shape_text(payload),
+        "SHAPE", "A condition on sizes, strides and integers; the payload is an expression of `capture.shapes`.",
+        _always, lambda guard: shape_text(guard.payload), lambda source, value, payload: shape_text(payload),
         remedy="give {source} few shapes: pad them before the call",
     ),
     *map(_state_kind, STATE_KINDS),
-)
+)  # fmt: skip
 
 KINDS: dict[str, Kind] = {row.name: row for row in _ROWS}
 """Every kind of guard by name."""
@@ -498,10 +434,6 @@ KINDS: dict[str, Kind] = {row.name: row for row in _ROWS}
 
 GROUP_KINDS = frozenset(_native.GROUPS)
 """Kinds without a source of their own, whose payload holds several."""
-
-
-def _other(text: str, was: str) -> str:
-    return f"another {text}" if text == was else text
 
 
 # ---- making guards ------------------------------------------------------------

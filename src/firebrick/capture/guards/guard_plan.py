@@ -251,10 +251,7 @@ _LOWER: dict[type, Any] = {
         else b.child("SEQUENCE_ITEM", b.node(x.base), x.key)
     ),
     s.DictKey: lambda b, x: b.child("DICT_KEY", b.node(x.base), x.index),
-    s.ArrayTensor: lambda b, x: b.child("CALL", b.node(x.base), key=s.tensor_of),
-    s.PlainTensor: lambda b, x: b.child("CALL", b.node(x.base), key=s.plain_tensor),
-    s.Fits: lambda b, x: b.child("CALL", b.node(x.base), key=x.layout.fits),
-    s.EarlyRead: lambda b, x: b.child("CALL", b.node(x.base), key=x.program),
+    s.Applied: lambda b, x: b.child("CALL", b.node(x.base), key=x.applied),
     s.TypeOf: lambda b, x: b.child("TYPE", b.node(x.base)),
     s.ClassAttr: lambda b, x: b.child("CLASS_ITEM", b.node(x.base), key=x.name),
     s.CellContents: lambda b, x: b.child("CONTENTS", b.node(x.base)),

@@ -9,7 +9,7 @@ import torch
 
 from firebrick import _native
 from firebrick.capture.guards.guard_kinds import Guard, id_guard, state_guard, tensor_guard
-from firebrick.capture.guards.sources import Const, FunctionPart, InstanceDict, Variables
+from firebrick.capture.guards.sources import Const, FunctionPart, Variables
 from firebrick.capture.guards.torch_state import default_device
 from firebrick.capture.values.constant import LITERAL_TYPES
 from firebrick.capture.values.object import ObjectValue
@@ -131,10 +131,6 @@ class Guards:
             self.equals(source, obj)
         else:
             self.identity(source, obj)
-
-    def lacks_own(self, source: Source, name: str) -> None:
-        """No such attribute in the object's own dict."""
-        self.lacks_key(InstanceDict(source), name)
 
     def tensor(self, source: Source, tensor: torch.Tensor, dynamic: Iterable[int] = ()) -> None:
         """A tensor with the same metadata, but for the sizes of some dimensions."""

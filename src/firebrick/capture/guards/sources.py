@@ -8,6 +8,7 @@ native plan.
 from __future__ import annotations
 
 import types
+import weakref
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
@@ -16,7 +17,6 @@ import torch
 
 if TYPE_CHECKING:
     from firebrick._native import Frame
-    from firebrick.capture.wrappers import Layout
 
 Step: TypeAlias = tuple[Literal["fast", "cell", "global", "const", "attr", "item", "apply"], Any]
 """One step of loading a value: where to start (`fast`, `cell`, `global` with a name, `const` with an object),
@@ -153,6 +153,11 @@ def tensor_of(array: Any) -> torch.Tensor | None:
         return torch.from_numpy(array)
     except TypeError:
         return None
+
+
+def referent(reference: Source) -> Applied:
+    """What a weak reference leads to."""
+    return Applied(reference, weakref.ref.__call__, "{0.base}()")
 
 
 # ---- where chains start ---------------------------------------------------
@@ -380,53 +385,12 @@ class DictKey(Source):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class ArrayTensor(Source):
-    """A tensor on the memory of a numpy array."""
+class Applied(Source):
+    """What a function gives for the base."""
 
     base: Source
-
-    shown = "{0.base}"
-    applied = staticmethod(tensor_of)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class PlainTensor(Source):
-    """A plain tensor on the memory of one of another class."""
-
-    base: Source
-
-    shown = "{0.base}"
-    applied = staticmethod(plain_tensor)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Fits(Source):
-    """Whether a tensor of a class with a `__torch_dispatch__` has all but the plain tensors in it as one had."""
-
-    base: Source
-    layout: Layout
-
-    shown = "{0.base} is a {0.layout}"
-
-    @property
-    def applied(self) -> Any:  # type: ignore[override]
-        """The question."""
-        return self.layout.fits
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class EarlyRead(Source):
-    """A number that data of a tensor decide."""
-
-    base: Source
-    program: Any
-
-    shown = "a number of {0.base}"
-
-    @property
-    def applied(self) -> Any:  # type: ignore[override]
-        """What computes it."""
-        return self.program
+    applied: Any  # type: ignore[misc]
+    shown: str = "{0.base}"  # type: ignore[misc]
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -101,10 +101,6 @@ def default_device() -> torch.device | None:
 _DEVICES: dict[str, int] = {"None": 0}
 
 
-def _number_of(device: torch.device | None) -> int:
-    return _DEVICES.setdefault(str(device), len(_DEVICES))
-
-
 _READERS = {
     "GRAD_MODE": torch.is_grad_enabled,
     "INFERENCE_MODE": torch.is_inference_mode_enabled,
@@ -116,7 +112,7 @@ _READERS = {
     "THREADS": torch.get_num_threads,
     "MATMUL_PRECISION": lambda: _PRECISIONS.index(torch.get_float32_matmul_precision()),
     "ABSTRACT_CLASSES": abc.get_cache_token,
-    "DEFAULT_DEVICE": lambda: _number_of(default_device()),
+    "DEFAULT_DEVICE": lambda: _DEVICES.setdefault(str(default_device()), len(_DEVICES)),
 }
 
 _native.set_state_readers(

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from firebrick.capture.values.module import ModuleValue
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+_WRITTEN = object()
+"""What a class is found to hold where captured code gave it an attribute."""
 _LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "firebrick"}
 
 
@@ -65,6 +67,7 @@ class Tracer:
         """Weak references by the value that they refer to: an object has one."""
         self.keys: dict[Value, bool] = {}
         """Keys of dicts and members of sets by identity -> whether one was looked for where it was not."""
+        self.is_key = {"address": False, "number": False}  # of objects that are not known, and large ones
         self._keep: list[Any] = []
         self.found: list[Value] = []
         """What was found under a name or key, where it might be missing in another call."""
@@ -227,10 +230,6 @@ class Tracer:
             return self.known(obj)
         return self.read(obj, source, pinned=True)
 
-    def module_lacks(self, module: types.ModuleType, name: str) -> None:
-        """A Python module has no such attribute."""
-        self.guards.lacks_key(s.Variables(self.namespace(vars(module))), name)
-
     # -- attributes ----------------------------------------------------------------
 
     def lookup(self, cls: type, name: str) -> tuple[Any, type | None]:
@@ -241,17 +240,31 @@ class Tracer:
             if is_odd_method(cls, name, lookup[0]):
                 del self._lookups[cls, name]
                 raise Break("unsupported-call", f"{name} of {cls.__name__} is a {type(lookup[0]).__name__}")
-            if cls.__flags__ & _IMMUTABLE:
-                return lookup
-            if lookup[1] is None:
-                self.guards.lacks_entry(self.const_source(cls), name)
-            else:
-                self.guards.fixed(s.ClassAttr(self.const_source(cls), name), lookup[0])
+            if not cls.__flags__ & _IMMUTABLE:
+                self._guard_entry(cls, name, *lookup)
+        for base in cls.__mro__ if self.effects.assigned else ():
+            if base is lookup[1] or self.effects.global_value(base, name) is not None:
+                return lookup if base is lookup[1] else (_WRITTEN, base)
         return lookup
+
+    def _guard_entry(self, cls: type, name: str, entry: Any, owner: type | None) -> None:
+        """A class finds the same under a name; data are looked at by those who read them."""
+        source = s.ClassAttr(self.const_source(cls), name)
+        if owner is None:
+            self.guards.lacks_entry(source.base, name)
+        elif name[:2] == "__" or callable(entry) or hasattr(type(entry), "__get__") or is_library(owner.__module__):
+            self.guards.fixed(source, entry)
+        else:
+            self.guards.type(source, type(entry))
+            if owner is not cls:
+                self.guards.same(source, s.ClassAttr(self.const_source(owner), name))
 
     def class_value(self, owner: type, name: str, obj: Any) -> Value:
         """A plain attribute of a class."""
-        return self.read(obj, s.ClassAttr(self.const_source(owner), name), pinned=is_library(owner.__module__))
+        written = self.effects.global_value(owner, name)
+        return written or self.read(
+            obj, s.ClassAttr(self.const_source(owner), name), pinned=is_library(owner.__module__)
+        )
 
     def class_attribute(self, value: Value, name: str) -> Value | None:
         """An attribute of a value's class, bound; None for those of built-in kinds."""
@@ -364,7 +377,7 @@ class Tracer:
     def guard_no_attribute(self, value: ObjectValue, name: str) -> None:
         """An object has no attribute of its own by a name."""
         if value.source is not None and not isinstance(value.source, s.Const):
-            self.guards.lacks_own(value.source, name)
+            self.guards.lacks_key(s.InstanceDict(value.source), name)
 
     def guard_attribute_names(self, value: ObjectValue) -> None:
         """The names of an object's own attributes."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.values.address import AddressValue, WeakReferenceValue
 from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue
 from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.constant import ConstantValue
@@ -370,6 +371,11 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
             return ConstantValue(symbol == "!=")
         left, right = beside(interp, left, right), beside(interp, right, left)
         return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+    if isinstance(left, WeakReferenceValue) and isinstance(right, WeakReferenceValue):
+        return compare(interp, symbol, left.alive(), right.alive())
+    if isinstance(left, AddressValue) and isinstance(right, AddressValue) and symbol in ("==", "!="):
+        left.identity(), right.identity()
+        return ConstantValue(identical(interp, left.target, right.target) is (symbol == "=="))
     for owner, name, other in ((left, method, right), (right, reflected, left)):
         if isinstance(owner, ObjectValue):
             entry, holder = interp.lookup(owner.cls, name)

@@ -17,7 +17,7 @@ from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.iterator import Cursor, GeneratorValue, IteratorValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup, converted, overriding
-from firebrick.capture.values.scalar import is_late, text_of
+from firebrick.capture.values.scalar import is_late, of_python, shown, text_of
 from firebrick.capture.values.sequence import ListValue
 from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.subclass import SubclassValue
@@ -153,7 +153,7 @@ class Operations:
                 returned.cls = obj
             return returned
         if known_callables.is_foldable(obj):
-            return self.fold(obj, args, kwargs, copied=True)
+            return of_python(interp, obj, args) or self.fold(obj, args, kwargs, copied=True)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, type) and owner in LITERAL_TYPES:  # int.from_bytes
             return self.fold(obj, args, kwargs, copied=True)
@@ -282,15 +282,19 @@ class Operations:
                 self.raise_real(error)
         return value.call_method(self.interpreter, "__next__", [], {})
 
+    def next_or_none(self, value: Value) -> Value | None:
+        """The same; None at the end."""
+        try:
+            return self.next_of(value)
+        except Raised as raised:
+            if self.is_instance(raised.value, StopIteration):
+                return None
+            raise
+
     def iterate_next(self, value: Value) -> Iterator[Value]:
         """Elements by `__next__`."""
-        while True:
-            try:
-                yield value.call_method(self.interpreter, "__next__", [], {})
-            except Raised as raised:
-                if self.is_instance(raised.value, StopIteration):
-                    return
-                raise
+        while (item := self.next_or_none(value)) is not None:
+            yield item
 
     def iterate_items(self, value: Value) -> Iterator[Value]:
         """Elements by `__getitem__`."""
@@ -334,7 +338,7 @@ class Operations:
             except NotConstant:
                 text = operators.host_text(self.interpreter, value)
         try:
-            return ConstantValue(_shown(conversion, spec, text))
+            return ConstantValue(shown(text, conversion, spec))
         except (TypeError, ValueError) as error:
             self.raise_real(error)
 
@@ -349,8 +353,8 @@ class Operations:
             entry, _ = self.lookup(value.cls, name)
             if entry is not MISSING and isinstance(entry, types.FunctionType):
                 args = [ConstantValue(spec)] if name == "__format__" else []
-                shown = functools.partial(_shown, conversion, spec)
-                text = converted(self.interpreter, value, name, shown, args)
+                use = functools.partial(shown, conversion=conversion, spec=spec)
+                text = converted(self.interpreter, value, name, use, args)
                 return text if text.is_constant() else self.formatted(text, "", spec)
         if value.storage is not None:
             return self.formatted(value.storage, conversion, spec)
@@ -362,11 +366,6 @@ class Operations:
                 words = repr(base(*parts)).replace(base.__name__, value.cls.__name__, 1)
             return ConstantValue(format(words, spec))
         raise Break("unsupported-operation", f"text of {value.describe()}")
-
-
-def _shown(conversion: str, spec: str, item: Any) -> str:
-    convert: Any = {"r": repr, "s": str, "a": ascii, "": lambda held: held}[conversion]
-    return format(convert(item), spec)
 
 
 _CACHED = type(functools.lru_cache(lambda: None))

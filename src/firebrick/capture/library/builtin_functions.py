@@ -14,6 +14,8 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.interpreter import operators
 from firebrick.capture.library.known_callables import (
@@ -25,6 +27,7 @@ from firebrick.capture.library.known_callables import (
     handles_each,
     key_of,
 )
+from firebrick.capture.values.address import AddressValue
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.classes import ClassValue
@@ -34,7 +37,7 @@ from firebrick.capture.values.iterator import Cursor, IteratorValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
 from firebrick.capture.values.object import MISSING, ObjectValue, converted, overriding
-from firebrick.capture.values.scalar import ScalarValue, extreme, finite, is_late, rounded, truth_of
+from firebrick.capture.values.scalar import ScalarValue, chosen, extreme, finite, is_late, rounded, truth_of
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.superclass import SuperValue
@@ -113,13 +116,10 @@ def _tensor_is(value: TensorValue, classes: Any) -> bool:
         return any(_tensor_is(value, cls) for cls in classes)
     if isinstance(classes, types.UnionType):
         return any(_tensor_is(value, cls) for cls in classes.__args__)
-    if isinstance(classes, type) and not _is_legacy_tensor_class(classes):
+    legacy = type(classes).__module__ == "torch" and type(classes).__name__ == "tensortype"
+    if isinstance(classes, type) and not legacy:
         return issubclass(value.cls, classes)
     return isinstance(value.fake, classes)
-
-
-def _is_legacy_tensor_class(cls: Any) -> bool:
-    return type(cls).__module__ == "torch" and type(cls).__name__ == "tensortype"
 
 
 @handles(issubclass)
@@ -151,14 +151,16 @@ def _callable(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(interp.lookup(value.python_type(), "__call__")[0] is not MISSING)
 
 
-def _pinned(interp: Interpreter, value: Value, asked: str) -> object:
-    """The object that a value is, in every call."""
+def _address(function: Any, interp: Interpreter, value: Value) -> Value:
+    """`id` or `hash` of an object."""
     value.compare()
     identity = value.identity()
+    if identity is value and interp.tracer.graph.outer is None:
+        return AddressValue(function, value, interp)
     if isinstance(identity, (Value, tuple)):
-        raise Break("unsupported-call", f"{asked}() of {value.describe()}")
+        raise Break("unsupported-call", f"{function.__name__}() of {value.describe()}")
     interp.tracer.guards.pin(value)
-    return identity
+    return ConstantValue(function(identity))
 
 
 @handles(hash)
@@ -170,8 +172,8 @@ def _hash(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if kind.__hash__ is None:
         interp.raise_new(TypeError, f"unhashable type: {kind.__name__!r}")
     own_hash: Any = kind.__hash__
-    if own_hash is object.__hash__ and not isinstance(value.identity(), (Value, tuple)):
-        return ConstantValue(hash(_pinned(interp, value, "hash")))
+    if own_hash in (object.__hash__, torch.Tensor.__hash__):
+        return _address(hash, interp, value)
     return interp.fold(hash, args, {})
 
 
@@ -308,15 +310,6 @@ def _next(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         raise
 
 
-def _host_next(interp: Interpreter, iterator: Value) -> Value | None:
-    try:
-        return interp.next_of(iterator)
-    except Raised as raised:
-        if interp.is_instance(raised.value, StopIteration):
-            return None
-        raise
-
-
 @handles(zip)
 def _zip(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     iterators = [interp.iterator(arg) for arg in args]
@@ -326,7 +319,7 @@ def _zip(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         while iterators:
             row: list[Value] = []
             for index, iterator in enumerate(iterators):
-                item = _host_next(interp, iterator)
+                item = interp.next_or_none(iterator)
                 if item is None:
                     if strict:
                         _check_strict(interp, iterators, index)
@@ -342,7 +335,7 @@ def _check_strict(interp: Interpreter, iterators: list[Value], index: int) -> No
         text = f"zip() argument {index + 1} is shorter than argument{'s 1-' if index > 1 else ' '}{index}"
         interp.raise_new(ValueError, text)
     for place, iterator in enumerate(iterators[1:], 1):
-        if _host_next(interp, iterator) is not None:
+        if interp.next_or_none(iterator) is not None:
             text = f"zip() argument {place + 1} is longer than argument{'s 1-' if place > 1 else ' '}{place}"
             interp.raise_new(ValueError, text)
 
@@ -355,7 +348,7 @@ def _enumerate(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
     def items() -> Iterator[Value]:
         nonlocal index
-        while (item := _host_next(interp, source)) is not None:
+        while (item := interp.next_or_none(source)) is not None:
             index += 1
             yield TupleValue([ConstantValue(index - 1), item])
 
@@ -370,7 +363,7 @@ def _map(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         while True:
             row: list[Value] = []
             for iterator in iterators:
-                item = _host_next(interp, iterator)
+                item = interp.next_or_none(iterator)
                 if item is None:
                     return
                 row.append(item)
@@ -385,7 +378,7 @@ def _filter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     plain = function.python_type() is type(None)
 
     def items() -> Iterator[Value]:
-        while (item := _host_next(interp, source)) is not None:
+        while (item := interp.next_or_none(source)) is not None:
             if (item if plain else function.call(interp, [item], {})).realize().truth(interp):
                 yield item
 
@@ -439,8 +432,11 @@ def _extreme(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> 
             best = best_key = scalar
             continue
         item_key = item if plain or key is None else interp.call(key, item)
-        symbol = ">" if function is max else "<"
-        if operators.compare(interp, symbol, item_key, best_key).realize().truth(interp):
+        second = operators.compare(interp, ">" if function is max else "<", item_key, best_key).realize()
+        either = chosen(interp, second, *both) if plain else None
+        if either is not None:
+            best = best_key = either
+        elif second.truth(interp):
             best, best_key = item, item_key
     return best
 
@@ -498,10 +494,6 @@ def _slice(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 # -- numbers and text ----------------------------------------------------------------------------------
 
 
-def _len(interp: Interpreter, value: Value) -> Value:
-    return value.length_value(interp) if isinstance(value, TensorValue) else ConstantValue(value.length(interp))
-
-
 @handles_each(int, float, complex)
 def _number(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     method = f"__{cls.__name__}__"
@@ -555,7 +547,7 @@ def _unary(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Va
     return interp.fold(function, args, kwargs)
 
 
-@handles_each(math.isnan, math.isinf, math.isfinite, math.sqrt, math.fabs)
+@handles_each(math.isnan, math.isinf, math.isfinite)
 def _of_float(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0].realize()
     if isinstance(value, ScalarValue) and value.cls is float:
@@ -638,10 +630,14 @@ def _count(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 handles_all(
     {
-        id: lambda interp, args, kwargs: ConstantValue(id(_pinned(interp, args[0].realize(), "id"))),
+        id: lambda interp, args, kwargs: _address(id, interp, args[0].realize()),
         hasattr: lambda interp, args, kwargs: ConstantValue(interp.has_attr(args[0], _text(args[1]))),
         object.__init__: lambda interp, args, kwargs: NONE,
-        len: lambda interp, args, kwargs: _len(interp, args[0].realize()),
+        len: lambda interp, args, kwargs: (
+            value.length_value(interp)
+            if isinstance(value := args[0].realize(), TensorValue)
+            else ConstantValue(value.length(interp))
+        ),
         sorted: lambda interp, args, kwargs: ListValue(
             interp.sorted_items(list(interp.iterate(args[0])), kwargs.get("key"), kwargs.get("reverse"))
         ),

@@ -8,25 +8,27 @@ They run inside captured programs, so they are plain Python that the interpreter
 
 from __future__ import annotations
 
-import collections
 import functools
+import importlib.util
 import itertools
 import math
 import operator
+import sys
 import types
+import unittest.mock
 
 import numpy as np
 import torch
+from torch import _refs
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan as torch_scan
 from torch.utils import _pytree as pytree
 
-from firebrick.capture.library.known_callables import POLYFILLS, replaces
+from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, replaces
 from firebrick.capture.marks import graph_break
 
-_UNSET = object()
 
-
+@replaces("decorate_with")
 def decorate_with(context, function):
     @functools.wraps(function)
     def wrapped(*args, **kwargs):
@@ -36,14 +38,9 @@ def decorate_with(context, function):
     return wrapped
 
 
-POLYFILLS["decorate_with"] = decorate_with
-
-
+@replaces("as_it_is")
 def as_it_is(function):
     return function
-
-
-POLYFILLS["as_it_is"] = as_it_is
 
 
 @replaces(pytree.map_only)  # whose annotations are evaluated at each call
@@ -52,21 +49,10 @@ def map_only(kinds, /):
     return lambda function: lambda leaf: function(leaf) if is_one(leaf) else leaf
 
 
+@replaces("on_arrays")
 def on_arrays(function, /, *args, **kwargs):
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.numpy(), (args, kwargs))
     return pytree.tree_map_only(np.ndarray, lambda array: torch.as_tensor(array), function(*args, **kwargs))
-
-
-POLYFILLS["on_arrays"] = on_arrays
-
-
-@replaces(functools.reduce)
-def reduce(function, iterable, initial=_UNSET):
-    iterator = iter(iterable)
-    total = next(iterator) if initial is _UNSET else initial
-    for item in iterator:
-        total = function(total, item)
-    return total
 
 
 @replaces(functools.wraps)
@@ -90,12 +76,6 @@ def update_wrapper(wrapper, wrapped, assigned=functools.WRAPPER_ASSIGNMENTS, upd
             setattr(wrapper, name, item)
     wrapper.__wrapped__ = wrapped
     return wrapper
-
-
-@replaces(collections._count_elements)
-def count_elements(mapping, iterable):
-    for item in iterable:
-        mapping[item] = mapping.get(item, 0) + 1
 
 
 @replaces(itertools.tee)
@@ -240,21 +220,6 @@ def zip_longest(*iterables, fillvalue=None):
         yield tuple(items[index] if index < len(items) else fillvalue for items in lists)
 
 
-@replaces(itertools.combinations)
-def combinations(iterable, r):
-    pool = tuple(iterable)
-
-    def pick(start, count):
-        if count == 0:
-            yield ()
-            return
-        for index in range(start, len(pool) - count + 1):
-            for rest in pick(index + 1, count - 1):
-                yield (pool[index], *rest)
-
-    yield from pick(0, r)
-
-
 @replaces(itertools.groupby)
 def groupby(iterable, key=None):
     groups = []
@@ -268,27 +233,18 @@ def groupby(iterable, key=None):
         yield mark, iter(items)
 
 
-@replaces(itertools.permutations)
-def permutations(iterable, r=None):
-    pool = tuple(iterable)
-
-    def pick(count, left):
-        if count == 0:
-            yield ()
-            return
-        for place, index in enumerate(left):
-            for rest in pick(count - 1, left[:place] + left[place + 1 :]):
-                yield (pool[index], *rest)
-
-    yield from pick(len(pool) if r is None else r, tuple(range(len(pool))))
+def places(function, count, *args):
+    return tuple(function(range(count), *args))
 
 
-@replaces(itertools.combinations_with_replacement)
-def combinations_with_replacement(iterable, r):
-    pool = tuple(iterable)
-    for indices in product(range(len(pool)), repeat=r):
-        if list(indices) == sorted(indices):
-            yield tuple(pool[index] for index in indices)
+places._dynamo_marked_constant = True
+for _selects in (itertools.combinations, itertools.combinations_with_replacement, itertools.permutations):
+
+    @replaces(_selects)
+    def select(iterable, r=None, *, function=_selects):
+        pool = tuple(iterable)
+        for chosen in places(function, len(pool), r):
+            yield tuple(pool[place] for place in chosen)
 
 
 @replaces(itertools.compress)
@@ -316,13 +272,12 @@ if hasattr(itertools, "batched"):
             yield tuple(row)
 
 
+@replaces("get_of_function")
 def get_of_function(function, owner, cls=None):
     return function if owner is None else types.MethodType(function, owner)
 
 
-POLYFILLS["get_of_function"] = get_of_function
-
-
+@replaces("until")
 def until(function, sentinel):
     while True:
         item = function()
@@ -331,9 +286,7 @@ def until(function, sentinel):
         yield item
 
 
-POLYFILLS["until"] = until
-
-
+@replaces("split_group")
 def split_group(error, classes):
     if isinstance(error, classes):
         match = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
@@ -359,9 +312,7 @@ def split_group(error, classes):
     return tuple(items)
 
 
-POLYFILLS["split_group"] = split_group
-
-
+@replaces("call_hooked_module")
 def call_hooked_module(module, /, *args, **kwargs):
     return run_hooked(module, [args, kwargs, None], set())
 
@@ -393,6 +344,7 @@ def run_hooked(module, state, called):
     return state[2]
 
 
+@replaces("always_call_hooks")
 def always_call_hooks(module, /, *args, **kwargs):
     state, called = [args, kwargs, None], set()
     try:
@@ -412,7 +364,6 @@ def always_call_hooks(module, /, *args, **kwargs):
         raise
 
 
-POLYFILLS["call_hooked_module"], POLYFILLS["always_call_hooks"] = call_hooked_module, always_call_hooks
 _GLOBALS = torch.nn.modules.module
 
 
@@ -436,52 +387,19 @@ def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     return bool(torch.isclose(input, other, rtol, atol, equal_nan).all())
 
 
-@replaces(operator.itemgetter)
-def itemgetter(*items):
-    if len(items) == 1:
-        return lambda obj: obj[items[0]]
-    return lambda obj: tuple(obj[item] for item in items)
-
-
-@replaces(operator.methodcaller)
-def methodcaller(name, /, *args, **kwargs):
-    return lambda obj: getattr(obj, name)(*args, **kwargs)
-
-
-replaces(operator.call)(lambda obj, /, *args, **kwargs: obj(*args, **kwargs))
-replaces(operator.concat)(lambda a, b: a + b)
-replaces(torch_map)(lambda f, xs, *args: scan(lambda carry, row: ((), f(row, *args)), (), xs)[1])
-
-
-@replaces(operator.iconcat)
-def iconcat(a, b):
-    a += b
-    return a
-
-
-@replaces(operator.delitem)
-def delitem(a, b):
-    del a[b]
-
-
-@replaces(operator.countOf)
-def count_of(a, b):
-    return sum(item is b or item == b for item in a)
-
-
-@replaces(operator.indexOf)
-def index_of(a, b):
-    for index, item in enumerate(a):
-        if item is b or item == b:
-            return index
-    raise ValueError("sequence.index(x): x not in sequence")
-
-
-@replaces(operator.length_hint)
-def length_hint(obj, default=0):
-    if hasattr(type(obj), "__len__"):
-        return len(obj)
-    return obj.__length_hint__() if hasattr(type(obj), "__length_hint__") else default
+@replaces(torch.istft)
+def istft(input, n_fft, hop_length=None, win_length=None, window=None, center=True, *args, length=None, **kwargs):
+    step, size, ones = hop_length or n_fft // 4, win_length or n_fft, torch.ones
+    weight = ones(size, device=input.device) if window is None else window
+    weight = torch.nn.functional.pad(weight, ((n_fft - size) // 2, n_fft - size - (n_fft - size) // 2)).pow(2)
+    result = _refs.istft(input, n_fft, hop_length, win_length, window, center, *args, length=length, **kwargs)
+    frames = input.size(-1)
+    total = n_fft + step * (frames - 1)
+    weights = torch.ops.aten.unfold_backward(weight.expand(frames, n_fft), (total,), 0, n_fft, step)
+    start = n_fft // 2 if center else 0
+    weights = weights[start : start + length if length is not None else total - start]
+    torch._check((weights.abs().min() >= 1e-11).item())  # else the real one raises
+    return result
 
 
 @replaces(functools.cmp_to_key)
@@ -513,16 +431,40 @@ class _Keyed:
         return self.mycmp(self.obj, other.obj) >= 0
 
 
-@replaces(operator.attrgetter)
-def attrgetter(*names):
-    def read(obj, name):
-        for part in name.split("."):
-            obj = getattr(obj, part)
-        return obj
+def in_python(name, blocked):
+    """A module of the standard library as it is without its part in C: Python that says what the latter does."""
+    spec = importlib.util.spec_from_file_location(f"{__name__}.{name}", importlib.util.find_spec(name).origin)
+    module = importlib.util.module_from_spec(spec)
+    with unittest.mock.patch.dict(sys.modules, {blocked: None}):
+        spec.loader.exec_module(module)
+    TRANSPARENT_MODULES.add(module.__name__)
+    return module
 
-    if len(names) == 1:
-        return lambda obj: read(obj, names[0])
-    return lambda obj: tuple(read(obj, name) for name in names)
+
+def called(kind):
+    def make(*args, **kwargs):
+        made = kind(*args, **kwargs)
+        return lambda *args, **kwargs: made(*args, **kwargs)
+
+    return make
+
+
+_IN_C = {
+    "operator": "attrgetter call concat countOf delitem iconcat indexOf itemgetter length_hint methodcaller",
+    "functools": "reduce",
+    "bisect": "bisect_left bisect_right insort_left insort_right",
+    "heapq": "heapify heappop heappush heappushpop heapreplace _heapify_max _heappop_max _heapreplace_max",
+    "collections": "_count_elements",
+}
+"""Module -> its functions that are written in C, and in Python beside it."""
+for _name, _functions in _IN_C.items():
+    _module = in_python(_name, f"_{_name}")
+    for _function in _functions.split():
+        _made = getattr(_module, _function)
+        replaces(getattr(sys.modules[_name], _function))(called(_made) if isinstance(_made, type) else _made)
+
+
+replaces(torch_map)(lambda f, xs, *args: scan(lambda carry, row: ((), f(row, *args)), (), xs)[1])
 
 
 _MOST_STEPS = 256
@@ -572,6 +514,7 @@ def over_all_places(function, scores):
     return function
 
 
+@replaces("flex_attention")
 def flex_attention(
     query,
     key,
@@ -597,9 +540,6 @@ def flex_attention(
     weights = torch.ops.aten._safe_softmax(scores, -1)  # zeros in rows where nothing is kept
     out = weights.to(query.dtype) @ value.to(query.dtype)
     return out, total / math.log(2), scores.amax(-1) / math.log(2)  # as powers of two, as the kernels of a GPU count
-
-
-POLYFILLS["flex_attention"] = flex_attention
 
 
 @replaces(torch.func.linearize)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import operator
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from firebrick import _native
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.breaks.continuation import MISSING, unread
-from firebrick.capture.guards.sources import Const, Item, Local
+from firebrick.capture.guards.sources import Applied, Const, referent
 from firebrick.capture.library.known_callables import handles
+from firebrick.capture.values.address import WeakReferenceValue, check_held
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE
@@ -24,55 +26,20 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
-
-
-class WeakReferenceValue(Value):
-    """A weak reference to an object that the captured code holds."""
-
-    __slots__ = ("target",)
-    cls = weakref.ref
-    held = ("target",)
-
-    def __init__(self, target: Value, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.target = target
-
-    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        """The object, which something must hold."""
-        _check_held(interp, self.target)
-        return self.target
-
-    def reconstruct(self, emitter: ValueEmitter) -> None:
-        """`weakref.ref(target)`; a continuation would not hold a target made here as long as the frame does."""
-        if getattr(self.target, "obj", None) is None:
-            raise SkipFrame("a weak reference to a new object is alive at a graph break", always=True)
-        emitter.load_call(weakref.ref, self.target)
-
-
-def _check_held(interp: Interpreter, target: Value) -> None:
-    """Nobody counts references here: what was read from an object is alive, and so is what is in a local variable."""
-    at: Interpreter | None = interp
-    if getattr(target, "obj", None) is not None and not isinstance(target.source, Local):
-        return
-    while at is not None:
-        for value in at.slots.values():
-            content = value.content if isinstance(value, CellValue) else value
-            if content is not None and content.realize() is target:
-                return
-        at = at.parent
-    if at is None:
-        raise SkipFrame("a weak reference to an object that no variable holds", always=True)
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 @handles(weakref.ref)
 def _reference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     target = args[0].realize()
     alive = isinstance(target, (ClassValue, FunctionValue, TensorValue)) and getattr(target, "obj", None) is not None
-    if len(args) > 1 or not (alive or (isinstance(target, ObjectValue) and target.storage is None)):
+    if not (alive or (isinstance(target, ObjectValue) and target.storage is None)):
         raise Break("unsupported-call", f"weakref.ref() of {target.describe()}")
-    _check_held(interp, target)
-    return interp.tracer.references.setdefault(id(target), WeakReferenceValue(target))
+    check_held(interp, target)
+    if len(args) > 1 and args[1].realize() is not NONE:
+        return WeakReferenceValue(target, callback=args[1])
+    known = interp.tracer.objects.get(id(weakref.ref(target.obj))) if target.obj is not None else None  # type: ignore[attr-defined]
+    return known or interp.tracer.references.setdefault(id(target), WeakReferenceValue(target))
 
 
 @handles(weakref.proxy)
@@ -83,24 +50,12 @@ def _proxy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     raise Break("unsupported-call", f"weakref.proxy() of {target.describe()}")
 
 
-class _Getter:
-    """Gives, as an item, what a function of no arguments returns now."""
-
-    __slots__ = ("function",)
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function = function
-
-    def __getitem__(self, name: str) -> Any:
-        return self.function()
-
-
 def read_now(interp: Interpreter, value: Value, function: Callable[[], Any], text: str) -> Value:
     """What a function of a known object returns, as a source that is looked at again at each call."""
     if value.source is not None and not isinstance(value.source, Const):
         interp.tracer.guards.identity(value.source, getattr(value, "obj", None))
     name = getattr(getattr(value, "obj", None), "name", None) or str(value.source)
-    return interp.tracer.read(function(), Item(Const(_Getter(function), text), name))
+    return interp.tracer.read(function(), Applied(Const(function, f"{text}[{name!r}]"), operator.call))
 
 
 @handles(weakref.ref.__dict__["__call__"])
@@ -108,7 +63,7 @@ def _call_reference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0].realize()
     if not isinstance(value, ObjectValue) or value.obj is None:
         raise Break("unsupported-call", f"{value.describe()} is called")
-    return read_now(interp, value, value.obj, "target")
+    return interp.tracer.read(value.obj(), referent(value.base(interp)))
 
 
 def _variable(args: Args) -> ObjectValue:

@@ -14,6 +14,7 @@ import torch._jit_internal
 import torch.fx.traceback
 import torch.jit._trace
 import torch.nn.functional
+from torch.autograd import forward_ad
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter import operators
@@ -97,6 +98,7 @@ def _collect() -> None:
 
 
 _collect()
+GRAPH_FUNCTIONS.update({id(function): function for function in (forward_ad.make_dual, forward_ad.unpack_dual)})
 GRAPH_TYPES.extend((torch._ops.OpOverload, torch._ops.OpOverloadPacket))
 
 # -- state that can be asked ---------------------------------------------------------------------
@@ -343,7 +345,7 @@ def _as_function(function: Any, interp: Interpreter, tensor: Value, args: Args, 
     return interp.tracer.known(function).call(interp, [tensor, *args], kwargs)
 
 
-for _name in ("equal", "allclose", "cov", "corrcoef", "kron", "take_along_dim"):
+for _name in ("equal", "allclose", "istft", "cov", "corrcoef", "kron", "take_along_dim"):
     TENSOR_METHODS[_name] = partial(_as_function, getattr(torch, _name))
 
 
@@ -356,12 +358,9 @@ def _default_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         return ConstantValue(NotImplemented)
     given = list(interp.iterate(rest[0] if rest else kwargs["args"])) if rest or "args" in kwargs else []
     named = (rest[1] if len(rest) > 1 else kwargs.get("kwargs", NONE)).realize()
-    keywords = {} if is_none(named) else _keywords(interp, named)
+    keys = [] if is_none(named) else list(interp.iterate(named))
+    keywords = {key.realize().as_constant(): named.get_item(interp, key) for key in keys}
     return default_function(interp, own, function, given, keywords)
-
-
-def _keywords(interp: Interpreter, named: Value) -> dict[str, Value]:
-    return {key.realize().as_constant(): named.get_item(interp, key) for key in interp.iterate(named)}
 
 
 def _none() -> Any:
@@ -431,11 +430,10 @@ _handle_made(torch.no_grad, lambda interp, made: partial(_switch_grad, False))
 _handle_made(torch.enable_grad, lambda interp, made: partial(_switch_grad, True))
 
 
-def _made_inference(interp: Interpreter, manager: Value) -> Any:
-    return partial(_switch_inference, interp.flag(manager.get_attr(interp, "mode"), True))
-
-
-_handle_made(torch.inference_mode, _made_inference)
+_handle_made(
+    torch.inference_mode,
+    lambda interp, made: partial(_switch_inference, interp.flag(made.get_attr(interp, "mode"), True)),
+)
 
 
 def _itself(manager: Any) -> Any:

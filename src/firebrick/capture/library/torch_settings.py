@@ -11,6 +11,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.nn.attention import sdpa_kernel
 
 from firebrick.capture.breaks.catalogue import Break
@@ -51,9 +52,19 @@ def constants(interp: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[Any
         raise Break("unsupported-call", f"a setting of torch is changed to {error}, which is not constant") from None
 
 
+class _WholeValue(ContextValue):
+    """A context that is left in the same graph: what is done in it to warnings' filters waits for the graph's end."""
+
+    __slots__ = ()
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """It is left in the same stretch of code."""
+        raise Break("no-reconstruction", f"a graph ends inside of {self.make.__name__}")
+
+
 @handles_each(
     *(torch.backends.cudnn.flags, torch.backends.mkldnn.flags, torch.backends.nnpack.flags),
-    *(sdpa_kernel, torch.autograd.graph.disable_saved_tensors_hooks),
+    *(sdpa_kernel, torch.autograd.graph.disable_saved_tensors_hooks, forward_ad.dual_level),
 )
 def _entered(make: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     bound = inspect.signature(make).bind(*args, **kwargs)
@@ -78,7 +89,8 @@ def _entered(make: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Valu
 
         return leave
 
-    return ContextValue(context, [], enter)
+    kind = _WholeValue if make is forward_ad.dual_level else ContextValue  # a break would lose tangents
+    return kind(context, [], enter)
 
 
 class _SettingValue(ContextValue):
@@ -186,16 +198,6 @@ handles(torch.is_autocast_cpu_enabled)(
 # -- warnings -----------------------------------------------------------------------------------------
 
 
-class _FilterValue(ContextValue):
-    """`warnings.catch_warnings()`: what is done in it to filters, and what is said, waits for the end of the graph."""
-
-    __slots__ = ()
-
-    def reconstruct(self, emitter: ValueEmitter) -> None:
-        """It is left in the same stretch of code."""
-        raise Break("no-reconstruction", "a graph ends inside of warnings.catch_warnings()")
-
-
 @handles(warnings.catch_warnings)
 def _catch_warnings(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     values, named = constants(interp, args, kwargs)
@@ -207,7 +209,7 @@ def _catch_warnings(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         at.tracer.effects.later(entering, [], {})
         return lambda later: later.tracer.effects.later(Switch("leave_catch_warnings", None, ""), [], {})
 
-    return _FilterValue(warnings.catch_warnings, [], enter)
+    return _WholeValue(warnings.catch_warnings, [], enter)
 
 
 @handles_each(warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings)

@@ -29,7 +29,7 @@ from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import FunctionValue, PartialValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.module import ModuleValue
-from firebrick.capture.values.opaque import Pullback
+from firebrick.capture.values.opaque import Opaque, OpaqueValue, Pullback
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import HeldValue
 from firebrick.capture.values.tensor import TensorValue
@@ -152,10 +152,10 @@ class Sub:
         return TupleValue([*_values(self.outer, list(self.graph.lifted))])
 
 
-def _values(graph: GraphBuilder, nodes: Sequence[fx.Node]) -> list[TensorValue]:
-    """The tensors that nodes compute."""
-    values = [value for node in nodes if (value := graph.known(node.meta.get("val"))) is not None]
-    assert len(values) == len(nodes)
+def _values(graph: GraphBuilder, nodes: Sequence[fx.Node]) -> list[Any]:
+    """The tensors, or functions that transforms gave, which nodes compute."""
+    values = [OpaqueValue(n) if isinstance(v := n.meta.get("val"), Opaque) else graph.known(v) for n in nodes]
+    assert None not in values
     return values
 
 

@@ -63,16 +63,11 @@ def _truth(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Va
     return interp.tracer.known(bool).call(interp, args, kwargs)
 
 
-def _no_symbols(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    """Whether a size is a symbol of torch's: ours are symbols of our own."""
-    return ConstantValue(False)
-
-
 NAMED.update(
     {
         ("torch.fx.experimental.symbolic_shapes", "guard_or_false"): _truth,
         ("torch.fx.experimental.symbolic_shapes", "guard_or_true"): _truth,
-        ("torch.fx.experimental.symbolic_shapes", "has_free_unbacked_symbols"): _no_symbols,
+        ("torch.fx.experimental.symbolic_shapes", "has_free_unbacked_symbols"): lambda *_: ConstantValue(False),
         (_FUNCTIONAL, "_resolve_group"): _group_name,
         (_FUNCTIONAL, "_resolve_group_name"): _group_name,
         (_C10D, "_get_group_size_by_name"): _fixed_call,

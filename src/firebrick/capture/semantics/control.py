@@ -92,16 +92,12 @@ def _return(interp: Interpreter, value: Value) -> Signal:
 
 @executes("FOR_ITER")
 def _for_iter(interp: Interpreter, at: Instruction) -> None:
-    iterator = interp.stack[-1].realize()
-    try:
-        item = interp.next_of(iterator)
-    except Raised as raised:
-        if not interp.is_instance(raised.value, StopIteration):
-            raise
+    item = interp.next_or_none(interp.stack[-1])
+    if item is None:
         interp.stack.pop()
         interp.index = at.argval + LOOP_END
-        return
-    interp.push(item)
+    else:
+        interp.push(item)
 
 
 # -- exceptions ----------------------------------------------------------------------

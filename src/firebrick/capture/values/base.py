@@ -9,7 +9,7 @@ uses are never guarded. Operations raise `Raised` for exceptions of the user's p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
 
@@ -144,6 +144,8 @@ class Value:
 
     def length(self, interp: Interpreter) -> int:
         """`len(self)`."""
+        if not hasattr(self.python_type(), "__len__"):
+            interp.raise_new(TypeError, f"object of type {self.python_type().__name__!r} has no len()")
         raise Break("unsupported-operation", f"len() of {self.describe()}")
 
     def truth(self, interp: Interpreter) -> bool:
@@ -166,6 +168,24 @@ class Value:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.source or ''})"
+
+
+class UnknownValue(Value):
+    """What nobody knows before the program runs; what must know it breaks."""
+
+    __slots__ = ()
+
+    def is_constant(self) -> bool:
+        """No."""
+        return False
+
+    def _unknown(self) -> NoReturn:
+        raise NotImplementedError
+
+    def _ask(self, *args: Any, **kwargs: Any) -> Any:
+        self._unknown()
+
+    as_constant = as_argument = truth = get_attr = call_method = iterate = length = _ask
 
 
 class LazyValue(Value):

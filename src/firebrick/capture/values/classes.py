@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 import types
 from collections import OrderedDict, defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.guards.sources import Attr
+from firebrick.capture.guards.sources import Attr, ClassAttr
 from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find, is_known
 from firebrick.capture.values.base import KnownValue, Value
 from firebrick.capture.values.constant import ConstantValue, is_literal
@@ -18,16 +18,16 @@ from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
 from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.module import NewModuleValue
-from firebrick.capture.values.object import MISSING, ObjectValue, builtin_base
+from firebrick.capture.values.object import MEMBERS, MISSING, ObjectValue, builtin_base
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.wrapper import is_wrapper_class, make_wrapper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
-_ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
+_ABSTRACT, _IMMUTABLE = 1 << 20, 1 << 8  # Py_TPFLAGS_IS_ABSTRACT, Py_TPFLAGS_IMMUTABLETYPE
 
 
 class ClassValue(KnownValue):
@@ -58,6 +58,8 @@ class ClassValue(KnownValue):
                 interp.raise_real(error)
             if is_literal(attribute):
                 tracer.guards.equals(Attr(tracer.const_source(self.obj), name), attribute)
+            elif name == "__dict__" and not self.obj.__flags__ & _IMMUTABLE:
+                self._guard_entries(interp, attribute)
             return tracer.known(attribute)
         assert owner is not None
         method = self.method(interp, entry)
@@ -74,6 +76,30 @@ class ClassValue(KnownValue):
             none = ConstantValue(None)
             return tracer.known(entry).call_method(interp, "__get__", [none, self], {})
         return tracer.known(getattr(self.obj, name))
+
+    def _guard_entries(self, interp: Interpreter, entries: Mapping[str, Any]) -> None:
+        """All that the class itself holds stays."""
+        source, guards = interp.tracer.const_source(self.obj), interp.tracer.guards
+        if any(holder is self.obj for holder, _ in interp.tracer.effects.assigned.values()):
+            raise Break("unsupported-attribute", f"__dict__ of {self.describe()} is read, which has changed")
+        guards.length(Attr(source, "__dict__"), len(entries))
+        for name, entry in entries.items():
+            if type(entry) not in MEMBERS:
+                guards.fixed(ClassAttr(source, name), entry)
+
+    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
+        """Data are written as an effect; what changes how the class works breaks."""
+        cls, meta = self.obj, type(self.obj)
+        kinds = (type(interp.lookup(cls, name)[0]), value.realize().python_type())
+        plain = interp.lookup(meta, name)[1] is None and interp.lookup(meta, "__setattr__")[1] is type
+        if (
+            not plain
+            or name[:2] == "__"
+            or cls.__flags__ & _IMMUTABLE
+            or any(hasattr(kind, "__get__") for kind in kinds)
+        ):
+            super().set_attr(interp, name, value)
+        interp.tracer.effects.set_global(cls, name, value)
 
     def method(self, interp: Interpreter, found: object) -> Value | None:
         """What a function, static method or class method among a class's entries is, read from this class."""

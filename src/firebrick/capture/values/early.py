@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from firebrick.capture.guards.sources import EarlyRead
+from firebrick.capture.guards.sources import Applied
 from firebrick.capture.inference_mode import storage_of
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.sequence import ListValue, TupleValue
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from firebrick.capture.guards.guard_set import Guards
     from firebrick.capture.values.base import Args, Kwargs, Value
 
+_SHOWN = "a number of {0.base}"
 _MOST_CALLS = 48
 _MOST_ELEMENTS = 1 << 16
 _CALLS = frozenset(
@@ -157,13 +158,13 @@ class EarlyReads:
             if leaf is large:
                 copies[node] = program.placeholder("tensor")
             else:
-                self.guards.equals(EarlyRead(leaf.source, torch.Tensor.item), real[node].item())
+                self.guards.equals(Applied(leaf.source, torch.Tensor.item, _SHOWN), real[node].item())
                 root.register_buffer(f"of_{node.name}", real[node].detach().clone())
                 copies[node] = program.get_attr(f"of_{node.name}")
         if large is not None:
             assert large.source is not None
             program.output(copies[value.node])
-            self.guards.equals(EarlyRead(large.source, Program(fx.GraphModule(root, program), read)), number)
+            self.guards.equals(Applied(large.source, Program(fx.GraphModule(root, program), read), _SHOWN), number)
 
     def numbers(self, args: Args, kwargs: Kwargs) -> tuple[list[Value], dict[str, Value]] | None:
         """Arguments of a call with numbers for the tensors of one integer that are known; None if there are none."""

@@ -11,7 +11,7 @@ import torch
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.emit.prelude import Made
 from firebrick.capture.guards.sources import Source
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import UnknownValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.tensor import TensorValue
@@ -49,7 +49,7 @@ class NumberInGraph(Break):
     """A number that differs from call to call is an argument of a graph function."""
 
 
-class NumberValue(Value):
+class NumberValue(UnknownValue):
     """A Python int or float that differs from call to call. What needs to know it now breaks."""
 
     __slots__ = ("cls", "largest", "operand")
@@ -59,16 +59,8 @@ class NumberValue(Value):
         self.cls, self.operand = cls, operand
         self.largest = largest  # it is no further from 0
 
-    def is_constant(self) -> bool:
-        """No."""
-        return False
-
     def _unknown(self) -> NoReturn:
         raise Break("changing-value", f"another {self.cls.__name__} in each call is used where it must be known")
-
-    def as_constant(self) -> Any:
-        """Never known now."""
-        self._unknown()
 
     def as_argument(self) -> Any:
         """It goes into a graph as a tensor without dimensions, where one is taken: see `call_with_numbers`."""
@@ -76,18 +68,6 @@ class NumberValue(Value):
 
     def identity(self) -> object:
         """Small integers are one object, others are not."""
-        self._unknown()
-
-    def truth(self, interp: Interpreter) -> bool:
-        """Unknown."""
-        self._unknown()
-
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Nothing is read from it."""
-        self._unknown()
-
-    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
-        """Nor called."""
         self._unknown()
 
     def tensor_like(self, interp: Interpreter, dtype: torch.dtype, device: torch.device) -> TensorValue:

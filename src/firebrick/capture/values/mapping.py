@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter, OrderedDict, defaultdict
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.values.address import AddressValue, WeakReferenceValue, number_key
 from firebrick.capture.values.base import BuiltinValue, NotConstant, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, TupleValue
@@ -50,20 +52,26 @@ def key_of(value: Value, interp: Interpreter, entries: Mapping[Hashable, Any] | 
     value = value.realize()
     if isinstance(value, ConstantValue):
         hash(value.value)
+        number_key(interp.tracer, value.value)
         key: Hashable = value.value
         return key
     if isinstance(value, TupleValue):
         return tuple(key_of(item, interp, entries) for item in value.items)
-    try:
+    if isinstance(value, WeakReferenceValue):
+        return (weakref.ref, key_of(value.alive(), interp))
+    if isinstance(value, AddressValue):
+        constant, value = value.key(), value.target
+        value.compare()
+    elif value.is_constant():
         constant = value.as_constant()
-    except NotConstant:
+    else:
         kind: Any = value.python_type()
         if kind.__hash__ is None:
             interp.raise_new(TypeError, f"unhashable type: {kind.__name__!r}")
         if isinstance(interp.lookup(kind, "__hash__")[0], FunctionType) and not kind.__module__.startswith("torch"):
             return _Hashed(interp, value)
         if kind.__hash__ is not object.__hash__ and not kind.__module__.startswith("torch"):
-            raise Break("unsupported-operation", f"{value.describe()} is hashed by its own __hash__") from None
+            raise Break("unsupported-operation", f"{value.describe()} is hashed by its own __hash__")
         value.compare()
         constant = value.identity()
     hash(constant)
@@ -297,13 +305,7 @@ class SetValue(BuiltinValue):
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """`clear()` and `update(members)`."""
-        temp = emitter.load_to_temp(list(self.entries.values()))
-
-        def store() -> None:
-            emitter.call_method_on(self, "clear")
-            emitter.call_method_on(self, "update", temp)
-
-        return store
+        return emitter.refilling(self, "update", list(self.entries.values()))
 
 
 class ViewValue(BuiltinValue):

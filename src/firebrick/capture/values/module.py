@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.guards.sources import Global, InstanceAttr, ModuleItem, Namespace
+from firebrick.capture.guards.sources import Global, InstanceAttr, ModuleItem, Namespace, Variables
 from firebrick.capture.values.base import KnownValue, Raised, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.object import MISSING, ObjectValue
@@ -131,11 +131,7 @@ class ModuleValue(ObjectValue):
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """As it was called before, if a module like it was; else executed."""
-        return interp.tracer.repeats.call(self, args, kwargs, lambda: self.execute(interp, args, kwargs))
-
-    def execute(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        """`forward` and its hooks, if the class does not override `__call__`."""
-        return _call_module(interp, self, args, kwargs)
+        return interp.tracer.repeats.call(self, args, kwargs, lambda: _call_module(interp, self, args, kwargs))
 
     def has_hooks(self, interp: Interpreter, name: str) -> bool:
         """Whether hooks of a kind are set on it; guarded."""
@@ -245,7 +241,8 @@ class PythonModuleValue(KnownValue):
         try:
             attribute = getattr(self.obj, name)
         except AttributeError as error:
-            interp.tracer.module_lacks(self.obj, name)
+            namespace = interp.tracer.namespace(vars(self.obj))
+            interp.tracer.guards.lacks_key(Variables(namespace), name)
             interp.raise_real(error)
         changed = interp.tracer.effects.global_value(self.obj.__dict__, name)
         if changed is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.sequence import TupleValue
@@ -71,7 +70,6 @@ class OpaqueValue(Value):
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """A node that calls it."""
-        graph = interp.tracer.graph
-        if graph.graph is not self.node.graph:
-            raise Break("unsupported-call", "a function that a transform gave is called inside of another one")
-        return graph.call(interp, "call_function", _CALL, [self, TupleValue(list(args)), DictValue.of(kwargs)], {})
+        return interp.tracer.graph.call(
+            interp, "call_function", _CALL, [self, TupleValue(list(args)), DictValue.of(kwargs)], {}
+        )

@@ -2,7 +2,7 @@
 tensors without dimensions, and the number is read where it leaves. Texts of them are made there too.
 
 Arithmetic is that of Python, bit for bit: floats are float64, and what raises in Python (a division by zero) is looked
-at in each call. What Python computes in another way than tensors (`**`, `//`, `%` of floats) ends the graph.
+at in each call. What Python computes in another way than tensors (`**`, `math.exp`) a node lets Python compute.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.values.base import NotConstant, Value
+from firebrick.capture.values.base import NotConstant, UnknownValue, Value
 from firebrick.capture.values.constant import CONSTANT_METHODS, ConstantValue
 from firebrick.capture.values.early import as_tuple
 from firebrick.capture.values.made import NumberValue, number_beside, number_tensor
@@ -23,10 +23,12 @@ from firebrick.capture.values.sequence import ListValue
 from firebrick.capture.values.size import HeldValue, SizeValue, size_value
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue, TruthValue
 from firebrick.fakes.data_sizes import SHIFT, as_size, as_true, is_integer
+from firebrick.ir.operators.number_op import number_op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 _FIX = (
@@ -98,7 +100,7 @@ class ScalarValue(NumberValue):
         return ScalarValue(float, _tensor(interp, "neg", self.tensor)) if symbol == "-" else self
 
 
-class LateValue(Value):
+class LateValue(UnknownValue):
     """What a pure function gives for numbers that data decide: it is called where the result leaves the graph."""
 
     __slots__ = ("args", "cls", "function")
@@ -110,34 +112,6 @@ class LateValue(Value):
     def _unknown(self) -> NoReturn:
         text = f"a {self.cls.__name__} of numbers that data decide is used where it must be known"
         raise Break("data-dependent-value", text, fix=_FIX)
-
-    def is_constant(self) -> bool:
-        """No."""
-        return False
-
-    def as_argument(self) -> Any:
-        """It is no argument of graphs."""
-        self._unknown()
-
-    def truth(self, interp: Interpreter) -> bool:
-        """Unknown."""
-        self._unknown()
-
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Nothing is read from it."""
-        self._unknown()
-
-    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
-        """Nor called."""
-        self._unknown()
-
-    def iterate(self, interp: Interpreter) -> Any:
-        """Nor walked over."""
-        self._unknown()
-
-    def length(self, interp: Interpreter) -> int:
-        """Nor counted."""
-        self._unknown()
 
     def children(self) -> Sequence[Value]:
         """What it is made of."""
@@ -312,6 +286,7 @@ _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
+_OF_PYTHON = {"**": operator.pow, "//": operator.floordiv, "%": operator.mod}
 _LOGICAL = {"&": "logical_and", "|": "logical_or", "^": "logical_xor"}
 
 
@@ -328,6 +303,8 @@ def of_scalars(interp: Interpreter, symbol: str, left: Value, right: Value) -> V
     if symbol in _LOGICAL and kinds == {bool}:
         sides = [_truth_tensor(interp, value) for value in (left, right)]
         return ScalarValue(bool, _tensor(interp, _LOGICAL[symbol], sides[0], other=sides[1]))
+    if symbol in _OF_PYTHON and (number := of_python(interp, _OF_PYTHON[symbol], [left, right])) is not None:
+        return number
     function = _COMPARISONS.get(symbol) or _ARITHMETIC.get(symbol)
     exact = symbol in _COMPARISONS or symbol == "/"
     known = function is not None and kinds <= {int, float, bool} and (exact or float in kinds)
@@ -340,6 +317,24 @@ def of_scalars(interp: Interpreter, symbol: str, left: Value, right: Value) -> V
     result = interp.tracer.graph.call(interp, "call_function", function, operands, {}).realize()  # type: ignore[arg-type]
     assert isinstance(result, TensorValue)
     return ScalarValue(bool if symbol in _COMPARISONS else float, result, interp.root().steps)
+
+
+def of_python(interp: Interpreter, function: Any, args: Args) -> Value | None:
+    """What a function of one or two floats gives, where data decide one: Python calls it where the graph runs."""
+    numbers = [arg.realize() for arg in args]
+    floats = [number for number in numbers if isinstance(number, ScalarValue) and number.cls is float]
+    if function.__module__ not in ("math", "_operator") or not floats or len(numbers) > 2:
+        return None
+    if function in (math.floor, math.ceil, math.trunc):
+        return read_size(interp, _tensor(interp, function.__name__, floats[0].tensor))
+    operands = [_operand(interp, number, compared=True) for number in numbers]
+    if None in operands:
+        return None
+    like = {"dtype": ConstantValue(torch.float64), "device": ConstantValue(floats[0].tensor.fake.device)}
+    call = functools.partial(interp.tracer.graph.call, interp, "call_function")
+    sides = [v if isinstance(v, TensorValue) else call(torch.scalar_tensor, [v], like) for v in operands]  # type: ignore[list-item]
+    name = ConstantValue(f"{function.__module__}.{function.__name__}")
+    return ScalarValue(float, call(number_op, [name, *sides], {}).realize(), interp.root().steps)  # type: ignore[arg-type]
 
 
 def beside(interp: Interpreter, value: Value, other: Value) -> Value:
@@ -410,6 +405,60 @@ def extreme(interp: Interpreter, function: Any, left: Value, right: Value) -> Va
     return ScalarValue(float, chosen.realize())  # type: ignore[arg-type]
 
 
+class ChosenValue(TensorValue):
+    """One of two tensors, by a truth that data decide. Calls get its number, and it leaves as the object that it is."""
+
+    __slots__ = ("second", "sides", "writes")
+
+    def __init__(
+        self, graph: GraphBuilder, like: TensorValue, second: TensorValue, sides: Sequence[TensorValue]
+    ) -> None:
+        super().__init__(like.node, like.fake)
+        self.second, self.sides, self.writes = second, sides, len(graph.written)
+
+    def identity(self) -> object:
+        """Unknown."""
+        raise Break("data-dependent-branch", "it is asked which tensor min() or max() gave")
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """What both tensors have by their class."""
+        own = [one for side in self.sides for one in (getattr(side.obj, "__dict__", ()), side.attributes or ())]
+        if name in ("grad", "is_leaf", "retains_grad") or any(name in names for names in own):
+            self.identity()
+        return super().get_attr(interp, name)
+
+    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
+        """Of which tensor is unknown."""
+        self.identity()
+
+    def children(self) -> Sequence[Value]:
+        """The truth and the tensors."""
+        return (self.second, *self.sides)
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Choose."""
+        emitter.load_call(_chosen, self.second, *self.sides)
+
+
+def _chosen(second: torch.Tensor, *sides: torch.Tensor) -> torch.Tensor:
+    return sides[bool(second)]
+
+
+def chosen(interp: Interpreter, second: Value, *sides: Value) -> Value | None:
+    """The second of two tensors of one element if a tensor is true, else the first; None where they are too unlike."""
+    graph = interp.tracer.graph
+    tensors = [one for one in (second, *sides) if isinstance(one, TensorValue) and _is_readable(interp, one)]
+    alike = {(one.cls, one.fake.shape, one.fake.dtype, one.fake.device, one._wants_gradient()) for one in tensors[1:]}
+    if len(tensors) < 3 or len(alike) > 1 or tensors[1].cls is not torch.Tensor or tensors[1]._wants_gradient():
+        return None
+    if interp.tracer.early.read(tensors[0], bool) is not None:
+        return None
+    number: Any = graph.call(interp, "call_function", torch.where, [second, *sides[::-1]], {}).realize()
+    value = graph._by_fake[id(number.fake)] = ChosenValue(graph, number, tensors[0], tensors[1:])
+    graph.chosen.append(value)
+    return value
+
+
 # -- text --------------------------------------------------------------------------------------------
 
 
@@ -424,7 +473,7 @@ def text_of(interp: Interpreter, value: Value, conversion: str, spec: str) -> Va
     """`f"{value!conversion:spec}"` of what data decide."""
     if isinstance(value, LateValue) and not conversion and not spec and value.cls is str:
         return value
-    return late_text(interp, _format, [value, ConstantValue(conversion), ConstantValue(spec)])
+    return late_text(interp, shown, [value, ConstantValue(conversion), ConstantValue(spec)])
 
 
 def late_text(interp: Interpreter, function: Callable[..., str], args: Sequence[Value]) -> Value:
@@ -441,8 +490,9 @@ def late_text(interp: Interpreter, function: Callable[..., str], args: Sequence[
     return LateValue(str, function, parts)
 
 
-def _format(value: Any, conversion: str, spec: str) -> str:
-    convert: Any = {"r": repr, "s": str, "a": ascii, "": lambda shown: shown}[conversion]
+def shown(value: Any, conversion: str, spec: str) -> str:
+    """`f"{value!conversion:spec}"`."""
+    convert: Any = {"r": repr, "s": str, "a": ascii, "": lambda held: held}[conversion]
     return format(convert(value), spec)
 
 
@@ -481,10 +531,5 @@ def rounded(value: Value, digits: Value) -> Value | None:
 
 
 def finite(interp: Interpreter, function: Any, value: ScalarValue) -> Value:
-    """`math.isnan` and the like, and `math.sqrt`."""
-    if function is math.sqrt:
-        expect(interp, negated(interp, of_scalars(interp, "<", value, ConstantValue(0.0))))
-        return ScalarValue(float, _tensor(interp, "sqrt", value.tensor))
-    if function is math.fabs:
-        return ScalarValue(float, _tensor(interp, "abs", value.tensor))
+    """`math.isnan` and the like."""
     return ScalarValue(bool, _tensor(interp, function.__name__, value.tensor))

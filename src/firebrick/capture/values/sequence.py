@@ -280,13 +280,7 @@ class DequeValue(ListValue):
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """`clear()` and `extend(items)`."""
-        temp = emitter.load_to_temp(self.items)
-
-        def store() -> None:
-            emitter.call_method_on(self, "clear")
-            emitter.call_method_on(self, "extend", temp)
-
-        return store
+        return emitter.refilling(self, "extend", self.items)
 
 
 class SliceValue(Value):

@@ -87,22 +87,15 @@ class HeldValue(Value):
     """A comparison of sizes that data decide. What must know it breaks, but `torch._check` and `torch.cond`."""
 
     __slots__ = ("left", "nodes", "right", "sign")
+    cls = bool
 
     def __init__(self, sign: str, left: Expr, right: Expr, nodes: SizeNodes) -> None:
         super().__init__(None)
         self.sign, self.left, self.right, self.nodes = sign, left, right, nodes
 
-    def python_type(self) -> type:
-        """Bool."""
-        return bool
-
     def truth(self, interp: Interpreter) -> bool:
         """Unknown."""
         return self.nodes.asked(self.sign, self.left, self.right)
-
-    def children(self) -> Sequence[Value]:
-        """None that is a tensor."""
-        return ()
 
     def expect(self) -> None:
         """Take it for true from here on; each call looks whether it is."""
@@ -246,10 +239,7 @@ class SizeNodes:
             emitter.load_const(self.number(expr))
         elif isinstance(expr, Var) and expr.name in self.data:
             tensor, dim, size = self.data[expr.name]
-            emitter.load(tensor)
-            emitter.load_attr("shape")
-            emitter.load_const(dim)
-            emitter.load_subscr()
+            emitter.load_call(torch.Tensor.size, tensor, dim)
             if size.const:
                 emitter.load_const(size.const)
                 emitter.binary_op("-")

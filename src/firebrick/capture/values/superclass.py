@@ -43,9 +43,9 @@ class SuperValue(Value):
             start = owner.obj
         mro = start.__mro__
         for base in mro[mro.index(self.cls) + 1 :]:
-            interp.lookup(base, name)
-            if name in base.__dict__:
-                return base.__dict__[name], base
+            entry, holder = interp.lookup(base, name)
+            if holder is base:
+                return entry, base
         return None
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:

@@ -13,6 +13,7 @@ import pathlib
 import random
 import re
 import types
+import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from firebrick.capture.breaks.regions import ON_STACK
 from firebrick.capture.guards import sources as s
 from firebrick.capture.guards.guard_kinds import TensorMeta
 from firebrick.capture.library import known_callables
+from firebrick.capture.values.address import WeakReferenceValue, number_key
 from firebrick.capture.values.array import ArrayValue, torch_dtype
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, NumpyScalarValue, is_literal
@@ -174,6 +176,7 @@ def dict_entries(tracer: Tracer, obj: dict[Any, Any], source: Source) -> dict[Ha
     entries: dict[Hashable, tuple[Value, Value]] = {}
     for index, (key, item) in enumerate(dict.items(obj)):
         if is_literal(key):
+            number_key(tracer, key)
             entry: tuple[Value, Value] = (ConstantValue(key), tracer.read(item, s.BuiltinItem(source, key)))
             if type(key) is tuple:
                 entry = (tracer.known(key), entry[1])
@@ -300,7 +303,7 @@ def _subclass(tracer: Tracer, obj: torch.Tensor, source: Source) -> Value:
     if not is_plain_subclass(type(obj)):
         raise Break("tensor-subclass", f"{source} is a {type(obj).__name__}")
     tracer.guards.type(source, type(obj))
-    plain = tracer.read(s.plain_tensor(obj), s.PlainTensor(source)).realize()
+    plain = tracer.read(s.plain_tensor(obj), s.Applied(source, s.plain_tensor)).realize()
     assert isinstance(plain, TensorValue)
     return SubclassValue(tracer, type(obj), plain, obj, source)
 
@@ -311,7 +314,7 @@ def _array(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
         raise Break("numpy", f"{source} is an array that is not writable or that torch has no dtype or strides for")
     torch_dtype(obj.dtype)
     tracer.guards.type(source, type(obj))
-    tensor = tracer.read(s.tensor_of(obj), s.ArrayTensor(source)).realize()
+    tensor = tracer.read(s.tensor_of(obj), s.Applied(source, s.tensor_of)).realize()
     assert isinstance(tensor, TensorValue)
     return ArrayValue(tensor, source, obj)
 
@@ -399,7 +402,14 @@ UNCHANGING: tuple[type, ...] = (
 )
 """Classes whose instances never change."""
 
+
+def _reference(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
+    tracer.guards.type(source, weakref.ref)
+    return WeakReferenceValue(tracer.read(obj(), s.referent(source)), source)
+
+
 _EXACT: dict[type, Wrapper] = {
+    weakref.ref: _reference,
     tuple: _tuple,
     list: _list,
     **dict.fromkeys(DICT_CLASSES, _dict),

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.guards.sources import Attr, Fits
+from firebrick.capture.guards.sources import Applied, Attr
 from firebrick.capture.hook import Wrapped
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.method import MethodValue
@@ -139,7 +139,7 @@ def read_wrapper(tracer: Tracer, obj: Any, source: Source) -> Value:
         raise Break("tensor-subclass", f"{source}, a {type(obj).__name__}: {type(error).__name__}: {error}") from error
     if graph.outer is not None or obj.is_inference():
         raise Break("tensor-subclass", f"{source} is a {type(obj).__name__}")
-    tracer.guards.equals(Fits(source, layout), True)
+    tracer.guards.equals(Applied(source, layout, "{0.base} is a {0.applied}"), True)
     path = tracer.parameter_path(source)
     if path is not None:
         tracer.guards.identity(source, obj)

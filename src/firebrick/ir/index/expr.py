@@ -172,11 +172,10 @@ class Expr:
     def __repr__(self) -> str:
         return self.show()
 
-    def __copy__(self) -> Expr:
+    def __deepcopy__(self, memo: Any = None) -> Expr:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Expr:
-        return self
+    __copy__ = __deepcopy__
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("expressions travel between processes as text, see symbolic.parse")

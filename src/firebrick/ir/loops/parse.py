@@ -68,11 +68,6 @@ _TEMP = re.compile(r"(?<![\w)%])%(\w+)")
 _TEMP_NAME = "_temp_"
 
 
-def _spell(text: str) -> str:
-    """Names of temporaries as Python names; the modulus sign always follows its operand."""
-    return _TEMP.sub(rf"{_TEMP_NAME}\1", text)
-
-
 def _name(text: str) -> str:
     return "%" + text[len(_TEMP_NAME) :] if text.startswith(_TEMP_NAME) else text
 
@@ -239,9 +234,9 @@ class Reader:
         return _axis(name, self.exprs(size)[0])
 
     def python(self, text: str) -> ast.expr:
-        """Text as a Python expression."""
+        """Text as a Python expression, temporaries as Python names; the modulus sign always follows its operand."""
         try:
-            return ast.parse(_spell(text), mode="eval").body
+            return ast.parse(_TEMP.sub(rf"{_TEMP_NAME}\1", text), mode="eval").body
         except SyntaxError:
             self.fail("can't read the expression")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from firebrick.ir.operators.definition import define
 from firebrick.ir.operators.linear_op import ACTIVATIONS
 
 if TYPE_CHECKING:
@@ -82,22 +83,12 @@ def _convolution(
     return ACTIVATIONS[attr](result, *scalars).contiguous(memory_format=torch.channels_last)
 
 
-def _convolution_out(*args: Any, out: torch.Tensor) -> torch.Tensor:
-    return out.copy_(_convolution(*args))
-
-
-_arguments = (
-    "Tensor x, Tensor packed, Tensor? bias, Tensor? other, int outer, int[] stride, int[] padding, int[] dilation, "
-    "str attr, float[] scalars, Tensor? scale=None, int columns=0"
+convolution_op: Any = define(
+    "convolution(Tensor x, Tensor packed, Tensor? bias, Tensor? other, int outer, int[] stride, int[] padding, "
+    "int[] dilation, str attr, float[] scalars, Tensor? scale=None, int columns=0) -> Tensor",
+    _convolution,
+    out=True,
 )
-_library = torch.library.Library("firebrick", "FRAGMENT")
-_library.define(f"convolution({_arguments}) -> Tensor")
-_library.define(f"convolution.out({_arguments}, *, Tensor(a!) out) -> Tensor(a!)")
-_library.define("pack_convolution(Tensor weight, int columns, Tensor? scale=None) -> Tensor")
-_library.impl("convolution", _convolution, "CompositeExplicitAutograd")
-_library.impl("convolution.out", _convolution_out, "CompositeExplicitAutograd")
-_library.impl("pack_convolution", _pack, "CompositeExplicitAutograd")
-_library.impl("pack_convolution", _pack_meta, "Meta")
-
-convolution_op: Any = torch.ops.firebrick.convolution.default
-pack_convolution_op: Any = torch.ops.firebrick.pack_convolution.default
+pack_convolution_op: Any = define(
+    "pack_convolution(Tensor weight, int columns, Tensor? scale=None) -> Tensor", _pack, _pack_meta
+)

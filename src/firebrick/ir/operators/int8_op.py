@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from firebrick.ir.operators.definition import define
+
 
 def _pack(weight: torch.Tensor, columns: int, depth: int) -> torch.Tensor:
     """Panels of an int8 weight [inner, outer]: `depth` products of a sum side by side, filled up with zeros.
@@ -38,23 +40,10 @@ def _product(x: torch.Tensor, packed: torch.Tensor, outer: int) -> torch.Tensor:
     return torch.mm(x.int(), weight.int())
 
 
-def _product_out(*args: Any, out: torch.Tensor) -> torch.Tensor:
-    return out.copy_(_product(*args))
-
-
-def _product_meta(x: torch.Tensor, packed: torch.Tensor, outer: int) -> torch.Tensor:
-    return x.new_empty((x.shape[0], outer), dtype=torch.int32)
-
-
-_library = torch.library.Library("firebrick", "FRAGMENT")
-_library.define("int8_product(Tensor x, Tensor packed, int outer) -> Tensor")
-_library.define("int8_product.out(Tensor x, Tensor packed, int outer, *, Tensor(a!) out) -> Tensor(a!)")
-_library.define("pack_int8(Tensor weight, int columns, int depth) -> Tensor")
-_library.impl("int8_product", _product, "CompositeExplicitAutograd")
-_library.impl("int8_product", _product_meta, "Meta")
-_library.impl("int8_product.out", _product_out, "CompositeExplicitAutograd")
-_library.impl("pack_int8", _pack, "CompositeExplicitAutograd")
-_library.impl("pack_int8", _pack_meta, "Meta")
-
-int8_op: Any = torch.ops.firebrick.int8_product.default
-pack_int8_op: Any = torch.ops.firebrick.pack_int8.default
+int8_op: Any = define(
+    "int8_product(Tensor x, Tensor packed, int outer) -> Tensor",
+    _product,
+    lambda x, packed, outer: x.new_empty((x.shape[0], outer), dtype=torch.int32),
+    out=True,
+)
+pack_int8_op: Any = define("pack_int8(Tensor weight, int columns, int depth) -> Tensor", _pack, _pack_meta)

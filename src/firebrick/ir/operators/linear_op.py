@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from firebrick.ir.operators.definition import define
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -54,17 +56,9 @@ def _linear(
     return ACTIVATIONS[attr](result, *scalars)
 
 
-def _linear_out(*args: Any, out: torch.Tensor) -> torch.Tensor:
-    return out.copy_(_linear(*args))
-
-
-_arguments = (
-    "Tensor x, Tensor weight, Tensor? scale, Tensor? bias, Tensor? other, str attr, float[] scalars, str form='own'"
+linear_op: Any = define(
+    "linear(Tensor x, Tensor weight, Tensor? scale, Tensor? bias, Tensor? other, str attr, float[] scalars, "
+    "str form='own') -> Tensor",
+    _linear,
+    out=True,
 )
-_library = torch.library.Library("firebrick", "FRAGMENT")
-_library.define(f"linear({_arguments}) -> Tensor")
-_library.define(f"linear.out({_arguments}, *, Tensor(a!) out) -> Tensor(a!)")
-_library.impl("linear", _linear, "CompositeExplicitAutograd")
-_library.impl("linear.out", _linear_out, "CompositeExplicitAutograd")
-
-linear_op: Any = torch.ops.firebrick.linear.default

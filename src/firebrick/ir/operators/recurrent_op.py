@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.ir.operators.definition import LIBRARY, define
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -115,17 +117,9 @@ def _lstm_metas(tensors: tuple[Any, ...], reverse: bool, sizes: tuple[int, ...],
 
 
 _arguments = "str cell, Tensor[] projected, Tensor[] weights, Tensor[] biases, Tensor hidden, Tensor? state"
-_library = torch.library.Library("firebrick", "FRAGMENT")
-_library.define(f"recurrent({_arguments}) -> (Tensor, Tensor)")
-_library.define(f"recurrent.out({_arguments}, *, Tensor(a!) out, Tensor(b!) last) -> (Tensor(a!), Tensor(b!))")
-_library.impl("recurrent", _recurrent, "CompositeExplicitAutograd")
-_library.impl("recurrent", _recurrent_meta, "Meta")
-_library.impl("recurrent.out", _recurrent_out, "CompositeExplicitAutograd")
+recurrent_op: Any = define(f"recurrent({_arguments}) -> (Tensor, Tensor)", _recurrent, _recurrent_meta)
+LIBRARY.define(f"recurrent.out({_arguments}, *, Tensor(a!) out, Tensor(b!) last) -> (Tensor(a!), Tensor(b!))")
+LIBRARY.impl("recurrent.out", _recurrent_out, "CompositeExplicitAutograd")
 
-_schema = torch.ops.aten.mkldnn_rnn_layer.default._schema
-_library.define(str(_schema).removeprefix("aten::"))
-_library.impl("mkldnn_rnn_layer", _recorded_lstm, "CompositeExplicitAutograd")
-_library.impl("mkldnn_rnn_layer", _recorded_lstm_meta, "Meta")
-
-recurrent_op: Any = torch.ops.firebrick.recurrent.default
-recorded_lstm: Any = torch.ops.firebrick.mkldnn_rnn_layer.default
+_schema = str(torch.ops.aten.mkldnn_rnn_layer.default._schema).removeprefix("aten::")
+recorded_lstm: Any = define(_schema, _recorded_lstm, _recorded_lstm_meta)
