@@ -152,6 +152,7 @@ class _Divider:
             of=tuple(self._named(n) for n in self.joint.of),
             hidden=self.joint.hidden,
             twisted=self.joint.twisted,
+            own=self.joint.own,
             reach=tuple(() if g is None else reach for g, reach in zip(gradients, self.joint.reach, strict=True)),
             bytes_saved=sum(sizes),
             symbols=self.symbols,
