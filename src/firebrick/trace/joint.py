@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,7 @@ class JointGraph:
       custom Functions give whose gradients are not linear, so that the engine adds before it calls these.
     twisted: some such are no boundaries, and second gradients would be wrong.
     own: positions in `tangents` of results whose own backward reads them.
+    refused: what eager mode raises where it differentiates a result, by positions in `tangents`.
     """
 
     gm: fx.GraphModule
@@ -86,6 +87,7 @@ class JointGraph:
     hidden: tuple[str, ...] = ()
     twisted: bool = False
     own: tuple[int, ...] = ()
+    refused: dict[int, RuntimeError] = field(default_factory=dict)
 
     def signature(self) -> tuple[Any, ...]:
         """What passes may not change: inputs, and the number and metadata of results."""
@@ -225,6 +227,7 @@ class _JointTrace(Trace):
         self.read_again = False  # some of these read their own results, whose part the engine would add too
         self.ends: dict[str, tuple[fx.Node, Value, int]] = {}  # results at which a history begins; version of memory
         self.of: list[str] = []
+        self.refused: dict[int, RuntimeError] = {}  # position of a result -> what its gradient raises in eager mode
         sizes = getattr(self.tracer.fake_mode, "sizes", None)
         self.tracer.fake_mode = new_fake_mode(sizes)  # capture's fake tensors have histories of their own
         self.leaves: dict[str, torch.Tensor] = {}
@@ -381,7 +384,6 @@ class _JointFinish(Finish):
 
     def run_joint(self) -> JointGraph:
         names, dirty, tangents = self._differentiable()
-        bits = self.tracer.bits
         grads = [self._requires_grad(r) for r in self.results]
         leaves = self.trace.leaves
         reach, groups = _history([self.shown[p] for p in tangents], leaves.values())
@@ -400,10 +402,10 @@ class _JointFinish(Finish):
         for record in self.trace.kept:
             if record.node is not None:
                 record.node.meta[MUST_SAVE] = True
-        joint = JointGraph(
-            gm, constants, names, self.outputs, len(self.flat), tangents, [*leaves], dirty, grads, reach, groups, bits
-        )
-        return replace(joint, boundaries=boundaries, of=self.trace.of, hidden=tuple(self.trace.hidden), own=own)
+        refused = {tangents.index(p): error for p, error in self.trace.refused.items()}
+        rest = names, self.outputs, len(self.flat), tangents, [*leaves], dirty, grads, reach, groups, self.tracer.bits
+        joint = JointGraph(gm, constants, *rest, boundaries=boundaries, of=self.trace.of, own=own, refused=refused)
+        return replace(joint, hidden=tuple(self.trace.hidden))
 
     def _reads_own_result(self, position: int) -> bool:
         """Whether a call is of the backward of a Function that is not linear, and reads what this returned."""
@@ -531,15 +533,23 @@ class _JointFinish(Finish):
         tracer.locate, tracer.tape.in_backward = self.trace.locate, True
         with torch.autograd.set_multithreading_enabled(False), tracer:
             try:
-                gradients = torch.autograd.grad(
-                    shown, leaves, [t.fake for t in tangents], allow_unused=True, create_graph=again
+                gradients: Any = torch.autograd.grad(
+                    shown, leaves, [t.fake for t in tangents], True, again, allow_unused=True
                 )
             except RuntimeError as error:
                 if "modified by an inplace operation" in str(error):
                     raise RefusedBackward("the graph writes to what its backward needs") from error
-                if str(error).startswith("derivative for") and not self.trace.above:
+                if "derivative for" not in str(error) or again:
+                    raise
+                if not self.trace.above:
                     raise RefusedBackward(str(error)) from error
-                raise
+                if len(positions) == 1:
+                    self.trace.refused[positions[0]] = type(error)(str(error))
+                    return [None] * len(leaves)
+                alone = [self._backward([p], [t]) for p, t in zip(positions, tangents, strict=True)]
+                gradients = [[g for g in row if g is not None] for row in zip(*alone, strict=True)]
+                with tracer:
+                    gradients = [reduce(torch.add, row) if row else None for row in gradients]
         if any(g is not None and g.layout != torch.strided for g in gradients):
             raise LoweringError("a gradient is a sparse tensor")
         if any(t.storage.version for t in tangents):
