@@ -461,7 +461,10 @@ class _JointFinish(Finish):
 
     def _is_severed(self, fake: torch.Tensor) -> bool:
         """Whether a tensor is a leaf that was none of the graph's inputs."""
-        return fake.is_leaf and not any(fake is leaf for leaf in self.trace.leaves.values())
+        try:
+            return fake.is_leaf and not any(fake is leaf for leaf in self.trace.leaves.values())
+        except RuntimeError as error:  # one view of several, whose memory was written to: its gradient is an error
+            raise RefusedBackward(str(error)) from error
 
     def _requires_grad(self, result: Any) -> bool | None:
         """Whether an output requires a gradient; what it is rebuilt from must then require one."""
