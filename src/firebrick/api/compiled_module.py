@@ -16,7 +16,7 @@ import torch
 from firebrick.api.recorded_calls import Calls
 from firebrick.api.switches import blocks, call_switched, loaded
 from firebrick.capture import hook
-from firebrick.capture.stance import FRONT_END
+from firebrick.capture.stance import DEFAULT, FRONT_END, current
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +84,7 @@ def state_of(module: nn.Module) -> _State | None:
 
 def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
     state = self._firebrick
-    if blocks.open or FRONT_END in loaded:
+    if blocks.open or (FRONT_END in loaded and current() is not DEFAULT):
         return call_switched(state.original, state.call, state.forced, args, kwargs)
     return state.call(*args, **kwargs)
 
@@ -95,7 +95,7 @@ def _forward_like(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original, updated=())
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = self._firebrick
-        if blocks.open or FRONT_END in loaded:
+        if blocks.open or (FRONT_END in loaded and current() is not DEFAULT):
             return call_switched(state.original.forward, state.forward, state.forced, args, kwargs)
         return state.forward(*args, **kwargs)
 

@@ -17,7 +17,7 @@ from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched,
 from firebrick.capture import hook
 from firebrick.capture.entry import entry_of
 from firebrick.capture.marks import DISABLED, ORIGINAL
-from firebrick.capture.stance import FRONT_END, current
+from firebrick.capture.stance import DEFAULT, FRONT_END, current
 from firebrick.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[...
     call = hook.Wrapped(entry_of(fn), calls.watched(settings.capturer(scope)), scope)
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        if blocks.open or FRONT_END in loaded:
+        if blocks.open or (FRONT_END in loaded and current() is not DEFAULT):
             return call_switched(fn, call, forced, args, kwargs)
         return call(*args, **kwargs)
 

@@ -6,16 +6,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-STANCES = (
-    "default",
-    "force_eager",
-    "eager_on_recompile",
-    "fail_on_recompile",
-    "eager_then_compile",
-    "aot_eager_then_compile",
-)
 LATER = ("eager_then_compile", "aot_eager_then_compile")
 """Stances under which the first call of a frame is plain, and tells the capture at the second what varies."""
+STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile", *LATER)
 FRONT_END = "torch._dynamo.eval_frame"
 """Where torch keeps its stance; a call of `torch.compiler.set_stance` is what imports it."""
 
@@ -32,9 +25,11 @@ DEFAULT = Stance()
 
 
 class _Process:
-    """The stance that `firebrick.set_stance` set."""
+    """The stance that `firebrick.set_stance` set; the object that torch kept last, and what it says."""
 
     stance = DEFAULT
+    front_end: Any = None
+    read = DEFAULT
 
 
 def set_own(stance: Stance) -> Stance:
@@ -48,5 +43,8 @@ def current() -> Stance:
     if _Process.stance is not DEFAULT or FRONT_END not in sys.modules:
         return _Process.stance
     front_end = getattr(sys.modules[FRONT_END], "_stance", DEFAULT)  # lacks it while it is being imported
-    name, backend = getattr(front_end, "stance", "default"), getattr(front_end, "backend", None)
-    return DEFAULT if name == "default" and backend is None else Stance(name, backend)
+    if front_end is not _Process.front_end:  # each call of a compiled function asks, so it is read once
+        name, backend = getattr(front_end, "stance", "default"), getattr(front_end, "backend", None)
+        _Process.read = DEFAULT if name == "default" and backend is None else Stance(name, backend)
+        _Process.front_end = front_end
+    return _Process.read

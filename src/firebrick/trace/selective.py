@@ -43,9 +43,7 @@ class _Run(TorchDispatchMode):
         super().__init__()
         self.selection, self.again, self.at = selection, again, 0
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True would import torch._dynamo at the first call
+    _should_skip_dynamo = classmethod(lambda cls: False)  # True would import torch._dynamo at the first call
 
     def __enter__(self) -> Any:
         """The second run may be one of several."""

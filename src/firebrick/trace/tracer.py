@@ -142,9 +142,7 @@ class Tracer(TorchDispatchMode):
 
     # ------------------------------------------------------------ dispatch
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True would wrap `__torch_dispatch__` so that its first call imports torch._dynamo
+    _should_skip_dynamo = classmethod(lambda cls: False)  # True: the first `__torch_dispatch__` imports torch._dynamo
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

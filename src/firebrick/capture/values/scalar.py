@@ -437,11 +437,9 @@ class ChosenValue(TensorValue):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Choose."""
-        emitter.load_call(_chosen, self.second, *self.sides)
-
-
-def _chosen(second: torch.Tensor, *sides: torch.Tensor) -> torch.Tensor:
-    return sides[bool(second)]
+        emitter.load_tuple(self.sides)
+        emitter.load_call(bool, self.second)
+        emitter.load_subscr()
 
 
 def chosen(interp: Interpreter, second: Value, *sides: Value) -> Value | None:

@@ -247,11 +247,7 @@ class SizeNodes:
             emitter.load_source(self.integers[expr.name])
         elif isinstance(expr, Var):
             tensor, _, dim = self.leaves[expr.name]
-            assert tensor.source is not None
-            emitter.load_source(tensor.source)
-            emitter.load_attr("shape")
-            emitter.load_const(dim)
-            emitter.load_subscr()
+            emitter.load_call(torch.Tensor.size, tensor, dim)
         else:
             sign, parts = operation(expr)
             if sign in ("min", "max"):
