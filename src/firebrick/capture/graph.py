@@ -387,17 +387,6 @@ class GraphBuilder:
         node.meta["val"] = None
         return node
 
-    def choices_differ(self) -> bool:
-        """Whether it would be seen that such a tensor has memory of its own: by a write, or a view that leaves."""
-        for value in self.chosen:
-            written = {storage_of(fake) for fake in self.written[value.writes :]}
-            for one in (value, *value.sides):
-                if storage_of(one.fake) in written or one.data_version is not None:
-                    return True
-            if any(storage_of(one.fake) == storage_of(value.fake) for one in self.outputs):
-                return True
-        return False
-
     def sharing(self, fake: torch.Tensor) -> list[TensorValue]:
         """The values whose tensors show the memory of one."""
         mine = storage_of(fake)

@@ -10,10 +10,12 @@ import torch
 
 from firebrick import _native
 from firebrick.capture.breaks.catalogue import SkipFrame
+from firebrick.capture.inference_mode import storage_of
 from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.module import ModuleValue
 
 if TYPE_CHECKING:
+    from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.interpreter.frame_tracer import Tracer
 
 
@@ -23,7 +25,7 @@ def guard_aliases(tracer: Tracer) -> None:
     Raises:
         SkipFrame: in this call it is.
     """
-    if tracer.graph.choices_differ():
+    if _choices_differ(tracer.graph):
         raise SkipFrame("a tensor that min() or max() gave is written to, or a view of it leaves", always=True)
     if tracer.graph.changes_inputs():
         written = [value for value in tracer.graph.changed() if value in tracer.graph.inputs]
@@ -51,6 +53,18 @@ def guard_aliases(tracer: Tracer) -> None:
         kind = changed.python_type()
         others = [value for value in tracer.objects.values() if value.source and value.python_type() is kind]
         tracer.guards.distinct([v.source for v in others if v.source and not isinstance(v, (CellValue, ModuleValue))])
+
+
+def _choices_differ(graph: GraphBuilder) -> bool:
+    """Whether it would be seen that a chosen tensor has memory of its own: by a write, or a view that leaves."""
+    for value in graph.chosen:
+        written = {storage_of(fake) for fake in graph.written[value.writes :]}
+        for one in (value, *value.sides):
+            if storage_of(one.fake) in written or one.data_version is not None:
+                return True
+        if any(storage_of(one.fake) == storage_of(value.fake) for one in graph.outputs):
+            return True
+    return False
 
 
 def _spans(tensors: list[Any]) -> list[tuple[int, int, int]]:
