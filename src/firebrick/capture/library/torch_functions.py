@@ -225,8 +225,7 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
 
 def _elements(interp: Interpreter, data: Value, leaves: list[Value]) -> list[int]:
     """The shape of nested sequences, whose elements are added to `leaves`."""
-    data = data.realize()
-    if not isinstance(data, SequenceValue):
+    if not isinstance(data := data.realize(), SequenceValue):
         leaves.append(data)
         return []
     shapes = [_elements(interp, item, leaves) for item in interp.iterate(data)]
