@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import firebrick
 from firebrick import errors
-from firebrick.api.torch_compile import torch_compile_backend
+from firebrick.api import torch_compile_backend
 from firebrick.backends import backend_registry as registry
 
 X, W = torch.randn(8, 16), torch.randn(16, 32)
